@@ -1,0 +1,86 @@
+# Every target sets up its own .venv first: editable install of this checkout from constraints.txt.
+# A second run finds it ready. Options: PYTHON=python3.12  JOBS=4  ARGS="what follows the command"
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+ARGS ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# One worker takes a whole test file, so that its kernels are compiled once.
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
+
+.PHONY: help setup test test-slow test-nightly pretrain bench lint types format hooks wheel clean distclean
+
+help: ## this list
+	@printf 'make TARGET [ARGS="..."]\n\n'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## .venv with this checkout and everything it needs (all targets below do this first)
+
+$(READY): pyproject.toml constraints.txt
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo "make: '$(PYTHON)' not found; name a Python 3.10 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "make: Python 3.10 or newer is needed, $$($(PYTHON) -V 2>&1) was found; name another: make PYTHON=/path/to/python3 ..." >&2; exit 2; }
+	@echo "[1/3] $(VENV): a virtual environment with $$($(PYTHON) -V)"
+	@"$(PYTHON)" -m venv "$(VENV)" || { \
+	  echo "make: this Python cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 2; }
+	@echo "[2/3] packages pinned in constraints.txt; some minutes, torch is the big one"
+	@$(PIP) install -q -c constraints.txt pip setuptools
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' \
+	  | awk '/^ *(Downloading|Using cached|Building|Installing) / && !/metadata/ { sub(/^ */, "      "); print substr($$0, 1, 100); fflush() }'
+	@echo "[3/3] ready: $$($(BIN)/python -c 'import torch; print("torch", torch.__version__)')"
+	@touch $@
+
+test: $(READY) ## the tests; ARGS are pytest's: make test ARGS="-k grow -x"
+	$(PYTEST) $(ARGS)
+
+test-slow: $(READY) ## only the tests marked slow (minutes)
+	$(PYTEST) -m slow $(ARGS)
+
+test-nightly: $(READY) ## every test, with the large hypothesis profile (hours)
+	$(PYTEST) -m '' --hypothesis-profile=nightly $(ARGS)
+
+pretrain: $(READY) ## train a small GPT under each precision strategy; options: make pretrain ARGS=--help
+	$(BIN)/python examples/pretrain.py $(ARGS)
+
+bench: $(READY) ## time the optimizer steps beside torch's and optimi's
+	$(BIN)/python benchmarks/optimizer_step.py $(ARGS)
+
+lint: $(READY) ## ruff and mypy, as pre-commit runs them
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	@$(MAKE) --no-print-directory types
+
+# mypy sees the packages where the import names say they are: through a tree of links, mcf/optim -> optim.
+types: $(READY)
+	@rm -rf build/types && mkdir -p build/types/mcf
+	@ln -s "$(CURDIR)"/mcf/* "$(CURDIR)/optim" "$(CURDIR)/kernels" build/types/mcf/
+	cd build/types && "$(abspath $(BIN))/mypy" --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p mcf
+
+format: $(READY) ## let ruff fix and format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+hooks: $(READY) ## install the pre-commit hooks
+	$(BIN)/pre-commit install
+
+wheel: $(READY) ## dist/mcf-*.whl, and what is in it
+	@rm -rf build/lib build/bdist.* dist
+	$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
+	@$(BIN)/python -m zipfile -l dist/mcf-*.whl
+
+clean: ## remove what builds and tools left (keeps .venv and runs/)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove .venv
+	rm -rf $(VENV)

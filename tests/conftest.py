@@ -1,0 +1,74 @@
+"""The house rules of every test: threads, poisoned memory, hypothesis profiles, GPU skips."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+
+# Before numba starts: two threads, so that a kernel's split across threads is always exercised.
+os.environ.setdefault("NUMBA_NUM_THREADS", "2")
+# Before CUDA starts: cuBLAS warns under the deterministic mode of `poisoned_memory` without it.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import hypothesis
+import pytest
+import torch
+
+# `ci` draws the same examples every time; `nightly` (--hypothesis-profile=nightly) draws new ones.
+hypothesis.settings.register_profile(
+    "ci", derandomize=True, database=None, deadline=None, max_examples=100, print_blob=True
+)
+hypothesis.settings.register_profile(
+    "nightly", derandomize=False, deadline=None, max_examples=5000, print_blob=True
+)
+hypothesis.settings.load_profile("ci")
+
+NO_GPU = "needs a CUDA or ROCm device"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="a test marked gpu that skips, for whatever reason, fails instead",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Workers of pytest-xdist share the cores, so each takes one.
+    torch.set_num_threads(1 if hasattr(config, "workerinput") else 2)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip(NO_GPU)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    required = item.config.getoption("--require-gpu") and item.get_closest_marker("gpu")
+    if required and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"--require-gpu: {item.nodeid} must not skip ({reason})"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    """Fill what `torch.empty` and its relatives return: NaN, or an integer type's largest value.
+
+    torch does this in its deterministic mode, below Python, so compiled code is poisoned as well.
+    The mode only warns about operations without a deterministic form, and those warnings are
+    ignored in pyproject.toml: the fill is all that is wanted of it.
+    """
+    mode = torch.get_deterministic_debug_mode()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.utils.deterministic.fill_uninitialized_memory = fill
+    torch.set_deterministic_debug_mode(mode)

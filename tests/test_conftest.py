@@ -1,0 +1,123 @@
+"""The rules of tests/conftest.py hold: poison, GPU skips, deselection, strictness.
+
+Each inner run below fails when its rule is taken out of conftest.py or pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+INNER = """
+import warnings
+import pytest
+
+@pytest.mark.gpu
+def test_device():
+    pass
+
+@pytest.mark.gpu
+def test_two_devices():
+    pytest.skip("one device only")
+
+@pytest.mark.slow
+def test_slow():
+    pass
+
+@pytest.mark.nightly
+def test_nightly():
+    pass
+
+@pytest.mark.xfail(reason="passes although it must not")
+def test_unexpected_pass():
+    pass
+
+def test_warns():
+    warnings.warn("a warning")
+"""
+
+
+@pytest.fixture(scope="module")
+def inner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with our settings, our conftest and the tests above, with and without a device."""
+    folder = tmp_path_factory.mktemp("inner")
+    (folder / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    (folder / "tests").mkdir()
+    conftest = (ROOT / "tests" / "conftest.py").read_text()
+    (folder / "tests" / "conftest.py").write_text(
+        conftest + "\n\ntorch.cuda.is_available = lambda: 'INNER_GPU' in os.environ\n"
+    )
+    (folder / "tests" / "test_inner.py").write_text(INNER)
+    return folder
+
+
+def outcomes(folder: Path, *args: str, gpu: bool = False) -> dict[str, str]:
+    """Run pytest in `folder` and return the outcome of each test that ran."""
+    env = os.environ | ({"INNER_GPU": "1"} if gpu else {})
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *args]
+    run = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    lines = [line.split("::")[1].split() for line in run.stdout.splitlines() if "py::" in line]
+    found = {line[0]: line[1] for line in lines if len(line) > 1 and line[1].isupper()}
+    assert found, run.stdout + run.stderr
+    return found
+
+
+def test_defaults(inner: Path) -> None:
+    assert outcomes(inner) == {
+        "test_device": "SKIPPED",
+        "test_two_devices": "SKIPPED",
+        "test_unexpected_pass": "FAILED",
+        "test_warns": "FAILED",
+    }
+
+
+def test_require_gpu_turns_gpu_skips_into_failures(inner: Path) -> None:
+    # Without a device the setup of each errs; with one, what skips inside the test fails.
+    found = outcomes(inner, "--require-gpu", "-m", "gpu")
+    assert found == {"test_device": "ERROR", "test_two_devices": "ERROR"}
+    found = outcomes(inner, "--require-gpu", "-m", "gpu", gpu=True)
+    assert found == {"test_device": "PASSED", "test_two_devices": "FAILED"}
+
+
+def test_slow_and_nightly_run_when_asked(inner: Path) -> None:
+    found = outcomes(inner, "-m", "slow or nightly")
+    assert found == {"test_slow": "PASSED", "test_nightly": "PASSED"}
+
+
+def test_unknown_marker_is_an_error(inner: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test_marker.py"
+    test.write_text("import pytest\n\n@pytest.mark.gpuu\ndef test_typo():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-c", str(inner / "pyproject.toml"), str(test)]
+    run = subprocess.run(command, cwd=inner, capture_output=True, text=True, timeout=120)
+    assert "'gpuu' not found in `markers` configuration option" in run.stdout
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_empty_is_nan(dtype: torch.dtype) -> None:
+    x = torch.zeros(5, dtype=dtype)
+    for made in (
+        torch.empty(5, dtype=dtype),
+        torch.empty_like(x),
+        x.new_empty(5),
+        torch.empty_strided((5,), (1,), dtype=dtype),
+    ):
+        assert made.isnan().all()
+
+
+def test_empty_integers_are_poisoned() -> None:
+    assert (torch.empty(5, dtype=torch.int16) == torch.iinfo(torch.int16).max).all()
+
+
+def test_hypothesis_is_derandomized() -> None:
+    # True under --hypothesis-profile=nightly only if that profile draws new examples.
+    profile = hypothesis.settings.get_current_profile_name()
+    assert hypothesis.settings().derandomize == (profile == "ci")
