@@ -1,0 +1,13 @@
+"""Algorithms written once, and the executors that run them on tensors with the same bits."""
+
+from mcf.kernels.formats import BF16 as BF16
+from mcf.kernels.formats import FP16 as FP16
+from mcf.kernels.formats import FP32 as FP32
+from mcf.kernels.formats import FP64 as FP64
+from mcf.kernels.formats import Format as Format
+from mcf.kernels.formats import format_of as format_of
+from mcf.kernels.formats import toy as toy
+from mcf.kernels.registry import ExecutorWarning as ExecutorWarning
+from mcf.kernels.registry import executor as executor
+from mcf.kernels.registry import get_executor as get_executor
+from mcf.kernels.registry import set_executor as set_executor

@@ -1,0 +1,11 @@
+"""The arithmetic, written once as straight-line formulas; executors bind it (`mcf.kernels.bind`)."""
+
+from mcf.kernels.algorithms.pairs import add as add
+from mcf.kernels.algorithms.pairs import grow as grow
+from mcf.kernels.algorithms.pairs import mul as mul
+from mcf.kernels.algorithms.pairs import renormalize as renormalize
+from mcf.kernels.algorithms.pairs import scale as scale
+from mcf.kernels.algorithms.transforms import fast_two_sum as fast_two_sum
+from mcf.kernels.algorithms.transforms import split as split
+from mcf.kernels.algorithms.transforms import two_prod as two_prod
+from mcf.kernels.algorithms.transforms import two_sum as two_sum

@@ -1,0 +1,51 @@
+"""Bind the algorithms to one executor: the same code objects over that executor's primitives."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+from mcf.kernels.algorithms import primitives as _primitives
+
+PRIMITIVE_NAMES = frozenset(n for n in vars(_primitives) if not n.startswith("_"))
+
+
+class Binder:
+    """Turns an algorithm, and every algorithm it calls, into functions of one executor.
+
+    Args:
+        wrap: applied to each bound function (`numba.njit`, a Triton jit, the identity).
+        primitives: the executor's version of each name in `mcf.kernels.algorithms.primitives`.
+        slots: functions that stand in for names an algorithm leaves open, by name; they are
+            themselves algorithms and are bound the same way.
+    """
+
+    def __init__(
+        self,
+        wrap: Callable[[FunctionType], Any],
+        primitives: Mapping[str, Any],
+        slots: Mapping[str, FunctionType] | None = None,
+    ) -> None:
+        self._wrap = wrap
+        self._primitives = dict(primitives)
+        self._slots = dict(slots or {})
+        self._bound: dict[FunctionType, Any] = {}
+
+    def __call__(self, function: FunctionType) -> Any:
+        """Return `function` bound; functions are bound once and shared."""
+        if function not in self._bound:
+            namespace: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__}
+            for name in function.__code__.co_names:
+                if name in self._slots:
+                    namespace[name] = self(self._slots[name])
+                elif name in PRIMITIVE_NAMES:
+                    namespace[name] = self._primitives[name]
+                elif isinstance(function.__globals__.get(name), FunctionType):
+                    namespace[name] = self(function.__globals__[name])
+            bound = FunctionType(function.__code__, namespace, function.__name__)
+            bound.__module__ = function.__module__
+            bound.__doc__ = function.__doc__
+            self._bound[function] = self._wrap(bound)
+        return self._bound[function]

@@ -1,0 +1,111 @@
+"""The declaration of a fused elementwise kernel, from which each executor makes its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from types import FunctionType
+
+from mcf.kernels.formats import Format
+
+_serial = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One tensor of a kernel: how it is stored and what the kernel does with it."""
+
+    name: str
+    format: Format
+    read: bool = True
+    written: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Elementwise:
+    """For every index: load fields into registers, apply `function`, round and store its results.
+
+    The parameters of `function` are found by name. A name of a field is that field's value; a name
+    in `scalars` is that scalar; a name in `absent` is the constant 0, for a component which this
+    kernel does not store.
+
+    Args:
+        name: for error messages and profiles.
+        function: an algorithm; returns one register per entry of `results`.
+        results: the names of the results.
+        fields: the tensors, in the order in which a launch passes them.
+        stores: (result, field) pairs; each field that is written appears once.
+        arithmetic: the format every operation rounds to (primitive `rn`).
+        roundings: (primitive, format) pairs for the other roundings that `function` uses.
+        loads: (parameter, field) pairs for parameters that are not named as their field is.
+        scalars: names of the scalars, in the order of a launch's columns.
+        absent: parameters that are the constant 0.
+        slots: (name, algorithm) pairs for the names `function` leaves open.
+        sums: an algorithm over the parameters above, `new_<field>` (the value as stored) and
+            `out_<result>`; its results are summed over all elements. None for no sums.
+        sum_count: how many results `sums` has.
+    """
+
+    name: str
+    function: FunctionType
+    results: tuple[str, ...]
+    fields: tuple[Field, ...]
+    stores: tuple[tuple[str, str], ...]
+    arithmetic: Format
+    roundings: tuple[tuple[str, Format], ...] = ()
+    loads: tuple[tuple[str, str], ...] = ()
+    scalars: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    slots: tuple[tuple[str, FunctionType], ...] = ()
+    sums: FunctionType | None = None
+    sum_count: int = 0
+    # Distinguishes kernels of one name in executors' caches and in generated code.
+    serial: int = dataclasses.field(default_factory=lambda: next(_serial))
+
+    def __post_init__(self) -> None:
+        written = sorted(f.name for f in self.fields if f.written)
+        if sorted(field for _, field in self.stores) != written:
+            raise ValueError(f"kernel {self.name}: stores {self.stores} do not match {written}")
+        known = {f.name for f in self.fields if f.read} | set(self.scalars) | set(self.absent)
+        missing = [p for p in parameters(self.function) if dict(self.loads).get(p, p) not in known]
+        if missing:
+            raise ValueError(f"kernel {self.name}: nothing supplies {missing}")
+
+    @functools.cached_property
+    def register(self) -> Format:
+        """The format registers hold, the widest that any of the fields or the arithmetic needs."""
+        wanted = [f.format.register for f in self.fields] + [self.arithmetic.register]
+        return max(wanted, key=lambda f: f.p)
+
+    def expression(self, name: str) -> str:
+        """The variable or constant that supplies a parameter in generated code."""
+        name = dict(self.loads).get(name, name)
+        return "ZERO" if name in self.absent else name
+
+    def call(self) -> str:
+        """The argument list of `function` in generated code."""
+        return ", ".join(self.expression(p) for p in parameters(self.function))
+
+    def outputs(self) -> str:
+        """The targets that take the results in generated code."""
+        return ", ".join(f"out_{r}" for r in self.results) + ","
+
+    def sums_call(self) -> str:
+        """The argument list of `sums` in generated code; a `new_` of what is absent is 0."""
+        assert self.sums is not None
+        stored = {f"new_{field}" for _, field in self.stores}
+        names = []
+        for p in parameters(self.sums):
+            source = dict(self.loads).get(p.removeprefix("new_"), p.removeprefix("new_"))
+            if p.startswith("new_"):
+                names.append(f"new_{source}" if f"new_{source}" in stored else "ZERO")
+            else:
+                names.append(p if p.startswith("out_") else self.expression(p))
+        return ", ".join(names)
+
+
+def parameters(function: FunctionType) -> tuple[str, ...]:
+    """Names of the positional parameters of an algorithm."""
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount]

@@ -1,0 +1,96 @@
+"""Binary floating-point formats: what a component is stored in and what a register computes in."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A binary floating-point format with gradual underflow, as in IEEE 754.
+
+    Args:
+        name: short name, also used in generated code and in error messages.
+        p: precision in bits, the leading bit counted; the unit roundoff is u = 2**-p.
+        emin: exponent of the smallest normal number, 2**emin.
+        emax: exponent of the largest finite number, (2 - 2**(1-p)) * 2**emax.
+        dtype: the torch dtype that stores it, or None for a toy format (used in proofs by
+            exhaustion; it has no storage and lives in float64 registers).
+    """
+
+    name: str
+    p: int
+    emin: int
+    emax: int
+    dtype: torch.dtype | None = None
+
+    @property
+    def u(self) -> Fraction:
+        """Unit roundoff 2**-p, the largest relative error of one rounding to nearest."""
+        return Fraction(1, 2**self.p)
+
+    @property
+    def max(self) -> Fraction:
+        """Largest finite number."""
+        return (2 - Fraction(2, 2**self.p)) * Fraction(2) ** self.emax
+
+    @property
+    def min_normal(self) -> Fraction:
+        """Smallest positive normal number."""
+        return Fraction(2) ** self.emin
+
+    @property
+    def min_subnormal(self) -> Fraction:
+        """Smallest positive number."""
+        return Fraction(2) ** (self.emin - self.p + 1)
+
+    @property
+    def register(self) -> Format:
+        """The hardware format that holds one value while it is computed with.
+
+        float32 for the 16-bit formats: it is wide enough (24 >= 2p + 2) that a sum, product,
+        quotient or square root computed in it and then rounded to the format is the correctly
+        rounded one wherever the result is in the format's normal range.
+        """
+        if self.dtype is None or self.dtype is torch.float64:
+            return FP64
+        return FP32
+
+
+BF16 = Format("bf16", 8, -126, 127, torch.bfloat16)
+FP16 = Format("fp16", 11, -14, 15, torch.float16)
+FP32 = Format("fp32", 24, -126, 127, torch.float32)
+FP64 = Format("fp64", 53, -1022, 1023, torch.float64)
+
+FORMATS: dict[torch.dtype, Format] = {
+    torch.bfloat16: BF16,
+    torch.float16: FP16,
+    torch.float32: FP32,
+    torch.float64: FP64,
+}
+
+
+def toy(p: int, emin: int = -6, emax: int = 6) -> Format:
+    """A format small enough to try every number in it.
+
+    At most 24 bits, so that every product and sum of two of its numbers is exact in the float64
+    registers it lives in.
+    """
+    if not 2 <= p <= 24 or emin > emax or emin < -200 or emax > 200:
+        raise ValueError(
+            f"toy format needs 2 <= p <= 24 and -200 <= emin <= emax <= 200, "
+            f"got p={p}, emin={emin}, emax={emax}"
+        )
+    return Format(f"toy{p}_{-emin}_{emax}", p, emin, emax)
+
+
+def format_of(dtype: torch.dtype, argument: str = "dtype") -> Format:
+    """The format of a torch dtype; `TypeError` naming `argument` for any other dtype."""
+    try:
+        return FORMATS[dtype]
+    except KeyError:
+        known = ", ".join(str(d) for d in FORMATS)
+        raise TypeError(f"{argument} has dtype {dtype}; allowed are {known}") from None

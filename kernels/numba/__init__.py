@@ -1,0 +1,1 @@
+"""The CPU executor: Numba loops over float32 or float64 registers, vectorised, on all threads."""

@@ -1,0 +1,116 @@
+"""Which executor runs a kernel: chosen by device, or by the user for research."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import warnings
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.launch import launch
+
+NAMES = ("auto", "torch", "numba", "triton")
+
+_chosen = "auto"
+
+
+class ExecutorWarning(UserWarning):
+    """A faster executor is not installed, and a slower one runs in its place."""
+
+
+def set_executor(name: str) -> None:
+    """Choose the executor of every kernel from now on.
+
+    Args:
+        name: "auto" (Numba for CPU tensors, Triton for GPU tensors, torch where those are not
+            installed), "torch", "numba" (CPU tensors only) or "triton" (CPU tensors run in its
+            interpreter, slowly).
+
+    All executors give the same bits, so this changes speed only.
+
+    Raises:
+        ValueError: for another name.
+        ImportError: when the package that the executor needs is not installed.
+    """
+    global _chosen
+    if name not in NAMES:
+        known = ", ".join(repr(n) for n in NAMES)
+        raise ValueError(f"executor must be one of {known}, got {name!r}")
+    if name != "auto":
+        _module(name)
+    _chosen = name
+
+
+def get_executor() -> str:
+    """The name given to `set_executor`, "auto" at first."""
+    return _chosen
+
+
+@contextlib.contextmanager
+def executor(name: str) -> Iterator[None]:
+    """Choose the executor inside a `with` block; see `set_executor`."""
+    before = _chosen
+    set_executor(name)
+    try:
+        yield
+    finally:
+        set_executor(before)
+
+
+@functools.cache
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"mcf.kernels.{name}.launch")
+
+
+@functools.cache
+def _automatic(device_type: str) -> str:
+    """The fastest installed executor for a type of device; one warning where it falls back."""
+    wanted = {"cpu": "numba", "cuda": "triton"}.get(device_type)
+    if wanted is None:
+        return "torch"
+    try:
+        _module(wanted)
+    except ImportError as error:
+        warnings.warn(
+            f"{wanted} is not installed ({error}); kernels on {device_type} run as plain torch "
+            "operations, with the same bits but slower",
+            ExecutorWarning,
+            stacklevel=3,
+        )
+        return "torch"
+    return wanted
+
+
+def executor_for(device: torch.device) -> str:
+    """The name of the executor that runs kernels on a device."""
+    name = _automatic(device.type) if _chosen == "auto" else _chosen
+    if name == "numba" and device.type != "cpu":
+        raise ValueError(f"executor 'numba' runs on CPU tensors, got a tensor on {device}")
+    if name == "triton" and device.type not in ("cpu", "cuda"):
+        raise ValueError(f"executor 'triton' runs on GPU and CPU tensors, got one on {device}")
+    return name
+
+
+def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) -> Tensor | None:
+    """Run a kernel over rows of tensors, all on one device.
+
+    Args:
+        spec: the kernel.
+        rows: per row one tensor for each of `spec.fields`, all of one shape and of the field's
+            dtype, none overlapping another that is written.
+        scalars: float64 on the CPU, [len(rows), len(spec.scalars)].
+
+    Returns:
+        float64 sums [len(rows), spec.sum_count] on the rows' device, or None where the kernel has
+        none.
+    """
+    if not rows:
+        return torch.zeros(0, spec.sum_count, dtype=torch.float64) if spec.sums else None
+    module = _module(executor_for(rows[0][0].device))
+    return launch(module.run, spec, rows, scalars)

@@ -1,0 +1,1 @@
+"""The reference executor: plain torch operations on any device, readable and slow."""

@@ -1,0 +1,64 @@
+"""Run a kernel as plain torch operations, a block of elements at a time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.bind import Binder
+from mcf.kernels.elementwise import Elementwise, parameters
+from mcf.kernels.formats import Format
+from mcf.kernels.torch.primitives import primitives, rounding
+
+# Bounds the memory of intermediate results, and keeps them in cache on a CPU.
+BLOCK = {"cpu": 1 << 16}
+DEVICE_BLOCK = 1 << 24
+
+
+@functools.cache
+def _bindings(register: Format, arithmetic: Format, roundings: Any, slots: Any) -> Binder:
+    return Binder(lambda f: f, primitives(register, arithmetic, dict(roundings)), dict(slots))
+
+
+def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) -> Tensor | None:
+    """Apply a kernel to each row of tensors; see `mcf.kernels.numba.launch.run`."""
+    bind = _bindings(spec.register, spec.arithmetic, spec.roundings, spec.slots)
+    function = bind(spec.function)
+    sum_terms = bind(spec.sums) if spec.sums is not None else None
+    kind = spec.register.dtype
+    home = rows[0][0].device
+    total = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=home)
+    for k, row in enumerate(rows):
+        device = row[0].device
+        size = row[0].numel()
+        flat = {f.name: _flat(t) for f, t in zip(spec.fields, row, strict=True)}
+        constants = {
+            name: scalars[k, j].to(device=device, dtype=kind)
+            for j, name in enumerate(spec.scalars)
+        }
+        constants["ZERO"] = torch.zeros((), dtype=kind, device=device)
+        block = BLOCK.get(device.type, DEVICE_BLOCK)
+        for start in range(0, size, block):
+            part = slice(start, start + block)
+            values = {f.name: flat[f.name][part].to(kind) for f in spec.fields if f.read}
+            values |= constants
+            out = function(*(values[spec.expression(p)] for p in parameters(spec.function)))
+            values |= {f"out_{name}": x for name, x in zip(spec.results, out, strict=True)}
+            formats = {f.name: f.format for f in spec.fields}
+            for result, field in spec.stores:
+                rounded = rounding(spec.register, formats[field])(values[f"out_{result}"])
+                values[f"new_{field}"] = rounded
+                flat[field][part] = rounded.to(flat[field].dtype)
+            if sum_terms is not None:
+                terms = sum_terms(*(values[name] for name in spec.sums_call().split(", ")))
+                total[k] += torch.stack([t.sum(dtype=torch.float64) for t in terms])
+    return total if spec.sums is not None else None
+
+
+def _flat(t: Tensor) -> Tensor:
+    """The elements of a dense tensor in memory order, as a view."""
+    return t.as_strided((t.numel(),), (1,))

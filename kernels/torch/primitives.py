@@ -1,0 +1,93 @@
+"""The primitives on torch tensors that hold float32 or float64 registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.formats import FP32, FP64, Format
+
+Rounding = Callable[[Tensor], Tensor]
+
+
+def rounding(register: Format, fmt: Format) -> Rounding:
+    """The function x -> x rounded to nearest even in `fmt`, kept in the register's dtype."""
+    if fmt == register:
+        return lambda x: x
+    if fmt.dtype is None:
+        return lambda x: _round_toy(x, fmt)
+    if register == FP64 and fmt != FP32:
+        # Through float32 it would round twice.
+        raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")
+    return lambda x: x.to(fmt.dtype).to(register.dtype)
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """2**exponent in float64 for exponents clamped to the normal range, made from its bits."""
+    return ((exponent.long().clamp(-1022, 1023) + 1023) << 52).view(torch.float64)
+
+
+def _round_toy(x: Tensor, fmt: Format) -> Tensor:
+    """Round float64 values to a format of p <= 24 bits; exact in every step but the rounding."""
+    _, exponent = torch.frexp(x)
+    ulp = _power_of_two((exponent - fmt.p).clamp(min=fmt.emin - fmt.p + 1))
+    y = torch.round(x / ulp) * ulp
+    y = torch.where(y.abs() > float(fmt.max), torch.copysign(torch.full_like(y, torch.inf), y), y)
+    return torch.where(torch.isfinite(x), y, x)
+
+
+def _fms_fp64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """RN(a * b - c) in float64 where c = RN(a * b), by Dekker's product; torch has no FMA.
+
+    The factors are scaled to [1/2, 1), so that nothing overflows or underflows on the way, and the
+    result is scaled back with one rounding. An exact zero is +0 and an underflow to zero keeps its
+    sign, as with an FMA.
+    """
+    x, m = torch.frexp(a)
+    y, n = torch.frexp(b)
+    splitter = 2.0**27 + 1
+    tx, ty = splitter * x, splitter * y
+    xh, yh = tx - (tx - x), ty - (ty - y)
+    xl, yl = x - xh, y - yh
+    p = x * y
+    e = xl * yl - (((p - xh * yh) - xl * yh) - xh * yl)
+    e = torch.where(e == 0, 0.0, e)
+    exponent = m + n
+    half = exponent // 2
+    error = e * _power_of_two(half) * _power_of_two(exponent - half)
+    # A subnormal c is off by at most half the smallest number, which rounds to a zero of its sign.
+    scaled = c * _power_of_two(-half) * _power_of_two(half - exponent)
+    left = (p - scaled) + e
+    zero = torch.where(left < 0, -0.0, 0.0).to(torch.float64)
+    error = torch.where(c.abs() < torch.finfo(torch.float64).tiny, zero, error)
+    return torch.where(torch.isfinite(c), error, a * b - c)
+
+
+def _fms(register: Format, arithmetic: Format) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    if arithmetic == FP64:
+        return _fms_fp64
+    rn = rounding(register, arithmetic)
+    if arithmetic == FP32:
+        # Products of float32 are exact in float64; here the difference is too, for c = RN(a * b).
+        return lambda a, b, c: (a.double() * b.double() - c.double()).float()
+    return lambda a, b, c: rn(a * b - c)
+
+
+def primitives(
+    register: Format, arithmetic: Format, roundings: Mapping[str, Format]
+) -> dict[str, Any]:
+    """The reference version of every primitive."""
+    return {
+        "rn": rounding(register, arithmetic),
+        "fms": _fms(register, arithmetic),
+        "div": torch.div,
+        "sqrt": torch.sqrt,
+        "where": torch.where,
+        "SPLITTER": 2 ** ((arithmetic.p + 1) // 2) + 1,
+        "ZERO": 0.0,
+        "ONE": 1.0,
+        **{name: rounding(register, fmt) for name, fmt in roundings.items()},
+    }

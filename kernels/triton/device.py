@@ -1,0 +1,19 @@
+"""The algorithms as device functions on native float32 and float64 values."""
+
+from mcf.kernels import algorithms
+from mcf.kernels.formats import FP32
+from mcf.kernels.triton.primitives import binder, interpreting
+
+# With rounding left to the hardware the same function serves float32 and float64; `split` alone
+# depends on the format and is float32's.
+_bind = binder(FP32, FP32, (("rc", FP32),), (), interpreting())
+
+two_sum = _bind(algorithms.two_sum)
+fast_two_sum = _bind(algorithms.fast_two_sum)
+split = _bind(algorithms.split)
+two_prod = _bind(algorithms.two_prod)
+grow = _bind(algorithms.grow)
+scale = _bind(algorithms.scale)
+add = _bind(algorithms.add)
+mul = _bind(algorithms.mul)
+renormalize = _bind(algorithms.renormalize)
