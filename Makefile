@@ -14,6 +14,10 @@ ARGS ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Of pip's output, a line for each download (name, version, size) and the last step.
+PROGRESS := \
+  /^ *Downloading .*\.whl / && !/metadata/ { split($$2, a, "-"); print "      " a[1], a[2], $$3, $$4; fflush() } \
+  /^Installing collected/ { print "      unpacking"; fflush() }
 # One worker takes a whole test file, so that its kernels are compiled once.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 
@@ -24,6 +28,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## .venv with this checkout and everything it needs (all targets below do this first)
+	@echo "$(VENV) is ready"
 
 $(READY): pyproject.toml constraints.txt
 	@command -v "$(PYTHON)" >/dev/null || { \
@@ -35,8 +40,7 @@ $(READY): pyproject.toml constraints.txt
 	  echo "make: this Python cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 2; }
 	@echo "[2/3] packages pinned in constraints.txt; some minutes, torch is the big one"
 	@$(PIP) install -q -c constraints.txt pip setuptools
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' \
-	  | awk '/^ *(Downloading|Using cached|Building|Installing) / && !/metadata/ { sub(/^ */, "      "); print substr($$0, 1, 100); fflush() }'
+	@PYTHONWARNINGS=ignore $(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' | awk '$(PROGRESS)'
 	@echo "[3/3] ready: $$($(BIN)/python -c 'import torch; print("torch", torch.__version__)')"
 	@touch $@
 
