@@ -105,7 +105,7 @@ def build(spec: Elementwise) -> Callable[..., None]:
 
 def _build(spec: Elementwise) -> Callable[..., None]:
     register = spec.register
-    bind = _bindings(register, spec.arithmetic, spec.component, spec.slots)
+    bind = _bindings(register, spec.arithmetic, spec.roundings, spec.slots)
     number = np.float32 if register == FP32 else np.float64
     namespace: dict[str, Any] = {
         "ZERO": number(0),

@@ -44,7 +44,7 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
         block = BLOCK.get(device.type, DEVICE_BLOCK)
         for start in range(0, size, block):
             part = slice(start, start + block)
-            values = {f.name: flat[f.name][part].to(kind) for f in spec.fields if f.read}
+            values = {f.name: flat[f.name][part].to(kind, copy=True) for f in spec.fields if f.read}
             values |= constants
             out = function(*(values[spec.expression(p)] for p in parameters(spec.function)))
             values |= {f"out_{name}": x for name, x in zip(spec.results, out, strict=True)}

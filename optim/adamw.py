@@ -1,0 +1,191 @@
+"""AdamW under every precision strategy, and the Collage family under the paper's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from mcf.optim import validation
+from mcf.optim.optimizer import LowPrecisionOptimizer, beta2_components
+from mcf.optim.rules.adamw import adamw
+from mcf.optim.rules.metrics import adamw_terms
+from mcf.optim.strategies import Arithmetic
+from mcf.optim.update import Rule
+
+_RULE = Rule(
+    name="adamw",
+    function=adamw,  # type: ignore[arg-type]
+    scalars=(
+        "grad_scale", "lr", "beta1", "one_minus_beta1", "beta2", "beta2_lo", "one_minus_beta2",
+        "bias_correction1", "inverse_bias_correction1",
+        "bias_correction2", "inverse_bias_correction2", "eps", "weight_decay",
+    ),
+    results=(
+        "param", "param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "update", "increment",
+    ),
+    metrics=adamw_terms,  # type: ignore[arg-type]
+    metric_count=4,
+    first="exp_avg",
+    second="exp_avg_sq",
+)  # fmt: skip
+
+
+class AdamW(LowPrecisionOptimizer):
+    r"""AdamW (arXiv:1711.05101) with each tensor stored as a precision strategy says.
+
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
+    p <- p - lr (m^ / (sqrt(v^) + eps) + weight_decay p), m^ = m / (1 - b1^t), v^ = v / (1 - b2^t).
+
+    Weight decay is part of the update, so a compensated parameter does not lose it. Scalars are
+    computed in float64. One fused kernel steps each tensor and reads and writes each state once.
+
+    Precisions, for 16-bit parameters, with their bytes per parameter, 16-bit gradient included:
+
+    - `"plain"` (8): parameter and moments in the parameter's dtype.
+    - `"kahan"` (10): the parameter with a Kahan compensation (Zamirai et al., arXiv:2010.06192).
+    - `"light"` (10): the parameter as an expansion of two components (Collage-light).
+    - `"plus"` (12): also the second moment as an expansion (Collage-plus, arXiv:2405.03637).
+    - `"fp32_states"` (12): moments in float32.
+    - `"master"` (16): moments and a master copy of the parameter in float32. The copy is the truth:
+      a change made to the parameter itself after the first step is overwritten by the next.
+
+    float32 and float64 parameters (norm layers, say) are plain AdamW in their own dtype under every
+    precision. The second moment of float16 parameters is stored in bfloat16 when compute_dtype is
+    float32, because float16 cannot hold the squares of ordinary gradients.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: decay rates of the two moments, in [0, 1).
+        eps: added to the denominator.
+        weight_decay: decoupled weight decay.
+        precision: one of the above; may differ between groups.
+        compute_dtype: `torch.float32` keeps float32 registers and rounds only what is stored; the
+            parameter's 16-bit dtype rounds every operation, as in the Collage paper.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+
+    Guarantees: the same bits on every executor (`mcf.set_executor`), whatever the layout, the
+    number of threads or the other tensors of the step. NaN and infinity in a gradient reach that
+    element's parameter and state, as in torch, and no other element.
+
+    Raises:
+        ValueError, TypeError: for hyperparameters out of range, unknown precisions, and parameters
+            or gradients that are not dense floating-point tensors; before anything is changed.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        precision: str = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        validation.number("learning rate", group["lr"])
+        betas = group["betas"]
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise ValueError(f"Invalid betas: {betas!r}; allowed is a pair of numbers")
+        for k, beta in enumerate(betas):
+            validation.number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
+        validation.number("epsilon value", group["eps"])
+        validation.number("weight_decay value", group["weight_decay"])
+
+    def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
+        # Half the smallest number is the largest that rounds to 0.
+        smallest = float(arith.format.min_subnormal) / 2
+        if 0 < group["eps"] <= smallest:
+            raise ValueError(
+                f"Invalid epsilon value: {group['eps']} is 0 in {arith.format.name} arithmetic "
+                f"(compute_dtype of {where}); allowed is more than {smallest:.3g}, or 0"
+            )
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return _RULE
+
+    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: int) -> dict[str, float]:
+        beta1, beta2 = (float(b) for b in group["betas"])
+        high, low = beta2_components(beta2, arith)
+        correction1, correction2 = 1 - beta1**step, 1 - beta2**step
+        return {
+            "grad_scale": -1.0 if group["maximize"] else 1.0,
+            "lr": float(group["lr"]),
+            "beta1": beta1,
+            "one_minus_beta1": 1 - beta1,
+            "beta2": high,
+            "beta2_lo": low,
+            "one_minus_beta2": 1 - beta2,
+            "bias_correction1": correction1,
+            "inverse_bias_correction1": 1 / correction1,
+            "bias_correction2": correction2,
+            "inverse_bias_correction2": 1 / correction2,
+            "eps": float(group["eps"]),
+            "weight_decay": float(group["weight_decay"]),
+        }
+
+
+class CollageAdamW(AdamW):
+    """AdamW of the Collage paper (arXiv:2405.03637): `AdamW` with `precision=mode`.
+
+    Args:
+        params: see `AdamW`.
+        lr: see `AdamW`.
+        betas: see `AdamW`.
+        eps: see `AdamW`.
+        weight_decay: see `AdamW`.
+        mode: `"light"` (option B of the paper, the parameter as an expansion), `"plus"` (option C,
+            the second moment and beta2 too) or `"kahan"`, their special case.
+        compute_dtype: see `AdamW`; the parameter's dtype gives the paper's arithmetic.
+        maximize: see `AdamW`.
+        track_metrics: see `AdamW`.
+    """
+
+    precisions = ("light", "plus", "kahan")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        mode: str = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+    ) -> None:
+        """See the class."""
+        validation.choice("mode", mode, self.precisions)
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            precision=mode,
+            compute_dtype=compute_dtype,
+            maximize=maximize,
+            track_metrics=track_metrics,
+        )

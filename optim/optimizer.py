@@ -1,0 +1,323 @@
+"""What all optimizers of this package share: states, the fused step, checkpoints and metrics."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from mcf.optim import validation
+from mcf.optim.metrics import StepMetrics
+from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
+from mcf.optim.update import Rule, kernel, states, update_
+
+Group = dict[str, Any]
+
+
+class _Kept:
+    """Hides a tensor from torch's loader, which would cast it to its parameter's dtype."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class LowPrecisionOptimizer(Optimizer):
+    """An update rule under precision strategies; subclasses give the rule and its scalars."""
+
+    # The values of `precision` that make sense for the rule.
+    precisions: tuple[str, ...] = tuple(STRATEGIES)
+
+    def __init__(self, params: ParamsT, defaults: Group, *, track_metrics: bool) -> None:
+        """See the subclasses; `track_metrics` keeps sums for `metrics`."""
+        self._track_metrics = bool(track_metrics)
+        self._metrics: StepMetrics | None = None
+        super().__init__(params, defaults)
+
+    # -- what a subclass provides ------------------------------------------------------------
+
+    def _rule(self, group: Group) -> Rule:
+        raise NotImplementedError
+
+    def _scalars(self, group: Group, arith: Arithmetic, step: int) -> dict[str, float]:
+        """The rule's scalars in float64, for the step that is number `step`, from 1."""
+        raise NotImplementedError
+
+    def _check_group(self, group: Group) -> None:
+        """Raise for hyperparameters out of range."""
+        raise NotImplementedError
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group as torch does; its hyperparameters and parameters are checked first.
+
+        Raises:
+            ValueError, TypeError: naming the hyperparameter or the parameter and its group.
+        """
+        index = len(self.param_groups)
+        params = param_group.get("params") if isinstance(param_group, dict) else None
+        if isinstance(params, Iterator):
+            param_group = {**param_group, "params": list(params)}
+        if isinstance(param_group, dict):
+            merged = {**self.defaults, **param_group}
+            self._check_precision(merged)
+            self._check_group(merged)
+        super().add_param_group(param_group)
+        try:
+            for where, p in self._named(index):
+                validation.parameter(where, p)
+                self._arithmetic(self.param_groups[index], p, where)
+        except Exception:
+            # The constructor's caller never sees the object; here the others stay as they were.
+            del self.param_groups[index]
+            raise
+
+    def _check_precision(self, group: Group) -> None:
+        validation.choice("precision", group["precision"], self.precisions)
+        validation.compute_dtype(group["compute_dtype"])
+
+    def _named(self, index: int) -> Iterator[tuple[str, Tensor]]:
+        """The parameters of a group, each with the words that name it in messages."""
+        group = self.param_groups[index]
+        names = group.get("param_names")
+        for k, p in enumerate(group["params"]):
+            name = f" ({names[k]})" if names else ""
+            yield f"params[{k}]{name} of param_groups[{index}]", p
+
+    def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
+        found = arithmetic(STRATEGIES[group["precision"]], p.dtype, group["compute_dtype"], where)
+        self._check_arithmetic(group, found, where)
+        return found
+
+    def _check_arithmetic(self, group: Group, arith: Arithmetic, where: str) -> None:
+        """Raise for hyperparameters that the arithmetic of a parameter cannot represent."""
+
+    # -- the step ----------------------------------------------------------------------------
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step on every parameter that has a gradient.
+
+        Gradients are read and never changed. Everything is checked before anything is changed.
+
+        Args:
+            closure: evaluates the model again and returns the loss, as in torch.
+
+        Returns:
+            What the closure returned.
+
+        Raises:
+            ValueError, TypeError: for a gradient of another shape, dtype, device or layout than
+                its parameter, and for a parameter that changed dtype or shape after its first
+                step.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        work = self._collect()
+        if self._track_metrics:
+            self._metrics = StepMetrics(len(self.param_groups))
+        for index, group, rule, arith, live in work:
+            spec = kernel(rule, arith, self._track_metrics)
+            names = tuple(states(rule, arith))
+            rows, steps = [], []
+            for _, p in live:
+                state = self.state[p]
+                if not state:
+                    state.update(self._new_state(rule, arith, p))
+                state["step"] += 1
+                steps.append(int(state["step"]))
+                rows.append([p, p.grad, *(state[n] for n in names)])
+            columns = {s: self._scalars(group, arith, s) for s in set(steps)}
+            table = [[columns[s][name] for name in rule.scalars] for s in steps]
+            scalars = torch.tensor(table, dtype=torch.float64)
+            sums = update_(spec, rows, scalars.reshape(len(rows), len(rule.scalars)))
+            if self._metrics is not None:
+                self._metrics.add(index, sums, sum(p.numel() for _, p in live))
+        return loss
+
+    def _collect(
+        self,
+    ) -> list[tuple[int, Group, Rule, Arithmetic, list[tuple[str, Tensor]]]]:
+        """Check all parameters with gradients and sort them by the kernel they need."""
+        work: list[tuple[int, Group, Rule, Arithmetic, list[tuple[str, Tensor]]]] = []
+        for index, group in enumerate(self.param_groups):
+            rule = self._rule(group)
+            batches: dict[tuple[Arithmetic, torch.device], list[tuple[str, Tensor]]] = {}
+            for where, p in self._named(index):
+                if p.grad is None:
+                    continue
+                validation.parameter(where, p)
+                validation.gradient(where, p, p.grad)
+                arith = self._arithmetic(group, p, where)
+                if self.state.get(p):
+                    validation.state(where, p, self.state[p], states(rule, arith))
+                batches.setdefault((arith, p.device), []).append((where, p))
+            work += [(index, group, rule, arith, live) for (arith, _), live in batches.items()]
+        return work
+
+    def _new_state(self, rule: Rule, arith: Arithmetic, p: Tensor) -> Group:
+        """Zero moments, and the parameter's value where a copy is kept."""
+        # An integer: a float32 counter stops at 2**24, a bf16 one at 256.
+        state: Group = {"step": torch.zeros((), dtype=torch.int64)}
+        for name, fmt in states(rule, arith).items():
+            state[name] = torch.zeros_like(p, dtype=fmt.dtype, memory_format=torch.preserve_format)
+        if "master_param" in state:
+            state["master_param"].copy_(p)
+        return state
+
+    # -- what is stored ----------------------------------------------------------------------
+
+    @torch.no_grad()
+    def master_weight(self, p: Tensor, *, exact: bool = False) -> Tensor | tuple[Tensor, ...]:
+        """The value that is really stored for a parameter: p + param_lo, or the master copy.
+
+        Args:
+            p: one of the optimizer's parameters.
+            exact: return the stored tensors, whose sum is the value, instead of rounding it.
+
+        Returns:
+            A new float32 tensor (float64 for a float64 parameter) of p's shape; or, with `exact`,
+            the tuple of stored components, largest first, not copied.
+
+        Raises:
+            ValueError: if `p` is not a parameter of this optimizer.
+        """
+        if not any(p is q for group in self.param_groups for q in group["params"]):
+            raise ValueError(
+                f"p of shape {list(p.shape)} is not one of this optimizer's parameters"
+            )
+        state = self.state.get(p, {})
+        components: tuple[Tensor, ...] = (p.detach(),)
+        if "master_param" in state:
+            components = (state["master_param"],)
+        elif "param_lo" in state:
+            components = (p.detach(), state["param_lo"])
+        if exact:
+            return components
+        kind = torch.float64 if p.dtype == torch.float64 else torch.float32
+        value = components[0].to(kind, copy=True)
+        for low in components[1:]:
+            value += low.to(kind)
+        return value
+
+    def metrics(self) -> dict[str, Any]:
+        """What the last step did to the stored parameters; needs `track_metrics=True`.
+
+        Returns:
+            A dict with `edq` (effective descent quality <e, d> / |d| of the intended update d and
+            the effective one e, Definition 3.3 of the Collage paper, arXiv:2405.03637),
+            `update_norm` (|d|), `edq_ratio` (edq / |d|; 1 when nothing is lost, NaN when d is 0),
+            `lost_param` and, for rules with a second moment, `lost_exp_avg_sq` (shares from 0 to 1
+            of additions whose stored result equals one operand though the other is not 0), over
+            all parameters; and `groups`, a list of the same for each parameter group. Sums are
+            kept in registers over blocks of elements: relative error below 1e-4.
+
+        Raises:
+            RuntimeError: if metrics are not tracked or no step was made.
+        """
+        if not self._track_metrics:
+            raise RuntimeError("metrics() needs an optimizer made with track_metrics=True")
+        if self._metrics is None:
+            raise RuntimeError("metrics() needs a step first")
+        return self._metrics.result()
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state made by `state_dict`, bit for bit; every state keeps its own dtype.
+
+        Raises:
+            ValueError, TypeError: when the state is of another precision, shape or model; then
+                nothing has changed.
+        """
+        self._check_state_dict(state_dict)
+        hidden = {
+            k: {n: _Kept(v) if isinstance(v, Tensor) else v for n, v in entry.items()}
+            for k, entry in state_dict["state"].items()
+        }
+        # torch calls the hooks on what it has loaded; they must see tensors.
+        hooks = self._optimizer_load_state_dict_post_hooks
+        self._optimizer_load_state_dict_post_hooks = OrderedDict()
+        try:
+            super().load_state_dict({**state_dict, "state": hidden})
+        finally:
+            self._optimizer_load_state_dict_post_hooks = hooks
+        for p, entry in self.state.items():
+            for name, value in entry.items():
+                if isinstance(value, _Kept):
+                    # `step` stays on the CPU, where it is read without waiting for a device.
+                    home = torch.device("cpu") if name == "step" else p.device
+                    loaded = value.tensor.detach().to(home, copy=True)
+                    entry[name] = loaded.to(torch.int64) if name == "step" else loaded
+        for hook in hooks.values():
+            hook(self)
+
+    def _check_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for key in ("state", "param_groups"):
+            if key not in state_dict:
+                raise ValueError(f"state_dict has no {key!r}; it has {sorted(state_dict)}")
+        saved_groups = state_dict["param_groups"]
+        if len(saved_groups) != len(self.param_groups):
+            raise ValueError(
+                f"state_dict has {len(saved_groups)} parameter groups; the optimizer has "
+                f"{len(self.param_groups)}"
+            )
+        for index, (saved, group) in enumerate(zip(saved_groups, self.param_groups, strict=True)):
+            if len(saved["params"]) != len(group["params"]):
+                raise ValueError(
+                    f"state_dict has {len(saved['params'])} parameters in param_groups[{index}]; "
+                    f"the optimizer has {len(group['params'])}"
+                )
+            missing = sorted(self.defaults.keys() - saved.keys())
+            if missing:
+                raise ValueError(
+                    f"state_dict param_groups[{index}] lacks {missing}: it was made by another "
+                    "optimizer"
+                )
+            for name in ("precision", "compute_dtype"):
+                if saved[name] != group[name]:
+                    raise ValueError(
+                        f"state_dict param_groups[{index}] has {name}={saved[name]!r}; the "
+                        f"optimizer has {name}={group[name]!r}"
+                    )
+            self._check_group(saved)
+            rule = self._rule(saved)
+            for key, (where, p) in zip(saved["params"], self._named(index), strict=True):
+                entry = state_dict["state"].get(key)
+                if entry:
+                    formats = states(rule, self._arithmetic(group, p, where))
+                    validation.state(where, p, entry, formats)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimizer."""
+        self._track_metrics = False
+        self._metrics = None
+        super().__setstate__(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickling and copying keep."""
+        return {**super().__getstate__(), "_track_metrics": self._track_metrics}
+
+
+def beta2_components(beta2: float, arith: Arithmetic) -> tuple[float, float]:
+    """beta2 as the strict arithmetic of an expansion needs it, else as one number."""
+    if arith.strict and arith.strategy.second is Storage.PAIR:
+        dtype = arith.component.dtype
+        high = torch.tensor(beta2, dtype=torch.float64).to(dtype).double().item()
+        low = torch.tensor(beta2 - high, dtype=torch.float64).to(dtype).double().item()
+        return high, low
+    return beta2, 0.0
+
+

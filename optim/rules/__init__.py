@@ -1,0 +1,1 @@
+"""Update rules, each a formula written once for every precision strategy and executor."""

@@ -1,0 +1,61 @@
+"""How a stored number takes an update: the part of a rule that a precision strategy decides."""
+
+from mcf.kernels.algorithms import fast_two_sum, grow, mul
+from mcf.kernels.algorithms.primitives import div, rn, rv
+
+
+def single(hi, lo, update):
+    """One component: RN(hi + update)."""
+    return rn(hi + update), lo
+
+
+def kahan(hi, lo, update):
+    """Fast2Sum(hi, RN(lo + update)), Kahan's summation (Kahan 1965, doi:10.1145/363707.363723).
+
+    With registers wider than the components it is exact up to the rounding of the low component,
+    also where |update| > |hi|; with strict arithmetic only where |update| <= |hi|.
+    """
+    return fast_two_sum(hi, rn(lo + update))
+
+
+def collage(hi, lo, update):
+    """Grow((hi, lo), update) of the Collage paper (arXiv:2405.03637), with TwoSum at its start."""
+    return grow(hi, lo, update)
+
+
+def decay_single(hi, lo, beta, beta_lo, increment):
+    """One component: RN(RN(beta hi) + increment)."""
+    return rn(rn(beta * hi) + increment), lo
+
+
+def decay_collage(hi, lo, beta, beta_lo, increment):
+    """Grow(Mul((beta, beta_lo), (hi, lo)), increment), the Collage paper's second moment."""
+    hi, lo = mul(beta, beta_lo, hi, lo)
+    return grow(hi, lo, increment)
+
+
+def decay_joined(hi, lo, beta, beta_lo, increment):
+    """beta (hi + lo) + increment in a wide register, split into its rounding and the rest."""
+    value = rn(rn(beta * rn(hi + lo)) + increment)
+    hi = rv(value)
+    return hi, rn(value - hi)
+
+
+def leading(hi, lo):
+    """The leading component."""
+    return hi
+
+
+def joined(hi, lo):
+    """Both components in a wide register."""
+    return rn(hi + lo)
+
+
+def unbias_by_division(moment, correction, inverse_correction):
+    """RN(moment / correction)."""
+    return rn(div(moment, correction))
+
+
+def unbias_by_inverse(moment, correction, inverse_correction):
+    """RN(moment * (1 / correction)): no division, and within one and a half ulp of a register."""
+    return rn(moment * inverse_correction)

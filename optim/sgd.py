@@ -1,0 +1,112 @@
+"""SGD with momentum, Nesterov momentum and weight decay, under precision strategies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from mcf.optim import validation
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.rules import sgd as _rules
+from mcf.optim.rules.metrics import param_terms
+from mcf.optim.strategies import Arithmetic
+from mcf.optim.update import Rule
+
+
+def _rule(name: str, direction: Any, buffer: bool) -> Rule:
+    return Rule(
+        name=name,
+        function=_rules.sgd,  # type: ignore[arg-type]
+        scalars=("grad_scale", "lr", "momentum", "one_minus_dampening", "weight_decay"),
+        results=("param", "param_lo", "momentum_buffer", "update"),
+        metrics=param_terms,  # type: ignore[arg-type]
+        metric_count=3,
+        first="momentum_buffer" if buffer else None,
+        absent=() if buffer else ("momentum_buffer",),
+        slots=(("direction", direction),),
+    )
+
+
+_PLAIN = _rule("sgd", _rules.plain_direction, buffer=False)
+_MOMENTUM = _rule("sgd_momentum", _rules.momentum_direction, buffer=True)
+_NESTEROV = _rule("sgd_nesterov", _rules.nesterov_direction, buffer=True)
+
+
+class SGD(LowPrecisionOptimizer):
+    """Stochastic gradient descent as in torch, with each tensor stored as a precision says.
+
+    g <- g + weight_decay p; b <- momentum b + (1 - dampening) g (b = g in the first step);
+    p <- p - lr d with d = g without momentum, b with it, g + momentum b with Nesterov's.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        momentum: momentum factor; 0 stores no buffer.
+        dampening: dampening of the momentum.
+        weight_decay: L2 penalty.
+        nesterov: Nesterov momentum; needs a momentum and no dampening.
+        precision: `"plain"`, `"kahan"`, `"light"` or `"master"`; see `mcf.optim.AdamW`.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+    """
+
+    precisions = ("plain", "kahan", "light", "master")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        precision: str = "light",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        validation.number("learning rate", group["lr"])
+        validation.number("momentum value", group["momentum"])
+        validation.number("weight_decay value", group["weight_decay"])
+        validation.number("dampening value", group["dampening"], low=float("-inf"))
+        if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
+            raise ValueError(
+                "Nesterov momentum requires a momentum and zero dampening, got "
+                f"momentum={group['momentum']}, dampening={group['dampening']}"
+            )
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        if group["momentum"] == 0:
+            return _PLAIN
+        return _NESTEROV if group["nesterov"] else _MOMENTUM
+
+    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: int) -> dict[str, float]:
+        return {
+            "grad_scale": -1.0 if group["maximize"] else 1.0,
+            "lr": float(group["lr"]),
+            "momentum": float(group["momentum"]),
+            # torch starts the buffer with the whole first gradient.
+            "one_minus_dampening": 1.0 if step == 1 else 1 - float(group["dampening"]),
+            "weight_decay": float(group["weight_decay"]),
+        }

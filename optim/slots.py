@@ -1,0 +1,35 @@
+"""The names an update rule leaves open; a precision strategy fills them (`optim.strategies`)."""
+
+
+def _unfilled(name):
+    raise TypeError(f"{name} is a slot: a strategy fills it when the rule is bound")
+
+
+def param_value(hi, lo):
+    """The parameter as one register."""
+    _unfilled("param_value")
+
+
+def second_moment_value(hi, lo):
+    """The second moment as one register."""
+    _unfilled("second_moment_value")
+
+
+def accumulate(hi, lo, update):
+    """The stored parameter plus an update, as stored again."""
+    _unfilled("accumulate")
+
+
+def decay_and_add(hi, lo, beta, beta_lo, increment):
+    """The stored second moment times beta plus an increment, as stored again."""
+    _unfilled("decay_and_add")
+
+
+def unbias(moment, correction, inverse_correction):
+    """A moment divided by its bias correction."""
+    _unfilled("unbias")
+
+
+def direction(gradient, buffer, momentum):
+    """The direction of descent of SGD."""
+    _unfilled("direction")

@@ -1,0 +1,167 @@
+"""Precision strategies: which format stores each tensor of an optimizer.
+
+A strategy names the storage of (parameter, first moment, second moment); the update rule does not
+know it. What a strategy adds to the rule is how a stored number takes an update, one function per
+storage (`mcf.optim.rules.accumulation`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from types import FunctionType
+
+import torch
+
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format, format_of
+from mcf.optim.rules import accumulation
+
+
+class Storage(enum.Enum):
+    """How one tensor of an optimizer is kept."""
+
+    SINGLE = "one component"
+    KAHAN = "a component and its compensation"
+    PAIR = "an expansion of two components"
+    WIDE = "float32"
+
+    @property
+    def has_low(self) -> bool:
+        """Whether a second component is stored."""
+        return self in (Storage.KAHAN, Storage.PAIR)
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """One storage per tensor.
+
+    Args:
+        name: the value of an optimizer's `precision`.
+        param: storage of the parameter; WIDE keeps a float32 master copy beside the parameter.
+        first: storage of the first moment or momentum buffer.
+        second: storage of the second moment.
+    """
+
+    name: str
+    param: Storage
+    first: Storage = Storage.SINGLE
+    second: Storage = Storage.SINGLE
+
+    @property
+    def wide(self) -> bool:
+        """Whether anything is stored in float32, which only float32 registers can compute."""
+        return Storage.WIDE in (self.param, self.first, self.second)
+
+
+PLAIN = Strategy("plain", Storage.SINGLE)
+
+STRATEGIES: dict[str, Strategy] = {
+    s.name: s
+    for s in (
+        PLAIN,
+        Strategy("kahan", Storage.KAHAN),
+        Strategy("light", Storage.PAIR),
+        Strategy("plus", Storage.PAIR, second=Storage.PAIR),
+        Strategy("fp32_states", Storage.SINGLE, Storage.WIDE, Storage.WIDE),
+        Strategy("master", Storage.WIDE, Storage.WIDE, Storage.WIDE),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """A strategy applied to parameters of one dtype, with the arithmetic between load and store.
+
+    Args:
+        strategy: the storage of each tensor.
+        component: the parameter's format.
+        strict: whether every operation is rounded to the parameter's format, as in the Collage
+            paper, or registers keep float32 and only what is stored is rounded.
+    """
+
+    strategy: Strategy
+    component: Format
+    strict: bool
+
+    @property
+    def format(self) -> Format:
+        """The format operations round to."""
+        return self.component if self.strict else self.component.register
+
+    def stored(self, storage: Storage) -> Format:
+        """The format of a tensor in a storage."""
+        return FP32 if storage is Storage.WIDE else self.component
+
+    @property
+    def second_moment(self) -> Format:
+        """The format of the second moment's components.
+
+        That of fp16 parameters is bf16 unless arithmetic is strict: g^2 of ordinary gradients is
+        below fp16's smallest number, and a second moment of 0 makes the update explode.
+        """
+        if self.component == FP16 and not self.strict and not self.strategy.wide:
+            return BF16
+        return self.stored(self.strategy.second)
+
+    @property
+    def roundings(self) -> tuple[tuple[str, Format], ...]:
+        """The primitives `rc` and `rv`."""
+        return (("rc", self.component), ("rv", self.second_moment))
+
+    def slots(self) -> dict[str, FunctionType]:
+        """The functions that fill a rule's slots."""
+        param, second = self.strategy.param, self.strategy.second
+        wide_pairs = not self.strict
+        accumulate = {
+            Storage.SINGLE: accumulation.single,
+            Storage.WIDE: accumulation.single,
+            Storage.KAHAN: accumulation.kahan,
+            # With float32 registers Kahan's form is as exact as Grow, in fewer operations.
+            Storage.PAIR: accumulation.kahan if wide_pairs else accumulation.collage,
+        }
+        decay = accumulation.decay_single
+        if second is Storage.PAIR:
+            decay = accumulation.decay_joined if wide_pairs else accumulation.decay_collage
+        return {
+            "accumulate": accumulate[param],
+            "decay_and_add": decay,
+            "param_value": _value(param, wide_pairs),
+            "second_moment_value": _value(second, wide_pairs),
+            "unbias": (
+                accumulation.unbias_by_division if self.strict else accumulation.unbias_by_inverse
+            ),
+        }
+
+
+def _value(storage: Storage, wide_pairs: bool) -> FunctionType:
+    function = accumulation.joined if storage.has_low and wide_pairs else accumulation.leading
+    assert isinstance(function, FunctionType)
+    return function
+
+
+def arithmetic(
+    strategy: Strategy, dtype: torch.dtype, compute_dtype: torch.dtype, what: str
+) -> Arithmetic:
+    """The arithmetic for a parameter; float32 and float64 parameters are plain in their own dtype.
+
+    Raises:
+        ValueError: when strict arithmetic is asked for and is not that of the parameter's dtype,
+            or the strategy stores float32; `what` names the parameter in the message.
+    """
+    component = format_of(dtype, what)
+    if component in (FP32, FP64):
+        return Arithmetic(PLAIN, component, strict=False)
+    strict = compute_dtype != torch.float32
+    if strict and compute_dtype != dtype:
+        raise ValueError(
+            f"compute_dtype is {compute_dtype}, but {what} has dtype {dtype}; allowed are "
+            f"torch.float32 and {dtype}"
+        )
+    if strict and strategy.wide:
+        allowed = ", ".join(repr(s.name) for s in STRATEGIES.values() if not s.wide)
+        raise ValueError(
+            f"compute_dtype={compute_dtype} with precision={strategy.name!r}: that precision "
+            f"stores float32, which {compute_dtype} arithmetic would round away; use "
+            f"compute_dtype=torch.float32, or one of {allowed}"
+        )
+    return Arithmetic(strategy, component, strict)

@@ -1,0 +1,139 @@
+"""An update rule under a precision strategy, as one fused kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from types import FunctionType
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry
+from mcf.kernels.elementwise import Elementwise, Field
+from mcf.kernels.formats import Format
+from mcf.optim.strategies import Arithmetic, Storage
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """An update rule: its formula, and what the formula reads and returns by name.
+
+    Args:
+        name: for kernel names.
+        function: the formula, an algorithm over the names below with slots left open.
+        scalars: its scalars.
+        results: the names of its results.
+        metrics: the terms summed when metrics are tracked, and how many they are.
+        metric_count: the number of terms.
+        first: the state that is a first moment, or None.
+        second: the state that is a second moment, or None.
+        slots: what fills slots that the strategy leaves to the rule.
+    """
+
+    name: str
+    function: FunctionType
+    scalars: tuple[str, ...]
+    results: tuple[str, ...]
+    metrics: FunctionType
+    metric_count: int
+    first: str | None = None
+    second: str | None = None
+    # A state the formula names but this variant does not store (momentum of 0).
+    absent: tuple[str, ...] = ()
+    slots: tuple[tuple[str, FunctionType], ...] = ()
+
+
+@functools.cache
+def states(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
+    """The state tensors besides `step`, by torch's names, and the format of each."""
+    strategy = arithmetic.strategy
+    formats = {}
+    if strategy.param.has_low:
+        formats["param_lo"] = arithmetic.component
+    if strategy.param is Storage.WIDE:
+        formats["master_param"] = arithmetic.stored(Storage.WIDE)
+    if rule.first is not None:
+        formats[rule.first] = arithmetic.stored(strategy.first)
+    if rule.second is not None:
+        formats[rule.second] = arithmetic.second_moment
+        if strategy.second.has_low:
+            formats[f"{rule.second}_lo"] = arithmetic.second_moment
+    return formats
+
+
+@functools.cache
+def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwise:
+    """The fused kernel: each tensor is read once and written once."""
+    formats = states(rule, arithmetic)
+    master = arithmetic.strategy.param is Storage.WIDE
+    fields = [
+        Field("param", arithmetic.component, read=not master, written=True),
+        Field("grad", arithmetic.component),
+        *(Field(name, fmt, written=True) for name, fmt in formats.items()),
+    ]
+    stores = [("param", "param")]
+    stores += [("param" if name == "master_param" else name, name) for name in formats]
+    possible = [name for name in rule.results if name in ("param_lo", f"{rule.second}_lo")]
+    absent = (*(n for n in possible if n not in formats), *rule.absent)
+    arithmetic_name = "strict" if arithmetic.strict else "wide"
+    metrics = "_metrics" if track_metrics else ""
+    name = f"{rule.name}_{arithmetic.strategy.name}_{arithmetic.component.name}_{arithmetic_name}"
+    spec = Elementwise(
+        name=name + metrics,
+        function=rule.function,
+        results=rule.results,
+        fields=tuple(fields),
+        stores=tuple(stores),
+        arithmetic=arithmetic.format,
+        roundings=arithmetic.roundings,
+        loads=(("param", "master_param"),) if master else (),
+        scalars=rule.scalars,
+        absent=absent,
+        slots=(*arithmetic.slots().items(), *rule.slots),
+        sums=rule.metrics if track_metrics else None,
+        sum_count=rule.metric_count if track_metrics else 0,
+    )
+    _kernels[f"{spec.name}_{spec.serial}"] = spec
+    return spec
+
+
+_kernels: dict[str, Elementwise] = {}
+
+_library = torch.library.Library("mcf", "FRAGMENT")
+_library.define(
+    "update_(str kernel, Tensor(a!)[] written, Tensor[] read, Tensor scalars) -> Tensor"
+)
+
+
+def _update(name: str, written: list[Tensor], read: list[Tensor], scalars: Tensor) -> Tensor:
+    spec = _kernels[name]
+    sources = {True: iter(written), False: iter(read)}
+    rows = [[next(sources[f.written]) for f in spec.fields] for _ in range(scalars.shape[0])]
+    sums = registry.run(spec, rows, scalars)
+    if sums is None:
+        sums = written[0].new_empty((scalars.shape[0], 0), dtype=torch.float64)
+    return sums
+
+
+def _fake(name: str, written: list[Tensor], read: list[Tensor], scalars: Tensor) -> Tensor:
+    count = _kernels[name].sum_count
+    return written[0].new_empty((scalars.shape[0], count), dtype=torch.float64)
+
+
+_library.impl("update_", _update, "CompositeExplicitAutograd")
+torch.library.register_fake("mcf::update_", _fake, lib=_library)
+
+
+def update_(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) -> Tensor:
+    """Step every row of tensors in place, as one opaque operator; see `mcf.kernels.registry.run`.
+
+    Returns:
+        The metrics' sums, float64 of shape [len(rows), spec.sum_count], on the rows' device.
+    """
+    written = [t for row in rows for f, t in zip(spec.fields, row, strict=True) if f.written]
+    read = [t for row in rows for f, t in zip(spec.fields, row, strict=True) if not f.written]
+    sums: Tensor = torch.ops.mcf.update_(f"{spec.name}_{spec.serial}", written, read, scalars)
+    torch.autograd.graph.increment_version(written)
+    return sums
