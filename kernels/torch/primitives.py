@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,6 +77,14 @@ def _fms(register: Format, arithmetic: Format) -> Callable[[Tensor, Tensor, Tens
     return lambda a, b, c: rn(a * b - c)
 
 
+def _sqrt(x: Tensor) -> Tensor:
+    """The correctly rounded root; torch's own on a CPU is MKL's, which misses it in 0.6 %."""
+    if x.device.type == "cpu":
+        with np.errstate(invalid="ignore"):
+            return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
+    return torch.sqrt(x)
+
+
 def primitives(
     register: Format, arithmetic: Format, roundings: Mapping[str, Format]
 ) -> dict[str, Any]:
@@ -84,7 +93,7 @@ def primitives(
         "rn": rounding(register, arithmetic),
         "fms": _fms(register, arithmetic),
         "div": torch.div,
-        "sqrt": torch.sqrt,
+        "sqrt": _sqrt,
         "where": torch.where,
         "SPLITTER": 2 ** ((arithmetic.p + 1) // 2) + 1,
         "ZERO": 0.0,
