@@ -41,6 +41,7 @@ class Elementwise:
         loads: (parameter, field) pairs for parameters that are not named as their field is.
         scalars: names of the scalars, in the order of a launch's columns.
         absent: parameters that are the constant 0.
+        rounded: results which are already numbers of the format that stores them.
         slots: (name, algorithm) pairs for the names `function` leaves open.
         sums: an algorithm over the parameters above, `new_<field>` (the value as stored) and
             `out_<result>`; its results are summed over all elements. None for no sums.
@@ -57,6 +58,7 @@ class Elementwise:
     loads: tuple[tuple[str, str], ...] = ()
     scalars: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
     slots: tuple[tuple[str, FunctionType], ...] = ()
     sums: FunctionType | None = None
     sum_count: int = 0

@@ -29,8 +29,9 @@ def _pair(result: tuple[Tensor, ...]) -> Pair:
 def two_sum(a: Tensor, b: Tensor) -> Pair:
     """s = RN(a + b) and e = a + b - s exactly, for any a and b.
 
-    Source: Knuth, The Art of Computer Programming 2, 4.2.2; doi:10.1145/3054947 for the limits:
-    exact also with subnormal numbers, unless a + b overflows.
+    Exact also with subnormal numbers, unless a + b overflows or, in float32 and float64, |b| is the
+    largest finite number. Source: Knuth, The Art of Computer Programming 2, 4.2.2; for the limits
+    Boldo, Graillat, Muller 2017, doi:10.1145/3054947.
     """
     return _pair(_functions.apply(_functions.TWO_SUM, a, b))
 

@@ -220,7 +220,7 @@ class LowPrecisionOptimizer(Optimizer):
             the effective one e, Definition 3.3 of the Collage paper, arXiv:2405.03637),
             `update_norm` (|d|), `edq_ratio` (edq / |d|; 1 when nothing is lost, NaN when d is 0),
             `lost_param` and, for rules with a second moment, `lost_exp_avg_sq` (shares from 0 to 1
-            of additions whose stored result equals one operand though the other is not 0), over
+            of additions that left the stored value as it was though what was added is not 0), over
             all parameters; and `groups`, a list of the same for each parameter group. Sums are
             kept in registers over blocks of elements: relative error below 1e-4.
 

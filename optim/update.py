@@ -80,6 +80,10 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
     arithmetic_name = "strict" if arithmetic.strict else "wide"
     metrics = "_metrics" if track_metrics else ""
     name = f"{rule.name}_{arithmetic.strategy.name}_{arithmetic.component.name}_{arithmetic_name}"
+    # Where a pair is computed, its leading component comes out rounded.
+    rounded = ["param"] if arithmetic.strategy.param.has_low else []
+    if arithmetic.strategy.second.has_low and rule.second is not None:
+        rounded.append(rule.second)
     spec = Elementwise(
         name=name + metrics,
         function=rule.function,
@@ -91,6 +95,7 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
         loads=(("param", "master_param"),) if master else (),
         scalars=rule.scalars,
         absent=absent,
+        rounded=rule.results if arithmetic.strict else tuple(rounded),
         slots=(*arithmetic.slots().items(), *rule.slots),
         sums=rule.metrics if track_metrics else None,
         sum_count=rule.metric_count if track_metrics else 0,

@@ -18,6 +18,16 @@ def rn(x):
     _unbound("rn")
 
 
+def rx(x):
+    """Round like `rn`, or leave a wider register as it is: the algorithm's results are the same.
+
+    For the inside of error-free transforms, where the theorem holds either way. The 16-bit formats
+    leave their float32 registers alone, which also avoids the overflow of an intermediate result;
+    that the results are the same is proved by trying all pairs of numbers.
+    """
+    _unbound("rx")
+
+
 def rc(x):
     """Round to nearest even in the format of an expansion's components.
 
@@ -37,6 +47,11 @@ def rv(x):
 def fms(a, b, c):
     """RN(a * b - c), rounded once, in the arithmetic's format."""
     _unbound("fms")
+
+
+def neg(x):
+    """-x, the sign of a zero turned too (Triton computes `-x` as 0 - x, which does not)."""
+    _unbound("neg")
 
 
 def div(a, b):

@@ -1,17 +1,18 @@
 """Error-free transforms: a rounded result and the rounding error it made, as two components."""
 
-from mcf.kernels.algorithms.primitives import SPLITTER, fms, rc, rn
+from mcf.kernels.algorithms.primitives import SPLITTER, fms, rc, rn, rx
 
 
 def two_sum(a, b):
     """(s, e) with s = RN(a + b) and s + e = a + b exactly.
 
-    Holds for all finite a, b in any order when a + b does not overflow (Knuth 1969, 6 operations;
-    Boldo, Graillat, Muller 2017, doi:10.1145/3054947, for overflow and underflow).
+    Holds for all finite a, b in any order when a + b does not overflow, with one exception: where
+    intermediate results are rounded too (float32, float64), |b| = max can overflow on the way and
+    e is NaN (Knuth 1969, 6 operations; Boldo, Graillat, Muller 2017, doi:10.1145/3054947).
     """
     s = rc(a + b)
-    t = rn(s - a)
-    return s, rn(rn(a - rn(s - t)) + rn(b - t))
+    t = rx(s - a)
+    return s, rx(rx(a - rx(s - t)) + rx(b - t))
 
 
 def fast_two_sum(a, b):

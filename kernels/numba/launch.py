@@ -12,7 +12,7 @@ import torch
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba.build import build
+from mcf.kernels.numba.build import LANES, build
 
 # Elements per item: long enough to hide the loop's start, short enough to share among threads.
 # Independent of the number of threads, so that the sums have the same bits for any number.
@@ -75,7 +75,8 @@ def run(
     sums = np.zeros((len(owner), spec.sum_count))
 
     def part(begin: int, end: int) -> None:
-        kernel(addresses, lengths, owner, values, sums, begin, end)
+        lanes = np.empty(spec.sum_count * LANES, kind)
+        kernel(addresses, lengths, owner, values, lanes.ctypes.data, sums, begin, end)
 
     count = torch.get_num_threads() if sizes.sum() > SERIAL else 1
     # Equal shares of elements, cut between items.

@@ -25,26 +25,36 @@ def _const(value: int) -> Any:
     return ir.Constant(_I32, value)
 
 
-def _round_bf16(b: Any, x: Any) -> Any:
-    """Round a float32 to bf16 (nearest even) on its bits; NaN stays NaN, infinity by carry."""
+def _round_bf16(b: Any, x: Any, payloads: bool) -> Any:
+    """Round a float32 to bf16 (nearest even) on its bits; the carry makes infinity of overflow.
+
+    The carry would also turn a NaN with payload bits that are rounded away into -0. Where such
+    payloads can occur NaN is selected out, which costs as much as the rounding.
+    """
     bits = b.bitcast(x, _I32)
     odd = b.and_(b.lshr(bits, _const(16)), _const(1))
     rounded = b.and_(b.add(bits, b.add(odd, _const(0x7FFF))), _const(0xFFFF0000))
+    if not payloads:
+        return b.bitcast(rounded, ir.FloatType())
     quiet = b.and_(b.or_(bits, _const(0x00400000)), _const(0xFFFF0000))
     return b.bitcast(b.select(b.fcmp_unordered("uno", x, x), quiet, rounded), ir.FloatType())
 
 
-def _round(b: Any, x: Any, register: Format, fmt: Format) -> Any:
+def _round(b: Any, x: Any, register: Format, fmt: Format, payloads: bool) -> Any:
     if fmt == register:
         return x
     if fmt == BF16:
-        return _round_bf16(b, x)
+        return _round_bf16(b, x, payloads)
     return b.fpext(b.fptrunc(x, _LLVM[fmt]), _LLVM[register])
 
 
 @functools.cache
-def rounding(register: Format, fmt: Format) -> Any:
-    """Intrinsic x -> x rounded to `fmt`, kept in the register."""
+def rounding(register: Format, fmt: Format, payloads: bool = True) -> Any:
+    """Intrinsic x -> x rounded to `fmt`, kept in the register.
+
+    `payloads` says whether x may be a NaN with a payload in the bits that bf16 does not keep. It
+    cannot where all data is bf16: processors make NaNs without payload and pass on operands'.
+    """
     if register == FP64 and fmt in (BF16, FP16):
         # Through float32 it would round twice.
         raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")
@@ -52,7 +62,7 @@ def rounding(register: Format, fmt: Format) -> Any:
 
     @intrinsic
     def rn(context, x):
-        return kind(kind), lambda c, b, signature, args: _round(b, args[0], register, fmt)
+        return kind(kind), lambda c, b, signature, args: _round(b, args[0], register, fmt, payloads)
 
     return rn
 
@@ -116,7 +126,7 @@ def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
 
 
 @functools.cache
-def fused_multiply_subtract(register: Format, fmt: Format) -> Any:
+def fused_multiply_subtract(register: Format, fmt: Format, payloads: bool) -> Any:
     """Intrinsic (a, b, c) -> a * b - c, rounded once in `fmt`."""
     kind = NUMBA[register]
 
@@ -128,23 +138,25 @@ def fused_multiply_subtract(register: Format, fmt: Format) -> Any:
                 return builder.fma(x, y, builder.fneg(z))
             # Products of 16-bit formats are exact in float32, and so is their rounding error.
             exact = builder.fsub(builder.fmul(x, y), z)
-            return _round(builder, exact, register, fmt)
+            return _round(builder, exact, register, fmt, payloads)
 
         return kind(kind, kind, kind), generate
 
     return fms
 
 
-@functools.cache
-def adding_in_any_order(register: Format) -> Any:
-    """Intrinsic (a, b) -> a + b which LLVM may reassociate, so that a sum of many vectorises."""
-    kind = NUMBA[register]
+@intrinsic
+def prefer_wide_vectors(context):
+    """Ask LLVM for 512-bit vectors in the calling function, where the processor has them.
 
-    @intrinsic
-    def accumulate(context, a, b):
-        def generate(c, builder, signature, args):
-            return builder.fadd(args[0], args[1], flags=("reassoc", "nsz"))
+    LLVM takes the number of lanes from the widest type in memory and a preferred width of 256 bits:
+    16 lanes of float32 registers in two halves for a loop over 16-bit tensors, but only 8 once a
+    float32 tensor or sum is in the loop, which costs half the speed.
+    """
 
-        return kind(kind, kind), generate
+    def generate(c, builder, signature, args):
+        # llvmlite knows no string attributes; its set prints what it holds.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return c.get_dummy_value()
 
-    return accumulate
+    return types.void(), generate

@@ -91,7 +91,9 @@ def primitives(
     """The reference version of every primitive."""
     return {
         "rn": rounding(register, arithmetic),
+        "rx": rounding(register, register if arithmetic.dtype else arithmetic),
         "fms": _fms(register, arithmetic),
+        "neg": torch.neg,
         "div": torch.div,
         "sqrt": _sqrt,
         "where": torch.where,

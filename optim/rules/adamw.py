@@ -1,6 +1,6 @@
 """The AdamW update (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
 
-from mcf.kernels.algorithms.primitives import div, rn, sqrt
+from mcf.kernels.algorithms.primitives import div, neg, rn, sqrt
 from mcf.optim.slots import accumulate, decay_and_add, param_value, second_moment_value, unbias
 
 
@@ -27,6 +27,6 @@ def adamw(
     root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
     first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
     decay = rn(weight_decay * param_value(param, param_lo))
-    update = -rn(lr * rn(rn(div(first, rn(root + eps))) + decay))
+    update = neg(rn(lr * rn(rn(div(first, rn(root + eps))) + decay)))
     param, param_lo = accumulate(param, param_lo, update)
     return param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, update, increment

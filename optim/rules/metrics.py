@@ -1,8 +1,9 @@
 """What each step measures about itself: effective descent quality and lost additions.
 
 Effective descent quality is Definition 3.3 of the Collage paper (arXiv:2405.03637): the projection
-of the update that the stored parameter really made on the intended one. An addition is lost
-(Definition 3.2) when its stored result equals one operand although the other is not zero.
+of the update that the stored parameter really made on the intended one. An addition is lost when
+the stored number keeps its value although what is added is not zero (Definition 3.2, for the
+operand that is kept).
 """
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, where
@@ -11,9 +12,7 @@ from mcf.kernels.algorithms.primitives import ONE, ZERO, where
 def param_terms(param, param_lo, new_param, new_param_lo, out_update):
     """Per element: <effective, intended>, |intended|^2, parameter addition lost (0 or 1)."""
     effective = (new_param - param) + (new_param_lo - param_lo)
-    unchanged = (new_param == param) & (new_param_lo == param_lo) & (out_update != ZERO)
-    replaced = (new_param + new_param_lo == out_update) & (param + param_lo != ZERO)
-    lost = where(unchanged | replaced, ONE, ZERO)
+    lost = where((effective == ZERO) & (out_update != ZERO), ONE, ZERO)
     return effective * out_update, out_update * out_update, lost
 
 
@@ -26,7 +25,7 @@ def adamw_terms(
     The second moment v takes the change (1 - beta2) (g^2 - v).
     """
     along, norm, lost = param_terms(param, param_lo, new_param, new_param_lo, out_update)
-    change = out_increment - one_minus_beta2 * (exp_avg_sq + exp_avg_sq_lo)
+    decay = one_minus_beta2 * (exp_avg_sq + exp_avg_sq_lo)
     unchanged = (new_exp_avg_sq == exp_avg_sq) & (new_exp_avg_sq_lo == exp_avg_sq_lo)
-    lost_sq = where(unchanged & (change != ZERO), ONE, ZERO)
+    lost_sq = where(unchanged & (out_increment != decay), ONE, ZERO)
     return along, norm, lost, lost_sq

@@ -1,6 +1,6 @@
 """Stochastic gradient descent with momentum, Nesterov momentum and weight decay, as in torch."""
 
-from mcf.kernels.algorithms.primitives import rn
+from mcf.kernels.algorithms.primitives import neg, rn
 from mcf.optim.slots import accumulate, direction, param_value
 
 
@@ -16,7 +16,7 @@ def sgd(
     decay = rn(weight_decay * param_value(param, param_lo))
     gradient = rn(rn(grad * grad_scale) + decay)
     momentum_buffer = rn(rn(momentum * momentum_buffer) + rn(one_minus_dampening * gradient))
-    update = -rn(lr * direction(gradient, momentum_buffer, momentum))
+    update = neg(rn(lr * direction(gradient, momentum_buffer, momentum)))
     param, param_lo = accumulate(param, param_lo, update)
     return param, param_lo, momentum_buffer, update
 
