@@ -1,0 +1,113 @@
+"""The default arithmetic as documented, in NumPy: registers of one format, rounded when stored.
+
+NumPy rounds each operation once, to float32 or float64, and never fuses two; casts to 16 bits are
+torch's. Written from docs, not from the package's rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+State = dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Registers:
+    """AdamW and SGD for arrays of registers.
+
+    Args:
+        precision: the strategy; "plain" for float32 and float64 parameters.
+        dtype: the parameter's.
+        fused: compute moments with one rounding where there should be two: a mutant, what an FMA
+            does.
+    """
+
+    precision: str
+    dtype: torch.dtype
+    fused: bool = False
+
+    @property
+    def kind(self) -> Any:
+        """The registers' NumPy type."""
+        return np.float64 if self.dtype == torch.float64 else np.float32
+
+    def stored(self, x: Array, dtype: torch.dtype | None = None) -> Array:
+        """x rounded to what stores it, as a register again."""
+        rounded = torch.from_numpy(np.ascontiguousarray(x)).to(dtype or self.dtype)
+        return rounded.to(torch.float64).numpy().astype(self.kind)
+
+    def mean(self, a: float, x: Array, b: float, y: Array) -> Array:
+        """Both products rounded, then their sum."""
+        f = self.kind
+        if self.fused:
+            exact = np.longdouble(f(a)) * x.astype(np.longdouble)
+            return (exact + (f(b) * y).astype(np.longdouble)).astype(f)
+        return f(a) * x + f(b) * y
+
+    def value(self, s: State) -> Array:
+        """The parameter in a register."""
+        return s["param"] + s["param_lo"] if "param_lo" in s else s["param"]
+
+    def accumulate(self, s: State, u: Array) -> State:
+        """The stored parameter after the update u."""
+        if self.precision == "master":
+            master = s["master_param"] + u
+            return {"param": self.stored(master), "master_param": master}
+        if self.precision not in ("kahan", "light", "plus"):
+            return {"param": self.stored(s["param"] + u)}
+        y = s["param_lo"] + u
+        p = self.stored(s["param"] + y)
+        return {"param": p, "param_lo": self.stored(y - (p - s["param"]))}
+
+    def moment(self, x: Array) -> Array:
+        """A first moment as stored."""
+        wide = self.precision in ("fp32_states", "master")
+        return x if wide else self.stored(x)
+
+    @property
+    def second_dtype(self) -> torch.dtype:
+        """Squares of gradients leave the range of fp16, so bf16 stores them."""
+        return torch.bfloat16 if self.dtype == torch.float16 else self.dtype
+
+    def adamw(
+        self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
+        weight_decay: float, t: int,
+    ) -> State:  # fmt: skip
+        """The stored state after step t, from 1."""
+        f, (beta1, beta2) = self.kind, betas
+        m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
+        increment = f(1 - beta2) * (g * g)
+        v = s["exp_avg_sq"] + s["exp_avg_sq_lo"] if self.precision == "plus" else s["exp_avg_sq"]
+        v = f(beta2) * v + increment
+        root = np.sqrt(v * f(1 / (1 - beta2**t)))
+        ratio = (m * f(1 / (1 - beta1**t))) / (root + f(eps))
+        p = s["master_param"] if self.precision == "master" else self.value(s)
+        u = -(f(lr) * (ratio + f(weight_decay) * p))
+        after = {**self.accumulate(s, u), "exp_avg": self.moment(m)}
+        if self.precision == "plus":
+            hi = self.stored(v, self.second_dtype)
+            lo = self.stored(v - hi, self.second_dtype)
+            return {**after, "exp_avg_sq": hi, "exp_avg_sq_lo": lo}
+        wide = self.precision in ("fp32_states", "master")
+        return {**after, "exp_avg_sq": v if wide else self.stored(v, self.second_dtype)}
+
+    def sgd(
+        self, s: State, g: Array, *, lr: float, momentum: float, dampening: float,
+        weight_decay: float, nesterov: bool, t: int,
+    ) -> State:  # fmt: skip
+        """The stored state after step t, from 1."""
+        f = self.kind
+        p = s["master_param"] if self.precision == "master" else self.value(s)
+        g = g + f(weight_decay) * p
+        moments, direction = {}, g
+        if momentum:
+            fresh = 1.0 if t == 1 else 1 - dampening
+            b = self.mean(momentum, s["momentum_buffer"], fresh, g)
+            moments = {"momentum_buffer": self.moment(b)}
+            direction = g + f(momentum) * b if nesterov else b
+        return {**self.accumulate(s, -(f(lr) * direction)), **moments}

@@ -1,0 +1,131 @@
+"""Strict arithmetic as documented, on rational numbers, independent of the package's algorithms.
+
+One number at a time: RN(x) rounds the exact x in the float32 register and then to the component
+format. Transforms are what their theorems say (TwoSum's error is a + b - s), not operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from mcf.kernels.exact import rounding, square_root
+from mcf.kernels.formats import FP32, Format
+
+State = dict[str, Fraction]
+
+
+class Strict:
+    """AdamW and SGD with the rounding points of strict arithmetic, for one number.
+
+    Args:
+        fmt: the component format, bf16 or fp16.
+        precision: "plain", "kahan", "light" or "plus".
+        skip: the name of one rounding point to leave out, for mutants.
+    """
+
+    def __init__(self, fmt: Format, precision: str, skip: str | None = None) -> None:
+        self.fmt, self.precision, self.skip = fmt, precision, skip
+        self._component, self._register = rounding(fmt), rounding(FP32)
+        # The rounding points that were reached, for the test that leaves each out.
+        self.points: set[str] = set()
+
+    def rn(self, point: str, x: Fraction) -> Fraction:
+        self.points.add(point)
+        rounded = self._component(self._register(x))
+        assert isinstance(rounded, Fraction), f"{point} overflows: choose smaller inputs"
+        return self._register(x) if point == self.skip else rounded  # type: ignore[return-value]
+
+    def register(self, scalar: float) -> Fraction:
+        """A scalar as it reaches the kernel: the host's float64 rounded to float32."""
+        return self._register(Fraction(scalar))  # type: ignore[return-value]
+
+    def root(self, x: Fraction) -> Fraction:
+        return self.rn("sqrt", square_root(x, FP32))  # type: ignore[arg-type]
+
+    # -- expansions --------------------------------------------------------------------------
+
+    def grow(self, hi: Fraction, lo: Fraction, a: Fraction, what: str) -> tuple[Fraction, Fraction]:
+        s = self.rn(f"{what} + a", hi + a)
+        # TwoSum's theorem: the error is exact for any order of magnitude.
+        e = hi + a - s
+        return self.fast_two_sum(s, self.rn(f"d{what} + e", lo + e), what)
+
+    def fast_two_sum(self, a: Fraction, b: Fraction, what: str) -> tuple[Fraction, Fraction]:
+        # By its operations: Kahan's update calls it outside of its theorem.
+        s = self.rn(f"Fast2Sum {what}", a + b)
+        return s, self.rn(f"d{what}", b - self.rn(f"{what} s - a", s - a))
+
+    def product(
+        self, b: Fraction, db: Fraction, hi: Fraction, lo: Fraction
+    ) -> tuple[Fraction, Fraction]:
+        p = self.rn("b2 v", b * hi)
+        # TwoProd's theorem: the rounded error, exact where it is a number of the format.
+        e = self._component(b * hi - p)
+        cross = self.rn("cross", self.rn("b2 dv", b * lo) + self.rn("db2 v", db * hi))
+        return self.fast_two_sum(p, self.rn("e + cross", e + cross), "v")  # type: ignore[operator]
+
+    # -- rules -------------------------------------------------------------------------------
+
+    def accumulate(self, s: State, u: Fraction) -> State:
+        """The parameter after the update u."""
+        if self.precision == "plain":
+            return {"param": self.rn("p + u", s["param"] + u)}
+        if self.precision == "kahan":
+            y = self.rn("dp + u", s["param_lo"] + u)
+            p, dp = self.fast_two_sum(s["param"], y, "p")
+        else:
+            p, dp = self.grow(s["param"], s["param_lo"], u, "p")
+        return {"param": p, "param_lo": dp}
+
+    def adamw(
+        self, s: State, g: Fraction, *, lr: float, betas: tuple[float, float], eps: float,
+        weight_decay: float, t: int,
+    ) -> State:  # fmt: skip
+        """The state after step t, from 1."""
+        (beta1, beta2), rn, f = betas, self.rn, self.register
+        m = rn("m", rn("b1 m", f(beta1) * s["exp_avg"]) + rn("(1-b1) g", f(1 - beta1) * g))
+        increment = rn("(1-b2) gg", f(1 - beta2) * rn("g g", g * g))
+        if self.precision == "plus":
+            b = self._component(Fraction(beta2))
+            db = self._component(Fraction(beta2) - b)  # type: ignore[operator]
+            v, dv = self.product(b, db, s["exp_avg_sq"], s["exp_avg_sq_lo"])  # type: ignore[arg-type]
+            v, dv = self.grow(v, dv, increment, "v")
+            second = {"exp_avg_sq": v, "exp_avg_sq_lo": dv}
+        else:
+            v = rn("v", rn("b2 v", f(beta2) * s["exp_avg_sq"]) + increment)
+            second = {"exp_avg_sq": v}
+        root = self.root(rn("v / bc2", v / f(1 - beta2**t)))
+        first = rn("m / bc1", m / f(1 - beta1**t))
+        # Division rounds in the register, then to the component as every operation.
+        ratio = rn("ratio", first / rn("root + eps", root + f(eps)))
+        u = -rn("u", f(lr) * rn("ratio + wd p", ratio + rn("wd p", f(weight_decay) * s["param"])))
+        return {**self.accumulate(s, u), "exp_avg": m, **second}
+
+    def sgd(
+        self, s: State, g: Fraction, *, lr: float, momentum: float, dampening: float,
+        weight_decay: float, nesterov: bool, t: int,
+    ) -> State:  # fmt: skip
+        """The state after step t, from 1."""
+        rn, f = self.rn, self.register
+        g = rn("g + wd p", g + rn("wd p", f(weight_decay) * s["param"]))
+        moments: State = {}
+        direction = g
+        if momentum:
+            fresh = rn("(1-d) g", f(1.0 if t == 1 else 1 - dampening) * g)
+            b = rn("b", rn("mom b", f(momentum) * s["momentum_buffer"]) + fresh)
+            moments = {"momentum_buffer": b}
+            direction = rn("g + mom b", g + rn("mom b'", f(momentum) * b)) if nesterov else b
+        u = -rn("u", f(lr) * direction)
+        return {**self.accumulate(s, u), **moments}
+
+
+def history(
+    step: Callable[..., State], start: State, gradients: list[Fraction], **options: object
+) -> list[State]:
+    """The states of one number after each step."""
+    states, now = [], start
+    for t, g in enumerate(gradients, 1):
+        now = step(now, g, t=t, **options)
+        states.append(now)
+    return states
