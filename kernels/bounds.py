@@ -163,3 +163,16 @@ _BY_OPERATION = {b.operation: b for b in BOUNDS}
 def bound(operation: str) -> Bound:
     """The row of an operation; KeyError if it has none."""
     return _BY_OPERATION[operation]
+
+
+def markdown() -> str:
+    """The table as `docs/numerics.md` shows it."""
+    lines = [
+        "| operation | algorithm | error at most | smallest p | requires | proved in |",
+        "|---|---|---|---|---|---|",
+    ]
+    for b in BOUNDS:
+        source = f"{b.source}, [doi:{b.doi}](https://doi.org/{b.doi})"
+        cells = (f"`{b.operation}`", b.algorithm, b.formula, b.minimum_p, b.precondition, source)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)

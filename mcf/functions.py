@@ -83,7 +83,7 @@ def scale(x: Pair, a: Tensor) -> Pair:
 def add(x: Pair, y: Pair) -> Pair:
     """x + y for two expansions, commutative; error at most 2u^2, under cancellation too.
 
-    The two-term network of Zhang and Aiken 2025, doi:10.1145/3712285.3759876.
+    The two-term network of Zhang and Aiken 2025, doi:10.1007/978-3-031-98682-6_12.
     """
     return _pair(_functions.apply(_functions.ADD, x, y))
 
@@ -91,7 +91,8 @@ def add(x: Pair, y: Pair) -> Pair:
 def mul(x: Pair, y: Pair) -> Pair:
     """x * y for two expansions, commutative; error at most 5u^2.
 
-    DWTimesDW1 of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
+    DWTimesDW1 of Joldes, Muller, Popescu 2017, with the bound of Muller and Rideau 2022,
+    doi:10.1145/3484514.
     """
     return _pair(_functions.apply(_functions.MUL, x, y))
 

@@ -1,8 +1,9 @@
 """Arithmetic on expansions of two components, hi + lo with |lo| <= ulp(hi)/2.
 
 Straight-line and branch-free. u = 2**-p; the bounds are relative to the exact result, without
-overflow and underflow. Sources: Joldes, Muller, Popescu 2017 (doi:10.1145/3121432) and Zhang,
-Aiken 2025 (doi:10.1145/3712285.3759876).
+overflow and underflow, and are tabled in `mcf.kernels.bounds`. Sources: Joldes, Muller, Popescu 2017
+(doi:10.1145/3121432); Muller, Rideau 2022 (doi:10.1145/3484514); Zhang, Aiken 2025
+(doi:10.1007/978-3-031-98682-6_12).
 """
 
 from mcf.kernels.algorithms.primitives import rn
@@ -40,8 +41,7 @@ def add(x_hi, x_lo, y_hi, y_lo):
 def mul(x_hi, x_lo, y_hi, y_lo):
     """(x_hi, x_lo) * (y_hi, y_lo), commutative; error <= 5u^2 (p >= 6).
 
-    DWTimesDW1 of Joldes, Muller, Popescu 2017 with their improved bound, also the two-term product
-    network of Zhang and Aiken 2025.
+    DWTimesDW1 of Joldes, Muller, Popescu 2017 with the bound of Muller and Rideau 2022.
     """
     p, e = two_prod(x_hi, y_hi)
     return fast_two_sum(p, rn(e + rn(rn(x_hi * y_lo) + rn(x_lo * y_hi))))

@@ -1,0 +1,143 @@
+"""The AdamW steps that `optimizer_step.py` compares: ours, torch's, optimi's, and option D."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.optim import PRECISIONS, AdamW
+from mcf.optim.strategies import STRATEGIES
+
+Step = Callable[[], object]
+Make = Callable[[Sequence[torch.Size], torch.device], Step]
+
+HYPER = {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 0.1}
+
+FUSED = "torch fused fp32"
+OPTION_D = "option D by hand"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One way to make a step.
+
+    Args:
+        family: "ours", "torch" or "optimi".
+        make: builds parameters with gradients and returns the step.
+        bytes_moved: bytes read and written per parameter by a single pass over its tensors; None
+            where the step makes several passes.
+        bytes_held: bytes per parameter of parameter, gradient and states.
+    """
+
+    name: str
+    family: str
+    make: Make
+    bytes_moved: int | None
+    bytes_held: int
+
+
+def _parameters(
+    shapes: Sequence[torch.Size], device: torch.device, dtype: torch.dtype
+) -> list[torch.nn.Parameter]:
+    generator = torch.Generator(device).manual_seed(0)
+    made = []
+    for shape in shapes:
+        values = torch.randn(shape, generator=generator, device=device)
+        p = torch.nn.Parameter((values * 0.02).to(dtype))
+        p.grad = (values.flip(0) * 1e-2).to(dtype)
+        made.append(p)
+    return made
+
+
+def _ours(precision: str, compute_dtype: torch.dtype, track_metrics: bool) -> Make:
+    def make(shapes: Sequence[torch.Size], device: torch.device) -> Step:
+        return AdamW(
+            _parameters(shapes, device, torch.bfloat16),
+            precision=precision,
+            compute_dtype=compute_dtype,
+            track_metrics=track_metrics,
+            **HYPER,
+        ).step
+
+    return make
+
+
+def _torch(dtype: torch.dtype, **how: bool) -> Make:
+    def make(shapes: Sequence[torch.Size], device: torch.device) -> Step:
+        return torch.optim.AdamW(_parameters(shapes, device, dtype), **HYPER, **how).step
+
+    return make
+
+
+def _option_d(shapes: Sequence[torch.Size], device: torch.device) -> Step:
+    """bf16 weights and gradients, float32 master weights and states, torch's fused AdamW."""
+    weights = _parameters(shapes, device, torch.bfloat16)
+    masters = [torch.nn.Parameter(w.detach().float()) for w in weights]
+    optimizer = torch.optim.AdamW(masters, fused=True, **HYPER)
+
+    @torch.no_grad()
+    def step() -> None:
+        for weight, master in zip(weights, masters, strict=True):
+            master.grad = _required(weight.grad).float()
+        optimizer.step()
+        for weight, master in zip(weights, masters, strict=True):
+            weight.copy_(master)
+            master.grad = None
+
+    return step
+
+
+def _required(grad: Tensor | None) -> Tensor:
+    assert grad is not None
+    return grad
+
+
+def _optimi(foreach: bool) -> Make:
+    def make(shapes: Sequence[torch.Size], device: torch.device) -> Step:
+        import optimi
+
+        return optimi.AdamW(
+            _parameters(shapes, device, torch.bfloat16),
+            kahan_sum=True,
+            foreach=foreach,
+            triton=False,
+            **HYPER,
+        ).step
+
+    return make
+
+
+# Bytes moved and held by design: `../docs/semantics.md`, precision strategies.
+_MOVED = {"plain": 14, "kahan": 18, "light": 18, "plus": 22, "fp32_states": 22, "master": 28}
+_HELD = {"plain": 8, "kahan": 10, "light": 10, "plus": 12, "fp32_states": 12, "master": 16}
+
+
+def variants(optimi: bool) -> list[Variant]:
+    """All variants; the float32 fused step of torch, which ratios refer to, comes first."""
+    wide, strict = torch.float32, torch.bfloat16
+    found = [Variant(FUSED, "torch", _torch(wide, fused=True), 28, 16)]
+    found.append(Variant(OPTION_D, "torch", _option_d, None, 16))
+    for precision in PRECISIONS:
+        moved, held = _MOVED[precision], _HELD[precision]
+        found.append(Variant(precision, "ours", _ours(precision, wide, False), moved, held))
+    metrics = _ours("plus", wide, True)
+    found.append(Variant("plus, metrics", "ours", metrics, _MOVED["plus"], _HELD["plus"]))
+    for precision in PRECISIONS:
+        if not STRATEGIES[precision].wide:
+            name, make = f"{precision}, bf16 arithmetic", _ours(precision, strict, False)
+            found.append(Variant(name, "ours", make, _MOVED[precision], _HELD[precision]))
+    metrics = _ours("plus", strict, True)
+    name = "plus, bf16 arithmetic, metrics"
+    found.append(Variant(name, "ours", metrics, _MOVED["plus"], _HELD["plus"]))
+    found.append(Variant("torch fused bf16", "torch", _torch(strict, fused=True), 14, 8))
+    for how in ("foreach", "for-loop"):
+        foreach = how == "foreach"
+        for dtype, name, held in ((wide, "fp32", 16), (strict, "bf16", 8)):
+            make = _torch(dtype, foreach=foreach)
+            found.append(Variant(f"torch {how} {name}", "torch", make, None, held))
+        if optimi:
+            found.append(Variant(f"optimi {how} bf16 Kahan", "optimi", _optimi(foreach), None, 10))
+    return found

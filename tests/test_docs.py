@@ -1,0 +1,20 @@
+"""The documentation says what the code says."""
+
+from pathlib import Path
+
+from mcf.kernels.bounds import markdown
+from mcf.optim import PRECISIONS
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_page_of_bounds_is_the_table_of_bounds() -> None:
+    page = (DOCS / "numerics.md").read_text()
+    begin, end = "<!-- bounds: begin -->\n", "\n<!-- bounds: end -->"
+    assert page.split(begin)[1].split(end)[0] == markdown()
+
+
+def test_every_precision_has_its_row() -> None:
+    page = (DOCS / "semantics.md").read_text()
+    for name in PRECISIONS:
+        assert f"| `{name}` |" in page
