@@ -9,6 +9,9 @@ from typing import Any
 
 from mcf.kernels.algorithms import primitives as _primitives
 
+# A plain Python function of straight-line formulas over the primitives.
+Algorithm = Callable[..., Any]
+
 PRIMITIVE_NAMES = frozenset(n for n in vars(_primitives) if not n.startswith("_"))
 
 
@@ -26,16 +29,17 @@ class Binder:
         self,
         wrap: Callable[[FunctionType], Any],
         primitives: Mapping[str, Any],
-        slots: Mapping[str, FunctionType] | None = None,
+        slots: Mapping[str, Algorithm] | None = None,
     ) -> None:
         self._wrap = wrap
         self._primitives = dict(primitives)
         self._slots = dict(slots or {})
-        self._bound: dict[FunctionType, Any] = {}
+        self._bound: dict[Algorithm, Any] = {}
 
-    def __call__(self, function: FunctionType) -> Any:
+    def __call__(self, function: Algorithm) -> Any:
         """Return `function` bound; functions are bound once and shared."""
         if function not in self._bound:
+            assert isinstance(function, FunctionType)
             namespace: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__}
             for name in function.__code__.co_names:
                 if name in self._slots:

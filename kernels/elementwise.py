@@ -7,6 +7,7 @@ import functools
 import itertools
 from types import FunctionType
 
+from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
 
 _serial = itertools.count()
@@ -49,7 +50,7 @@ class Elementwise:
     """
 
     name: str
-    function: FunctionType
+    function: Algorithm
     results: tuple[str, ...]
     fields: tuple[Field, ...]
     stores: tuple[tuple[str, str], ...]
@@ -59,8 +60,8 @@ class Elementwise:
     scalars: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
-    slots: tuple[tuple[str, FunctionType], ...] = ()
-    sums: FunctionType | None = None
+    slots: tuple[tuple[str, Algorithm], ...] = ()
+    sums: Algorithm | None = None
     sum_count: int = 0
     # Distinguishes kernels of one name in executors' caches and in generated code.
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
@@ -107,7 +108,8 @@ class Elementwise:
         return ", ".join(names)
 
 
-def parameters(function: FunctionType) -> tuple[str, ...]:
+def parameters(function: Algorithm) -> tuple[str, ...]:
     """Names of the positional parameters of an algorithm."""
+    assert isinstance(function, FunctionType)
     code = function.__code__
     return code.co_varnames[: code.co_argcount]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from types import FunctionType
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from mcf.kernels import algorithms, registry
+from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import Format, format_of
 
@@ -24,17 +24,16 @@ _library = torch.library.Library("mcf", "FRAGMENT")
 class Operation:
     """A function on components: the algorithm, and the components of each argument by name."""
 
-    algorithm: FunctionType
+    algorithm: Algorithm
     arguments: tuple[tuple[str, int], ...]
 
     @property
     def name(self) -> str:
         """The operator's name under `torch.ops.mcf`."""
-        return self.algorithm.__name__
+        return str(self.algorithm.__name__)
 
 
-def _operation(algorithm: Callable[..., object], **arguments: int) -> Operation:
-    assert isinstance(algorithm, FunctionType)
+def _operation(algorithm: Algorithm, **arguments: int) -> Operation:
     return Operation(algorithm, tuple(arguments.items()))
 
 
@@ -140,7 +139,5 @@ def _components(
             f"{type(argument).__name__}"
         )
     if len(argument) != terms:
-        raise ValueError(
-            f"{function}: {name} must have {terms} components, got {len(argument)}"
-        )
+        raise ValueError(f"{function}: {name} must have {terms} components, got {len(argument)}")
     return [(f"{name}[{k}]", t) for k, t in enumerate(argument)]

@@ -21,7 +21,7 @@ def is_dense(t: Tensor) -> bool:
     if t.is_contiguous():
         return True
     expected = 1
-    for stride, size in sorted(zip(t.stride(), t.shape)):
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
         if size == 1:
             continue
         if stride != expected:

@@ -17,7 +17,7 @@ from mcf.optim.update import Rule
 
 _RULE = Rule(
     name="adamw",
-    function=adamw,  # type: ignore[arg-type]
+    function=adamw,
     scalars=(
         "grad_scale", "lr", "beta1", "one_minus_beta1", "beta2", "beta2_lo", "one_minus_beta2",
         "bias_correction1", "inverse_bias_correction1",
@@ -26,7 +26,7 @@ _RULE = Rule(
     results=(
         "param", "param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "update", "increment",
     ),
-    metrics=adamw_terms,  # type: ignore[arg-type]
+    metrics=adamw_terms,
     metric_count=4,
     first="exp_avg",
     second="exp_avg_sq",

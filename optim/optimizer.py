@@ -319,5 +319,3 @@ def beta2_components(beta2: float, arith: Arithmetic) -> tuple[float, float]:
         low = torch.tensor(beta2 - high, dtype=torch.float64).to(dtype).double().item()
         return high, low
     return beta2, 0.0
-
-

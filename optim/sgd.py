@@ -19,10 +19,10 @@ from mcf.optim.update import Rule
 def _rule(name: str, direction: Any, buffer: bool) -> Rule:
     return Rule(
         name=name,
-        function=_rules.sgd,  # type: ignore[arg-type]
+        function=_rules.sgd,
         scalars=("grad_scale", "lr", "momentum", "one_minus_dampening", "weight_decay"),
         results=("param", "param_lo", "momentum_buffer", "update"),
-        metrics=param_terms,  # type: ignore[arg-type]
+        metrics=param_terms,
         metric_count=3,
         first="momentum_buffer" if buffer else None,
         absent=() if buffer else ("momentum_buffer",),

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from types import FunctionType
 
 import torch
 
+from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format, format_of
 from mcf.optim.rules import accumulation
 
@@ -108,7 +108,7 @@ class Arithmetic:
         """The primitives `rc` and `rv`."""
         return (("rc", self.component), ("rv", self.second_moment))
 
-    def slots(self) -> dict[str, FunctionType]:
+    def slots(self) -> dict[str, Algorithm]:
         """The functions that fill a rule's slots."""
         param, second = self.strategy.param, self.strategy.second
         wide_pairs = not self.strict
@@ -133,10 +133,8 @@ class Arithmetic:
         }
 
 
-def _value(storage: Storage, wide_pairs: bool) -> FunctionType:
-    function = accumulation.joined if storage.has_low and wide_pairs else accumulation.leading
-    assert isinstance(function, FunctionType)
-    return function
+def _value(storage: Storage, wide_pairs: bool) -> Algorithm:
+    return accumulation.joined if storage.has_low and wide_pairs else accumulation.leading
 
 
 def arithmetic(

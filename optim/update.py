@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from types import FunctionType
 
 import torch
 from torch import Tensor
 
 from mcf.kernels import registry
+from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import Format
 from mcf.optim.strategies import Arithmetic, Storage
@@ -33,16 +33,16 @@ class Rule:
     """
 
     name: str
-    function: FunctionType
+    function: Algorithm
     scalars: tuple[str, ...]
     results: tuple[str, ...]
-    metrics: FunctionType
+    metrics: Algorithm
     metric_count: int
     first: str | None = None
     second: str | None = None
     # A state the formula names but this variant does not store (momentum of 0).
     absent: tuple[str, ...] = ()
-    slots: tuple[tuple[str, FunctionType], ...] = ()
+    slots: tuple[tuple[str, Algorithm], ...] = ()
 
 
 @functools.cache
@@ -106,8 +106,8 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
 
 _kernels: dict[str, Elementwise] = {}
 
-_library = torch.library.Library("mcf", "FRAGMENT")
-_library.define(
+_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(  # type: ignore[no-untyped-call]
     "update_(str kernel, Tensor(a!)[] written, Tensor[] read, Tensor scalars) -> Tensor"
 )
 
@@ -127,7 +127,7 @@ def _fake(name: str, written: list[Tensor], read: list[Tensor], scalars: Tensor)
     return written[0].new_empty((scalars.shape[0], count), dtype=torch.float64)
 
 
-_library.impl("update_", _update, "CompositeExplicitAutograd")
+_library.impl("update_", _update, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("mcf::update_", _fake, lib=_library)
 
 

@@ -55,7 +55,7 @@ def parameter(where: str, p: Tensor) -> None:
     if p.dtype not in FORMATS:
         allowed = ", ".join(map(str, FORMATS))
         raise TypeError(f"{where} has dtype {p.dtype}; allowed are {allowed}")
-    if p.numel() > 1 and any(s == 0 and n > 1 for s, n in zip(p.stride(), p.shape)):
+    if p.numel() > 1 and any(s == 0 and n > 1 for s, n in zip(p.stride(), p.shape, strict=True)):
         raise ValueError(f"{where} is expanded: several of its elements share memory")
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic, written once as straight-line formulas; executors bind it (`mcf.kernels.bind`)."""
+"""The arithmetic, written once as straight-line formulas that executors bind."""
 
 from mcf.kernels.algorithms.pairs import add as add
 from mcf.kernels.algorithms.pairs import grow as grow

@@ -1,8 +1,8 @@
 """Arithmetic on expansions of two components, hi + lo with |lo| <= ulp(hi)/2.
 
 Straight-line and branch-free. u = 2**-p; the bounds are relative to the exact result, without
-overflow and underflow, and are tabled in `mcf.kernels.bounds`. Sources: Joldes, Muller, Popescu 2017
-(doi:10.1145/3121432); Muller, Rideau 2022 (doi:10.1145/3484514); Zhang, Aiken 2025
+overflow and underflow; `mcf.kernels.bounds` has their preconditions. Sources: Joldes, Muller,
+Popescu 2017 (doi:10.1145/3121432); Muller, Rideau 2022 (doi:10.1145/3484514); Zhang, Aiken 2025
 (doi:10.1007/978-3-031-98682-6_12).
 """
 

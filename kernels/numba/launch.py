@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Sequence
@@ -44,8 +45,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)
 
 
-
-
 def run(
     spec: Elementwise, rows: Sequence[Sequence[torch.Tensor]], scalars: torch.Tensor
 ) -> torch.Tensor | None:
@@ -83,7 +82,7 @@ def run(
     done = np.cumsum(lengths)
     cuts = np.searchsorted(done, np.arange(1, count) * (done[-1] / count if len(done) else 0))
     edges = [0, *cuts.tolist(), len(owner)]
-    others = [_threads(count).submit(part, a, b) for a, b in zip(edges[1:-1], edges[2:])]
+    others = [_threads(count).submit(part, a, b) for a, b in itertools.pairwise(edges[1:])]
     part(edges[0], edges[1])
     for other in others:
         other.result()

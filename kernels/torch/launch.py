@@ -37,8 +37,7 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
         size = row[0].numel()
         flat = {f.name: _flat(t) for f, t in zip(spec.fields, row, strict=True)}
         constants = {
-            name: scalars[k, j].to(device=device, dtype=kind)
-            for j, name in enumerate(spec.scalars)
+            name: scalars[k, j].to(device=device, dtype=kind) for j, name in enumerate(spec.scalars)
         }
         constants["ZERO"] = torch.zeros((), dtype=kind, device=device)
         block = BLOCK.get(device.type, DEVICE_BLOCK)

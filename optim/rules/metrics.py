@@ -17,8 +17,17 @@ def param_terms(param, param_lo, new_param, new_param_lo, out_update):
 
 
 def adamw_terms(
-    param, param_lo, new_param, new_param_lo, out_update,
-    exp_avg_sq, exp_avg_sq_lo, new_exp_avg_sq, new_exp_avg_sq_lo, out_increment, one_minus_beta2,
+    param,
+    param_lo,
+    new_param,
+    new_param_lo,
+    out_update,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    new_exp_avg_sq,
+    new_exp_avg_sq_lo,
+    out_increment,
+    one_minus_beta2,
 ):
     """The terms of the parameter, and second-moment addition lost (0 or 1).
 

@@ -1,12 +1,19 @@
 """Stochastic gradient descent with momentum, Nesterov momentum and weight decay, as in torch."""
 
 from mcf.kernels.algorithms.primitives import neg, rn
-from mcf.optim.slots import accumulate, direction, param_value
+from mcf.optim.rules.slots import accumulate, direction, param_value
 
 
 def sgd(
-    param, param_lo, grad, momentum_buffer,
-    grad_scale, lr, momentum, one_minus_dampening, weight_decay,
+    param,
+    param_lo,
+    grad,
+    momentum_buffer,
+    grad_scale,
+    lr,
+    momentum,
+    one_minus_dampening,
+    weight_decay,
 ):
     """One step: the new state and the update of the parameter.
 
