@@ -23,7 +23,8 @@ class Field:
     written: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+# Compared and hashed by identity: executors look their kernels up at every launch.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Elementwise:
     """For every index: load fields into registers, apply `function`, round and store its results.
 

@@ -154,17 +154,19 @@ class LowPrecisionOptimizer(Optimizer):
         work: list[tuple[int, Group, Rule, Arithmetic, list[tuple[str, Tensor]]]] = []
         for index, group in enumerate(self.param_groups):
             rule = self._rule(group)
-            batches: dict[tuple[Arithmetic, torch.device], list[tuple[str, Tensor]]] = {}
+            batches: dict[tuple[torch.dtype, torch.device], list[tuple[str, Tensor]]] = {}
             for where, p in self._named(index):
-                if p.grad is None:
-                    continue
-                validation.parameter(where, p)
-                validation.gradient(where, p, p.grad)
-                arith = self._arithmetic(group, p, where)
-                if self.state.get(p):
-                    validation.state(where, p, self.state[p], states(rule, arith))
-                batches.setdefault((arith, p.device), []).append((where, p))
-            work += [(index, group, rule, arith, live) for (arith, _), live in batches.items()]
+                if p.grad is not None:
+                    validation.parameter(where, p)
+                    validation.gradient(where, p, p.grad)
+                    batches.setdefault((p.dtype, p.device), []).append((where, p))
+            for live in batches.values():
+                arith = self._arithmetic(group, live[0][1], live[0][0])
+                formats = states(rule, arith)
+                for where, p in live:
+                    if self.state.get(p):
+                        validation.state(where, p, self.state[p], formats)
+                work.append((index, group, rule, arith, live))
         return work
 
     def _new_state(self, rule: Rule, arith: Arithmetic, p: Tensor) -> Group:
