@@ -34,8 +34,8 @@ def bind(
         register: None for the arithmetic of the theorems: every operation is rounded once, to
             `fmt`. A format models the executors, which compute each operation in registers of that
             format and then round to `fmt`: float32 for bf16 and fp16 (`Format.register`). The two
-            agree but for bf16 products, quotients and roots below its normal range (2**-126),
-            which registers round twice.
+            agree where all operands are numbers of `fmt` and nothing overflows
+            (tests/kernels/test_rounding.py); a float32 scalar among them may be rounded twice.
         roundings: the formats of `rc` and `rv` where they are not `fmt`.
         slots: algorithms for the names that `algorithm` leaves open.
 

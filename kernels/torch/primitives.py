@@ -59,12 +59,15 @@ def _fms_fp64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     exponent = m + n
     half = exponent // 2
     error = e * _power_of_two(half) * _power_of_two(exponent - half)
-    # A subnormal c is off by at most half the smallest number, which rounds to a zero of its sign.
+    # Up to the smallest normal number c is off by at most half the smallest number, and p need not
+    # be c scaled; the error rounds to a zero of its sign.
     scaled = c * _power_of_two(-half) * _power_of_two(half - exponent)
     left = (p - scaled) + e
     zero = torch.where(left < 0, -0.0, 0.0).to(torch.float64)
-    error = torch.where(c.abs() < torch.finfo(torch.float64).tiny, zero, error)
-    return torch.where(torch.isfinite(c), error, a * b - c)
+    error = torch.where(c.abs() <= torch.finfo(torch.float64).tiny, zero, error)
+    # Where only the rounded product overflows, an FMA subtracts infinity from a finite product.
+    overflow = torch.where(torch.isfinite(a) & torch.isfinite(b), -c, a * b - c)
+    return torch.where(torch.isfinite(c), error, overflow)
 
 
 def _fms(register: Format, arithmetic: Format) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
