@@ -18,16 +18,19 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.torch.primitives import primitives
 
+# An error beyond every bound.
+INFINITE = Fraction(10**9)
+
 Algorithm = Callable[..., tuple[Tensor, Tensor]]
 
 
 @functools.cache
 def _binder(fmt: Format) -> Binder:
-    return Binder(lambda f: f, primitives(FP64, fmt, {"rc": fmt, "rv": fmt}))
+    return Binder(lambda f: f, primitives(fmt.register, fmt, {"rc": fmt, "rv": fmt}))
 
 
 def bound(algorithm: FunctionType, fmt: Format) -> Algorithm:
-    """An algorithm on tensors of a toy format's numbers."""
+    """An algorithm on tensors that hold a format's numbers in registers (float64 for a toy)."""
     result: Algorithm = _binder(fmt)(algorithm)
     return result
 
@@ -80,7 +83,7 @@ def products(n: int, m: int, step: int = 1 << 20) -> Iterator[tuple[Tensor, Tens
 def relative(error: Tensor, truth: Tensor, fmt: Format) -> Fraction:
     """The largest |error / truth| in units of u^2; infinite where a zero is missed."""
     if bool((error[truth == 0] != 0).any()) or not bool(torch.isfinite(error).all()):
-        return Fraction(10**9)
+        return INFINITE
     live = truth != 0
     if not bool(live.any()):
         return Fraction(0)

@@ -11,12 +11,18 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.algorithms import fast_two_sum, split, two_prod, two_sum
-from mcf.kernels.algorithms.primitives import SPLITTER, fms, rc, rn
+from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.formats import Format, toy
+from tests.helpers import mutants
 from tests.helpers.toys import bound, exponents, finite, rounded
 
 FORMATS = [toy(2, -4, 3), toy(3, -4, 3), toy(4, -4, 3), toy(5, -6, 3)]
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+
+
+def mutants_of(operation: str, *more):
+    several = [*mutants.MUTANTS[operation], *more]
+    return pytest.mark.parametrize("mutant", several, ids=mutants.name)
 
 
 def pairs(fmt: Format) -> tuple[Tensor, Tensor]:
@@ -68,48 +74,13 @@ def test_two_sum_needs_b_below_the_largest_number(fmt: Format) -> None:
     assert (b[fails].abs() == float(fmt.max)).all()
 
 
-def without_first_error(a, b):
-    s = rc(a + b)
-    t = rn(s - a)
-    return s, rn(b - t)
-
-
-def without_second_error(a, b):
-    s = rc(a + b)
-    t = rn(s - a)
-    return s, rn(a - rn(s - t))
-
-
-def without_one_subtraction(a, b):
-    s = rc(a + b)
-    t = rn(s - a)
-    return s, rn(rn(a - t) + rn(b - t))
-
-
-def with_a_sign_wrong(a, b):
-    s = rc(a + b)
-    t = rn(s - a)
-    return s, rn(rn(a - rn(s - t)) - rn(b - t))
-
-
 def with_one_rounding_missing(a, b):
-    s = a + b
+    s = a + b  # not rounded
     t = rn(s - a)
     return s, rn(rn(a - rn(s - t)) + rn(b - t))
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        fast_two_sum,
-        without_first_error,
-        without_second_error,
-        without_one_subtraction,
-        with_a_sign_wrong,
-        with_one_rounding_missing,
-    ],
-    ids=lambda f: f.__name__,
-)
+@mutants_of("two_sum", with_one_rounding_missing)
 @by_format
 def test_two_sum_mutants_are_rejected(mutant, fmt: Format) -> None:
     _, b, fails = sum_fails(mutant, fmt)
@@ -142,19 +113,7 @@ def test_fast_two_sum_counterexample() -> None:
     assert s + e == a + b
 
 
-def fast_two_sum_reversed(a, b):
-    s = rc(a + b)
-    return s, rn(a - rn(s - b))
-
-
-def fast_two_sum_without_last(a, b):
-    s = rc(a + b)
-    return s, rn(s - a)
-
-
-@pytest.mark.parametrize(
-    "mutant", [fast_two_sum_reversed, fast_two_sum_without_last], ids=lambda f: f.__name__
-)
+@mutants_of("fast_two_sum")
 @by_format
 def test_fast_two_sum_mutants_are_rejected(mutant, fmt: Format) -> None:
     a, b, fails = sum_fails(mutant, fmt)
@@ -206,22 +165,7 @@ def test_products_of_split_halves_are_exact(fmt: Format) -> None:
             assert torch.equal(rounded(product, wide), product)
 
 
-def split_with_a_short_constant(a):
-    # 2**floor(p/2) + 1: the constant that makes MCTensor's float64 product inexact.
-    c = rn(((SPLITTER - 1) / 2 + 1) * a)
-    hi = rn(c - rn(c - a))
-    return hi, rn(a - hi)
-
-
-def split_without_low(a):
-    c = rn(SPLITTER * a)
-    hi = rn(c - rn(c - a))
-    return hi, a - a
-
-
-@pytest.mark.parametrize(
-    "mutant", [split_with_a_short_constant, split_without_low], ids=lambda f: f.__name__
-)
+@mutants_of("split")
 @pytest.mark.parametrize("fmt", [toy(5, -6, 8), toy(7, -6, 8)], ids=lambda f: f.name)
 def test_split_mutants_are_rejected(mutant, fmt: Format) -> None:
     x, fails = split_fails(mutant, fmt)
@@ -260,19 +204,7 @@ def test_two_prod_overflows_to_infinity(fmt: Format) -> None:
     assert torch.equal(e, -p)
 
 
-def two_prod_of_a_rounded_product(a, b):
-    p = rn(a * b)
-    return p, rn(rn(a * b) - p)
-
-
-def two_prod_plus(a, b):
-    p = rn(a * b)
-    return p, -fms(a, b, p)
-
-
-@pytest.mark.parametrize(
-    "mutant", [two_prod_of_a_rounded_product, two_prod_plus], ids=lambda f: f.__name__
-)
+@mutants_of("two_prod")
 @by_format
 def test_two_prod_mutants_are_rejected(mutant, fmt: Format) -> None:
     a, b, fails = product_fails(mutant, fmt)
