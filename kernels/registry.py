@@ -43,7 +43,12 @@ def set_executor(name: str) -> None:
         known = ", ".join(repr(n) for n in NAMES)
         raise ValueError(f"executor must be one of {known}, got {name!r}")
     if name != "auto":
-        _module(name)
+        try:
+            _module(name)
+        except ImportError as error:
+            raise ImportError(
+                f"executor {name!r} needs a package that is not installed: {error}", name=error.name
+            ) from error
     _chosen = name
 
 

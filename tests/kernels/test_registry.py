@@ -1,0 +1,199 @@
+"""The choice of executor: by device, by the user, and visibly where something is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import mcf
+from mcf.kernels import registry
+
+CPU, CUDA, META = (torch.device(d) for d in ("cpu", "cuda", "meta"))
+
+
+def script(text: str, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run Python where some packages cannot be imported."""
+    prelude = f"""
+    import sys
+
+    class Missing:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in {without!r}:
+                raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+    sys.meta_path.insert(0, Missing())
+    """
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", textwrap.dedent(prelude) + textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(autouse=True)
+def restore():
+    before = mcf.get_executor()
+    yield
+    mcf.set_executor(before)
+
+
+def test_default_is_by_device() -> None:
+    assert mcf.get_executor() == "auto"
+    assert registry.executor_for(CPU) == "numba"
+    assert registry.executor_for(META) == "torch"
+
+
+@pytest.mark.gpu
+def test_default_on_a_gpu() -> None:
+    assert registry.executor_for(CUDA) == "triton"
+
+
+def test_chosen_by_the_user() -> None:
+    mcf.set_executor("torch")
+    assert mcf.get_executor() == "torch"
+    assert registry.executor_for(CPU) == "torch"
+    mcf.set_executor("auto")
+    assert registry.executor_for(CPU) == "numba"
+
+
+def test_context_manager_restores_also_after_an_error() -> None:
+    with mcf.executor("torch"):
+        with mcf.executor("numba"):
+            assert mcf.get_executor() == "numba"
+        assert mcf.get_executor() == "torch"
+        with pytest.raises(RuntimeError), mcf.executor("numba"):
+            raise RuntimeError
+        assert mcf.get_executor() == "torch"
+    assert mcf.get_executor() == "auto"
+
+
+@pytest.mark.parametrize("name", ["cuda", "Numba", "", None])
+def test_unknown_name(name) -> None:
+    message = r"executor must be one of 'auto', 'torch', 'numba', 'triton', got"
+    with pytest.raises(ValueError, match=message):
+        mcf.set_executor(name)
+    with pytest.raises(ValueError, match=message), mcf.executor(name):
+        pass
+    assert mcf.get_executor() == "auto"
+
+
+@pytest.mark.parametrize("device", [CUDA, META])
+def test_numba_is_for_cpu_tensors(device: torch.device) -> None:
+    mcf.set_executor("numba")
+    with pytest.raises(ValueError, match=rf"'numba' runs on CPU tensors, got .* on {device}"):
+        registry.executor_for(device)
+
+
+def test_triton_is_for_gpu_and_cpu_tensors() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    mcf.set_executor("triton")
+    assert registry.executor_for(CPU) == registry.executor_for(CUDA) == "triton"
+    with pytest.raises(ValueError, match=r"'triton' runs on GPU and CPU tensors, got one on meta"):
+        registry.executor_for(META)
+
+
+def test_the_chosen_executor_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    for name in ("torch", "numba"):
+        module = registry._module(name)
+        original = module.run
+
+        def spy(*arguments, name=name, original=original):
+            ran.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(module, "run", spy)
+    a = torch.ones(3)
+    mcf.two_sum(a, a)
+    with mcf.executor("torch"):
+        mcf.two_sum(a, a)
+    assert ran == ["numba", "torch"]
+
+
+def test_import_is_light() -> None:
+    run = script("""
+        import torch
+        before = set(sys.modules)
+        import mcf, mcf.kernels, mcf.optim
+        new = {name.split(".")[0] for name in set(sys.modules) - before}
+        print(sorted(new & {"numba", "llvmlite", "triton", "mpmath"}))
+        """)
+    assert run.stdout.strip() == "[]", run.stderr
+
+
+WORKS = """
+import warnings
+import torch, mcf
+a = torch.tensor([1.0, 3e-3]).bfloat16()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        s, e = mcf.two_sum(a, a.flip(0))
+        p, f = mcf.two_prod(a, a)
+    from mcf.optim import AdamW
+    w = torch.nn.Parameter(a.clone())
+    optimizer = AdamW([w], lr=0.1)
+    w.grad = torch.ones_like(w)
+    optimizer.step()
+print([str(w.message) for w in caught if issubclass(w.category, mcf.ExecutorWarning)])
+print(s.tolist(), e.tolist(), w.tolist())
+"""
+
+
+def test_without_numba() -> None:
+    run = script(WORKS, without=("numba", "llvmlite"))
+    warned, result = run.stdout.splitlines()
+    assert warned.count("numba is not installed") == 1, run.stdout + run.stderr
+    assert "No module named 'numba'" in warned
+    assert "kernels on cpu run as plain torch" in warned
+    # The same bits as with it, and no warning then.
+    installed = script(WORKS)
+    assert installed.stdout.splitlines() == ["[]", result]
+
+
+def test_without_triton() -> None:
+    run = script(
+        WORKS
+        + """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        print(mcf.kernels.registry.executor_for(torch.device("cuda")))
+print([str(w.message) for w in caught])
+""",
+        without=("triton",),
+    )
+    lines = run.stdout.splitlines()
+    assert lines[0] == "[]", run.stdout + run.stderr
+    assert lines[2:5] == ["torch"] * 3
+    assert lines[5].count("triton is not installed") == 1
+    assert "kernels on cuda run as plain torch" in lines[5]
+
+
+def test_without_both() -> None:
+    run = script(WORKS, without=("numba", "llvmlite", "triton"))
+    assert run.stdout.splitlines()[0].count("is not installed") == 1, run.stderr
+
+
+@pytest.mark.parametrize("name", ["numba", "triton"])
+def test_choosing_what_is_not_installed(name: str) -> None:
+    run = script(
+        f"""
+        import mcf
+        try:
+            mcf.set_executor({name!r})
+        except ImportError as error:
+            print(error)
+        print(mcf.get_executor())
+        """,
+        without=("numba", "llvmlite", "triton"),
+    )
+    message, chosen = run.stdout.splitlines()
+    assert message.startswith(f"executor '{name}' needs a package that is not installed: No module")
+    assert chosen == "auto"
