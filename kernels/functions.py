@@ -108,6 +108,10 @@ def apply(operation: Operation, *arguments: Tensor | Sequence[Tensor]) -> tuple[
                     f"{operation.name}: {name} has {what} {getattr(t, what)} and {first_name} has "
                     f"{getattr(first, what)}; convert one, nothing is rounded or moved silently"
                 )
+        if t.layout is not torch.strided:
+            raise TypeError(
+                f"{operation.name}: {name} has layout {t.layout}; only dense tensors (torch.strided)"
+            )
         if t.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(
                 f"{operation.name}: {name} requires grad, and this function has no derivative; "
