@@ -1,0 +1,1 @@
+"""The parts of `examples/pretrain.py`: from its options to its plots."""

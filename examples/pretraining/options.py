@@ -1,0 +1,281 @@
+"""Command-line options of `examples/pretrain.py`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
+
+# Options that decide where results go and how often they are saved, but not what they are.
+# All others must agree when a run is resumed.
+_FREE_ON_RESUME = frozenset({"name", "out", "existing", "checkpoint_every"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """The checked options; one field for each command-line flag, in the order of `--help`."""
+
+    data: tuple[str, ...]
+    val_data: tuple[str, ...]
+    val_fraction: float
+    max_bytes: int
+    vocab_size: int | None
+    layers: int
+    width: int
+    heads: int
+    context: int
+    strategies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    batch_size: int
+    lr: float
+    warmup: int
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    clip: float
+    compute_dtype: str
+    device: str
+    threads: int
+    name: str
+    out: Path
+    existing: str
+    log_every: int
+    eval_every: int
+    eval_windows: int
+    checkpoint_every: int
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this run, `<out>/<name>`."""
+        return self.out / self.name
+
+    def fixed(self) -> dict[str, Any]:
+        """The options that decide the result, as plain JSON values."""
+        values = {key: value for key, value in asdict(self).items() if key not in _FREE_ON_RESUME}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def flag(field: str) -> str:
+    """Return the command-line spelling of an option's field name."""
+    return "--" + field.replace("_", "-")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # argparse prints the whole usage first; the one line that matters would be lost under it.
+        self.exit(2, f"{self.prog}: error: {message} (--help explains every option)\n")
+
+
+class _Help(argparse.HelpFormatter):
+    """Adds the default to the help of each option that has one worth showing."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default
+        if action.help is None or action.nargs == 0 or default is None or default == []:
+            return action.help
+        if isinstance(default, list):
+            return f"{action.help} (default: {' '.join(map(str, default))})"
+        return f"{action.help} (default: {default})"
+
+
+def _integer(low: int) -> Any:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {low}")
+        return value
+
+    return parse
+
+
+def _real(low: float, high: float, *, open_low: bool = False) -> Any:
+    interval = f"{'(' if open_low else '['}{low:g}, {high:g})"
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (low < value < high or (value == low and not open_low)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number in {interval}")
+        return value
+
+    return parse
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"\w[\w.+-]*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a folder name of letters, digits and _ . + -"
+        )
+    return text
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser; every option has its default in the help text."""
+    parser = _Parser(
+        prog="pretrain.py",
+        allow_abbrev=False,
+        formatter_class=_Help,
+        description=(
+            "Train the same small GPT in bf16 once under each precision strategy of the optimizer "
+            "(same initial weights, same batches) and compare: a table, summary.csv, loss.png and "
+            "edq.png under <out>/<name>. Without --data it trains on the Python standard "
+            "library's own sources."
+        ),
+    )
+    # One or two lines an option read better than the formatter's six.
+    # fmt: off
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data", nargs="+", metavar="GLOB", default=[],
+        help="text files, one token per byte, or .bin files of uint16 tokens, memory-mapped; "
+        "** descends into folders; without it: the Python standard library",
+    )
+    data.add_argument(
+        "--val-data", nargs="+", metavar="GLOB", default=[],
+        help="validation files; without it, a part of --data's files is set aside, chosen by hash",
+    )
+    data.add_argument(
+        "--val-fraction", type=_real(0, 1, open_low=True), default=0.1, metavar="X",
+        help="share of the files set aside for validation",
+    )
+    data.add_argument(
+        "--max-bytes", type=_integer(1), default=64_000_000, metavar="N",
+        help="read at most about N bytes of text, in the files' sorted order (.bin is not limited)",
+    )
+    data.add_argument(
+        "--vocab-size", type=_integer(1), metavar="N",
+        help="number of different tokens in .bin files; without it: the largest token + 1",
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument("--layers", type=_integer(1), default=4, metavar="N", help="blocks")
+    model.add_argument(
+        "--width", type=_integer(1), default=128, metavar="N", help="size of the residual stream"
+    )
+    model.add_argument(
+        "--heads", type=_integer(1), default=4, metavar="N", help="attention heads; divides width"
+    )
+    model.add_argument(
+        "--context", type=_integer(1), default=64, metavar="N", help="tokens the model sees"
+    )
+    train = parser.add_argument_group("training")
+    train.add_argument(
+        "--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), metavar="NAME",
+        help="precision strategies to compare",
+    )
+    train.add_argument(
+        "--seeds", nargs="+", type=_integer(0), default=[0], metavar="N",
+        help="each seed draws initial weights and batches; several give a mean and a spread",
+    )
+    train.add_argument("--steps", type=_integer(1), default=3000, metavar="N", help="updates")
+    train.add_argument(
+        "--batch-size", type=_integer(1), default=4, metavar="N", help="windows of text per update"
+    )
+    train.add_argument(
+        "--lr", type=_real(0, 100), default=1e-3, metavar="X",
+        help="highest learning rate; falls to a tenth of it on a half cosine",
+    )
+    train.add_argument(
+        "--warmup", type=_integer(0), metavar="N",
+        help="updates in which the learning rate rises linearly; without it: a tenth of them",
+    )
+    train.add_argument(
+        "--beta1", type=_real(0, 1), default=0.9, metavar="X", help="decay of the first moment"
+    )
+    train.add_argument(
+        "--beta2", type=_real(0, 1), default=0.999, metavar="X", help="decay of the second moment"
+    )
+    train.add_argument(
+        "--eps", type=_real(0, 1), default=1e-8, metavar="X", help="AdamW's epsilon"
+    )
+    train.add_argument(
+        "--weight-decay", type=_real(0, 100), default=0.1, metavar="X",
+        help="decoupled weight decay of the matrices (the norm layers have none)",
+    )
+    train.add_argument(
+        "--clip", type=_real(0, math.inf, open_low=True), default=1.0, metavar="X",
+        help="largest norm of the whole gradient; a larger one is scaled down to it",
+    )
+    train.add_argument(
+        "--compute-dtype", choices=("float32", "bfloat16"), default="float32",
+        help="arithmetic inside the optimizer's step; bfloat16 is the Collage paper's (fp32_states "
+        "and master always compute in float32)",
+    )
+    train.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto",
+        help="auto takes a GPU where there is one; a CPU upcasts the bf16 weights in the forward "
+        "pass, a GPU runs natively in bf16",
+    )
+    train.add_argument(
+        "--threads", type=_integer(1), default=min(2, os.cpu_count() or 1), metavar="N",
+        help="CPU threads; the same bits need the same number",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--name", type=_name, default="pretrain", help="folder of this run")
+    output.add_argument(
+        "--out", type=Path, default=Path("runs"), metavar="FOLDER", help="where runs are kept"
+    )
+    output.add_argument(
+        "--resume", dest="existing", action="store_const", const="resume", default="refuse",
+        help="go on with an interrupted run of this name, to the same bits; starts it if there is "
+        "none, shows the table again if it is finished",
+    )
+    output.add_argument(
+        "--overwrite", dest="existing", action="store_const", const="overwrite", default="refuse",
+        help="replace an earlier run of this name; of --resume and --overwrite the last one counts",
+    )
+    output.add_argument(
+        "--log-every", type=_integer(1), default=1, metavar="N", help="updates per metrics line"
+    )
+    output.add_argument(
+        "--eval-every", type=_integer(1), default=250, metavar="N", help="updates per validation"
+    )
+    output.add_argument(
+        "--eval-windows", type=_integer(1), default=512, metavar="N",
+        help="windows of text in a validation, evenly spaced over the validation files",
+    )
+    output.add_argument(
+        "--checkpoint-every", type=_integer(1), default=250, metavar="N",
+        help="updates per checkpoint",
+    )
+    # fmt: on
+    return parser
+
+
+def parse(argv: list[str] | None = None) -> Options:
+    """Parse and check `argv` (default: the process's own arguments).
+
+    Raises:
+        SystemExit: with code 2 after one line on stderr when an option is wrong; with code 0
+            after `--help`.
+    """
+    parser = build_parser()
+    values = vars(parser.parse_args(argv))
+    for key in ("data", "val_data", "strategies", "seeds"):
+        values[key] = tuple(values[key])
+    if values["warmup"] is None:
+        values["warmup"] = values["steps"] // 10
+    options = Options(**{field.name: values[field.name] for field in fields(Options)})
+    if options.width % options.heads:
+        parser.error(f"argument --heads: {options.heads} does not divide --width {options.width}")
+    if options.warmup > options.steps:
+        parser.error(f"argument --warmup: {options.warmup} is more than --steps {options.steps}")
+    for key in ("strategies", "seeds"):
+        chosen = getattr(options, key)
+        if len(set(chosen)) < len(chosen):
+            parser.error(f"argument {flag(key)}: {' '.join(map(str, chosen))} names one twice")
+    if options.val_data and not options.data:
+        parser.error("argument --val-data: needs --data")
+    return options

@@ -1,0 +1,132 @@
+"""Bad options and bad data: one line on stderr that names the option, exit code 2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pretraining.options import build_parser
+
+from tests.examples.tiny import EXAMPLES
+
+
+def refused(capsys: pytest.CaptureFixture[str], pretrain, *arguments: str) -> str:
+    """Run, demand code 2 and one line on stderr, and return that line."""
+    try:
+        code, _ = pretrain(*arguments)
+    except SystemExit as stop:
+        code = stop.code
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.err.count("\n") == 1
+    assert output.err.startswith("pretrain.py: error: ")
+    return output.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--strategies", "fp8"], "--strategies: invalid choice: 'fp8'"),
+        (["--strategies", "plus", "plus"], "--strategies: plus plus names one twice"),
+        (["--seeds", "1", "1"], "--seeds: 1 1 names one twice"),
+        (["--seeds", "-1"], "--seeds: '-1' is not a whole number of at least 0"),
+        (["--steps", "0"], "--steps: '0' is not a whole number of at least 1"),
+        (["--steps", "many"], "--steps: 'many' is not a whole number of at least 1"),
+        (["--lr", "-1"], "--lr: '-1' is not a number in [0, 100)"),
+        (["--lr", "nan"], "--lr: 'nan' is not a number"),
+        (["--beta2", "1"], "--beta2: '1' is not a number in [0, 1)"),
+        (["--val-fraction", "0"], "--val-fraction: '0' is not a number in (0, 1)"),
+        (["--heads", "3"], "--heads: 3 does not divide --width 16"),
+        (["--warmup", "8"], "--warmup: 8 is more than --steps 7"),
+        (["--compute-dtype", "float16"], "--compute-dtype: invalid choice: 'float16'"),
+        (["--name", "a/b"], "--name: 'a/b' is not a folder name"),
+        (["--clip", "0"], "--clip: '0' is not a number in (0, inf)"),
+        (["--sedes", "1"], "unrecognized arguments: --sedes 1"),
+        (["--step", "1"], "unrecognized arguments: --step 1"),
+        (["--vocab-size", "300"], "--vocab-size: is for .bin files"),
+        (["--eps", "1e-42", "--compute-dtype", "bfloat16"], "plain: Invalid epsilon value"),
+        (["--context", "4000"], "too short for one window of --context 4000 + 1 tokens"),
+        (["--data", "nowhere/*.txt"], "--data: no file matches nowhere/*.txt"),
+        (["--data", "."], "--data: . is a folder; name its files, such as ./**/*.txt"),
+    ],
+)
+def test_wrong_option(pretrain, capsys, arguments: list[str], words: str):
+    assert words in refused(capsys, pretrain, *arguments)
+
+
+def test_val_data_needs_data(capsys):
+    from pretrain import main
+
+    with pytest.raises(SystemExit) as stop:
+        main(["--val-data", "x"])
+    assert stop.value.code == 2
+    assert "--val-data: needs --data" in capsys.readouterr().err
+
+
+def test_bad_text_files(pretrain, capsys, texts: Path):
+    (texts / "empty.txt").touch()
+    assert "empty.txt is empty" in refused(capsys, pretrain)
+    (texts / "empty.txt").unlink()
+    (texts / "dangling.txt").symlink_to(texts / "gone")
+    assert "dangling.txt: No such file" in refused(capsys, pretrain)
+    one = str(texts / "00.txt")
+    assert "add --val-data" in refused(capsys, pretrain, "--data", one)
+
+
+def test_bad_token_files(pretrain, capsys, tmp_path: Path, texts: Path):
+    good, bad = tmp_path / "good.bin", tmp_path / "bad.bin"
+    np.arange(100, dtype="<u2").tofile(good)
+    both = ["--data", str(good), str(bad)]
+    bad.write_bytes(b"")
+    assert "bad.bin is empty" in refused(capsys, pretrain, *both)
+    bad.write_bytes(b"abc")
+    assert "3 bytes, not a whole number of uint16 tokens" in refused(capsys, pretrain, *both)
+    np.arange(101, dtype="<u2").tofile(bad)
+    small = refused(capsys, pretrain, *both, "--vocab-size=100")
+    assert "bad.bin holds token 100, not below 100" in small
+    mixed = refused(capsys, pretrain, "--data", str(good), str(texts / "00.txt"))
+    assert "cannot be mixed" in mixed
+
+
+def test_unusable_output_folder(pretrain, capsys, texts: Path):
+    out = texts / "00.txt"
+    assert f"--out: cannot write {out}/tiny" in refused(capsys, pretrain, f"--out={out}")
+
+
+def test_cuda_where_there_is_none(pretrain, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "--device: cuda is not available" in refused(capsys, pretrain, "--device=cuda")
+
+
+def test_help_explains_every_option():
+    parser = build_parser()
+    text = parser.format_help()
+    for action in parser._actions:
+        assert action.help
+        assert len(action.help) > 5
+        assert action.option_strings[-1] in text
+    assert "None" not in text
+    assert "[]" not in text
+
+
+def test_as_a_command_it_answers_bad_data_without_a_traceback():
+    """The real process: exit code, nothing on stdout, and the answer comes before torch loads."""
+    script = (
+        "import runpy, sys; sys.modules['torch'] = None; sys.argv = sys.argv[1:]; "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(EXAMPLES / "pretrain.py"), "--data", "nowhere"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "pretrain.py: error: --data: no file matches nowhere\n"
