@@ -10,7 +10,7 @@ holds for every element. In bf16 arithmetic it holds for the mean of 256 element
   .001 / .00099945 = 1.00055 of the truth: the representation, not the steps.
 
 Rejected by the same check: `plain`, and `plus` with a product that has the mistake of a released
-Collage implementation (`aliased_product`).
+Collage implementation (`tests.optim.mutants`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcf.kernels.algorithms import grow
-from mcf.kernels.algorithms.primitives import fms, rn
 from mcf.optim import AdamW
-from mcf.optim.strategies import Arithmetic
 from tests.optim.exact_adamw import ExactAdamW, floats
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random, second_moment
+from tests.optim.mutants import AliasedAdamW
 
 N = 256
 BETAS = (0.95, 0.98, 0.99, 0.999)
@@ -112,36 +110,6 @@ def test_one_component_stalls(compute_dtype: torch.dtype) -> None:
     exact = 0.25 + 0.75 * 0.999**5000
     v = after("plus", 5000)
     torch.testing.assert_close(v, torch.full_like(v, exact), rtol=3e-3, atol=0)
-
-
-def aliased_product(b, db, hi, lo):
-    """A product in place, whose result is its own input: what a released implementation does.
-
-    Its error is that of (b hi) b, and Fast2Sum subtracts the new high word from itself, so the low
-    word is added to the high one and kept as well.
-    """
-    hi = rn(b * hi)
-    error = fms(b, hi, hi)
-    lo = rn(rn(rn(b * lo) + rn(db * hi)) + error)
-    return rn(hi + lo), lo
-
-
-def aliased_decay(hi, lo, beta, beta_lo, increment):
-    hi, lo = aliased_product(beta, beta_lo, hi, lo)
-    return grow(hi, lo, increment)
-
-
-class Aliased(Arithmetic):
-    """Strict `plus` with the product above."""
-
-    def slots(self) -> dict[str, Any]:
-        return {**super().slots(), "decay_and_add": aliased_decay}
-
-
-class AliasedAdamW(AdamW):
-    def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
-        right = super()._arithmetic(group, p, where)
-        return Aliased(right.strategy, right.component, right.strict)
 
 
 # Where v settles instead; .33, .34, .31 and .53 in the released implementation itself.
