@@ -110,7 +110,8 @@ def apply(operation: Operation, *arguments: Tensor | Sequence[Tensor]) -> tuple[
                 )
         if t.layout is not torch.strided:
             raise TypeError(
-                f"{operation.name}: {name} has layout {t.layout}; only dense tensors (torch.strided)"
+                f"{operation.name}: {name} has layout {t.layout}; only dense (torch.strided) "
+                "tensors are allowed"
             )
         if t.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(

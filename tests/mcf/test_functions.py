@@ -154,7 +154,7 @@ def test_mixed_dtypes(name: str, odd: str) -> None:
     [(n, c) for n in ARGUMENTS for c in component_names(n)[1:]],
 )
 def test_mixed_devices(name: str, odd: str) -> None:
-    with pytest.raises(TypeError, match="has device meta and .* has cpu"):
+    with pytest.raises(TypeError, match=r"has device meta and .* has cpu"):
         call(name, lambda c: torch.ones(2, device="meta" if c == odd else "cpu"))
 
 

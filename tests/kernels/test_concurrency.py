@@ -1,0 +1,166 @@
+"""Kernels in forked children and from several Python threads at once.
+
+A forked child inherits the object of the parent's thread pool and none of its threads: without the
+hook in mcf.kernels.numba.launch it waits for ever for the first large tensor.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import mcf
+from mcf.kernels.numba.launch import SERIAL
+from tests.helpers import assert_all_same_bits
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+
+def script(text: str, timeout: float = 120) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+PARENT = f"""
+import os, sys, hashlib
+import torch, mcf
+
+torch.set_num_threads(2)
+a = torch.arange({4 * SERIAL}, dtype=torch.int32).view(torch.float32)
+b = a.flip(0).contiguous()
+
+def digest():
+    hi, lo = mcf.two_sum(a, b)
+    return hashlib.sha256(hi.numpy().tobytes() + lo.numpy().tobytes()).hexdigest()
+
+before = digest()
+"""
+
+
+@needs_fork
+def test_a_forked_child_runs_kernels() -> None:
+    out = script(
+        PARENT
+        + """
+child = os.fork()
+if child == 0:
+    same = digest() == before
+    # A kernel that the parent has not compiled.
+    p, e = mcf.two_prod(a, b)
+    os._exit(0 if same and len(e) == len(a) else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), digest() == before)
+"""
+    )
+    assert out.split() == ["0", "True"]
+
+
+@needs_fork
+def test_forked_workers_of_a_pool() -> None:
+    out = script(
+        PARENT
+        + """
+import multiprocessing
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(set(pool.starmap(digest, [()] * 4)) == {before})
+"""
+    )
+    assert out.split() == ["True"]
+
+
+@needs_fork
+def test_the_parents_pool_would_hang_in_a_child() -> None:
+    # The mutant: the child is given the parent's pool back.
+    text = (
+        PARENT
+        + """
+import mcf.kernels.numba.launch as launch
+pool = launch._pool
+child = os.fork()
+if child == 0:
+    launch._pool, launch._pool_size = pool, 2
+    digest()
+    os._exit(0)
+import time
+deadline = time.monotonic() + 5
+while time.monotonic() < deadline:
+    done, status = os.waitpid(child, os.WNOHANG)
+    if done:
+        break
+    time.sleep(0.05)
+else:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+print("finished" if done else "hangs")
+"""
+    )
+    assert script(text).split() == ["hangs"]
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("executor", ["numba", "torch"])
+def test_several_python_threads(executor: str, two_threads: None) -> None:
+    g = torch.Generator().manual_seed(0)
+    sizes = [1, 1000, SERIAL + 1, 3 * SERIAL]
+    inputs = [[torch.randn(n, generator=g).bfloat16() for _ in range(4)] for n in sizes]
+
+    def everything(x: list[torch.Tensor]) -> list[torch.Tensor]:
+        a, b, c, d = x
+        return [*mcf.two_sum(a, b), *mcf.grow((a, b), c), *mcf.mul((a, b), (c, d))]
+
+    with mcf.executor(executor):
+        expected = [everything(x) for x in inputs]
+        rounds = 20 if executor == "numba" else 4
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(everything, inputs * rounds))
+    for k, got in enumerate(found):
+        assert_all_same_bits(got, expected[k % len(inputs)], f"call {k}")
+
+
+def test_first_calls_from_several_threads_at_once() -> None:
+    # Compilation itself: in a new process, eight threads want the same two kernels at once.
+    out = script(
+        """
+        import threading
+        import torch, mcf
+
+        a = torch.linspace(1, 2, 1000)
+        barrier = threading.Barrier(8)
+        results = []
+
+        def work(k):
+            barrier.wait()
+            pair = mcf.two_sum(a, 1e-9 * a) if k % 2 else mcf.two_prod(a, a)
+            results.append((k % 2, [t.tolist() for t in pair]))
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        for kind in (0, 1):
+            several = [r for k, r in results if k == kind]
+            print(len(several), all(r == several[0] for r in several))
+        """
+    )
+    assert out.split() == ["4", "True", "4", "True"]
