@@ -7,10 +7,10 @@ the kernel with `enable_fp_fusion=False`: by default Triton contracts a multipli
 addition into one FMA, which changes the rounding that these functions rely on.
 """
 
-from mcf.kernels.triton.device import add as add
 from mcf.kernels.triton import bf16 as bf16
-from mcf.kernels.triton.device import fast_two_sum as fast_two_sum
 from mcf.kernels.triton import fp16 as fp16
+from mcf.kernels.triton.device import add as add
+from mcf.kernels.triton.device import fast_two_sum as fast_two_sum
 from mcf.kernels.triton.device import grow as grow
 from mcf.kernels.triton.device import mul as mul
 from mcf.kernels.triton.device import renormalize as renormalize

@@ -12,46 +12,56 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.triton.primitives import DTYPES, binder, storage_rounding
+from mcf.kernels.formats import FP32
+from mcf.kernels.triton.primitives import Dialect, binder, storage
 
 # 8 elements for each of 128 threads: loads and stores of 16 bytes for 16-bit tensors.
 BLOCK = 1024
-WARPS = 4
-# Every launch and compilation: without it multiply and add contract into FMA.
-OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": False}
+THREADS = 128
+# Without a limit NVIDIA's assembler sets one by its own rules, and then spills to keep it (seen at
+# 128 for AdamW on master weights). With this one three blocks share a multiprocessor.
+MAX_REGISTERS = 168
+
+
+def options(target: Any) -> dict[str, Any]:
+    """The options of every launch and compilation, for a `triton.backends.compiler.GPUTarget`.
+
+    Fusion is off: by default Triton contracts multiplications and additions into FMA.
+    """
+    chosen = {"num_warps": THREADS // target.warp_size, "enable_fp_fusion": False}
+    return chosen | {"maxnreg": MAX_REGISTERS} if target.backend == "cuda" else chosen
 
 
 def source(spec: Elementwise) -> str:
     """The kernel in Python: an unmasked path for full blocks, a masked one for the last."""
     names = [f"{f.name}_ptr" for f in spec.fields]
-    register = f"tl.{DTYPES[spec.register]}"
-    register = {"tl.fp32": "tl.float32", "tl.fp64": "tl.float64"}[register]
     lines = [
         f"def mcf_{spec.name}({', '.join(names)}, scalars_ptr, sums_ptr, n, BLOCK: tl.constexpr):",
         "    start = tl.program_id(0).to(tl.int64) * BLOCK",
         "    i = start + tl.arange(0, BLOCK)",
     ]
+    register = "tl.float32" if spec.register == FP32 else "tl.float64"
     for k, scalar in enumerate(spec.scalars):
         lines.append(f"    {scalar} = tl.load(scalars_ptr + {k}).to({register})")
     lines.append("    if start + BLOCK <= n:")
-    lines += _body(spec, register, masked=False)
+    lines += _body(spec, masked=False)
     lines.append("    else:")
     lines.append("        live = i < n")
-    lines += _body(spec, register, masked=True)
+    lines += _body(spec, masked=True)
     return "\n".join(lines).replace("ZERO", "0.0") + "\n"
 
 
-def _body(spec: Elementwise, register: str, masked: bool) -> list[str]:
+def _body(spec: Elementwise, masked: bool) -> list[str]:
     mask = ", mask=live" if masked else ""
     lines = []
     for f in spec.fields:
         if f.read:
-            lines.append(f"{f.name} = tl.load({f.name}_ptr + i{mask}).to({register})")
+            lines.append(f"{f.name} = widen_{f.name}(tl.load({f.name}_ptr + i{mask}))")
     lines.append(f"{spec.outputs()} = function({spec.call()})")
     for result, field in spec.stores:
-        lines.append(f"new_{field} = round_{field}(out_{result})")
-        element = f"{field}_ptr.dtype.element_ty"
-        lines.append(f"tl.store({field}_ptr + i, new_{field}.to({element}){mask})")
+        rounding = "" if result in spec.rounded else f"round_{field}"
+        lines.append(f"new_{field} = {rounding}(out_{result})")
+        lines.append(f"tl.store({field}_ptr + i, narrow_{field}(new_{field}){mask})")
     if spec.sums is not None:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
         lines.append(f"{terms}, = sum_terms({spec.sums_call()})")
@@ -63,17 +73,18 @@ def _body(spec: Elementwise, register: str, masked: bool) -> list[str]:
 
 
 @functools.cache
-def build(spec: Elementwise, interpret: bool) -> Any:
-    """The kernel of a declaration: interpreted for CPU tensors, compiled on first use for GPUs."""
-    bind = binder(spec.register, spec.arithmetic, spec.roundings, spec.slots, interpret)
+def build(spec: Elementwise, dialect: Dialect) -> Any:
+    """The kernel of a declaration, interpreted or compiled by Triton on its first launch."""
+    bind = binder(spec.register, spec.arithmetic, spec.roundings, spec.slots, dialect)
     namespace: dict[str, Any] = {"tl": tl, "function": bind(spec.function)}
     if spec.sums is not None:
         namespace["sum_terms"] = bind(spec.sums)
         namespace["combine"] = tl.standard._sum_combine
     for field in spec.fields:
-        if field.written:
-            rounding = storage_rounding(spec.register, field.format, interpret)
-            namespace[f"round_{field.name}"] = rounding
+        widen, rounding, narrow = storage(spec.register, field.format, dialect)
+        namespace[f"widen_{field.name}"] = widen
+        namespace[f"round_{field.name}"] = rounding
+        namespace[f"narrow_{field.name}"] = narrow
     text = source(spec)
     filename = f"<mcf triton {spec.name} {spec.serial}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
@@ -81,8 +92,8 @@ def build(spec: Elementwise, interpret: bool) -> Any:
     function = namespace[f"mcf_{spec.name}"]
     assert isinstance(function, FunctionType)
     function.__module__ = __name__
-    if interpret:
+    if dialect is Dialect.INTERPRETER:
         return InterpretedFunction(function)
-    return triton.JITFunction(
-        function, do_not_specialize=["scalars_ptr", "sums_ptr", "n"]
-    )
+    # `n` and the small tables change from tensor to tensor and step to step; compiling again for
+    # their divisibility gains nothing, because a full block does not depend on it.
+    return triton.JITFunction(function, do_not_specialize=["scalars_ptr", "sums_ptr", "n"])

@@ -2,11 +2,11 @@
 
 from mcf.kernels import algorithms
 from mcf.kernels.formats import FP32
-from mcf.kernels.triton.primitives import binder, interpreting
+from mcf.kernels.triton.primitives import Dialect, binder
 
 # With rounding left to the hardware the same function serves float32 and float64; `split` alone
 # depends on the format and is float32's.
-_bind = binder(FP32, FP32, (("rc", FP32),), (), interpreting())
+_bind = binder(FP32, FP32, (("rc", FP32),), (), Dialect.of_process())
 
 two_sum = _bind(algorithms.two_sum)
 fast_two_sum = _bind(algorithms.fast_two_sum)

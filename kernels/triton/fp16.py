@@ -2,9 +2,9 @@
 
 from mcf.kernels import algorithms
 from mcf.kernels.formats import FP16, FP32
-from mcf.kernels.triton.primitives import binder, interpreting
+from mcf.kernels.triton.primitives import Dialect, binder
 
-_bind = binder(FP32, FP16, (("rc", FP16),), (), interpreting())
+_bind = binder(FP32, FP16, (("rc", FP16),), (), Dialect.of_process())
 
 two_sum = _bind(algorithms.two_sum)
 fast_two_sum = _bind(algorithms.fast_two_sum)

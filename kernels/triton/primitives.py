@@ -1,7 +1,8 @@
-"""The primitives as Triton device functions: for a GPU, and for the interpreter on a CPU."""
+"""The primitives as Triton device functions: for GPUs, and for the interpreter on a CPU."""
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable
 from types import FunctionType
@@ -12,11 +13,30 @@ import torch
 import triton
 import triton.language as tl
 
+from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.kernels.torch.primitives import primitives as reference
 
-DTYPES = {BF16: tl.bfloat16, FP16: tl.float16, FP32: tl.float32, FP64: tl.float64}
+
+class Dialect(enum.Enum):
+    """What the device functions are made for."""
+
+    INTERPRETER = "Triton's interpreter, on NumPy arrays"
+    CUDA = "NVIDIA GPUs from sm_80 on"
+    HIP = "AMD GPUs"
+
+    @classmethod
+    def of(cls, target: Any) -> Dialect:
+        """The dialect for a `triton.backends.compiler.GPUTarget`."""
+        return cls.HIP if target.backend == "hip" else cls.CUDA
+
+    @classmethod
+    def of_process(cls) -> Dialect:
+        """The dialect for the kernels that `triton.jit` makes in this process."""
+        if triton.knobs.runtime.interpret:
+            return cls.INTERPRETER
+        return cls.CUDA if torch.version.hip is None else cls.HIP
 
 
 def _same(x):
@@ -24,7 +44,7 @@ def _same(x):
 
 
 def _round_bf16_bits(x):
-    """Round float32 to bf16 on its bits; NaN stays NaN. Portable."""
+    """Round float32 to bf16 on its bits; NaN stays NaN, infinity comes by carry."""
     bits = x.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
     quiet = (bits | 0x00400000) & -65536
@@ -32,11 +52,11 @@ def _round_bf16_bits(x):
 
 
 def _round_bf16_cuda(x):
-    """Round float32 to bf16 by one opaque conversion.
+    """Round float32 to bf16 by a conversion that LLVM cannot look into.
 
-    With a plain cast LLVM narrows the operation before it to bf16x2. That saves time, but rounds a
-    product below the normal range once where float32 arithmetic rounds twice, and the bits would
-    no longer be those of the other executors.
+    With a plain cast LLVM narrows the operation before it to bf16x2, with the same bits but on
+    sm_80 as an FMA, which could not be told from a contraction. This way the machine code is the
+    formula: float32 operations, and a conversion for each rounding.
     """
     return tl.inline_asm_elementwise(
         "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], tl.bfloat16, is_pure=True, pack=2
@@ -44,11 +64,28 @@ def _round_bf16_cuda(x):
 
 
 def _round_fp16(x):
+    # LLVM may narrow here: sums and products of fp16 numbers, products below the normal range
+    # among them, round to the same fp16 number with and without float32 on the way.
     return x.to(tl.float16).to(tl.float32)
+
+
+def _round_fp16_hip(x):
+    """Round float32 to fp16 by a conversion that LLVM cannot look into.
+
+    With a plain cast LLVM makes products `v_fma_mixlo_f16` with an addend of +0, so that a product
+    of -0 becomes +0.
+    """
+    return tl.inline_asm_elementwise(
+        "v_cvt_f16_f32 $0, $1", "=v,v", [x], tl.float16, is_pure=True, pack=1
+    ).to(tl.float32)
 
 
 def _round_fp32(x):
     return x.to(tl.float32).to(tl.float64)
+
+
+def _neg(x):
+    return x * -1.0
 
 
 def _div(a, b):
@@ -73,11 +110,13 @@ def _where(condition, a, b):
 
 
 def _fms_fma(a, b, c):
-    return tl.fma(a, b, -c)
+    # The product becomes a sign flip in the instruction; `-c` costs a subtraction (see `_neg`).
+    return tl.fma(a, b, c * -1.0)
 
 
-def _fms_exact_product(a, b, c):
-    return a * b - c
+def _fms_of_16_bits(a, b, c):
+    # The product is exact in float32, or underflows as it does on a CPU.
+    return rn(a * b - c)
 
 
 def _fms_interpreted(a, b, c):
@@ -89,27 +128,17 @@ def _fms_interpreted(a, b, c):
     return tl.tensor(type(c.handle)(exact.numpy(), c.handle.dtype), c.type)
 
 
-def _rounding(register: Format, fmt: Format, interpret: bool) -> Callable[..., Any]:
+def _rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
     if fmt == register:
         return _same
-    if (register, fmt) == (FP32, BF16):
-        # Inline assembly is CUDA's; elsewhere the bits are rounded by hand.
-        return _round_bf16_bits if interpret or torch_is_hip() else _round_bf16_cuda
-    table = {(FP32, FP16): _round_fp16, (FP64, FP32): _round_fp32}
-    return table[register, fmt]
-
-
-def torch_is_hip() -> bool:
-    """Whether this torch drives AMD GPUs."""
-    return torch.version.hip is not None
-
-
-def _fms(register: Format, arithmetic: Format, interpret: bool) -> Callable[..., Any]:
-    if arithmetic in (BF16, FP16):
-        return _fms_exact_product
-    if not interpret:
-        return _fms_fma
-    return _fms_interpreted
+    table: dict[tuple[Format, Format], dict[Dialect, Callable[..., Any]]] = {
+        (FP32, BF16): {Dialect.CUDA: _round_bf16_cuda, Dialect.HIP: _round_bf16_bits},
+        (FP32, FP16): {Dialect.CUDA: _round_fp16, Dialect.HIP: _round_fp16_hip},
+        (FP64, FP32): {Dialect.CUDA: _round_fp32, Dialect.HIP: _round_fp32},
+    }
+    interpreted = {BF16: _round_bf16_bits, FP16: _round_fp16, FP32: _round_fp32}
+    versions = table[register, fmt]
+    return interpreted[fmt] if dialect is Dialect.INTERPRETER else versions[dialect]
 
 
 def jit(function: FunctionType) -> Any:
@@ -117,42 +146,76 @@ def jit(function: FunctionType) -> Any:
     return triton.JITFunction(function)
 
 
-def interpreting() -> bool:
-    """Whether `triton.jit` interprets in this process."""
-    return bool(triton.knobs.runtime.interpret)
-
-
 @functools.cache
 def binder(
-    register: Format, arithmetic: Format, roundings: Any, slots: Any, interpret: bool
+    register: Format, arithmetic: Format, roundings: Any, slots: Any, dialect: Dialect
 ) -> Binder:
     """Binds algorithms as device functions.
 
     For the interpreter they stay plain Python functions: they run on the interpreter's tensors
     inside an interpreted kernel.
     """
+    interpret = dialect is Dialect.INTERPRETER
     wrap = (lambda f: f) if interpret else jit
     constant = float if interpret else tl.constexpr
     single = register == FP32
     bound = {
-        "rn": _rounding(register, arithmetic, interpret),
-        "fms": _fms(register, arithmetic, interpret),
+        "rn": _rounding(register, arithmetic, dialect),
+        "rx": _same,
         "div": _div if single else _div_plain,
         "sqrt": _sqrt if single else _sqrt_plain,
         "where": _where,
-        **{name: _rounding(register, fmt, interpret) for name, fmt in roundings},
+        "neg": _neg,
+        **{name: _rounding(register, fmt, dialect) for name, fmt in roundings},
     }
+    table = {name: wrap(f) for name, f in bound.items()}
+    if arithmetic in (BF16, FP16):
+        table["fms"] = Binder(wrap, table)(_fms_of_16_bits)
+    else:
+        table["fms"] = wrap(_fms_interpreted if interpret else _fms_fma)
     constants = {"SPLITTER": 2.0 ** ((arithmetic.p + 1) // 2) + 1, "ZERO": 0.0, "ONE": 1.0}
-    return Binder(
-        wrap,
-        {name: wrap(f) for name, f in bound.items()}
-        | {name: constant(value) for name, value in constants.items()},
-        dict(slots),
-    )
+    table |= {name: constant(value) for name, value in constants.items()}
+    return Binder(wrap, table, dict(slots))
+
+
+def _bf16_to_fp32_bits(x):
+    return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+
+
+def _fp32_to_bf16_bits(x):
+    return (x.to(tl.int32, bitcast=True) >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+
+
+def _to_bf16(x):
+    return x.to(tl.bfloat16)
+
+
+def _to_fp16(x):
+    return x.to(tl.float16)
+
+
+def _to_fp32(x):
+    return x.to(tl.float32)
+
+
+def _to_fp64(x):
+    return x.to(tl.float64)
+
+
+_CASTS = {BF16: _to_bf16, FP16: _to_fp16, FP32: _to_fp32, FP64: _to_fp64}
 
 
 @functools.cache
-def storage_rounding(register: Format, fmt: Format, interpret: bool) -> Any:
-    """The device function that rounds a register to a field's format."""
-    rounding = _rounding(register, fmt, interpret)
-    return rounding if interpret else jit(rounding)
+def storage(register: Format, fmt: Format, dialect: Dialect) -> tuple[Any, Any, Any]:
+    """Three device functions between a register and a tensor's format.
+
+    They widen what is loaded, round a register to the format, and narrow the rounded register to
+    what is stored. The interpreter's own casts from and to bf16 are wrong for subnormal numbers.
+    """
+    widen, narrow = _CASTS[register], _CASTS[fmt]
+    if dialect is Dialect.INTERPRETER and fmt == BF16:
+        widen, narrow = _bf16_to_fp32_bits, _fp32_to_bf16_bits
+    functions = (widen, _rounding(register, fmt, dialect), narrow)
+    if dialect is Dialect.INTERPRETER:
+        return functions
+    return tuple(jit(f) for f in functions)  # type: ignore[return-value]

@@ -1,0 +1,151 @@
+"""What compiled kernels must hold and must not: each check lists what is wrong."""
+
+from __future__ import annotations
+
+import collections
+import re
+
+from mcf.kernels.elementwise import Elementwise
+from tests.kernels import machine_code as code
+from tests.kernels.kernel_table import asked
+
+# A kernel holds its formula twice: for full blocks and for the last one.
+PATHS = 2
+
+
+def check(compiled: code.Compiled, spec: Elementwise) -> None:
+    """All checks of a kernel compiled for a target; fails with everything that is wrong."""
+    asm, plain = compiled.asm, code.without_divisions(compiled).asm
+    problems = check_ttir(asm["ttir"], spec) + check_llir(asm["llir"], spec)
+    if "ptx" in asm:
+        problems += check_ptx(asm["ptx"], spec) + check_sass(asm["cubin"], plain["cubin"], spec)
+    else:
+        problems += check_amdgcn(asm["amdgcn"], plain["amdgcn"], spec)
+    assert not problems, "\n".join([f"{spec.name} on {compiled.target}:", *problems])
+
+
+def repeated(spec: Elementwise, what: str) -> int:
+    """How often a thread's code holds an operation that the formula asks for."""
+    return asked(spec)[what] * code.ELEMENTS * PATHS
+
+
+def full_block_accesses(spec: Elementwise) -> tuple[int, int]:
+    """16-byte loads and stores that a thread needs for its share of a full block."""
+    loads = stores = 0
+    for field in spec.fields:
+        assert field.format.dtype is not None
+        accesses = field.format.dtype.itemsize * code.ELEMENTS // 16
+        loads += accesses * field.read
+        stores += accesses * field.written
+    return loads, stores
+
+
+def _differs(what: str, found: object, expected: object) -> list[str]:
+    return [] if found == expected else [f"{what}: {found} where {expected} is expected"]
+
+
+def _found(what: str, names: list[str], pattern: str) -> list[str]:
+    bad = collections.Counter(n for n in names if re.search(pattern, n))
+    return [f"{what}: {dict(bad)}"] if bad else []
+
+
+def check_ttir(ttir: str, spec: Elementwise) -> list[str]:
+    """Offsets of 64 bits, and no `0 - x` for a negation, which loses the sign of +0."""
+    offsets = re.findall(r"tt\.addptr .*tensor<\d+x!tt\.ptr<\w+>>, tensor<\d+x(i\d+)>", ttir)
+    assert len(offsets) >= len(spec.fields) * PATHS, "offsets not found"
+    problems = _differs("types of offsets", set(offsets), {"i64"})
+    # The block's start must not be computed in 32 bits either.
+    block = re.search(r"(%\w+) = tt\.get_program_id x", ttir)
+    assert block, "block's number not found"
+    uses = re.findall(rf"= (arith\.\w+) .*{re.escape(block[1])}(?![\w#])", ttir)
+    narrow = sum(use != "arith.extsi" for use in uses)
+    # The address of a block's sums is the one use that stays in 32 bits.
+    expected = PATHS if spec.sum_count > 1 else 0
+    problems += _differs("32-bit uses of the block's number", narrow, expected)
+    for zero in re.findall(r"(%\w+) = arith\.constant (?:dense<)?0\.0+e\+00", ttir):
+        found = re.findall(rf"arith\.subf {re.escape(zero)},.*", ttir)
+        problems += [f"0 - x in place of a negation: {line}" for line in found]
+    return problems
+
+
+def check_llir(llir: str, spec: Elementwise) -> list[str]:
+    """No permission to contract, reassociate or approximate, and no approximate operations."""
+    flags = "reassoc|nnan|ninf|nsz|arcp|contract|afn|fast"
+    lines = re.findall(rf"= (?:tail )?[a-z]+ (?:(?:{flags}) )+.*", llir)
+    problems = [f"fast-math flags in {len(lines)} operations: {lines[0]}"] if lines else []
+    if "!fpmath" in llir:
+        problems.append("approximate operations allowed in LLVM's IR (!fpmath)")
+    calls = re.findall(r"call [^@\n]*@(llvm\.[\w.]+|__\w+)", llir)
+    approximate = r"approx|ftz|full|\.(rcp|rsq|exp|exp2|log|sin|cos)\b|amdgcn\.(sqrt|fdiv)|^__"
+    problems += _found("approximate operations in LLVM's IR", calls, approximate)
+    problems += _found("FMAs at LLVM's choice", calls, "fmuladd")
+    count = code.llvm_operations(llir)["fma"]
+    return problems + _differs("FMAs in LLVM's IR", count, repeated(spec, "fma"))
+
+
+def check_ptx(ptx: str, spec: Elementwise) -> list[str]:
+    """FMA, division, root and rounding as the source asks; full blocks by 16 bytes; no spills."""
+    instructions = code.ptx_instructions(ptx)
+    names = [op for _, op in instructions]
+    approximate = r"\.(approx|full|ftz)\b|^(rcp|rsqrt)\."
+    problems = _found("approximate or flushing instructions in PTX", names, approximate)
+    # The assembler contracts what does not say how it rounds.
+    unrounded = r"^(add|sub|mul|div|sqrt)\.(b?f\d\d(x2)?)$|^mad\.f"
+    problems += _found("arithmetic without a rounding in PTX", names, unrounded)
+    # The CPU rounds a bf16 product below float32's normal range twice.
+    narrowed = r"^(add|sub|mul|fma)\.(rn\.)?bf16"
+    problems += _found("arithmetic narrowed to bf16 in PTX", names, narrowed)
+    problems += _found("local memory in PTX", names, r"\.local\b")
+    for what, pattern in {"fma": r"fma\.", "div": r"div\.rn\.f", "sqrt": r"sqrt\.rn\.f"}.items():
+        hits = [n for n in names if re.match(pattern, n)]
+        count = sum(2 if n.endswith("x2") else 1 for n in hits)
+        problems += _differs(f"{what} instructions in PTX", count, repeated(spec, what))
+
+    def unmasked(kind: str) -> collections.Counter[bool]:
+        found = [op for masked, op in instructions if op.startswith(kind) and not masked]
+        return collections.Counter(op.endswith((".v4.b32", ".v2.b64")) for op in found)
+
+    loads, stores = unmasked("ld.global"), unmasked("st.global")
+    needed_loads, needed_stores = full_block_accesses(spec)
+    problems += _differs("16-byte loads of a full block in PTX", loads[True], needed_loads)
+    problems += _differs("16-byte stores of a full block in PTX", stores[True], needed_stores)
+    # Besides, each scalar is loaded once.
+    if loads[False] > len(spec.scalars):
+        problems.append(f"narrow loads of a full block in PTX: {loads[False]}")
+    return problems + _differs("narrow stores of a full block in PTX", stores[False], 0)
+
+
+def check_sass(cubin: bytes, plain: bytes, spec: Elementwise) -> list[str]:
+    """The same in NVIDIA machine code; `plain` is the kernel without divisions and roots."""
+    problems = _differs("bytes of stack", code.stack_bytes(cubin), 0)
+    names = [op for op, _ in code.sass_instructions(cubin)]
+    problems += _found("local memory in machine code", names, r"^(LDL|STL)\b")
+    loads, stores = full_block_accesses(spec)
+    wide = collections.Counter(n[:3] for n in names if re.match(r"(LDG|STG)\..*128", n))
+    problems += _differs("16-byte loads in machine code", wide["LDG"], loads)
+    problems += _differs("16-byte stores in machine code", wide["STG"], stores)
+    contractions = code.sass_contractions(plain)
+    problems += _differs("FMAs in machine code", contractions, repeated(spec, "fma"))
+    rest = [op for op, _ in code.sass_instructions(plain)]
+    return problems + _found("approximations in machine code", rest, r"^MUFU")
+
+
+def check_amdgcn(assembly: str, plain: str, spec: Elementwise) -> list[str]:
+    """The same in an AMD GPU's assembly."""
+    spills = re.findall(r"(\w*spill_count|private_segment_fixed_size): +(\d+)", assembly)
+    assert len(spills) >= 3, f"no spill counts in the assembly, only {spills}"
+    problems = [f"spills: {name} is {count}" for name, count in spills if count != "0"]
+    names = [op for op, _ in code.amd_instructions(assembly)]
+    for what, needed in zip(("load", "store"), full_block_accesses(spec), strict=True):
+        wide = sum(bool(re.fullmatch(rf"(global|buffer)_{what}_dwordx4", n)) for n in names)
+        problems += _differs(f"16-byte {what}s in the assembly", wide, needed)
+    # Each correctly rounded division ends in one of these.
+    fixups = sum(n.startswith("v_div_fixup") for n in names)
+    problems += _differs("divisions in the assembly", fixups, repeated(spec, "div"))
+    narrowed = r"^v_(pk_)?(add|sub|mul|fma|mad|mac|fmac|div_fixup)(_mix|_mixlo|_mixhi)?_f16"
+    problems += _found("arithmetic narrowed to fp16 in the assembly", names, narrowed)
+    contractions = code.amd_contractions(plain)
+    problems += _differs("FMAs in the assembly", contractions, repeated(spec, "fma"))
+    rest = [op for op, _ in code.amd_instructions(plain)]
+    approximate = r"^v_(rcp|rsq|sqrt|exp|log|sin|cos)_"
+    return problems + _found("approximations in the assembly", rest, approximate)

@@ -1,0 +1,101 @@
+"""Every kernel the library can make and what its source asks for, from the library's tables."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import mcf.optim
+from mcf.kernels import functions
+from mcf.kernels.bind import Binder
+from mcf.kernels.elementwise import Elementwise, parameters
+from mcf.kernels.formats import BF16, FORMATS, FP16
+from mcf.kernels.torch.primitives import primitives
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
+from mcf.optim.update import Rule, kernel
+
+
+def operation_kernels() -> list[Elementwise]:
+    """Each operation on each format."""
+    return [functions.kernel(o, f) for o in functions.OPERATIONS for f in FORMATS.values()]
+
+
+def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOptimizer]]]]:
+    """The update rules of each module of `mcf.optim`, with the optimizers that it defines."""
+    for info in pkgutil.walk_packages(mcf.optim.__path__, "mcf.optim."):
+        members = vars(importlib.import_module(info.name)).values()
+        rules = [v for v in members if isinstance(v, Rule)]
+        classes = [
+            v
+            for v in members
+            if isinstance(v, type)
+            and issubclass(v, LowPrecisionOptimizer)
+            and v.__module__ == info.name
+        ]
+        if rules:
+            yield rules, classes
+
+
+def arithmetics(precisions: set[str]) -> list[Arithmetic]:
+    """Each arithmetic that a parameter can have under some precisions."""
+    found: dict[Arithmetic, None] = {}
+    for precision in sorted(precisions):
+        for dtype in FORMATS:
+            for compute_dtype in (torch.float32, dtype):
+                try:
+                    found[arithmetic(STRATEGIES[precision], dtype, compute_dtype, "p")] = None
+                except ValueError:
+                    # The library refuses the combination.
+                    continue
+    return list(found)
+
+
+def optimizer_kernels() -> list[Elementwise]:
+    """Each update rule under each arithmetic, with and without metrics."""
+    return [
+        kernel(rule, arith, track_metrics)
+        for rules, classes in _optimizer_modules()
+        for rule in rules
+        for arith in arithmetics({p for c in classes for p in c.precisions})
+        for track_metrics in (False, True)
+    ]
+
+
+def all_kernels() -> list[Elementwise]:
+    """Every kernel."""
+    return operation_kernels() + optimizer_kernels()
+
+
+@functools.cache
+def asked(spec: Elementwise) -> collections.Counter[str]:
+    """How often one element's formula asks for "fma", "div" and "sqrt": run once and counted.
+
+    `fms` is one FMA in float32 and float64; products of 16-bit numbers are exact without.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    table = primitives(spec.register, spec.arithmetic, dict(spec.roundings))
+
+    def counting(what: str, function: Any) -> Any:
+        def counted(*arguments: Any) -> Any:
+            counts[what] += 1
+            return function(*arguments)
+
+        return counted
+
+    table["div"] = counting("div", table["div"])
+    table["sqrt"] = counting("sqrt", table["sqrt"])
+    if spec.arithmetic not in (BF16, FP16):
+        table["fms"] = counting("fma", table["fms"])
+    bind = Binder(lambda f: f, table, dict(spec.slots))
+    for function in (spec.function, spec.sums):
+        if function is not None:
+            ones = torch.ones(1, dtype=spec.register.dtype)
+            bind(function)(*(ones for _ in parameters(function)))
+    return counts

@@ -1,0 +1,168 @@
+"""Compile a kernel for GPUs that need not be there, and read what the compilers made of it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import pathlib
+import re
+import subprocess
+import tempfile
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.triton.build import BLOCK, THREADS, build, options
+from mcf.kernels.triton.primitives import Dialect
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+ELEMENTS = BLOCK // THREADS
+_POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "fp64": "*fp64"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compilers made, by Triton's name of the stage, and from what."""
+
+    asm: dict[str, Any]
+    target: str
+    options: dict[str, Any]
+
+
+def compile_kernel(
+    spec: Elementwise, target: str, *, aligned: bool = True, size: str = "i32", **changes: Any
+) -> Compiled:
+    """A kernel as a launch compiles it.
+
+    Args:
+        spec: the kernel.
+        target: a key of TARGETS.
+        aligned: whether the tensors start at multiples of 16 bytes.
+        size: Triton's type of the number of elements, "i64" from 2**31 elements on.
+        changes: other options than a launch's; None leaves the option at Triton's default.
+    """
+    names = [f"{f.name}_ptr" for f in spec.fields]
+    signature = {n: _POINTERS[f.format.name] for n, f in zip(names, spec.fields, strict=True)}
+    signature |= {"scalars_ptr": "*fp64", "sums_ptr": "*fp64", "n": size, "BLOCK": "constexpr"}
+    divisible = {(k,): [["tt.divisibility", 16]] for k in range(len(names))}
+    source = ASTSource(
+        fn=build(spec, Dialect.of(TARGETS[target])),
+        signature=signature,
+        constexprs={"BLOCK": BLOCK},
+        attrs=divisible if aligned else {},
+    )
+    chosen = options(TARGETS[target]) | changes
+    return compile_source(source, target, {k: v for k, v in chosen.items() if v is not None})
+
+
+def compile_source(source: Any, target: str, chosen: dict[str, Any]) -> Compiled:
+    """Compile a function, or a file of Triton's IR, whose path is given."""
+    compiled = triton.compile(source, target=TARGETS[target], options=chosen)
+    return Compiled(dict(compiled.asm), target, chosen)
+
+
+# The divisions and roots of Triton's IR, each with a stand-in that compiles to no expansion.
+_DIVISIONS = re.compile(r"(?<== )(tt\.precise_divf|arith\.divf)\b")
+_ROOTS = re.compile(r"(?<== )(tt\.precise_sqrt|math\.sqrt)\b")
+
+
+def without_divisions(compiled: Compiled) -> Compiled:
+    """The kernel with additions for divisions and absolute values for square roots.
+
+    The correctly rounded division and root expand to sequences full of FMAs; what is contracted
+    among the other operations shows in the machine code of this kernel.
+    """
+    ttir = _ROOTS.sub("math.absf", _DIVISIONS.sub("arith.addf", compiled.asm["ttir"]))
+    if ttir == compiled.asm["ttir"]:
+        return compiled
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "kernel.ttir"
+        path.write_text(ttir)
+        return compile_source(str(path), compiled.target, compiled.options)
+
+
+def ptx_instructions(ptx: str) -> list[tuple[bool, str]]:
+    """(predicated, opcode) of each instruction."""
+    found = re.findall(r"^\s*(@!?%p\d+\s+)?([a-z][\w.:]*)\s[^;\n]*;", ptx, re.M)
+    return [(bool(predicate), opcode) for predicate, opcode in found]
+
+
+def _tool(name: str) -> str:
+    return str(pathlib.Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name)
+
+
+def _run_on_cubin(tool: str, arguments: tuple[str, ...], cubin: bytes) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
+        f.write(cubin)
+        f.flush()
+        command = [_tool(tool), *arguments, f.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@functools.lru_cache(maxsize=8)
+def sass_instructions(cubin: bytes) -> list[tuple[str, list[str]]]:
+    """(opcode, operands) of each machine instruction of an NVIDIA GPU."""
+    text = _run_on_cubin("nvdisasm", ("-c", "-ndf"), cubin)
+    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)([^;]*);", text)
+    return [(op, [x.strip() for x in rest.split(",")]) for op, rest in found]
+
+
+def stack_bytes(cubin: bytes) -> int:
+    """Bytes of stack and local memory per thread: what is spilled."""
+    text = _run_on_cubin("cuobjdump", ("-res-usage",), cubin)
+    found = re.search(r"STACK:(\d+).*LOCAL:(\d+)", text)
+    assert found, f"no resource usage in {text!r}"
+    return int(found[1]) + int(found[2])
+
+
+def sass_contractions(cubin: bytes) -> int:
+    """How many elements' multiplications and additions are fused.
+
+    The assembler also moves, multiplies and adds by FMA instructions with a factor of 0 or 1 or an
+    addend of 0; those round once like what they stand for.
+    """
+    count = 0
+    for op, operands in sass_instructions(cubin):
+        # FFMA, DFMA, HFMA2 and relatives; integers have IMAD.
+        kind = re.match(r"U?[FHD]+MA(2?)\b", op)
+        if kind is None or any(re.match(r"-?U?RZ\b", x) for x in operands[1:]):
+            continue
+        if "1" in operands[1:3] or operands[2:4] == ["1", "1"]:
+            continue
+        count += 2 if kind[1] else 1
+    return count
+
+
+def amd_instructions(assembly: str) -> list[tuple[str, list[str]]]:
+    """(opcode, operands) of each machine instruction of an AMD GPU."""
+    found = re.findall(r"^\s+([a-z]+_[a-z0-9_]+)(?:[ \t]+([^;\n]*))?", assembly, re.M)
+    return [(op, [x.strip() for x in rest.split(",")]) for op, rest in found]
+
+
+def amd_contractions(assembly: str) -> int:
+    """How many elements' multiplications and additions are fused."""
+    fused = re.compile(r"v_(pk_)?(fma|mad|mac|fmac)(k|ak|mk)?(_mix|_mixlo|_mixhi)?_f(16|32|64)")
+    hits = (fused.match(op) for op, _ in amd_instructions(assembly))
+    return sum(2 if hit[1] else 1 for hit in hits if hit)
+
+
+def llvm_operations(llir: str) -> collections.Counter[str]:
+    """Floating-point operations of LLVM's IR, elements of vectors counted."""
+    counts: collections.Counter[str] = collections.Counter()
+    pattern = (
+        r"= (?:tail )?(?:call )?(?:<(\d+) x )?(?:half|bfloat|float|double)>? "
+        r"@llvm\.(sqrt|fma|fmuladd)\."
+        r"|= (fdiv) [a-z ]*(?:<(\d+) x)?"
+    )
+    for lanes, intrinsic, division, width in re.findall(pattern, llir):
+        counts[intrinsic or division] += int(lanes or width or 1)
+    return counts

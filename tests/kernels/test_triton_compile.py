@@ -1,0 +1,177 @@
+"""Every Triton kernel the library can make, compiled for GPUs that need not be there, and read.
+
+A kernel passes (tests/kernels/kernel_checks.py) when PTX, AMD assembly and NVIDIA machine code hold
+
+- exactly the FMAs that its formula asks for: none but those of `fms` in float32 and float64,
+- correctly rounded divisions and square roots, as many as asked for, and nothing approximate,
+- no flushing of subnormal numbers and, for bf16, no arithmetic narrowed to bf16,
+- loads and stores of 16 bytes for a full block, as many as its tensors need,
+- 64-bit offsets, and nothing spilled.
+
+By default a part of the table runs (EVERYDAY); all of it is marked slow. That each check can fail
+is shown in test_triton_compile_mutants.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import mcf.optim
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.formats import FORMATS
+
+pytest.importorskip("triton", reason="triton has wheels for Linux only")
+
+from mcf.kernels.triton import launch
+from mcf.kernels.triton.build import BLOCK
+from mcf.kernels.triton.primitives import Dialect
+from mcf.optim import update
+from tests.kernels import machine_code as code
+from tests.kernels.kernel_checks import check
+from tests.kernels.kernel_table import all_kernels
+
+KERNELS = all_kernels()
+
+# Kernels that run by default, as patterns of names: what is most likely to compile differently on
+# another target, and on one target those of bf16 and one of each other kind.
+_HARD = (
+    "scale_fp32",
+    "mul_fp16",
+    "adamw_plus_bf16_wide",
+    "adamw_plus_bf16_strict",
+    "adamw_master_bf16_wide_metrics",
+    "adamw_plain_fp64_wide",
+    "sgd_nesterov_light_fp16_strict",
+)
+EVERYDAY = {
+    "sm_80": _HARD,
+    "sm_90": (
+        *_HARD,
+        r"(\w+_)?(sum|prod|grow|scale|add|mul|split|renormalize)_bf16",
+        "two_prod_fp64",
+        "split_fp32",
+        "mul_fp64",
+        r"adamw_\w+_bf16_(wide|strict)",
+        r"adamw_plus_bf16_wide_metrics",
+        r"adamw_plus_fp16_\w+_metrics",
+        "adamw_plain_fp32_wide",
+        "sgd_momentum_master_bf16_wide",
+    ),
+    "sm_100": _HARD,
+    "gfx942": _HARD,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield
+
+
+def cases() -> Iterator[object]:
+    for target in code.TARGETS:
+        for spec in KERNELS:
+            everyday = any(re.fullmatch(p, spec.name) for p in EVERYDAY[target])
+            marks = [] if everyday else [pytest.mark.slow]
+            yield pytest.param(spec, target, id=f"{spec.name}-{target}", marks=marks)
+
+
+@pytest.mark.parametrize(("spec", "target"), list(cases()))
+def test_kernel(spec: Elementwise, target: str) -> None:
+    check(code.compile_kernel(spec, target), spec)
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+def test_what_optimizers_run_is_in_the_table(dtype: torch.dtype) -> None:
+    p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+    p.grad = torch.ones_like(p)
+    makers = [
+        functools.partial(mcf.optim.AdamW, eps=1e-4),
+        mcf.optim.SGD,
+        functools.partial(mcf.optim.SGD, momentum=0.9),
+        functools.partial(mcf.optim.SGD, momentum=0.9, nesterov=True),
+    ]
+    names = {spec.name for spec in KERNELS}
+    assert len(names) == len(KERNELS)
+    steps = 0
+    for make, precision, compute_dtype, track in itertools.product(
+        makers, mcf.optim.PRECISIONS, {torch.float32, dtype}, (False, True)
+    ):
+        try:
+            options = {"compute_dtype": compute_dtype, "track_metrics": track}
+            optimizer = make([p], precision=precision, **options)
+        except ValueError:
+            # A combination that the library refuses.
+            continue
+        with mcf.executor("torch"):
+            optimizer.step()
+        steps += 1
+    assert steps >= 2 * len(makers)
+    assert {spec.name for spec in update._kernels.values()} <= names
+
+
+@pytest.mark.parametrize("target", code.TARGETS)
+def test_every_pattern_selects_a_kernel(target: str) -> None:
+    for pattern in EVERYDAY[target]:
+        assert any(re.fullmatch(pattern, spec.name) for spec in KERNELS), pattern
+
+
+@pytest.mark.parametrize("target", code.TARGETS)
+def test_a_launch_compiles_what_is_tested(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher passes the options that the compilations above use; fusion is off."""
+    launches = []
+
+    class Recorder:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *arguments, **options: launches.append((grid, arguments, options))
+
+    made = []
+    monkeypatch.setattr(launch, "build", lambda *what: made.append(what) or Recorder())
+    monkeypatch.setattr(launch, "_target", lambda index: code.TARGETS[target])
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    spec = next(s for s in KERNELS if s.name == "two_sum_bf16")
+    rows = [[torch.empty(n, dtype=torch.bfloat16, device="meta")] * 4 for n in (0, BLOCK + 1)]
+    launch.run(spec, rows, torch.zeros(2, 0, dtype=torch.float64))
+    assert made == [(spec, Dialect.of(code.TARGETS[target]))]
+    [(grid, arguments, options)] = launches
+    assert grid == (2,)
+    assert arguments[-1] == BLOCK + 1
+    used = code.compile_kernel(spec, target).options
+    assert options == {"BLOCK": BLOCK, **used}
+    assert options["enable_fp_fusion"] is False
+
+
+@pytest.mark.parametrize("name", ["mul_bf16", "grow_fp64", "adamw_master_bf16_wide"])
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_unaligned_tensors_are_read_by_single_elements(name: str, target: str) -> None:
+    """A tensor may start anywhere in its storage, where a 16-byte access would fault."""
+    spec = next(s for s in KERNELS if s.name == name)
+    compiled = code.compile_kernel(spec, target, aligned=False)
+    widest = max(f.format.dtype.itemsize for f in spec.fields if f.format.dtype)
+    if "ptx" in compiled.asm:
+        names = [op for _, op in code.ptx_instructions(compiled.asm["ptx"])]
+        wide = [n for n in names if re.match(r"(ld|st)\.global\..*v[248]\.", n)]
+    else:
+        names = [op for op, _ in code.amd_instructions(compiled.asm["amdgcn"])]
+        allowed = {2: "ushort|short", 4: "ushort|short|dword", 8: "dwordx2"}[widest]
+        accesses = [n for n in names if re.match(r"(global|buffer)_(load|store)_", n)]
+        wide = [n for n in accesses if not re.fullmatch(rf"\w+_(load|store)_({allowed})", n)]
+    assert names
+    assert not wide
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_more_than_2_31_elements(target: str) -> None:
+    """From there on Triton passes the number of elements in 64 bits, to a kernel of its own."""
+    spec = next(s for s in KERNELS if s.name == "adamw_plus_bf16_wide")
+    check(code.compile_kernel(spec, target, size="i64"), spec)

@@ -1,0 +1,191 @@
+"""The device functions of `mcf.kernels.triton` inside a user's own kernels."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="triton has wheels for Linux only")
+
+import triton
+import triton.language as tl
+from triton.compiler import ASTSource
+
+from mcf.kernels.triton import bf16, fp16, grow, mul, two_prod, two_sum
+from tests.kernels import machine_code as code
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield
+
+
+@triton.jit
+def transforms_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i)
+    y = tl.load(y_ptr + i)
+    s, e = two_sum(x, y)
+    p, f = two_prod(x, y)
+    tl.store(out_ptr + i, s)
+    tl.store(out_ptr + BLOCK + i, e)
+    tl.store(out_ptr + 2 * BLOCK + i, p)
+    tl.store(out_ptr + 3 * BLOCK + i, f)
+
+
+@triton.jit
+def expansions_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    hi, lo = mul(tl.load(x_ptr + i), 0.0, tl.load(y_ptr + i), 0.0)
+    hi, lo = grow(hi, lo, tl.load(x_ptr + i))
+    tl.store(out_ptr + i, hi)
+    tl.store(out_ptr + BLOCK + i, lo)
+
+
+@triton.jit
+def bf16_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    s, e = bf16.two_sum(tl.load(x_ptr + i).to(tl.float32), tl.load(y_ptr + i).to(tl.float32))
+    tl.store(out_ptr + i, s.to(tl.bfloat16))
+    tl.store(out_ptr + BLOCK + i, e.to(tl.bfloat16))
+
+
+@triton.jit
+def fp16_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    s, e = fp16.two_sum(tl.load(x_ptr + i).to(tl.float32), tl.load(y_ptr + i).to(tl.float32))
+    tl.store(out_ptr + i, s.to(tl.float16))
+    tl.store(out_ptr + BLOCK + i, e.to(tl.float16))
+
+
+@triton.jit
+def scalar_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    s, e = bf16.two_sum(tl.load(x_ptr).to(tl.float32), tl.load(y_ptr).to(tl.float32))
+    tl.store(out_ptr, s.to(tl.bfloat16))
+    tl.store(out_ptr + 1, e.to(tl.bfloat16))
+
+
+def opcodes(
+    kernel: Any, pointer: str, target: str, block: int, **options: Any
+) -> collections.Counter[str]:
+    """How often each kind of arithmetic is in a user's kernel."""
+    source = ASTSource(
+        fn=kernel,
+        signature={"x_ptr": pointer, "y_ptr": pointer, "out_ptr": pointer, "BLOCK": "constexpr"},
+        constexprs={"BLOCK": block},
+        attrs={(k,): [["tt.divisibility", 16]] for k in range(3)},
+    )
+    compiled = code.compile_source(source, target, {"num_warps": 4, **options})
+    names = [op for _, op in code.ptx_instructions(compiled.asm["ptx"])]
+    kinds: collections.Counter[str] = collections.Counter()
+    for name in names:
+        if re.search(r"\.f(16|32|64)(x2)?$", name):
+            kinds[name.split(".")[0]] += 2 if name.endswith("x2") else 1
+    kinds["conversions"] = sum(n.startswith("cvt.rn.bf16x2.f32") for n in names)
+    return kinds
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("pointer", ["*fp32", "*fp64"])
+@pytest.mark.parametrize("block", [128, 1024])
+def test_transforms(pointer: str, target: str, block: int) -> None:
+    """Six additions for TwoSum; a product and an FMA for TwoProd."""
+    found = opcodes(transforms_kernel, pointer, target, block, enable_fp_fusion=False)
+    per_thread = block // 128
+    assert found["add"] + found["sub"] == 6 * per_thread
+    assert found["mul"] == found["fma"] == per_thread
+
+
+@pytest.mark.parametrize("pointer", ["*fp32", "*fp64"])
+def test_expansions(pointer: str) -> None:
+    """Also with a constant for a component."""
+    found = opcodes(expansions_kernel, pointer, "sm_90", 1024, enable_fp_fusion=False)
+    assert found["fma"] == 8
+    assert found["add"] + found["sub"] > 8 * 10
+
+
+def test_fusion_left_on_changes_a_users_kernel() -> None:
+    """Why the package's docstring asks for `enable_fp_fusion=False`."""
+    careful = opcodes(expansions_kernel, "*fp32", "sm_90", 1024, enable_fp_fusion=False)
+    careless = opcodes(expansions_kernel, "*fp32", "sm_90", 1024)
+    assert careless != careful
+
+
+@pytest.mark.parametrize("block", [1024, 128])
+def test_bf16(block: int) -> None:
+    """Two elements share a conversion; a thread with a single one converts that."""
+    found = opcodes(bf16_kernel, "*bf16", "sm_90", block, enable_fp_fusion=False)
+    per_thread = block // 128
+    assert found["add"] + found["sub"] == 6 * per_thread
+    assert found["conversions"] >= max(1, per_thread // 2)
+
+
+def test_bf16_scalars() -> None:
+    found = opcodes(scalar_kernel, "*bf16", "sm_90", 128, enable_fp_fusion=False)
+    assert found["add"] + found["sub"] == 6
+    assert found["conversions"] >= 1
+
+
+def test_fp16() -> None:
+    found = opcodes(fp16_kernel, "*fp16", "sm_90", 1024, enable_fp_fusion=False)
+    assert found["add"] + found["sub"] == 6 * 8
+
+
+def test_in_the_interpreter(tmp_path: Path) -> None:
+    """With TRITON_INTERPRET=1 the same kernel runs on the CPU, with the same bits."""
+    script = tmp_path / "own_kernel.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            import triton
+            import triton.language as tl
+
+            import mcf
+            from mcf.kernels.triton import bf16, two_prod, two_sum
+
+
+            @triton.jit
+            def own_kernel(x_ptr, y_ptr, short_ptr, out_ptr, n, BLOCK: tl.constexpr):
+                i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+                x = tl.load(x_ptr + i, mask=i < n)
+                y = tl.load(y_ptr + i, mask=i < n)
+                s, e = two_sum(x, y)
+                tl.store(out_ptr + i, s, mask=i < n)
+                tl.store(out_ptr + n + i, e, mask=i < n)
+                p, e = two_prod(x, y)
+                tl.store(out_ptr + 2 * n + i, p, mask=i < n)
+                tl.store(out_ptr + 3 * n + i, e, mask=i < n)
+                a = tl.load(short_ptr + i, mask=i < n)
+                b = tl.load(short_ptr + n + i, mask=i < n)
+                s, e = bf16.two_sum(a, b)
+                tl.store(out_ptr + 4 * n + i, s, mask=i < n)
+                tl.store(out_ptr + 5 * n + i, e, mask=i < n)
+
+
+            n = 100
+            x, y = torch.randn(2, n, generator=torch.Generator().manual_seed(0))
+            short = torch.stack([x, y / 300]).bfloat16()
+            out = torch.empty(6, n)
+            own_kernel[(1,)](x, y, short.float(), out, n, BLOCK=128, enable_fp_fusion=False)
+            with mcf.executor("torch"):
+                expected = [*mcf.two_sum(x, y), *mcf.two_prod(x, y)]
+                expected += [t.float() for t in mcf.two_sum(*short)]
+            assert torch.equal(out, torch.stack(expected))
+            assert all((out[k] != 0).any() for k in (1, 3, 5))
+            """
+        )
+    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, str(script)], check=True, env=environment)

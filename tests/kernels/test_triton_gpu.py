@@ -1,0 +1,223 @@
+"""Triton's kernels give the bits of the reference: on a GPU, and in Triton's interpreter on a CPU.
+
+Every kernel the library can make runs on inputs that hold every kind of number (subnormals, zeros
+of both signs, infinities, NaN), on tensors that start anywhere in their storage, with sizes on both
+sides of a block; what it stores must have the bits of the torch executor on a CPU. The interpreter
+runs other roundings than a GPU (tests/kernels/test_triton_compile.py reads the GPU's machine code),
+but the same formulas, loads, masks and stores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from mcf.kernels import functions, registry
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.formats import BF16, FORMATS, Format
+from mcf.kernels.torch import launch as reference
+from tests.helpers import assert_same_bits
+from tests.helpers.adversarial import specials
+from tests.kernels.kernel_table import all_kernels
+
+pytest.importorskip("triton", reason="triton has wheels for Linux only")
+
+from mcf.kernels.triton import launch
+from mcf.kernels.triton.build import BLOCK
+
+KERNELS = {spec.name: spec for spec in all_kernels()}
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+DEVICES = [
+    pytest.param("cpu", id="interpreted"),
+    pytest.param("cuda", id="gpu", marks=pytest.mark.gpu),
+]
+either_device = pytest.mark.parametrize("device", DEVICES)
+
+
+@dataclasses.dataclass
+class Draw:
+    """A seeded source of inputs."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(self.seed)
+
+    def bits(self, n: int, fmt: Format) -> Tensor:
+        """Any bits: all exponents alike, so mostly numbers near neither end, and some NaN."""
+        assert fmt.dtype is not None
+        kind = INTEGERS[fmt.dtype.itemsize]
+        info = torch.iinfo(kind)
+        whole = torch.randint(info.min, info.max, (n,), generator=self.generator, dtype=kind)
+        return whole.view(fmt.dtype)
+
+    def everything(self, n: int, fmt: Format) -> Tensor:
+        """Any bits, ordinary numbers, and the special ones, mixed."""
+        edges = specials(fmt)
+        chosen = edges[torch.randint(len(edges), (n,), generator=self.generator)]
+        normal = torch.randn(n, generator=self.generator, dtype=torch.float64).to(fmt.dtype)
+        kind = torch.randint(3, (n,), generator=self.generator)
+        return torch.where(kind == 0, self.bits(n, fmt), torch.where(kind == 1, normal, chosen))
+
+    def scalars(self, spec: Elementwise) -> Tensor:
+        """Ordinary ones: the bits must agree for any."""
+        shape = (1, len(spec.scalars))
+        return torch.rand(shape, generator=self.generator, dtype=torch.float64)
+
+    def row(self, spec: Elementwise, n: int) -> list[Tensor]:
+        return [self.everything(n, field.format) for field in spec.fields]
+
+
+def at_offset(t: Tensor, offset: int, device: str) -> Tensor:
+    """A copy that starts `offset` elements into its storage."""
+    room = torch.empty(t.numel() + offset, dtype=t.dtype, device=device)
+    room[offset:] = t
+    return room[offset:]
+
+
+def compare(
+    spec: Elementwise, row: list[Tensor], scalars: Tensor, device: str, offsets: list[int]
+) -> None:
+    """Run on the reference and on the device; the written tensors must have the same bits."""
+    expected = [t.clone() for t in row]
+    actual = [at_offset(t, o, device) for t, o in zip(row, offsets, strict=True)]
+    reference.run(spec, [expected], scalars)
+    launch.run(spec, [actual], scalars)
+    for field, e, a in zip(spec.fields, expected, actual, strict=True):
+        assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
+
+
+@either_device
+@pytest.mark.parametrize("name", KERNELS)
+def test_bits(name: str, device: str) -> None:
+    spec = KERNELS[name]
+    draw = Draw(len(name))
+    count = len(spec.fields)
+    sizes = [BLOCK + 1] if device == "cpu" else [1, BLOCK - 1, BLOCK, BLOCK + 1, 1 << 20]
+    for n in sizes:
+        compare(spec, draw.row(spec, n), draw.scalars(spec), device, [0] * count)
+        # Each tensor at another offset, none or some of them on 16 bytes.
+        offsets = [1 + (k % 3) * 4 for k in range(count)]
+        if device == "cuda":
+            compare(spec, draw.row(spec, n), draw.scalars(spec), device, offsets)
+
+
+@either_device
+def test_offsets(device: str) -> None:
+    spec = KERNELS["adamw_plus_bf16_wide"]
+    draw = Draw(0)
+    row, scalars = draw.row(spec, BLOCK + 9), draw.scalars(spec)
+    for offset in (1, 2, 4, 8):
+        offsets = [offset * (k % 2) for k in range(len(row))]
+        compare(spec, row, scalars, device, offsets)
+
+
+@either_device
+def test_zeros_keep_their_signs(device: str) -> None:
+    """All pairs of signed zeros, and an update that is one."""
+    zeros = torch.tensor([0.0, -0.0])
+    for fmt in FORMATS.values():
+        a, b = (t.flatten().to(fmt.dtype) for t in torch.meshgrid(zeros, zeros, indexing="ij"))
+        for operation in functions.OPERATIONS:
+            spec = functions.kernel(operation, fmt)
+            row = [(a, b)[k % 2].clone() for k in range(len(spec.fields))]
+            compare(spec, row, torch.zeros(1, 0, dtype=torch.float64), device, [0] * len(row))
+        for name in (f"adamw_plain_{fmt.name}_wide", f"sgd_plain_{fmt.name}_wide"):
+            spec = KERNELS[name]
+            # A learning rate and a decay of 0 make the update a zero.
+            scalars = torch.zeros(1, len(spec.scalars), dtype=torch.float64)
+            scalars[0, spec.scalars.index("grad_scale")] = 1
+            for sign in (1.0, -1.0):
+                row = [torch.full((4,), sign, dtype=f.format.dtype) for f in spec.fields]
+                row[0] = a.clone()
+                compare(spec, row, scalars, device, [0] * len(row))
+
+
+@either_device
+def test_products_around_the_smallest_numbers(device: str) -> None:
+    """bf16 products from below float32's smallest number to the normal range."""
+    n = 8 * BLOCK
+    draw = Draw(7)
+    exponents = torch.randint(-84, -66, (2, n), generator=draw.generator)
+    mantissas = torch.randint(128, 256, (2, n), generator=draw.generator)
+    a, b = torch.ldexp(mantissas.double(), exponents).to(torch.bfloat16)
+    spec = functions.kernel(functions.TWO_PROD, BF16)
+    row = [a, b, torch.zeros_like(a), torch.zeros_like(a)]
+    compare(spec, row, torch.zeros(1, 0, dtype=torch.float64), device, [0] * 4)
+
+
+@either_device
+@pytest.mark.parametrize("name", [n for n in KERNELS if re.search(r"(plus|master)\w*_metrics", n)])
+def test_sums(name: str, device: str) -> None:
+    """Sums over ordinary numbers; the executors add in different orders, in float64."""
+    spec = KERNELS[name]
+    draw = Draw(3)
+    rows = []
+    for n in (5, 3 * BLOCK + 1):
+        row = [torch.randn(n, generator=draw.generator, dtype=torch.float64) for _ in spec.fields]
+        rows.append(
+            [(t.abs() + 0.5).to(f.format.dtype) for t, f in zip(row, spec.fields, strict=True)]
+        )
+    scalars = torch.cat([draw.scalars(spec), draw.scalars(spec)])
+    expected = reference.run(spec, [[t.clone() for t in row] for row in rows], scalars)
+    actual = launch.run(spec, [[t.to(device, copy=True) for t in row] for row in rows], scalars)
+    assert expected is not None
+    assert actual is not None
+    assert actual.device.type == device
+    assert actual.shape == expected.shape == (2, spec.sum_count)
+    torch.testing.assert_close(actual.cpu(), expected, rtol=1e-5, atol=0)
+
+
+@either_device
+def test_no_elements(device: str) -> None:
+    spec = KERNELS["adamw_plus_bf16_wide_metrics"]
+    row = [torch.empty(0, dtype=f.format.dtype, device=device) for f in spec.fields]
+    sums = launch.run(spec, [row], Draw(0).scalars(spec))
+    assert sums is not None
+    assert sums.tolist() == [[0.0] * spec.sum_count]
+
+
+@pytest.mark.gpu
+def test_run_does_not_wait_for_the_device() -> None:
+    spec = KERNELS["adamw_plus_bf16_wide_metrics"]
+    draw = Draw(1)
+    rows = [[t.cuda() for t in draw.row(spec, 5000)] for _ in range(3)]
+    scalars = torch.cat([draw.scalars(spec) for _ in rows])
+    launch.run(spec, rows, scalars)
+    torch.cuda.synchronize()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        launch.run(spec, rows, scalars)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@pytest.mark.gpu
+def test_tensors_on_another_device_than_the_current_one() -> None:
+    """Trivial with one device; with more the kernel must start on the tensors' device."""
+    device = f"cuda:{torch.cuda.device_count() - 1}"
+    spec = KERNELS["two_sum_bf16"]
+    with torch.cuda.device(0):
+        compare(
+            spec, Draw(2).row(spec, 5000), torch.zeros(1, 0, dtype=torch.float64), device, [0] * 4
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_more_than_2_31_elements() -> None:
+    """Across 2**31 elements, where 32-bit offsets would end: 17 GB in four tensors."""
+    n = (1 << 31) + 3 * BLOCK + 5
+    a = torch.full((n,), 1.0, dtype=torch.bfloat16, device="cuda")
+    b = torch.full((n,), 2.0**-9, dtype=torch.bfloat16, device="cuda")
+    b[-5:] = torch.tensor([2.0**-k for k in range(10, 15)], dtype=torch.bfloat16)
+    with registry.executor("triton"):
+        s, e = torch.ops.mcf.two_sum(a, b)
+    assert torch.equal(e, b)
+    assert torch.equal(s, a)
