@@ -163,6 +163,15 @@ class CollageAdamW(AdamW):
 
     precisions = ("light", "plus", "kahan")
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group as torch does; it may name its own `mode`."""
+        if isinstance(param_group, dict) and "mode" in param_group:
+            mode = param_group["mode"]
+            validation.choice("mode", mode, self.precisions)
+            rest = {name: option for name, option in param_group.items() if name != "mode"}
+            param_group = {**rest, "precision": mode}
+        super().add_param_group(param_group)
+
     def __init__(
         self,
         params: ParamsT,

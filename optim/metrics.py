@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from torch import Tensor
 class StepMetrics:
     """The sums of one step, by parameter group; read from the device only when asked for."""
 
-    def __init__(self, groups: int) -> None:
-        """Nothing summed yet, for a number of groups."""
-        self._sums: list[list[Tensor]] = [[] for _ in range(groups)]
-        self._sizes = [0] * groups
+    def __init__(self, terms: Sequence[int]) -> None:
+        """Nothing summed yet; `terms` has the number of terms of each group."""
+        self._sums = [[torch.zeros(n, dtype=torch.float64)] for n in terms]
+        self._sizes = [0] * len(self._sums)
 
     def add(self, group: int, sums: Tensor, size: int) -> None:
         """Add a kernel's sums [rows, terms] over `size` elements."""
@@ -24,26 +25,22 @@ class StepMetrics:
 
     def result(self) -> dict[str, Any]:
         """The metrics over all groups, and of each under `groups`."""
-        per_group = [
-            torch.stack([s.cpu() for s in sums]).sum(0) if sums else None for sums in self._sums
-        ]
-        present = [s for s in per_group if s is not None]
-        total = torch.stack(present).sum(0) if present else None
+        per_group = [torch.stack([s.cpu() for s in sums]).sum(0) for sums in self._sums]
+        total = torch.stack(per_group).sum(0)
         return {
             **_read(total, sum(self._sizes)),
             "groups": [_read(s, n) for s, n in zip(per_group, self._sizes, strict=True)],
         }
 
 
-def _read(sums: Tensor | None, size: int) -> dict[str, float]:
-    along, norm_squared, lost, *lost_sq = sums.tolist() if sums is not None else (0.0, 0.0, 0.0)
+def _read(sums: Tensor, size: int) -> dict[str, float]:
+    along, norm_squared, *lost = sums.tolist()
     norm = math.sqrt(norm_squared)
-    values = {
+    # The second moment's is there for rules that have one.
+    shares = zip(("lost_param", "lost_exp_avg_sq"), lost, strict=False)
+    return {
         "edq": along / norm if norm else 0.0,
         "update_norm": norm,
         "edq_ratio": along / norm_squared if norm_squared else math.nan,
-        "lost_param": lost / size if size else math.nan,
+        **{name: count / size if size else math.nan for name, count in shares},
     }
-    if lost_sq:
-        values["lost_exp_avg_sq"] = lost_sq[0] / size
-    return values

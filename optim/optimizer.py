@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, overload
 
@@ -10,19 +9,12 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from mcf.optim import validation
+from mcf.optim import checkpoint, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
 from mcf.optim.update import Rule, kernel, states, update_
 
 Group = dict[str, Any]
-
-
-class _Kept:
-    """Hides a tensor from torch's loader, which would cast it to its parameter's dtype."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
 
 
 class LowPrecisionOptimizer(Optimizer):
@@ -59,13 +51,14 @@ class LowPrecisionOptimizer(Optimizer):
             ValueError, TypeError: naming the hyperparameter or the parameter and its group.
         """
         index = len(self.param_groups)
-        params = param_group.get("params") if isinstance(param_group, dict) else None
-        if isinstance(params, Iterator):
-            param_group = {**param_group, "params": list(params)}
         if isinstance(param_group, dict):
+            params = param_group.get("params")
+            if isinstance(params, Iterator):
+                param_group = {**param_group, "params": list(params)}
             merged = {**self.defaults, **param_group}
             self._check_precision(merged)
             self._check_group(merged)
+            validation.distinct(f"param_groups[{index}]", merged.get("params"))
         super().add_param_group(param_group)
         try:
             for where, p in self._named(index):
@@ -77,6 +70,7 @@ class LowPrecisionOptimizer(Optimizer):
             raise
 
     def _check_precision(self, group: Group) -> None:
+        """Raise for a precision or compute_dtype that is not one of those known."""
         validation.choice("precision", group["precision"], self.precisions)
         validation.compute_dtype(group["compute_dtype"])
 
@@ -127,7 +121,8 @@ class LowPrecisionOptimizer(Optimizer):
                 loss = closure()
         work = self._collect()
         if self._track_metrics:
-            self._metrics = StepMetrics(len(self.param_groups))
+            terms = [self._rule(group).metric_count for group in self.param_groups]
+            self._metrics = StepMetrics(terms)
         for index, group, rule, arith, live in work:
             spec = kernel(rule, arith, self._track_metrics)
             names = tuple(states(rule, arith))
@@ -138,7 +133,9 @@ class LowPrecisionOptimizer(Optimizer):
                     state.update(self._new_state(rule, arith, p))
                 state["step"] += 1
                 steps.append(int(state["step"]))
-                rows.append([p, p.grad, *(state[n] for n in names)])
+                # The kernel reads memory, where a lazily negated view has the other sign.
+                assert p.grad is not None
+                rows.append([p, p.grad.resolve_neg(), *(state[n] for n in names)])
             columns = {s: self._scalars(group, arith, s) for s in set(steps)}
             table = [[columns[s][name] for name in rule.scalars] for s in steps]
             scalars = torch.tensor(table, dtype=torch.float64)
@@ -153,6 +150,7 @@ class LowPrecisionOptimizer(Optimizer):
         """Check all parameters with gradients and sort them by the kernel they need."""
         work: list[tuple[int, Group, Rule, Arithmetic, list[tuple[str, Tensor]]]] = []
         for index, group in enumerate(self.param_groups):
+            self._check_precision(group)
             rule = self._rule(group)
             batches: dict[tuple[torch.dtype, torch.device], list[tuple[str, Tensor]]] = {}
             for where, p in self._named(index):
@@ -165,7 +163,8 @@ class LowPrecisionOptimizer(Optimizer):
                 formats = states(rule, arith)
                 for where, p in live:
                     if self.state.get(p):
-                        validation.state(where, p, self.state[p], formats)
+                        validation.state(where, p, self.state[p], formats, rule.unused)
+                        validation.state_device(where, p, self.state[p], formats)
                 work.append((index, group, rule, arith, live))
         return work
 
@@ -244,69 +243,23 @@ class LowPrecisionOptimizer(Optimizer):
             ValueError, TypeError: when the state is of another precision, shape or model; then
                 nothing has changed.
         """
-        self._check_state_dict(state_dict)
-        hidden = {
-            k: {n: _Kept(v) if isinstance(v, Tensor) else v for n, v in entry.items()}
-            for k, entry in state_dict["state"].items()
-        }
-        # torch calls the hooks on what it has loaded; they must see tensors.
-        hooks = self._optimizer_load_state_dict_post_hooks
-        self._optimizer_load_state_dict_post_hooks = OrderedDict()
-        try:
-            super().load_state_dict({**state_dict, "state": hidden})
-        finally:
-            self._optimizer_load_state_dict_post_hooks = hooks
-        for p, entry in self.state.items():
-            for name, value in entry.items():
-                if isinstance(value, _Kept):
-                    # `step` stays on the CPU, where it is read without waiting for a device.
-                    home = torch.device("cpu") if name == "step" else p.device
-                    loaded = value.tensor.detach().to(home, copy=True)
-                    entry[name] = loaded.to(torch.int64) if name == "step" else loaded
-        for hook in hooks.values():
-            hook(self)
-
-    def _check_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for key in ("state", "param_groups"):
-            if key not in state_dict:
-                raise ValueError(f"state_dict has no {key!r}; it has {sorted(state_dict)}")
-        saved_groups = state_dict["param_groups"]
-        if len(saved_groups) != len(self.param_groups):
-            raise ValueError(
-                f"state_dict has {len(saved_groups)} parameter groups; the optimizer has "
-                f"{len(self.param_groups)}"
-            )
-        for index, (saved, group) in enumerate(zip(saved_groups, self.param_groups, strict=True)):
-            if len(saved["params"]) != len(group["params"]):
-                raise ValueError(
-                    f"state_dict has {len(saved['params'])} parameters in param_groups[{index}]; "
-                    f"the optimizer has {len(group['params'])}"
-                )
-            missing = sorted(self.defaults.keys() - saved.keys())
-            if missing:
-                raise ValueError(
-                    f"state_dict param_groups[{index}] lacks {missing}: it was made by another "
-                    "optimizer"
-                )
-            for name in ("precision", "compute_dtype"):
-                if saved[name] != group[name]:
-                    raise ValueError(
-                        f"state_dict param_groups[{index}] has {name}={saved[name]!r}; the "
-                        f"optimizer has {name}={group[name]!r}"
-                    )
-            self._check_group(saved)
-            rule = self._rule(saved)
-            for key, (where, p) in zip(saved["params"], self._named(index), strict=True):
-                entry = state_dict["state"].get(key)
-                if entry:
-                    formats = states(rule, self._arithmetic(group, p, where))
-                    validation.state(where, p, entry, formats)
+        # Like torch's own, which casts every state to its parameter's dtype.
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
+        checkpoint.check(self, state_dict)
+        groups = checkpoint.groups(self, state_dict)
+        self.state = checkpoint.states(self, state_dict)
+        self.param_groups = groups
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""
-        self._track_metrics = False
-        self._metrics = None
+        self.__dict__.setdefault("_track_metrics", False)
+        self.__dict__.setdefault("_metrics", None)
         super().__setstate__(state)
+        # torch adds an option that these optimizers do not have.
+        self.defaults.pop("differentiable", None)
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep."""

@@ -26,6 +26,8 @@ def _rule(name: str, direction: Any, buffer: bool) -> Rule:
         metric_count=3,
         first="momentum_buffer" if buffer else None,
         absent=() if buffer else ("momentum_buffer",),
+        # A schedule may take the momentum to 0 and back; torch keeps the buffer, too.
+        unused=() if buffer else ("momentum_buffer",),
         slots=(("direction", direction),),
     )
 

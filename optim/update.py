@@ -29,7 +29,9 @@ class Rule:
         metric_count: the number of terms.
         first: the state that is a first moment, or None.
         second: the state that is a second moment, or None.
+        absent: a state that the formula names but this variant does not store (momentum of 0).
         slots: what fills slots that the strategy leaves to the rule.
+        unused: states that other variants store; one that is there is left as it is.
     """
 
     name: str
@@ -40,9 +42,9 @@ class Rule:
     metric_count: int
     first: str | None = None
     second: str | None = None
-    # A state the formula names but this variant does not store (momentum of 0).
     absent: tuple[str, ...] = ()
     slots: tuple[tuple[str, Algorithm], ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 @functools.cache

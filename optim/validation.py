@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ def number(
         if value.numel() != 1:
             raise ValueError(f"Tensor {name} must be 1-element, got shape {list(value.shape)}")
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    inside = low <= value and (value < high if open_high or high == math.inf else value <= high)
+    x = float(value)
+    inside = low <= x and (x < high if open_high or high == math.inf else x <= high)
     if not inside:
         upper = ")" if open_high or high == math.inf else "]"
         raise ValueError(f"Invalid {name}: {value}; allowed is [{low}, {high}{upper}")
@@ -55,8 +57,36 @@ def parameter(where: str, p: Tensor) -> None:
     if p.dtype not in FORMATS:
         allowed = ", ".join(map(str, FORMATS))
         raise TypeError(f"{where} has dtype {p.dtype}; allowed are {allowed}")
-    if p.numel() > 1 and any(s == 0 and n > 1 for s, n in zip(p.stride(), p.shape, strict=True)):
-        raise ValueError(f"{where} is expanded: several of its elements share memory")
+    if p.is_neg():
+        raise TypeError(f"{where} is a lazily negated view; allowed is what resolve_neg() returns")
+    if not p.is_contiguous() and _overlaps(p):
+        raise ValueError(
+            f"{where} is expanded or overlaps itself (shape {list(p.shape)}, strides "
+            f"{list(p.stride())}): several of its elements share memory"
+        )
+
+
+def _overlaps(p: Tensor) -> bool:
+    """Whether some stride is within the reach of the smaller ones."""
+    reach = 0
+    for stride, size in sorted(zip(p.stride(), p.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+def distinct(where: str, params: Any) -> None:
+    """No parameter twice in one group: its two steps would run at the same time."""
+    if not isinstance(params, (list, tuple)):
+        return
+    first: dict[int, int] = {}
+    for k, entry in enumerate(params):
+        p = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else entry
+        j = first.setdefault(id(p), k)
+        if j != k:
+            raise ValueError(f"params[{k}] of {where} is the same tensor as params[{j}]")
 
 
 def gradient(where: str, p: Tensor, grad: Tensor) -> None:
@@ -73,10 +103,16 @@ def gradient(where: str, p: Tensor, grad: Tensor) -> None:
             raise kind(f"{where}.grad has {what} {given}; allowed is its parameter's, {allowed}")
 
 
-def state(where: str, p: Tensor, entry: Mapping[str, Any], formats: Mapping[str, Format]) -> None:
+def state(
+    where: str,
+    p: Tensor,
+    entry: Mapping[str, Any],
+    formats: Mapping[str, Format],
+    unused: tuple[str, ...] = (),
+) -> None:
     """A parameter's state has the tensors, dtypes and shapes of its precision."""
     wanted = {"step", *formats}
-    if entry.keys() != wanted:
+    if entry.keys() - set(unused) != wanted:
         raise ValueError(
             f"state of {where} has {sorted(entry)}; its precision and dtype need {sorted(wanted)}"
         )
@@ -90,3 +126,25 @@ def state(where: str, p: Tensor, entry: Mapping[str, Any], formats: Mapping[str,
                 f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
                 f"{list(p.shape)} (was the parameter changed after its state was made?)"
             )
+
+
+def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping[str, Any]) -> None:
+    """A parameter's state is where the parameter is."""
+    for name in names:
+        if entry[name].device != p.device:
+            raise ValueError(
+                f"state {name!r} of {where} is on {entry[name].device}; its parameter is on "
+                f"{p.device} (was it moved after its state was made?)"
+            )
+
+
+def step_count(where: str, value: Any) -> None:
+    """A count of steps is a whole number, from 0; as an integer or a 1-element tensor."""
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise ValueError(f"state 'step' of {where} has shape {list(value.shape)}; allowed is one")
+    number = value.item() if isinstance(value, Tensor) else value
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise TypeError(f"state 'step' of {where} is a {type(number).__name__}, not a number")
+    x = float(number)
+    if not (0 <= x < 2.0**63 and x.is_integer()):
+        raise ValueError(f"state 'step' of {where} is {number}; allowed are whole numbers from 0")

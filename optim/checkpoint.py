@@ -1,0 +1,104 @@
+"""What `load_state_dict` checks and copies."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mcf.optim import update, validation
+
+if TYPE_CHECKING:
+    from mcf.optim.optimizer import LowPrecisionOptimizer
+
+
+def check(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> None:
+    """Raise unless `state_dict` was made by an optimizer like this one; changes nothing."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
+    for key in ("state", "param_groups"):
+        if key not in state_dict:
+            raise ValueError(f"state_dict has no {key!r}; it has {sorted(state_dict)}")
+    saved_groups = state_dict["param_groups"]
+    if len(saved_groups) != len(optimizer.param_groups):
+        raise ValueError(
+            f"state_dict has {len(saved_groups)} parameter groups; the optimizer has "
+            f"{len(optimizer.param_groups)}"
+        )
+    for index, saved in enumerate(saved_groups):
+        _check_group(optimizer, index, saved, state_dict["state"])
+    known = {key for saved in saved_groups for key in saved["params"]}
+    foreign = [key for key in state_dict["state"] if key not in known]
+    if foreign:
+        raise ValueError(
+            f"state_dict has states for parameters {foreign}, which are in none of its groups"
+        )
+
+
+def _check_group(
+    optimizer: LowPrecisionOptimizer, index: int, saved: Mapping[str, Any], entries: Any
+) -> None:
+    where = f"state_dict param_groups[{index}]"
+    group = optimizer.param_groups[index]
+    missing = sorted({"params", *optimizer.defaults} - saved.keys())
+    if missing:
+        raise ValueError(f"{where} lacks {missing}: it was made by another optimizer")
+    if len(saved["params"]) != len(group["params"]):
+        raise ValueError(
+            f"state_dict has {len(saved['params'])} parameters in param_groups[{index}]; "
+            f"the optimizer has {len(group['params'])}"
+        )
+    for name in ("precision", "compute_dtype"):
+        if saved[name] != group[name]:
+            raise ValueError(
+                f"{where} has {name}={saved[name]!r}; the optimizer has {name}={group[name]!r}"
+            )
+    lr = saved["lr"]
+    # A schedule down to 0 can miss it from below by a rounding error.
+    size = abs(lr) if isinstance(lr, (int, float, Tensor)) else lr
+    optimizer._check_group({**saved, "lr": size})
+    rule = optimizer._rule({**group, **saved})
+    for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):
+        entry = entries.get(key)
+        if entry:
+            formats = update.states(rule, optimizer._arithmetic({**saved}, p, name))
+            validation.state(name, p, entry, formats, rule.unused)
+            validation.step_count(name, entry["step"])
+
+
+def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The saved groups, with the optimizer's parameters; its names where none are saved."""
+    return [
+        {
+            **{k: v for k, v in group.items() if k == "param_names"},
+            **copy.deepcopy({k: v for k, v in saved.items() if k != "params"}),
+            "params": group["params"],
+        }
+        for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
+    ]
+
+
+def states(
+    optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
+) -> defaultdict[Tensor, Any]:
+    """Copies of the saved states on the parameters' devices, each in its own dtype."""
+    loaded: defaultdict[Tensor, Any] = defaultdict(dict)
+    for key, p in _pairs(optimizer, state_dict):
+        for name, value in state_dict["state"].get(key, {}).items():
+            if name == "step":
+                # On the CPU, where it is read without waiting for a device.
+                loaded[p][name] = torch.tensor(int(value), dtype=torch.int64)
+            else:
+                loaded[p][name] = value.detach().to(p.device, copy=True)
+    return loaded
+
+
+def _pairs(
+    optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
+) -> Iterator[tuple[Any, Tensor]]:
+    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        yield from zip(saved["params"], group["params"], strict=True)

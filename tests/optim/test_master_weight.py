@@ -1,0 +1,119 @@
+"""`master_weight`: the number that is really stored for a parameter."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+import mcf
+from mcf.optim import SGD, AdamW
+from tests.helpers import assert_same_bits, numbers
+from tests.optim.helpers import BF16, FP32, FP64, Case, cases, parameter, random, steps, value
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_sum_of_the_components(case: Case) -> None:
+    p = parameter((5, 7), case.dtype)
+    optimizer = AdamW([p], 1e-2, eps=1e-4, **case.options())
+    steps(optimizer, 3)
+    components = optimizer.master_weight(p, exact=True)
+    state = optimizer.state[p]
+    if case.precision == "master":
+        assert [c is state["master_param"] for c in components] == [True]
+    elif case.precision in ("plain", "fp32_states"):
+        assert len(components) == 1
+        assert_same_bits(components[0], p.detach())
+    else:
+        assert_same_bits(components[0], p.detach())
+        assert components[1] is state["param_lo"]
+    rounded = optimizer.master_weight(p)
+    assert isinstance(rounded, torch.Tensor)
+    assert rounded.dtype == FP32
+    assert rounded.shape == p.shape
+    assert not rounded.requires_grad
+    exact = [sum(xs, Fraction(0)) for xs in zip(*(numbers(c) for c in components), strict=True)]
+    expected = torch.tensor([float(x) for x in exact], dtype=FP64).to(FP32).view(p.shape)
+    assert_same_bits(rounded, expected)
+
+
+def test_it_is_more_than_the_parameter() -> None:
+    # What the parameter alone would lose: its rounding is what is left in the low words.
+    p = parameter(100, BF16)
+    optimizer = AdamW([p], 1e-4)
+    steps(optimizer, 5)
+    stored = optimizer.master_weight(p)
+    assert isinstance(stored, torch.Tensor)
+    assert_same_bits(stored.to(BF16), p.detach())
+    assert (stored != p.detach().float()).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("precision", AdamW.precisions)
+def test_before_the_first_step(precision: str) -> None:
+    p = parameter(4, BF16)
+    optimizer = AdamW([p], precision=precision)
+    stored = optimizer.master_weight(p)
+    assert isinstance(stored, torch.Tensor)
+    assert_same_bits(stored, p.detach().float())
+    assert_same_bits(optimizer.master_weight(p, exact=True)[0], p.detach())
+
+
+@pytest.mark.parametrize("dtype", [FP32, FP64])
+def test_full_precision_is_itself(dtype: torch.dtype) -> None:
+    p = parameter(4, dtype)
+    optimizer = AdamW([p])
+    steps(optimizer, 2)
+    stored = optimizer.master_weight(p)
+    assert isinstance(stored, torch.Tensor)
+    assert_same_bits(stored, p.detach())
+
+
+def test_it_is_a_copy() -> None:
+    for precision in ("plus", "master", "plain"):
+        p = parameter(4, BF16)
+        optimizer = AdamW([p], precision=precision)
+        steps(optimizer, 1)
+        before = value(optimizer, p)
+        stored = optimizer.master_weight(p)
+        assert isinstance(stored, torch.Tensor)
+        stored.zero_()
+        assert_same_bits(value(optimizer, p), before)
+
+
+def test_master_copy_is_the_truth() -> None:
+    # What is written to the parameter itself does not last, as the docstring of AdamW says.
+    p = parameter(4, BF16)
+    optimizer = AdamW([p], 1e-3, precision="master")
+    steps(optimizer, 1)
+    stored = optimizer.master_weight(p)
+    with torch.no_grad():
+        p.fill_(100)
+    steps(optimizer, 1)
+    assert isinstance(stored, torch.Tensor)
+    assert (p.detach().float() - stored).abs().max() < 0.1
+
+
+def test_sgd() -> None:
+    p = parameter(4, BF16)
+    optimizer = SGD([p], 1e-3)
+    p.grad = random(4, BF16, 1)
+    optimizer.step()
+    torch.testing.assert_close(
+        optimizer.master_weight(p), parameter(4, BF16).detach().float() - 1e-3 * p.grad.float(),
+        rtol=2**-15, atol=0,
+    )  # fmt: skip
+
+
+def test_tensor_that_is_not_a_parameter() -> None:
+    p = parameter((2, 3), BF16)
+    optimizer = AdamW([p])
+    for wrong in (p.detach(), p.clone(), parameter((2, 3), BF16)):
+        with pytest.raises(ValueError, match=r"p of shape \[2, 3\] is not one of this optimizer"):
+            optimizer.master_weight(wrong)

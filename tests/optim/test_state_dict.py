@@ -1,0 +1,292 @@
+"""Checkpoints: the same bits in every state, and nothing changed by a state that does not fit."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import SGD, AdamW
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    FULL,
+    Case,
+    assert_same,
+    cases,
+    parameter,
+    parameters,
+    random,
+    steps,
+    stored,
+)
+
+Transfer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+def through_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def mapped_file(state: dict[str, Any], path: Any) -> dict[str, Any]:
+    torch.save(state, path)
+    loaded: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
+    return loaded
+
+
+def in_process(state: dict[str, Any]) -> dict[str, Any]:
+    return state
+
+
+SHAPES = [(5, 7), (), (0,), (3,)]
+
+
+def adamw(case: Case, **options: Any) -> AdamW:
+    params = [parameter(s, case.dtype, k) for k, s in enumerate(SHAPES)]
+    return AdamW(params, 1e-2, eps=1e-4, **case.options(), **options)
+
+
+def twin(optimizer: LowPrecisionOptimizer, make: Callable[[], Any]) -> Any:
+    """A new optimizer on parameters of the same values."""
+    other = make()
+    for mine, theirs in zip(parameters(other), parameters(optimizer), strict=True):
+        mine.data.copy_(theirs.data)
+    return other
+
+
+def assert_round_trip(make: Callable[[], Any], transfer: Transfer) -> None:
+    """N + M steps without a break have the bits of N steps, a checkpoint and M steps."""
+    optimizer = make()
+    steps(optimizer, 3)
+    other = twin(optimizer, make)
+    other.load_state_dict(transfer(optimizer.state_dict()))
+    saved, loaded = stored(optimizer), stored(other)
+    for name in saved:
+        if not name.endswith("grad"):
+            assert_same_bits(loaded[name], saved[name], name)
+    assert other.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
+    for each in (optimizer, other):
+        steps(each, 5, seed=7)
+    assert_same(stored(other), stored(optimizer), "after 5 more steps")
+
+
+@pytest.mark.parametrize("transfer", [in_process, through_file])
+@pytest.mark.parametrize("case", cases() + FULL, ids=str)
+def test_adamw_goes_on_with_the_same_bits(case: Case, transfer: Transfer) -> None:
+    assert_round_trip(lambda: adamw(case), transfer)
+
+
+@pytest.mark.parametrize("transfer", [in_process, through_file])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("precision", SGD.precisions)
+def test_sgd_goes_on_with_the_same_bits(
+    precision: str, momentum: float, transfer: Transfer
+) -> None:
+    def make() -> SGD:
+        params = [parameter(s, BF16, k) for k, s in enumerate(SHAPES)]
+        return SGD(params, 1e-2, momentum, 0.3 if momentum else 0.0, precision=precision)
+
+    assert_round_trip(make, transfer)
+
+
+def test_mapped_file(tmp_path: Any) -> None:
+    case = Case("plus", BF16, FP32)
+    assert_round_trip(lambda: adamw(case), lambda s: mapped_file(s, tmp_path / "state.pt"))
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_copies_go_on_with_the_same_bits(how: str) -> None:
+    optimizer = adamw(Case("plus", BF16, FP32), track_metrics=True)
+    steps(optimizer, 3)
+    # Neither way of copying takes gradients along.
+    optimizer.zero_grad()
+    other = copy.deepcopy(optimizer) if how == "deepcopy" else pickle.loads(pickle.dumps(optimizer))
+    assert_same(stored(other), stored(optimizer))
+    assert not any(p is q for p in parameters(optimizer) for q in parameters(other))
+    for each in (optimizer, other):
+        steps(each, 3, seed=7)
+    assert_same(stored(other), stored(optimizer))
+    assert other.metrics() == optimizer.metrics()
+
+
+def test_dtypes_are_kept() -> None:
+    # torch's own loader casts every state but `step` to the parameter's dtype.
+    for precision, wide in (("fp32_states", {"exp_avg"}), ("master", {"exp_avg", "master_param"})):
+        case = Case(precision, BF16, FP32)
+        optimizer = adamw(case)
+        steps(optimizer, 2)
+        other = twin(optimizer, lambda case=case: adamw(case))
+        other.load_state_dict(through_file(optimizer.state_dict()))
+        state = other.state[next(parameters(other))]
+        for name in wide:
+            assert state[name].dtype == FP32
+            assert (state[name] != state[name].to(BF16)).any(), "the low bits are there"
+        assert state["step"].dtype == torch.int64
+        assert state["step"].item() == 2
+
+
+def test_step_of_a_float_counter() -> None:
+    # torch's own counters are float32; an integer is what is kept.
+    optimizer = adamw(Case("plus", BF16, FP32))
+    steps(optimizer, 2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    for entry in saved["state"].values():
+        entry["step"] = entry["step"].float()
+    optimizer.load_state_dict(saved)
+    assert optimizer.state[next(parameters(optimizer))]["step"].dtype == torch.int64
+
+
+@pytest.mark.parametrize("case", [Case("plus", BF16, BF16), Case("master", FP16, FP32)], ids=str)
+def test_loaded_tensors_are_copies(case: Case) -> None:
+    optimizer = adamw(case)
+    steps(optimizer, 2)
+    state = optimizer.state_dict()
+    other = twin(optimizer, lambda: adamw(case))
+    other.load_state_dict(state)
+    before = copy.deepcopy(state)
+    steps(other, 2)
+    for key, entry in before["state"].items():
+        for name, tensor in entry.items():
+            assert_same_bits(state["state"][key][name], tensor, f"{key} {name}")
+    assert [g["lr"] for g in state["param_groups"]] == [1e-2]
+
+
+def test_metrics_are_still_tracked_after_loading() -> None:
+    optimizer = adamw(Case("plus", BF16, FP32), track_metrics=True)
+    steps(optimizer, 1)
+    optimizer.load_state_dict(optimizer.state_dict())
+    steps(optimizer, 1)
+    assert optimizer.metrics()["update_norm"] > 0
+
+
+def test_parameters_without_a_state_stay_without() -> None:
+    used, unused = parameter(3, BF16), parameter(4, BF16)
+    optimizer = AdamW([used, unused])
+    used.grad = torch.ones_like(used)
+    optimizer.step()
+    other = AdamW([parameter(3, BF16), parameter(4, BF16)])
+    other.load_state_dict(through_file(optimizer.state_dict()))
+    assert [bool(other.state.get(p)) for p in parameters(other)] == [True, False]
+    steps(other, 1)
+
+
+def test_a_smaller_state_replaces_a_larger() -> None:
+    # As in torch: what the state dict does not have is gone, moments start anew.
+    empty = adamw(Case("plus", BF16, FP32)).state_dict()
+    optimizer = adamw(Case("plus", BF16, FP32))
+    steps(optimizer, 2)
+    optimizer.load_state_dict(empty)
+    assert not any(optimizer.state.get(p) for p in parameters(optimizer))
+
+
+def test_groups_and_names_are_kept() -> None:
+    def make(lr: float) -> AdamW:
+        named = [("weight", parameter(3, BF16)), ("bias", parameter(2, FP32))]
+        groups = [{"params": named[:1], "lr": lr}, {"params": named[1:], "betas": (0.8, 0.9)}]
+        return AdamW(groups)  # type: ignore[arg-type]
+
+    optimizer = make(0.5)
+    steps(optimizer, 1)
+    other = make(0.1)
+    other.load_state_dict(through_file(optimizer.state_dict()))
+    assert [g["lr"] for g in other.param_groups] == [0.5, 1e-3]
+    assert other.param_groups[1]["betas"] == (0.8, 0.9)
+    assert [g["param_names"] for g in other.param_groups] == [["weight"], ["bias"]]
+
+
+def test_tensor_learning_rate() -> None:
+    optimizer = AdamW([parameter(3, BF16)], torch.tensor(0.25))
+    steps(optimizer, 1)
+    state = optimizer.state_dict()
+    other = AdamW([parameter(3, BF16)])
+    other.load_state_dict(through_file(state))
+    assert other.param_groups[0]["lr"] == 0.25
+    other.load_state_dict(state)
+    other.param_groups[0]["lr"].fill_(1)
+    assert optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_hooks() -> None:
+    optimizer = adamw(Case("plus", BF16, FP32))
+    steps(optimizer, 1)
+    seen: list[str] = []
+    optimizer.register_state_dict_pre_hook(lambda o: seen.append("save"))
+    optimizer.register_state_dict_post_hook(lambda o, s: {**s, "note": "hello"})
+
+    def rename(o: Any, state: dict[str, Any]) -> dict[str, Any]:
+        seen.append("load")
+        # A hook sees tensors, and may repair what would not fit.
+        assert all(isinstance(t, Tensor) for e in state["state"].values() for t in e.values())
+        entries = {
+            k: {n.removeprefix("old_"): t for n, t in e.items()} for k, e in state["state"].items()
+        }
+        return {**state, "state": entries}
+
+    def loaded(o: Any) -> None:
+        assert all(isinstance(t, Tensor) for e in o.state.values() for t in e.values())
+        seen.append("loaded")
+
+    state = optimizer.state_dict()
+    assert state["note"] == "hello"
+    old = {**state, "state": {
+        k: {f"old_{n}": t for n, t in e.items()} for k, e in state["state"].items()
+    }}  # fmt: skip
+    optimizer.register_load_state_dict_pre_hook(rename)
+    optimizer.register_load_state_dict_post_hook(loaded)
+    before = stored(optimizer)
+    optimizer.load_state_dict(old)
+    assert seen == ["save", "load", "loaded"]
+    assert_same(stored(optimizer), before)
+
+
+def test_layout_of_the_parameter_is_not_required() -> None:
+    # Saved from a contiguous parameter, loaded for a transposed one: same values, other strides.
+    first = Parameter(random((4, 6), BF16, 1))
+    optimizer = AdamW([first])
+    g = random((4, 6), BF16, 2)
+    first.grad = g
+    optimizer.step()
+    second = Parameter(first.detach().t().contiguous().t())
+    other = AdamW([second])
+    other.load_state_dict(optimizer.state_dict())
+    for p, each in ((first, optimizer), (second, other)):
+        p.grad = g
+        each.step()
+    assert_same(stored(other), stored(optimizer))
+
+
+@pytest.mark.parametrize("dtype", [FP32, FP64])
+def test_full_precision_state_of_torch_adamw(dtype: torch.dtype) -> None:
+    # The states have torch's names, so only the groups' own options are missing.
+    p = parameter(5, dtype)
+    theirs = torch.optim.AdamW([p], foreach=False)
+    steps(theirs, 2)
+    ours = AdamW([parameter(5, dtype)])
+    ours.load_state_dict({"state": theirs.state_dict()["state"], "param_groups": [
+        {**ours.state_dict()["param_groups"][0]}
+    ]})  # fmt: skip
+    q = next(parameters(ours))
+    assert_same_bits(ours.state[q]["exp_avg_sq"], theirs.state[p]["exp_avg_sq"])
+    assert ours.state[q]["step"].item() == 2

@@ -1,0 +1,352 @@
+"""What a user of torch.optim expects: groups, closures, hooks, counters, autograd."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+import mcf
+import mcf.optim
+from mcf.optim import SGD, AdamW, CollageAdamW
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import (
+    BF16,
+    FP32,
+    FP64,
+    STRICT,
+    assert_same,
+    parameter,
+    random,
+    steps,
+    stored,
+)
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+def test_signatures_begin_as_torchs() -> None:
+    for name, count in (("AdamW", 5), ("SGD", 6)):
+        mine, torchs = (
+            list(inspect.signature(getattr(m, name)).parameters.values())[:count]
+            for m in (mcf.optim, torch.optim)
+        )
+        assert [p.name for p in mine] == [p.name for p in torchs]
+        assert [p.default for p in mine] == [p.default for p in torchs]
+    assert list(inspect.signature(CollageAdamW).parameters)[:5] == [
+        "params", "lr", "betas", "eps", "weight_decay",
+    ]  # fmt: skip
+
+
+def test_trains_a_model() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).to(BF16)
+    optimizer = AdamW(model.parameters(), 1e-2)
+    x = random((64, 8), BF16, 1)
+    y = x.float().sum(1, keepdim=True).sin()
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = (model(x).float() - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_groups_of_different_hyperparameters_and_precisions() -> None:
+    options: list[dict[str, Any]] = [
+        {"lr": 1e-2, "precision": "plus"},
+        {"lr": 1e-3, "precision": "master", "betas": (0.8, 0.9)},
+        {"weight_decay": 0.5, "precision": "light", "compute_dtype": BF16},
+        {"eps": 1e-3, "maximize": True, "precision": "plain"},
+    ]
+
+    def params() -> list[Parameter]:
+        return [parameter((3, 5), BF16, 1), parameter(4, FP32 if together else BF16, 2)]
+
+    together = False
+    groups = [{"params": params(), **o} for o in options]
+    optimizer = AdamW(groups, 5e-3)
+    steps(optimizer, 4)
+    found = stored(optimizer)
+    # The same, each group alone; parameters are numbered through, and so are their gradients.
+    for k, o in enumerate(options):
+        alone = AdamW(params(), **{"lr": 5e-3, **o})
+        for t in range(4):
+            for j, p in enumerate(alone.param_groups[0]["params"]):
+                p.grad = random(p.shape, p.dtype, 1 + 1000 * t + 2 * k + j, 0.1)
+            alone.step()
+        for name, tensor in stored(alone).items():
+            index, rest = name.split(".", 1)
+            assert_same_bits(found[f"{2 * k + int(index)}.{rest}"], tensor, name)
+
+
+def test_one_group_of_several_dtypes() -> None:
+    # A model that keeps its norm layers in float32.
+    params = [parameter(5, d, k) for k, d in enumerate((BF16, FP32, torch.float16, FP64, BF16))]
+    optimizer = AdamW(params, 1e-2)
+    steps(optimizer, 3)
+    for k, p in enumerate(params):
+        alone = AdamW([parameter(5, p.dtype, k)], 1e-2)
+        for t in range(3):
+            alone.param_groups[0]["params"][0].grad = random(5, p.dtype, 1 + 1000 * t + k, 0.1)
+            alone.step()
+        assert_same_bits(p, alone.param_groups[0]["params"][0], str(p.dtype))
+
+
+def test_add_param_group() -> None:
+    first, second = parameter(3, BF16), parameter(4, BF16)
+    optimizer = AdamW([first], 1e-2)
+    steps(optimizer, 2)
+    optimizer.add_param_group({"params": second, "precision": "light"})
+    assert optimizer.param_groups[1]["lr"] == 1e-2
+    steps(optimizer, 1)
+    assert optimizer.state[first]["step"].item() == 3
+    assert optimizer.state[second]["step"].item() == 1
+    assert "exp_avg_sq_lo" not in optimizer.state[second]
+    optimizer.add_param_group({"params": (p for p in [parameter(2, BF16)])})
+    steps(optimizer, 1)
+
+
+def test_names_are_kept() -> None:
+    model = nn.Linear(3, 2).to(BF16)
+    optimizer = AdamW(model.named_parameters())
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+    steps(optimizer, 1)
+    assert optimizer.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+
+
+def test_closure() -> None:
+    p = Parameter(torch.ones(3, dtype=BF16))
+    optimizer = AdamW([p], 0.5, weight_decay=0.0)
+    calls = []
+
+    def closure() -> torch.Tensor:
+        assert torch.is_grad_enabled()
+        optimizer.zero_grad()
+        loss = p.square().sum()
+        loss.backward()
+        calls.append(loss.item())
+        return loss
+
+    assert optimizer.step(closure) == 3
+    assert calls == [3.0]
+    assert (p < 1).all()
+    assert optimizer.step() is None
+
+
+@pytest.mark.parametrize("make", [AdamW, SGD])
+def test_maximize_is_the_step_on_minus_the_gradient(make: Any) -> None:
+    results = []
+    for sign in (1, -1):
+        p = parameter((5, 3), BF16)
+        optimizer = make([p], 1e-2, maximize=sign < 0)
+        for t in range(3):
+            p.grad = sign * random((5, 3), BF16, t + 1)
+            optimizer.step()
+        results.append(p.detach())
+    assert_same_bits(*results)
+
+
+def test_zero_grad() -> None:
+    p = parameter(3, BF16)
+    optimizer = AdamW([p])
+    steps(optimizer, 1)
+    optimizer.zero_grad(set_to_none=False)
+    assert (p.grad == 0).all()
+    optimizer.zero_grad()
+    assert p.grad is None
+
+
+def test_parameters_without_a_gradient_are_left_alone() -> None:
+    used, unused, frozen = parameter(3, BF16, 1), parameter(3, BF16, 2), parameter(3, BF16, 3)
+    frozen.requires_grad_(False)
+    optimizer = AdamW([used, unused, frozen], 1e-2)
+    used.grad = torch.ones_like(used)
+    before = [unused.detach().clone(), frozen.detach().clone()]
+    optimizer.step()
+    assert_same_bits(unused, before[0])
+    assert_same_bits(frozen, before[1])
+    assert used in optimizer.state
+    assert not optimizer.state.get(unused)
+    assert not optimizer.state.get(frozen)
+
+
+def test_a_step_without_any_gradient_does_nothing() -> None:
+    optimizer = AdamW([parameter(3, BF16)], track_metrics=True)
+    before = stored(optimizer)
+    assert optimizer.step() is None
+    assert_same(stored(optimizer), before)
+
+
+def test_each_parameter_counts_its_own_steps() -> None:
+    # Moments are corrected by the steps that a parameter has taken, as in torch.
+    late, early = parameter(3, FP64, 1), parameter(3, FP64, 2)
+    optimizer = AdamW([early, late], 1e-2)
+    theirs = [Parameter(p.detach().clone()) for p in (early, late)]
+    reference = torch.optim.AdamW(theirs, 1e-2, foreach=False)
+    for t in range(6):
+        for k, (p, q) in enumerate(zip((early, late), theirs, strict=True)):
+            p.grad = q.grad = random(3, FP64, 10 * t + k) if k == 0 or t >= 3 else None
+        optimizer.step()
+        reference.step()
+    assert [optimizer.state[p]["step"].item() for p in (early, late)] == [6, 3]
+    torch.testing.assert_close(
+        [early.data, late.data], [p.data for p in theirs], rtol=0, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("start", [255, 2**24 - 1, 2**24 + 2, 2**53 + 2])
+@pytest.mark.parametrize("default", [FP32, BF16])
+def test_counts_are_exact(start: int, default: torch.dtype) -> None:
+    # A float32 counter stops at 2^24, a bf16 one at 256, a float64 one at 2^53.
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        p = parameter(3, BF16)
+        optimizer = AdamW([p])
+        steps(optimizer, 1)
+        optimizer.state[p]["step"].fill_(start)
+        steps(optimizer, 3)
+        assert optimizer.state[p]["step"].item() == start + 3
+        assert optimizer.state[p]["step"].dtype == torch.int64
+        assert torch.isfinite(p).all()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_bias_correction_late_in_training() -> None:
+    # With beta2 = 1 - 1e-9 the correction 1 - beta2^t still matters at t = 2^24 + 3: it is .0166.
+    beta2, t = 1 - 1e-9, 2**24 + 3
+    p = Parameter(torch.zeros(1, dtype=FP64))
+    p.grad = torch.zeros_like(p)
+    optimizer = AdamW([p], 1.0, betas=(0.0, beta2), eps=0.0, weight_decay=0.0)
+    optimizer.step()
+    optimizer.state[p]["exp_avg_sq"].fill_(1.0)
+    optimizer.state[p]["step"].fill_(t - 1)
+    p.grad = torch.ones_like(p)
+    p.data.zero_()
+    optimizer.step()
+    assert -p.item() == pytest.approx((1 - beta2**t) ** 0.5, rel=1e-12)
+
+
+def test_step_hooks() -> None:
+    p = parameter(3, BF16)
+    optimizer = AdamW([p])
+    seen: list[str] = []
+    before = optimizer.register_step_pre_hook(lambda o, args, kwargs: seen.append("before"))
+    optimizer.register_step_post_hook(lambda o, args, kwargs: seen.append("after"))
+    steps(optimizer, 1)
+    before.remove()
+    steps(optimizer, 1)
+    assert seen == ["before", "after", "after"]
+
+
+def test_gradient_hooks_can_step() -> None:
+    # The "optimizer in backward" pattern: one optimizer per parameter, stepped as gradients arrive.
+    model = nn.Linear(4, 2, bias=False).to(BF16)
+    optimizer = AdamW(model.parameters(), 0.5)
+    p = model.weight
+
+    def hook(q: torch.Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    p.register_post_accumulate_grad_hook(hook)
+    before = p.detach().clone()
+    model(torch.ones(1, 4, dtype=BF16)).sum().backward()
+    assert (p != before).all()
+    assert p.grad is None
+
+
+@pytest.mark.parametrize("precision", [*STRICT, "fp32_states", "master"])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_gradients_are_not_changed(precision: str, maximize: bool) -> None:
+    p = parameter((5, 7), BF16)
+    optimizer = AdamW([p], precision=precision, maximize=maximize)
+    g = random((7, 5), BF16, 1).t()
+    g[0, 0] = torch.nan
+    p.grad = g
+    before, version = g.clone(), g._version
+    for _ in range(3):
+        optimizer.step()
+    assert p.grad is g
+    assert_same_bits(g, before)
+    assert g._version == version
+
+
+def test_versions_are_bumped() -> None:
+    # A tensor saved for backward that a step changed makes backward raise, as with torch.
+    p = parameter(3, BF16)
+    optimizer = AdamW([p], 0.1)
+    loss = p.square().sum()
+    p.grad = torch.ones_like(p)
+    version = p._version
+    optimizer.step()
+    assert p._version > version
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_steps_are_not_recorded() -> None:
+    p = parameter(3, BF16)
+    optimizer = AdamW([p], torch.tensor(0.1, requires_grad=True))
+    steps(optimizer, 2)
+    assert p.is_leaf
+    assert p.grad_fn is None
+    assert not any(t.requires_grad for t in optimizer.state[p].values())
+
+
+@pytest.mark.parametrize("executor", ["torch", "numba"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_negated_view_as_gradient(n: int, executor: str) -> None:
+    # A view whose sign torch flips lazily: what counts is the value and not the memory.
+    g = torch.view_as_complex(torch.ones(n, 2)).conj().imag
+    assert g.is_neg()
+    results = []
+    for given in (g, g.resolve_neg()):
+        p = Parameter(torch.zeros(n))
+        optimizer = AdamW([p], 0.5)
+        p.grad = given
+        with mcf.executor(executor):
+            optimizer.step()
+        results.append(p.detach())
+    assert_same_bits(*results)
+    assert (results[0] > 0).all()
+
+
+def test_repr_names_the_precision() -> None:
+    text = repr(AdamW([parameter(3, BF16)], precision="light"))
+    assert text.startswith("AdamW (")
+    assert "precision: light" in text
+
+
+def test_momentum_may_pass_through_zero() -> None:
+    # A schedule of the momentum: at 0 torch keeps the buffer, and goes on with it.
+    results = []
+    for module in (mcf.optim, torch.optim):
+        p = parameter(4, FP64)
+        optimizer = module.SGD([p], 0.1, momentum=0.9)
+        for t, momentum in enumerate((0.9, 0.0, 0.9)):
+            optimizer.param_groups[0]["momentum"] = momentum
+            p.grad = random(4, FP64, t + 1)
+            optimizer.step()
+        results.append(p.detach())
+    torch.testing.assert_close(*results, rtol=0, atol=1e-14)
+
+
+def test_collage_group_names_its_mode() -> None:
+    p, q = parameter(3, BF16), parameter(3, BF16)
+    optimizer = CollageAdamW([{"params": [p], "mode": "light"}, {"params": [q]}])
+    assert [g["precision"] for g in optimizer.param_groups] == ["light", "plus"]
+    with pytest.raises(ValueError, match="Unknown mode: 'heavy'"):
+        optimizer.add_param_group({"params": [parameter(3, BF16)], "mode": "heavy"})

@@ -1,0 +1,332 @@
+"""Bad input raises, says what was given and what is allowed, and changes nothing.
+
+Each row of a table is one mistake and the words its message must have. Mistakes found in a step are
+made on the last of several parameters, and all bits before and after are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import SGD, AdamW, CollageAdamW
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    assert_same,
+    parameter,
+    parameters,
+    steps,
+    stored,
+)
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+# (optimizer, option, value, exception, words of the message)
+HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
+    (AdamW, "lr", -1e-3, ValueError, r"learning rate: -0.001; allowed is \[0.0, inf\)"),
+    (AdamW, "lr", math.nan, ValueError, "learning rate: nan"),
+    (AdamW, "lr", math.inf, ValueError, "learning rate: inf"),
+    (AdamW, "lr", "fast", TypeError, "learning rate must be a number, got str"),
+    (AdamW, "lr", None, TypeError, "learning rate must be a number, got NoneType"),
+    (AdamW, "lr", torch.ones(2), ValueError, r"1-element, got shape \[2\]"),
+    (AdamW, "lr", torch.tensor(-1.0), ValueError, "learning rate: -1.0"),
+    (AdamW, "betas", (1.0, 0.9), ValueError, r"index 0: 1.0; allowed is \[0.0, 1.0\)"),
+    (AdamW, "betas", (0.9, -0.1), ValueError, "index 1: -0.1"),
+    (AdamW, "betas", (0.9, math.nan), ValueError, "index 1: nan"),
+    (AdamW, "betas", (0.9,), ValueError, "betas: .* allowed is a pair"),
+    (AdamW, "betas", 0.9, ValueError, "betas: 0.9; allowed is a pair"),
+    (AdamW, "betas", (0.9, "x"), TypeError, "index 1 must be a number, got str"),
+    (AdamW, "eps", -1e-8, ValueError, "epsilon value: -1e-08"),
+    (AdamW, "eps", True, TypeError, "epsilon value must be a number, got bool"),
+    (AdamW, "weight_decay", -0.1, ValueError, "weight_decay value: -0.1"),
+    (AdamW, "precision", "double", ValueError, "precision: 'double'; known are 'plain', 'kahan'"),
+    (AdamW, "precision", None, ValueError, "precision: None; known are"),
+    (AdamW, "precision", ["plus"], ValueError, "known are .* 'master'"),
+    (
+        AdamW,
+        "compute_dtype",
+        FP64,
+        ValueError,
+        "compute_dtype: torch.float64; allowed are",
+    ),
+    (AdamW, "compute_dtype", "bf16", ValueError, "compute_dtype: bf16; allowed"),
+    (CollageAdamW, "mode", "heavy", ValueError, "mode: 'heavy'; known are 'light', 'plus'"),
+    (CollageAdamW, "lr", -1.0, ValueError, "learning rate: -1.0"),
+    (SGD, "lr", -1.0, ValueError, "learning rate: -1.0"),
+    (SGD, "momentum", -0.9, ValueError, "momentum value: -0.9"),
+    (SGD, "dampening", math.nan, ValueError, "dampening value: nan"),
+    (SGD, "weight_decay", -1.0, ValueError, "weight_decay value: -1.0"),
+    (SGD, "nesterov", True, ValueError, "Nesterov momentum requires a momentum and zero dampening"),
+    (SGD, "precision", "plus", ValueError, "'plus'; known are 'plain', 'kahan', 'light', 'master'"),
+    (SGD, "precision", "fp32_states", ValueError, "'fp32_states'; known are"),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "value", "error", "words"), HYPERPARAMETERS)
+def test_hyperparameter(
+    make: Any, name: str, value: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        make([parameter(3, BF16)], **{name: value})
+
+
+@pytest.mark.parametrize(("make", "name", "value", "error", "words"), HYPERPARAMETERS)
+def test_hyperparameter_of_a_group(
+    make: Any, name: str, value: Any, error: type[Exception], words: str
+) -> None:
+    optimizer = make([parameter(3, BF16)])
+    before = list(optimizer.param_groups)
+    with pytest.raises(error, match=words):
+        optimizer.add_param_group({"params": [parameter(2, BF16)], name: value})
+    assert optimizer.param_groups == before
+    steps(optimizer, 1)
+
+
+def test_precision_assigned_later() -> None:
+    optimizer = AdamW([parameter(3, BF16)])
+    steps(optimizer, 1)
+    before = stored(optimizer)
+    for name, value, words in (
+        ("precision", "double", "precision: 'double'; known are"),
+        ("precision", "light", "state of .* needs|need"),
+        ("compute_dtype", FP16, "compute_dtype is torch.float16, but params"),
+    ):
+        old = optimizer.param_groups[0][name]
+        optimizer.param_groups[0][name] = value
+        with pytest.raises(ValueError, match=words):
+            optimizer.step()
+        optimizer.param_groups[0][name] = old
+        assert_same(stored(optimizer), before)
+
+
+def test_numbers_of_other_libraries() -> None:
+    results = []
+    for kind in (float, np.float32, np.float64, torch.tensor):
+        optimizer = AdamW([parameter(3, BF16)], kind(0.5), (kind(0.5), kind(0.75)), kind(0.125))
+        steps(optimizer, 2)
+        results.append(stored(optimizer))
+        assert_same(results[-1], results[0])
+
+
+# -- parameters ----------------------------------------------------------------------------------
+
+# (what, the parameter, exception, words of the message)
+PARAMETERS: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
+    ("integer", lambda: torch.zeros(3, dtype=torch.int64), TypeError, "dtype torch.int64; allowed"),
+    ("bool", lambda: torch.zeros(3, dtype=torch.bool), TypeError, "dtype torch.bool; allowed are"),
+    ("complex", lambda: Parameter(torch.zeros(3, dtype=torch.complex64)), TypeError,
+     "dtype torch.complex64; allowed are torch.bfloat16, torch.float16, torch.float32"),
+    ("fp8", lambda: torch.zeros(3, dtype=torch.float8_e4m3fn), TypeError, "float8_e4m3fn; allowed"),
+    ("sparse", lambda: torch.zeros(3, dtype=BF16).to_sparse(), TypeError,
+     "layout torch.sparse_coo; allowed is torch.strided"),
+    ("expanded", lambda: torch.zeros(1, dtype=BF16).expand(3), ValueError, "is expanded"),
+    ("negated", lambda: torch.view_as_complex(torch.ones(3, 2)).conj().imag, TypeError,
+     "lazily negated view"),
+    ("overlapping", lambda: torch.zeros(9, dtype=BF16).as_strided((4, 3), (2, 1)), ValueError,
+     "share memory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "make", "error", "words"), PARAMETERS, ids=[r[0] for r in PARAMETERS]
+)
+def test_parameter(what: str, make: Callable[[], Any], error: type[Exception], words: str) -> None:
+    good = parameter(2, BF16)
+    with pytest.raises(error, match=rf"params\[1\] of param_groups\[0\].*{words}"):
+        AdamW([good, make()])
+    optimizer = AdamW([good])
+    with pytest.raises(error, match=rf"params\[0\] of param_groups\[1\].*{words}"):
+        optimizer.add_param_group({"params": make()})
+    with pytest.raises(error, match=rf"params\[0\] \(layer.bias\) of param_groups\[0\].*{words}"):
+        AdamW([("layer.bias", make())])
+    assert len(optimizer.param_groups) == 1
+    steps(optimizer, 1)
+
+
+def test_duplicate_parameters() -> None:
+    # torch warns and steps them twice; two threads on one tensor have no defined result.
+    p, q = parameter(3, BF16), parameter(3, BF16)
+    with pytest.raises(ValueError, match=r"params\[2\] of param_groups\[0\] .* params\[0\]"):
+        AdamW([p, q, p])
+    optimizer = AdamW([p])
+    with pytest.raises(ValueError, match="appear in more than one parameter group"):
+        optimizer.add_param_group({"params": [q, p]})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_what_torch_refuses() -> None:
+    for params, error in (
+        ([], ValueError),
+        ([1.0], TypeError),
+        ([{"params": {parameter(3, BF16)}}], TypeError),
+        (parameter(3, BF16), TypeError),
+        ([parameter(3, BF16) * 1], ValueError),
+    ):
+        with pytest.raises(error):
+            AdamW(params)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        AdamW([parameter(3, BF16)]).add_param_group([parameter(3, BF16)])  # type: ignore[arg-type]
+    with pytest.raises(KeyError):
+        AdamW([parameter(3, BF16)]).add_param_group({})
+
+
+# -- gradients -----------------------------------------------------------------------------------
+
+
+def assert_nothing_changes(
+    optimizer: LowPrecisionOptimizer, error: type[Exception], words: str
+) -> None:
+    """step() raises with these words, and no bit, state or count is different after."""
+    before = stored(optimizer)
+    with pytest.raises(error, match=words):
+        optimizer.step()
+    assert_same(stored(optimizer), before)
+
+
+def with_gradients(stepped: bool) -> tuple[AdamW, Tensor]:
+    """Two groups, all with gradients and maybe states; and the last parameter."""
+    first, second, last = parameter(3, BF16, 1), parameter((2, 2), FP32, 2), parameter(4, BF16, 3)
+    optimizer = AdamW([{"params": [first, second]}, {"params": [parameter(5, BF16), last]}])
+    if stepped:
+        steps(optimizer, 2)
+    for p in parameters(optimizer):
+        p.grad = torch.ones_like(p)
+    return optimizer, last
+
+
+# torch refuses most of these when they are assigned; `Given` lets them pass, as wrappers may.
+GRADIENTS: list[tuple[str, Callable[[Tensor], None], type[Exception], str]] = [
+    ("sparse", lambda p: setattr(p, "grad", torch.ones(4, dtype=BF16).to_sparse()), TypeError,
+     "grad has layout torch.sparse_coo; sparse gradients are not supported"),
+    ("dtype", lambda p: give_gradient(p, torch.ones(4, dtype=FP32)), TypeError,
+     "grad has dtype torch.float32; allowed is its parameter's, torch.bfloat16"),
+    ("shape", lambda p: give_gradient(p, torch.ones(2, 2, dtype=BF16)), ValueError,
+     r"grad has shape torch.Size\(\[2, 2\]\); allowed is its parameter's, torch.Size\(\[4\]\)"),
+    ("complex", lambda p: give_gradient(p, torch.ones(4, dtype=torch.complex64)), TypeError,
+     "grad has dtype torch.complex64; allowed"),
+    ("integer", lambda p: give_gradient(p, torch.ones(4, dtype=torch.int64)), TypeError,
+     "grad has dtype torch.int64; allowed"),
+    ("device", lambda p: give_gradient(p, torch.ones(4, dtype=BF16, device="meta")), TypeError,
+     "grad has device meta; allowed is its parameter's, cpu"),
+]  # fmt: skip
+
+
+class Given(Parameter):
+    """A parameter that takes any gradient."""
+
+    @property
+    def grad(self) -> Any:
+        return self.__dict__.get("given")
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.__dict__["given"] = value
+
+
+def give_gradient(p: Tensor, g: Tensor) -> None:
+    p.__class__ = Given
+    p.grad = g
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize(
+    ("what", "spoil", "error", "words"), GRADIENTS, ids=[r[0] for r in GRADIENTS]
+)
+def test_gradient(
+    what: str, spoil: Callable[[Tensor], None], error: type[Exception], words: str, stepped: bool
+) -> None:
+    optimizer, last = with_gradients(stepped)
+    spoil(last)
+    where = r"params\[1\] of param_groups\[1\]\."
+    before = stored(optimizer)
+    before.pop("3.grad", None)
+    with pytest.raises(error, match=where + words):
+        optimizer.step()
+    after = stored(optimizer)
+    after.pop("3.grad", None)
+    assert_same(after, before)
+
+
+def test_sparse_gradients_raise_as_in_torch() -> None:
+    # torch raises RuntimeError; ours is that as well.
+    optimizer, last = with_gradients(False)
+    last.grad = torch.ones(4, dtype=BF16).to_sparse()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
+
+
+CHANGES: list[tuple[str, Callable[[Tensor], Any], str]] = [
+    # float32 parameters have no low words at all.
+    ("wider", lambda p: p.data.to(FP32), "its precision and dtype need"),
+    ("other", lambda p: p.data.to(FP16), "dtype torch.float16"),
+    ("longer", lambda p: torch.ones(6, dtype=BF16), r"shape \[6\]"),
+    ("reshaped", lambda p: p.data.view(2, 2), r"shape \[2, 2\]"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), [r[1:] for r in CHANGES], ids=[r[0] for r in CHANGES])
+def test_parameter_changed_after_its_state_was_made(
+    change: Callable[[Tensor], Any], words: str
+) -> None:
+    optimizer, last = with_gradients(True)
+    last.grad = None
+    last.data = change(last)
+    last.grad = torch.ones_like(last)
+    message = rf"params\[1\] of param_groups\[1\].*{words}"
+    assert_nothing_changes(optimizer, ValueError, message)
+
+
+def test_state_on_another_device() -> None:
+    # As after model.to(device) with states made before.
+    optimizer, last = with_gradients(True)
+    before = stored(optimizer)
+    kept = optimizer.state[last]["exp_avg"]
+    optimizer.state[last]["exp_avg"] = kept.to("meta")
+    words = r"state 'exp_avg' of params\[1\] of param_groups\[1\] is on meta; .* is on cpu"
+    with pytest.raises(ValueError, match=words):
+        optimizer.step()
+    optimizer.state[last]["exp_avg"] = kept
+    assert_same(stored(optimizer), before)
+
+
+def test_parameter_that_became_expanded() -> None:
+    optimizer, last = with_gradients(True)
+    last.data = torch.ones(1, dtype=BF16).expand(4)
+    assert_nothing_changes(optimizer, ValueError, r"params\[1\] of param_groups\[1\] is expanded")
+
+
+def test_nothing_is_made_for_earlier_parameters() -> None:
+    optimizer, last = with_gradients(False)
+    last.grad = torch.ones(4, dtype=BF16).to_sparse()
+    with pytest.raises(TypeError):
+        optimizer.step()
+    assert not any(optimizer.state.get(p) for p in parameters(optimizer))
+
+
+def test_closure_runs_before_the_checks() -> None:
+    optimizer, last = with_gradients(True)
+    last.grad = torch.ones(4, dtype=BF16).to_sparse()
+
+    def closure() -> float:
+        last.grad = torch.ones(4, dtype=BF16)
+        return 1.0
+
+    assert optimizer.step(closure) == 1.0
+    assert optimizer.state[last]["step"].item() == 3
