@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import itertools
 import json
 import math
@@ -15,16 +17,34 @@ import pytest
 import torch
 from pretraining import checkpoint, measure, model, options, train
 
+from tests.examples.tiny import TINY, torch_restored, write_texts
+
 ALL = options.STRATEGIES
 # Stored bytes per bf16 parameter with a bf16 gradient (docs: one storage format per tensor).
 BYTES = {"plain": 8, "kahan": 10, "light": 10, "plus": 12, "fp32_states": 12, "master": 16}
 
 
-@pytest.fixture
-def finished(pretrain, capsys):
-    code, folder = pretrain("--seeds", "0", "3")
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """One run of all strategies with two seeds: its folder and what it printed."""
+    from pretrain import main
+
+    folder = tmp_path_factory.mktemp("finished")
+    texts = write_texts(folder / "texts")
+    printed = io.StringIO()
+    arguments = [
+        *TINY,
+        f"--data={texts}/*.txt",
+        f"--out={folder}",
+        "--name=run",
+        "--seeds",
+        "0",
+        "3",
+    ]
+    with torch_restored(), contextlib.redirect_stdout(printed):
+        code = main(arguments)
     assert code == 0
-    return folder, capsys.readouterr().out
+    return folder / "run", printed.getvalue()
 
 
 def test_a_run_leaves_metrics_table_and_plots(finished):
