@@ -176,8 +176,7 @@ def loss(path: Path, metrics: list[dict[str, Any]]) -> None:
             gap.set_visible(False)
         else:
             gap.set_title("Validation loss minus master's, same seed")
-            gap.set_ylabel("nats per token, linear within ±0.01")
-            gap.set_yscale("symlog", linthresh=0.01)
+            gap.set_ylabel("nats per token")
             _draw(gap, val, lambda values: values - reference)
         _final(final, val)
         _save(figure, path)
