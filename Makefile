@@ -54,7 +54,7 @@ test-nightly: $(READY) ## every test, with the large hypothesis profile (hours)
 	$(PYTEST) -m '' --hypothesis-profile=nightly $(ARGS)
 
 pretrain: $(READY) ## train a small GPT under each precision strategy; options: make pretrain ARGS=--help
-	$(BIN)/python examples/pretrain.py $(ARGS)
+	$(BIN)/python examples/pretrain.py --resume $(ARGS)
 
 bench: $(READY) ## time the optimizer steps beside torch's and optimi's
 	$(BIN)/python benchmarks/optimizer_step.py $(ARGS)
