@@ -1,0 +1,122 @@
+"""NaN, infinities, zeros, overflow: damage stays in its element, and is what torch's would be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import SGD, AdamW
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import BF16, FP32, FULL, Case, cases, parameter, random, stored
+
+BAD = {0: torch.nan, 5: torch.inf, 9: -torch.inf}
+N = 20
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+def run(make: Any, case: Case, gradients: list[Tensor], **options: Any) -> tuple[Any, Tensor]:
+    p = parameter(N, case.dtype, 1)
+    optimizer = make([p], 1e-2, **case.options(), **options)
+    for g in gradients:
+        p.grad = g
+        optimizer.step()
+    return optimizer, p
+
+
+@pytest.mark.parametrize("track", [False, True])
+@pytest.mark.parametrize("case", cases() + FULL, ids=str)
+def test_damage_stays_in_its_element(case: Case, track: bool) -> None:
+    clean = [random(N, case.dtype, t + 2, 0.1) for t in range(4)]
+    spoiled = [g.clone() for g in clean]
+    for k, bad in BAD.items():
+        spoiled[1][k] = bad
+    options: dict[str, Any] = {"eps": 1e-4, "track_metrics": track}
+    good, p = run(AdamW, case, clean, **options)
+    broken, q = run(AdamW, case, spoiled, **options)
+    others = [k for k in range(N) if k not in BAD]
+    assert q[list(BAD)].isnan().all(), "as in torch, and never a silent finite number"
+    for name, tensor in stored(good).items():
+        if tensor.ndim:
+            assert_same_bits(stored(broken)[name][others], tensor[others], name)
+    assert broken.state[q]["exp_avg"][0].isnan()
+    assert torch.isfinite(q[others]).all()
+    assert torch.isfinite(p).all()
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_torch_damages_the_same_elements(dtype: torch.dtype) -> None:
+    g = random(N, dtype, 2)
+    for k, bad in BAD.items():
+        g[k] = bad
+    results = []
+    for make, options in ((AdamW, {}), (torch.optim.AdamW, {"foreach": False})):
+        p = parameter(N, dtype, 1)
+        optimizer = make([p], 1e-2, **options)  # type: ignore[arg-type]
+        p.grad = g
+        optimizer.step()
+        results.append((p.detach(), optimizer.state[p]))
+    (ours, mine), (theirs, torchs) = results
+    assert torch.equal(ours.isnan(), theirs.isnan())
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert torch.equal(mine[name].isnan(), torchs[name].isnan())
+        assert torch.equal(mine[name].isinf(), torchs[name].isinf())
+
+
+@pytest.mark.parametrize("case", cases(("plain", "kahan", "light", "master"), (BF16,)), ids=str)
+def test_sgd_damage_stays_in_its_element(case: Case) -> None:
+    g = random(N, BF16, 2)
+    bad = g.clone()
+    bad[3] = torch.nan
+    _, p = run(SGD, case, [g, g], momentum=0.9)
+    _, q = run(SGD, case, [bad, g], momentum=0.9)
+    assert q.isnan().nonzero().flatten().tolist() == [3]
+    others = [k for k in range(N) if k != 3]
+    assert_same_bits(q[others].detach(), p[others].detach())
+
+
+@pytest.mark.parametrize("case", cases() + FULL, ids=str)
+def test_gradients_of_zero(case: Case) -> None:
+    # Nothing moves, also where v is 0 and only eps divides.
+    p = Parameter(torch.tensor([1.0, 0.0, -0.0, -3.0], dtype=case.dtype))
+    optimizer = AdamW([p], 1e-2, eps=1e-4, weight_decay=0.0, **case.options())
+    p.grad = torch.zeros_like(p)
+    before = p.detach().clone()
+    for _ in range(3):
+        optimizer.step()
+    assert torch.equal(p.detach(), before)
+    assert (optimizer.state[p]["exp_avg_sq"] == 0).all()
+
+
+@pytest.mark.parametrize("case", cases(dtypes=(BF16,)), ids=str)
+def test_tiny_gradients(case: Case) -> None:
+    # Squares of 1e-20 and 1e-24 are subnormal and 0: the update is at most lr m^ / eps and finite.
+    p = Parameter(torch.ones(3, dtype=BF16))
+    p.grad = torch.tensor([1e-20, 1e-24, 1e-38], dtype=BF16)
+    optimizer = AdamW([p], 1e-2, weight_decay=0.0, **case.options())
+    for _ in range(3):
+        optimizer.step()
+    assert torch.equal(p.detach(), torch.ones(3, dtype=BF16))
+    for name, tensor in stored(optimizer).items():
+        assert torch.isfinite(tensor).all(), name
+
+
+def test_parameters_that_are_not_finite_stay_so() -> None:
+    for precision in AdamW.precisions:
+        p = Parameter(torch.tensor([torch.nan, torch.inf, 1.0], dtype=BF16))
+        optimizer = AdamW([p], 1e-2, precision=precision)
+        for t in range(3):
+            p.grad = random(3, BF16, t + 1)
+            optimizer.step()
+        assert p[0].isnan(), precision
+        assert not torch.isfinite(p[1]), precision
+        assert torch.isfinite(p[2]), precision
