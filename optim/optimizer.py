@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from mcf.optim import checkpoint, validation
@@ -98,6 +99,8 @@ class LowPrecisionOptimizer(Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
+    # A caller's torch.compile has nothing to gain from what is only checks and one operator.
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """One step on every parameter that has a gradient.
