@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from mcf.kernels import registry
 from mcf.optim import checkpoint, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
@@ -161,7 +162,8 @@ class LowPrecisionOptimizer(Optimizer):
                     validation.parameter(where, p)
                     validation.gradient(where, p, p.grad)
                     batches.setdefault((p.dtype, p.device), []).append((where, p))
-            for live in batches.values():
+            for (_, device), live in batches.items():
+                registry.executor_for(device)
                 arith = self._arithmetic(group, live[0][1], live[0][0])
                 formats = states(rule, arith)
                 for where, p in live:

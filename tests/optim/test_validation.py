@@ -19,6 +19,7 @@ from torch.nn import Parameter
 import mcf
 from mcf.optim import SGD, AdamW, CollageAdamW
 from mcf.optim.optimizer import LowPrecisionOptimizer
+from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
     BF16,
     FP16,
@@ -304,6 +305,18 @@ def test_state_on_another_device() -> None:
         optimizer.step()
     optimizer.state[last]["exp_avg"] = kept
     assert_same(stored(optimizer), before)
+
+
+def test_executor_that_cannot_run_here() -> None:
+    first, last = parameter(3, BF16), Parameter(torch.zeros(4, dtype=BF16, device="meta"))
+    optimizer = AdamW([first, last])
+    for p in (first, last):
+        p.grad = torch.ones_like(p)
+    before = first.detach().clone()
+    with mcf.executor("numba"), pytest.raises(ValueError, match="'numba' runs on CPU tensors"):
+        optimizer.step()
+    assert_same_bits(first, before)
+    assert not optimizer.state
 
 
 def test_parameter_that_became_expanded() -> None:
