@@ -33,7 +33,7 @@ def hard(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Ten
 
 
 def check(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor | tuple[Tensor, ...]):
-    """The function on these very tensors gives the reference's bits and leaves them as they were."""
+    """The function on these very tensors gives the reference bits and leaves them unchanged."""
     flat = [t for a in arguments for t in (a if isinstance(a, tuple) else (a,))]
     before = [t.clone() for t in flat]
     shape = torch.broadcast_shapes(*(t.shape for t in flat))

@@ -80,7 +80,7 @@ def test_torch_casts_round_correctly(fmt: Format) -> None:
 @pytest.mark.slow
 @narrow
 def test_every_float32(fmt: Format) -> None:
-    # 2**32 inputs; the CPU loop against torch's cast. Half a minute each on two cores.
+    # 2**32 inputs; the CPU loop against the cast of torch. A minute or two on two busy cores.
     step = 1 << 24
     y = torch.empty(step, dtype=fmt.dtype)
     for start in range(-(1 << 31), 1 << 31, step):
