@@ -43,6 +43,17 @@ def _same(x):
     return x
 
 
+def _kept_cuda(x):
+    """x, through a move that LLVM cannot look through: float32 rounded to float32.
+
+    Without it LLVM packs operations for sm_100, and the ptxas of Triton 3.6 (12.9) contracts a
+    packed product and sum into FMA although both say that they round. ptxas removes the move.
+    """
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+    )
+
+
 def _round_bf16_bits(x):
     """Round float32 to bf16 on its bits; NaN stays NaN, infinity comes by carry."""
     bits = x.to(tl.int32, bitcast=True)
@@ -92,7 +103,14 @@ def _div(a, b):
     return tl.div_rn(a, b)
 
 
-def _div_plain(a, b):
+def _div_cuda(a, b):
+    # Before Triton 3.6 its `div_rn` and `sqrt_rn` flush subnormal numbers to zero.
+    return tl.inline_asm_elementwise(
+        "div.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], tl.float32, is_pure=True, pack=1
+    )
+
+
+def _div_fp64(a, b):
     # `div_rn` is float32 only; on float64 `/` is the correctly rounded division.
     return a / b
 
@@ -101,7 +119,13 @@ def _sqrt(x):
     return tl.sqrt_rn(x)
 
 
-def _sqrt_plain(x):
+def _sqrt_cuda(x):
+    return tl.inline_asm_elementwise(
+        "sqrt.rn.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+    )
+
+
+def _sqrt_fp64(x):
     return tl.sqrt(x)
 
 
@@ -130,7 +154,7 @@ def _fms_interpreted(a, b, c):
 
 def _rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
     if fmt == register:
-        return _same
+        return _kept_cuda if (fmt, dialect) == (FP32, Dialect.CUDA) else _same
     table: dict[tuple[Format, Format], dict[Dialect, Callable[..., Any]]] = {
         (FP32, BF16): {Dialect.CUDA: _round_bf16_cuda, Dialect.HIP: _round_bf16_bits},
         (FP32, FP16): {Dialect.CUDA: _round_fp16, Dialect.HIP: _round_fp16_hip},
@@ -158,12 +182,15 @@ def binder(
     interpret = dialect is Dialect.INTERPRETER
     wrap = (lambda f: f) if interpret else jit
     constant = float if interpret else tl.constexpr
-    single = register == FP32
+    divide, root = _div_fp64, _sqrt_fp64
+    if register == FP32:
+        cuda = dialect is Dialect.CUDA
+        divide, root = (_div_cuda, _sqrt_cuda) if cuda else (_div, _sqrt)
     bound = {
         "rn": _rounding(register, arithmetic, dialect),
-        "rx": _same,
-        "div": _div if single else _div_plain,
-        "sqrt": _sqrt if single else _sqrt_plain,
+        "rx": _rounding(register, register, dialect),
+        "div": divide,
+        "sqrt": root,
         "where": _where,
         "neg": _neg,
         **{name: _rounding(register, fmt, dialect) for name, fmt in roundings},

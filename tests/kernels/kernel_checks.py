@@ -16,7 +16,8 @@ PATHS = 2
 def check(compiled: code.Compiled, spec: Elementwise) -> None:
     """All checks of a kernel compiled for a target; fails with everything that is wrong."""
     asm, plain = compiled.asm, code.without_divisions(compiled).asm
-    problems = check_ttir(asm["ttir"], spec) + check_llir(asm["llir"], spec)
+    problems = check_ttir(asm["ttir"], spec) + check_flags(asm["llir"])
+    problems += check_llir(plain["llir"], spec)
     if "ptx" in asm:
         problems += check_ptx(asm["ptx"], spec) + check_sass(asm["cubin"], plain["cubin"], spec)
     else:
@@ -50,10 +51,17 @@ def _found(what: str, names: list[str], pattern: str) -> list[str]:
 
 
 def check_ttir(ttir: str, spec: Elementwise) -> list[str]:
-    """Offsets of 64 bits, and no `0 - x` for a negation, which loses the sign of +0."""
+    """Precise operations only, 64-bit offsets, no `0 - x` for `-x`: that loses the sign of +0."""
+    # On float32 these are approximate, or as precise as the target likes.
+    vague = re.findall(r"= ((?:arith\.divf|math\.(?!fma|absf)\w+) .*f32>?) loc", ttir)
+    problems = [f"imprecise operation in Triton's IR: {line}" for line in vague]
+    assembly = re.findall(r'inline_asm "(\S+) ', ttir)
+    known = r"^(mov\.b32|cvt\.rn\.bf16x2\.f32|(div|sqrt)\.rn\.f32|v_cvt_f16_f32)$"
+    unknown = [op for op in assembly if not re.match(known, op)]
+    problems += _differs("unknown inline assembly", unknown, [])
     offsets = re.findall(r"tt\.addptr .*tensor<\d+x!tt\.ptr<\w+>>, tensor<\d+x(i\d+)>", ttir)
     assert len(offsets) >= len(spec.fields) * PATHS, "offsets not found"
-    problems = _differs("types of offsets", set(offsets), {"i64"})
+    problems += _differs("types of offsets", set(offsets), {"i64"})
     # The block's start must not be computed in 32 bits either.
     block = re.search(r"(%\w+) = tt\.get_program_id x", ttir)
     assert block, "block's number not found"
@@ -68,16 +76,21 @@ def check_ttir(ttir: str, spec: Elementwise) -> list[str]:
     return problems
 
 
-def check_llir(llir: str, spec: Elementwise) -> list[str]:
-    """No permission to contract, reassociate or approximate, and no approximate operations."""
+def check_flags(llir: str) -> list[str]:
+    """No permission to contract, reassociate or approximate."""
     flags = "reassoc|nnan|ninf|nsz|arcp|contract|afn|fast"
     lines = re.findall(rf"= (?:tail )?[a-z]+ (?:(?:{flags}) )+.*", llir)
     problems = [f"fast-math flags in {len(lines)} operations: {lines[0]}"] if lines else []
     if "!fpmath" in llir:
         problems.append("approximate operations allowed in LLVM's IR (!fpmath)")
+    return problems
+
+
+def check_llir(llir: str, spec: Elementwise) -> list[str]:
+    """In a kernel without divisions and roots no approximations, and FMAs only as asked for."""
     calls = re.findall(r"call [^@\n]*@(llvm\.[\w.]+|__\w+)", llir)
-    approximate = r"approx|ftz|full|\.(rcp|rsq|exp|exp2|log|sin|cos)\b|amdgcn\.(sqrt|fdiv)|^__"
-    problems += _found("approximate operations in LLVM's IR", calls, approximate)
+    approximate = r"approx|ftz|full|\.(rcp|rsq|sqrt|exp|exp2|log|sin|cos)\b|\.fdiv|^__"
+    problems = _found("approximate operations in LLVM's IR", calls, approximate)
     problems += _found("FMAs at LLVM's choice", calls, "fmuladd")
     count = code.llvm_operations(llir)["fma"]
     return problems + _differs("FMAs in LLVM's IR", count, repeated(spec, "fma"))

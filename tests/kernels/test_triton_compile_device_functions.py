@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from triton.compiler import ASTSource
 
-from mcf.kernels.triton import bf16, fp16, grow, mul, two_prod, two_sum
+from mcf.kernels.triton import bf16, fp16, mul, scale, two_prod, two_sum
 from tests.kernels import machine_code as code
 
 
@@ -47,8 +47,9 @@ def transforms_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
 @triton.jit
 def expansions_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
-    hi, lo = mul(tl.load(x_ptr + i), 0.0, tl.load(y_ptr + i), 0.0)
-    hi, lo = grow(hi, lo, tl.load(x_ptr + i))
+    x = tl.load(x_ptr + i)
+    hi, lo = mul(x, 0.0, tl.load(y_ptr + i), 0.0)
+    hi, lo = scale(hi, lo, x)
     tl.store(out_ptr + i, hi)
     tl.store(out_ptr + BLOCK + i, lo)
 
@@ -76,18 +77,24 @@ def scalar_kernel(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + 1, e.to(tl.bfloat16))
 
 
-def opcodes(
-    kernel: Any, pointer: str, target: str, block: int, **options: Any
-) -> collections.Counter[str]:
-    """How often each kind of arithmetic is in a user's kernel."""
+def compiled(
+    kernel: Any, pointer: str, target: str, block: int, *, fusion: bool = False
+) -> code.Compiled:
     source = ASTSource(
         fn=kernel,
         signature={"x_ptr": pointer, "y_ptr": pointer, "out_ptr": pointer, "BLOCK": "constexpr"},
         constexprs={"BLOCK": block},
         attrs={(k,): [["tt.divisibility", 16]] for k in range(3)},
     )
-    compiled = code.compile_source(source, target, {"num_warps": 4, **options})
-    names = [op for _, op in code.ptx_instructions(compiled.asm["ptx"])]
+    # The default is to fuse.
+    chosen = {"num_warps": 4} | ({} if fusion else {"enable_fp_fusion": False})
+    return code.compile_source(source, target, chosen)
+
+
+def opcodes(kernel: Any, pointer: str, target: str, block: int) -> collections.Counter[str]:
+    """How often each kind of arithmetic is in a user's kernel."""
+    ptx = compiled(kernel, pointer, target, block).asm["ptx"]
+    names = [op for _, op in code.ptx_instructions(ptx)]
     kinds: collections.Counter[str] = collections.Counter()
     for name in names:
         if re.search(r"\.f(16|32|64)(x2)?$", name):
@@ -101,7 +108,7 @@ def opcodes(
 @pytest.mark.parametrize("block", [128, 1024])
 def test_transforms(pointer: str, target: str, block: int) -> None:
     """Six additions for TwoSum; a product and an FMA for TwoProd."""
-    found = opcodes(transforms_kernel, pointer, target, block, enable_fp_fusion=False)
+    found = opcodes(transforms_kernel, pointer, target, block)
     per_thread = block // 128
     assert found["add"] + found["sub"] == 6 * per_thread
     assert found["mul"] == found["fma"] == per_thread
@@ -110,35 +117,36 @@ def test_transforms(pointer: str, target: str, block: int) -> None:
 @pytest.mark.parametrize("pointer", ["*fp32", "*fp64"])
 def test_expansions(pointer: str) -> None:
     """Also with a constant for a component."""
-    found = opcodes(expansions_kernel, pointer, "sm_90", 1024, enable_fp_fusion=False)
-    assert found["fma"] == 8
-    assert found["add"] + found["sub"] > 8 * 10
+    found = opcodes(expansions_kernel, pointer, "sm_90", 1024)
+    assert found["fma"] == 2 * 8
+    assert found["mul"] >= 4 * 8
 
 
 def test_fusion_left_on_changes_a_users_kernel() -> None:
     """Why the package's docstring asks for `enable_fp_fusion=False`."""
-    careful = opcodes(expansions_kernel, "*fp32", "sm_90", 1024, enable_fp_fusion=False)
-    careless = opcodes(expansions_kernel, "*fp32", "sm_90", 1024)
-    assert careless != careful
+    careful = compiled(expansions_kernel, "*fp32", "sm_90", 1024).asm["cubin"]
+    careless = compiled(expansions_kernel, "*fp32", "sm_90", 1024, fusion=True).asm["cubin"]
+    assert code.sass_contractions(careful) == 2 * 8
+    assert code.sass_contractions(careless) > 2 * 8
 
 
 @pytest.mark.parametrize("block", [1024, 128])
 def test_bf16(block: int) -> None:
     """Two elements share a conversion; a thread with a single one converts that."""
-    found = opcodes(bf16_kernel, "*bf16", "sm_90", block, enable_fp_fusion=False)
+    found = opcodes(bf16_kernel, "*bf16", "sm_90", block)
     per_thread = block // 128
     assert found["add"] + found["sub"] == 6 * per_thread
     assert found["conversions"] >= max(1, per_thread // 2)
 
 
 def test_bf16_scalars() -> None:
-    found = opcodes(scalar_kernel, "*bf16", "sm_90", 128, enable_fp_fusion=False)
+    found = opcodes(scalar_kernel, "*bf16", "sm_90", 128)
     assert found["add"] + found["sub"] == 6
     assert found["conversions"] >= 1
 
 
 def test_fp16() -> None:
-    found = opcodes(fp16_kernel, "*fp16", "sm_90", 1024, enable_fp_fusion=False)
+    found = opcodes(fp16_kernel, "*fp16", "sm_90", 1024)
     assert found["add"] + found["sub"] == 6 * 8
 
 
