@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+import mcf
 from mcf.optim import PRECISIONS, AdamW
 from mcf.optim.strategies import STRATEGIES
 
@@ -25,7 +26,7 @@ class Variant:
     """One way to make a step.
 
     Args:
-        family: "ours", "torch" or "optimi".
+        family: "ours", "eager" (ours as plain torch operations), "torch" or "optimi".
         make: builds parameters with gradients and returns the step.
         bytes_moved: bytes read and written per parameter by a single pass over its tensors; None
             where the step makes several passes.
@@ -61,6 +62,21 @@ def _ours(precision: str, compute_dtype: torch.dtype, track_metrics: bool) -> Ma
             track_metrics=track_metrics,
             **HYPER,
         ).step
+
+    return make
+
+
+def _ours_eager(precision: str, compute_dtype: torch.dtype) -> Make:
+    """The same step as plain torch operations, the reference executor."""
+
+    def make(shapes: Sequence[torch.Size], device: torch.device) -> Step:
+        step = _ours(precision, compute_dtype, False)(shapes, device)
+
+        def eager() -> None:
+            with mcf.executor("torch"):
+                step()
+
+        return eager
 
     return make
 
@@ -132,6 +148,9 @@ def variants(optimi: bool) -> list[Variant]:
     metrics = _ours("plus", strict, True)
     name = "plus, bf16 arithmetic, metrics"
     found.append(Variant(name, "ours", metrics, _MOVED["plus"], _HELD["plus"]))
+    for suffix, compute_dtype in (("", wide), (", bf16 arithmetic", strict)):
+        make = _ours_eager("plus", compute_dtype)
+        found.append(Variant(f"plus{suffix}, eager torch", "eager", make, None, 12))
     found.append(Variant("torch fused bf16", "torch", _torch(strict, fused=True), 14, 8))
     for how in ("foreach", "for-loop"):
         foreach = how == "foreach"

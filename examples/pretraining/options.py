@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -219,8 +218,9 @@ def build_parser() -> argparse.ArgumentParser:
         "pass, a GPU runs natively in bf16",
     )
     train.add_argument(
-        "--threads", type=_integer(1), default=min(2, os.cpu_count() or 1), metavar="N",
-        help="CPU threads; the same bits need the same number",
+        "--threads", type=_integer(1), default=1, metavar="N",
+        help="CPU threads; the same bits need the same number. One is fastest for a model this "
+        "small, and the only safe choice on a machine that does something else too",
     )
     output = parser.add_argument_group("output")
     output.add_argument("--name", type=_name, default="pretrain", help="folder of this run")
