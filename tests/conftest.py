@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator
 
-# Before numba starts: two threads, so that a kernel's split across threads is always exercised.
-os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 # Before CUDA starts: cuBLAS warns under the deterministic mode of `poisoned_memory` without it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
