@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.triton.build import BLOCK, build, options
 from mcf.kernels.triton.primitives import Dialect
 
+# The interpreter replaces parts of `triton.language` while it runs: one thread at a time.
+_interpreter = threading.Lock()
+
 
 def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) -> Tensor | None:
     """Apply a kernel to each row of tensors; see `mcf.kernels.numba.launch.run`.
@@ -24,7 +28,7 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
     device = rows[0][0].device
     if device.type == "cpu":
         # NumPy warns where IEEE arithmetic just goes on to infinity or NaN.
-        with np.errstate(all="ignore"):
+        with _interpreter, np.errstate(all="ignore"):
             return _launch(build(spec, Dialect.INTERPRETER), {}, spec, rows, scalars)
     with torch.cuda.device(device):
         target = _target(torch.cuda.current_device())
