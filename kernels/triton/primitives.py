@@ -44,14 +44,23 @@ def _same(x):
 
 
 def _kept_cuda(x):
-    """x, through a move that LLVM cannot look through: float32 rounded to float32.
+    """x, through a move that LLVM cannot look through: a rounding to the register's own format.
 
-    Without it LLVM packs operations for sm_100, and the ptxas of Triton 3.6 (12.9) contracts a
-    packed product and sum into FMA although both say that they round. ptxas removes the move.
+    Without it LLVM packs float32 operations for sm_100, and the ptxas of Triton 3.6 (12.9)
+    contracts a packed product and sum into FMA although both say that they round. ptxas removes
+    the move.
     """
-    return tl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
-    )
+    if not isinstance(x, tl.tensor):
+        # A sum of two literals.
+        return x
+    elif x.dtype == tl.float64:
+        return tl.inline_asm_elementwise(
+            "mov.b64 $0, $1;", "=d,d", [x], tl.float64, is_pure=True, pack=1
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+        )
 
 
 def _round_bf16_bits(x):
@@ -152,17 +161,20 @@ def _fms_interpreted(a, b, c):
     return tl.tensor(type(c.handle)(exact.numpy(), c.handle.dtype), c.type)
 
 
+_ROUNDINGS = {BF16: _round_bf16_bits, FP16: _round_fp16, FP32: _round_fp32}
+_OPAQUE_ROUNDINGS = {
+    (Dialect.CUDA, BF16): _round_bf16_cuda,
+    (Dialect.HIP, FP16): _round_fp16_hip,
+}
+
+
 def _rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
     if fmt == register:
-        return _kept_cuda if (fmt, dialect) == (FP32, Dialect.CUDA) else _same
-    table: dict[tuple[Format, Format], dict[Dialect, Callable[..., Any]]] = {
-        (FP32, BF16): {Dialect.CUDA: _round_bf16_cuda, Dialect.HIP: _round_bf16_bits},
-        (FP32, FP16): {Dialect.CUDA: _round_fp16, Dialect.HIP: _round_fp16_hip},
-        (FP64, FP32): {Dialect.CUDA: _round_fp32, Dialect.HIP: _round_fp32},
-    }
-    interpreted = {BF16: _round_bf16_bits, FP16: _round_fp16, FP32: _round_fp32}
-    versions = table[register, fmt]
-    return interpreted[fmt] if dialect is Dialect.INTERPRETER else versions[dialect]
+        return _kept_cuda if dialect is Dialect.CUDA else _same
+    if register == FP64 and fmt != FP32:
+        # Through float32 it would round twice.
+        raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")
+    return _OPAQUE_ROUNDINGS.get((dialect, fmt), _ROUNDINGS[fmt])
 
 
 def jit(function: FunctionType) -> Any:

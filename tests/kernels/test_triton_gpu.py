@@ -170,7 +170,7 @@ def test_sums(name: str, device: str) -> None:
     assert actual is not None
     assert actual.device.type == device
     assert actual.shape == expected.shape == (2, spec.sum_count)
-    torch.testing.assert_close(actual.cpu(), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(actual.cpu(), expected, rtol=1e-9, atol=0)
 
 
 @either_device
