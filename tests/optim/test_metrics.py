@@ -223,6 +223,23 @@ def test_groups_and_total() -> None:
     assert all(math.isnan(third[n]) for n in ("edq_ratio", "lost_param", "lost_exp_avg_sq"))
 
 
+@pytest.mark.parametrize("executor", ["torch", "numba"])
+def test_a_tensor_in_pieces(executor: str) -> None:
+    whole = random(60, BF16, 1)
+    gradient = random(60, BF16, 2, 0.1)
+    found = []
+    for sizes in ([60], [7, 30, 0, 23]):
+        params = [Parameter(x.clone()) for x in whole.split(sizes)]
+        optimizer = AdamW(params, **ADAMW, precision="plain", track_metrics=True)
+        for p, g in zip(params, gradient.split(sizes), strict=True):
+            p.grad = g
+        with mcf.executor(executor):
+            optimizer.step()
+        found.append(optimizer.metrics())
+    assert_close(found[1], {k: v for k, v in found[0].items() if k != "groups"})
+    assert 0 < found[0]["lost_param"] < 1
+
+
 @pytest.mark.parametrize("make", [AdamW, SGD])
 def test_nothing_to_measure(make: Any) -> None:
     empty = Parameter(torch.zeros(0, dtype=BF16))

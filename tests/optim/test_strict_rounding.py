@@ -130,6 +130,35 @@ def test_every_rounding_counts(precision: str) -> None:
     assert not unseen, "leaving these roundings out changes nothing"
 
 
+def test_moments_are_divided_by_their_corrections() -> None:
+    # RN(m / c1) differs from RN(m RN(1 / c1)) in one number of 100,000: these are some of them.
+    # With beta2 = 0, g = 1, eps = 0, lr = 1 and no decay the step is p - m / c1.
+    beta1 = 0.999
+    before = torch.cat([torch.arange(128, 256) * 2.0**e for e in range(-10, 1)])
+    m = (torch.tensor(beta1) * before).to(BF16).float()
+    m = (m + torch.tensor(1 - beta1).to(BF16).float()).to(BF16).float()
+    seen = 0
+    for t in range(2, 1500):
+        correction = 1 - beta1**t
+        divided = (m / torch.tensor(correction, dtype=torch.float32)).to(BF16)
+        multiplied = (m * torch.tensor(1 / correction, dtype=torch.float32)).to(BF16)
+        differ = divided != multiplied
+        if not differ.any():
+            continue
+        seen += int(differ.sum())
+        p = torch.nn.Parameter(torch.zeros(int(differ.sum()), dtype=BF16))
+        p.grad = torch.ones_like(p)
+        optimizer = AdamW([p], 1.0, (beta1, 0.0), 0.0, 0.0, precision="light", compute_dtype=BF16)
+        optimizer.step()
+        optimizer.state[p]["exp_avg"].copy_(before[differ])
+        optimizer.state[p]["param_lo"].zero_()
+        optimizer.state[p]["step"].fill_(t - 1)
+        p.data.zero_()
+        optimizer.step()
+        assert torch.equal(-p.detach(), divided[differ])
+    assert seen > 0
+
+
 def test_one_format_is_not_the_other() -> None:
     case = Case("plus", FP16, FP16)
     model = Strict(format_of(BF16), "plus")
