@@ -1,0 +1,117 @@
+"""On a GPU: the bits of the CPU's reference, states on the device, checkpoints between devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import SGD, AdamW
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import BF16, FP16, FP32, FULL, Case, assert_same, cases, random, stored
+
+pytestmark = pytest.mark.gpu
+
+ADAMW: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
+SGD_OPTIONS: dict[str, Any] = {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
+SHAPES = [(), (0,), (1,), (7, 13), (1024 + 5,), (8, 1024)]
+
+
+def gradient(p: Tensor, t: int, k: int) -> Tensor:
+    """One in three transposed, one in three expanded where the shape allows it."""
+    if p.ndim == 2 and t % 3 == 1:
+        return random(tuple(p.shape[::-1]), p.dtype, 100 * t + k, 0.1).to(p.device).T
+    if p.ndim == 2 and t % 3 == 2:
+        return random(tuple(p.shape[1:]), p.dtype, 100 * t + k, 0.1).to(p.device).expand_as(p)
+    return random(tuple(p.shape), p.dtype, 100 * t + k, 0.1).to(p.device)
+
+
+def train(device: str, executor: str, make: Any, case: Case, count: int, **options: Any) -> Any:
+    params = [Parameter(random(s, case.dtype, k).to(device)) for k, s in enumerate(SHAPES)]
+    optimizer = make(params, **options, **case.options())
+    with mcf.executor(executor):
+        for t in range(count):
+            for k, p in enumerate(params):
+                p.grad = gradient(p, t, k)
+            optimizer.step()
+    return optimizer
+
+
+def on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: t.cpu() for name, t in tensors.items()}
+
+
+@pytest.mark.parametrize("executor", ["auto", "torch"])
+@pytest.mark.parametrize("case", cases() + FULL, ids=str)
+def test_adamw_has_the_bits_of_the_cpu(case: Case, executor: str) -> None:
+    expected = train("cpu", "torch", AdamW, case, 20, **ADAMW)
+    found = train("cuda", executor, AdamW, case, 20, **ADAMW)
+    assert_same(on_cpu(stored(found)), stored(expected))
+
+
+@pytest.mark.parametrize(
+    "case", cases(("plain", "kahan", "light", "master"), (BF16, FP16)) + FULL[:1], ids=str
+)
+def test_sgd_has_the_bits_of_the_cpu(case: Case) -> None:
+    if case in FULL:
+        case = Case("light", case.dtype, FP32)
+    expected = train("cpu", "torch", SGD, case, 20, **SGD_OPTIONS)
+    found = train("cuda", "auto", SGD, case, 20, **SGD_OPTIONS)
+    assert_same(on_cpu(stored(found)), stored(expected))
+
+
+def test_states_are_on_the_device() -> None:
+    optimizer = train("cuda", "auto", AdamW, Case("plus", BF16, FP32), 1, **ADAMW)
+    for p, state in optimizer.state.items():
+        # The count is read by the host at each step.
+        assert state["step"].device.type == "cpu"
+        assert all(t.device == p.device for name, t in state.items() if name != "step")
+
+
+def test_checkpoints_move_between_devices() -> None:
+    case = Case("plus", BF16, FP32)
+    gpu = train("cuda", "auto", AdamW, case, 3, **ADAMW)
+    cpu = train("cpu", "torch", AdamW, case, 1, **ADAMW)
+    cpu.load_state_dict(gpu.state_dict())
+    for p, q in zip(cpu.param_groups[0]["params"], gpu.param_groups[0]["params"], strict=True):
+        for name, tensor in cpu.state[p].items():
+            assert_same_bits(tensor, gpu.state[q][name].cpu(), name)
+            assert tensor.device.type == "cpu"
+
+
+def test_learning_rate_on_the_device() -> None:
+    case = Case("plus", BF16, FP32)
+    rate = torch.tensor(ADAMW["lr"], device="cuda", dtype=torch.float64)
+    found = train("cuda", "auto", AdamW, case, 3, **{**ADAMW, "lr": rate})
+    expected = train("cpu", "torch", AdamW, case, 3, **ADAMW)
+    assert_same(on_cpu(stored(found)), stored(expected))
+
+
+def test_metrics() -> None:
+    case = Case("plain", BF16, FP32)
+    options = {**ADAMW, "track_metrics": True}
+    expected = train("cpu", "torch", AdamW, case, 3, **options).metrics()
+    found = train("cuda", "auto", AdamW, case, 3, **options).metrics()
+    for name in ("edq", "update_norm", "edq_ratio", "lost_param", "lost_exp_avg_sq"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4), name
+
+
+def test_parameters_on_both_devices() -> None:
+    here, there = Parameter(random(5, BF16, 1)), Parameter(random(5, BF16, 2).cuda())
+    optimizer = AdamW([here, there], track_metrics=True)
+    for p in (here, there):
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert optimizer.metrics()["update_norm"] > 0
+    # Its states stay where they were made; a step after a move says so.
+    here.grad = None
+    moved = Parameter(there.detach().cpu())
+    optimizer.param_groups[0]["params"][1] = moved
+    optimizer.state[moved] = optimizer.state.pop(there)
+    moved.grad = torch.ones_like(moved)
+    with pytest.raises(ValueError, match=r"is on cuda:0; its parameter is on cpu"):
+        optimizer.step()
