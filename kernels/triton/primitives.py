@@ -50,13 +50,9 @@ def _kept_cuda(x):
     contracts a packed product and sum into FMA although both say that they round. ptxas removes
     the move.
     """
-    if not isinstance(x, tl.tensor):
-        # A sum of two literals.
+    if isinstance(x, float) or x.dtype != tl.float32:
+        # A sum of two literals; or float64, which is never packed.
         return x
-    elif x.dtype == tl.float64:
-        return tl.inline_asm_elementwise(
-            "mov.b64 $0, $1;", "=d,d", [x], tl.float64, is_pure=True, pack=1
-        )
     else:
         return tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1

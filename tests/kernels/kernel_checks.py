@@ -56,7 +56,7 @@ def check_ttir(ttir: str, spec: Elementwise) -> list[str]:
     vague = re.findall(r"= ((?:arith\.divf|math\.(?!fma|absf)\w+) .*f32>?) loc", ttir)
     problems = [f"imprecise operation in Triton's IR: {line}" for line in vague]
     assembly = re.findall(r'inline_asm "(\S+) ', ttir)
-    known = r"^(mov\.b(32|64)|cvt\.rn\.bf16x2\.f32|(div|sqrt)\.rn\.f32|v_cvt_f16_f32)$"
+    known = r"^(mov\.b32|cvt\.rn\.bf16x2\.f32|(div|sqrt)\.rn\.f32|v_cvt_f16_f32)$"
     unknown = [op for op in assembly if not re.match(known, op)]
     problems += _differs("unknown inline assembly", unknown, [])
     offsets = re.findall(r"tt\.addptr .*tensor<\d+x!tt\.ptr<\w+>>, tensor<\d+x(i\d+)>", ttir)
