@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
 
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer, beta2_components
+from mcf.optim.options import Options, check_tensors
 from mcf.optim.rules.adamw import adamw
 from mcf.optim.rules.metrics import adamw_terms
 from mcf.optim.strategies import Arithmetic
@@ -62,11 +64,14 @@ class AdamW(LowPrecisionOptimizer):
         betas: decay rates of the two moments, in [0, 1).
         eps: added to the denominator.
         weight_decay: decoupled weight decay.
+        amsgrad: not implemented.
         precision: one of the above; may differ between groups.
         compute_dtype: `torch.float32` keeps float32 registers and rounds only what is stored; the
             parameter's 16-bit dtype rounds every operation, as in the Collage paper.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
+        options: torch's `foreach`, `capturable`, `differentiable`, `fused`; see
+            `mcf.optim.options.Options`.
 
     Guarantees: the same bits on every executor (`mcf.set_executor`), whatever the layout, the
     number of threads or the other tensors of the step. NaN and infinity in a gradient reach that
@@ -84,11 +89,13 @@ class AdamW(LowPrecisionOptimizer):
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         *,
         precision: str = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,
+        **options: Unpack[Options],
     ) -> None:
         """See the class."""
         defaults = {
@@ -96,21 +103,31 @@ class AdamW(LowPrecisionOptimizer):
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
             "precision": precision,
             "compute_dtype": compute_dtype,
             "maximize": maximize,
         }
-        super().__init__(params, defaults, track_metrics=track_metrics)
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         validation.number("learning rate", group["lr"])
+        check_tensors(group, "lr", group["lr"])
         betas = group["betas"]
         if not isinstance(betas, (tuple, list)) or len(betas) != 2:
             raise ValueError(f"Invalid betas: {betas!r}; allowed is a pair of numbers")
         for k, beta in enumerate(betas):
             validation.number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
+            check_tensors(group, f"betas[{k}]", beta)
+        if isinstance(betas[0], Tensor) != isinstance(betas[1], Tensor):
+            raise ValueError("betas must be either both floats or both Tensors")
         validation.number("epsilon value", group["eps"])
         validation.number("weight_decay value", group["weight_decay"])
+        if group["amsgrad"]:
+            raise NotImplementedError("amsgrad=True is not implemented yet; allowed is False")
+
+    def _later_options(self) -> dict[str, Any]:
+        return {**super()._later_options(), "amsgrad": False}
 
     def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
         # Half the smallest number is the largest that rounds to 0.
@@ -154,11 +171,13 @@ class CollageAdamW(AdamW):
         betas: see `AdamW`.
         eps: see `AdamW`.
         weight_decay: see `AdamW`.
+        amsgrad: see `AdamW`.
         mode: `"light"` (option B of the paper, the parameter as an expansion), `"plus"` (option C,
             the second moment and beta2 too) or `"kahan"`, their special case.
         compute_dtype: see `AdamW`; the parameter's dtype gives the paper's arithmetic.
         maximize: see `AdamW`.
         track_metrics: see `AdamW`.
+        options: see `AdamW`.
     """
 
     precisions = ("light", "plus", "kahan")
@@ -179,11 +198,13 @@ class CollageAdamW(AdamW):
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         *,
         mode: str = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,
+        **options: Unpack[Options],
     ) -> None:
         """See the class."""
         validation.choice("mode", mode, self.precisions)
@@ -193,8 +214,10 @@ class CollageAdamW(AdamW):
             betas,
             eps,
             weight_decay,
+            amsgrad,
             precision=mode,
             compute_dtype=compute_dtype,
             maximize=maximize,
             track_metrics=track_metrics,
+            **options,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mcf.optim import update, validation
+from mcf.optim import options, update, validation
 
 if TYPE_CHECKING:
     from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -44,7 +44,8 @@ def _check_group(
 ) -> None:
     where = f"state_dict param_groups[{index}]"
     group = optimizer.param_groups[index]
-    missing = sorted({"params", *optimizer.defaults} - saved.keys())
+    later = optimizer._later_options().keys()
+    missing = sorted({"params", *optimizer.defaults} - saved.keys() - later)
     if missing:
         raise ValueError(f"{where} lacks {missing}: it was made by another optimizer")
     if len(saved["params"]) != len(group["params"]):
@@ -60,6 +61,8 @@ def _check_group(
     lr = saved["lr"]
     # A schedule down to 0 can miss it from below by a rounding error.
     size = abs(lr) if isinstance(lr, (int, float, Tensor)) else lr
+    saved = {**optimizer._later_options(), **saved}
+    options.check(saved)
     optimizer._check_group({**saved, "lr": size})
     rule = optimizer._rule({**group, **saved})
     for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):
@@ -75,6 +78,7 @@ def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> l
     return [
         {
             **{k: v for k, v in group.items() if k == "param_names"},
+            **optimizer._later_options(),
             **copy.deepcopy({k: v for k, v in saved.items() if k != "params"}),
             "params": group["params"],
         }

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim.optimizer import Optimizer, ParamsT
+from typing_extensions import Unpack
 
 from mcf.kernels import registry
-from mcf.optim import checkpoint, validation
+from mcf.optim import checkpoint, options, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
 from mcf.optim.update import Rule, kernel, states, update_
@@ -25,11 +26,26 @@ class LowPrecisionOptimizer(Optimizer):
     # The values of `precision` that make sense for the rule.
     precisions: tuple[str, ...] = tuple(STRATEGIES)
 
-    def __init__(self, params: ParamsT, defaults: Group, *, track_metrics: bool) -> None:
-        """See the subclasses; `track_metrics` keeps sums for `metrics`."""
+    def __init__(
+        self,
+        params: ParamsT,
+        defaults: Group,
+        *,
+        track_metrics: bool,
+        **given: Unpack[options.Options],
+    ) -> None:
+        """See the subclasses and `Options`; `track_metrics` keeps sums for `metrics`."""
+        options.known(type(self).__name__, given)
         self._track_metrics = bool(track_metrics)
         self._metrics: StepMetrics | None = None
-        super().__init__(params, defaults)
+        super().__init__(params, {**defaults, **options.in_groups(given)})
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Show users every option of the constructor."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            shown = options.signature(vars(cls)["__init__"])
+            cls.__signature__ = shown  # type: ignore[attr-defined]
 
     # -- what a subclass provides ------------------------------------------------------------
 
@@ -59,6 +75,7 @@ class LowPrecisionOptimizer(Optimizer):
                 param_group = {**param_group, "params": list(params)}
             merged = {**self.defaults, **param_group}
             self._check_precision(merged)
+            options.check(merged)
             self._check_group(merged)
             validation.distinct(f"param_groups[{index}]", merged.get("params"))
         super().add_param_group(param_group)
@@ -183,6 +200,10 @@ class LowPrecisionOptimizer(Optimizer):
             state["master_param"].copy_(p)
         return state
 
+    def _later_options(self) -> Group:
+        """Options that checkpoints of older versions lack, and what they are there."""
+        return options.IN_GROUPS
+
     # -- what is stored ----------------------------------------------------------------------
 
     @torch.no_grad()
@@ -263,8 +284,10 @@ class LowPrecisionOptimizer(Optimizer):
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_metrics", None)
         super().__setstate__(state)
-        # torch adds an option that these optimizers do not have.
-        self.defaults.pop("differentiable", None)
+        # Of an older version, which did not have them.
+        for group in (self.defaults, *self.param_groups):
+            for name, default in self._later_options().items():
+                group.setdefault(name, default)
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep."""

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
 
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.options import Options
 from mcf.optim.rules import sgd as _rules
 from mcf.optim.rules.metrics import param_terms
 from mcf.optim.strategies import Arithmetic
@@ -54,6 +56,7 @@ class SGD(LowPrecisionOptimizer):
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
@@ -73,6 +76,7 @@ class SGD(LowPrecisionOptimizer):
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,
+        **options: Unpack[Options],
     ) -> None:
         """See the class."""
         defaults = {
@@ -85,7 +89,7 @@ class SGD(LowPrecisionOptimizer):
             "compute_dtype": compute_dtype,
             "maximize": maximize,
         }
-        super().__init__(params, defaults, track_metrics=track_metrics)
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         validation.number("learning rate", group["lr"])

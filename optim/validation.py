@@ -23,7 +23,8 @@ def number(
     """A hyperparameter in [low, high], or [low, high) if `open_high`; may be a 0-dim tensor."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise ValueError(f"Tensor {name} must be 1-element, got shape {list(value.shape)}")
+            short = {"learning rate": "lr"}.get(name, name)
+            raise ValueError(f"Tensor {short} must be 1-element, got shape {list(value.shape)}")
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")

@@ -127,6 +127,27 @@ def test_compiled_training_step() -> None:
     assert_same(train(True), train(False))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled_step(backend: str) -> None:
+    # torch.compile(optimizer.step) itself: the compiler leaves the kernel and all around it alone.
+    def train(compiled: bool) -> dict[str, torch.Tensor]:
+        p = parameter(100, BF16, 1)
+        optimizer = AdamW([p], 1e-2)
+        run = torch.compile(optimizer.step, backend=backend) if compiled else optimizer.step
+        for t in range(3):
+            p.grad = random(100, BF16, t + 2)
+            run()
+        return stored(optimizer)
+
+    assert_same(train(True), train(False))
+
+
+def test_a_step_in_one_graph_is_refused() -> None:
+    optimizer = AdamW([parameter(3, BF16)])
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"torch\.compiler\.disable"):
+        torch.compile(optimizer.step, backend="eager", fullgraph=True)()
+
+
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 @pytest.mark.parametrize("n", [1, 3])
 def test_negated_view_as_gradient(n: int, executor: str) -> None:

@@ -34,13 +34,20 @@ def reference_executor():
 
 
 def test_signatures_begin_as_torchs() -> None:
-    for name, count in (("AdamW", 5), ("SGD", 6)):
+    for name, count in (("AdamW", 6), ("SGD", 6)):
         mine, torchs = (
             list(inspect.signature(getattr(m, name)).parameters.values())[:count]
             for m in (mcf.optim, torch.optim)
         )
         assert [p.name for p in mine] == [p.name for p in torchs]
         assert [p.default for p in mine] == [p.default for p in torchs]
+        # Its keywords as well, where `**options` takes them.
+        keywords = inspect.signature(getattr(torch.optim, name)).parameters
+        found = inspect.signature(getattr(mcf.optim, name)).parameters
+        for keyword, p in keywords.items():
+            assert found[keyword].default == p.default, keyword
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lamda'; .* takes foreach"):
+        AdamW([parameter(3, BF16)], lamda=1)  # type: ignore[call-arg]
     assert list(inspect.signature(CollageAdamW).parameters)[:5] == [
         "params", "lr", "betas", "eps", "weight_decay",
     ]  # fmt: skip
