@@ -1,0 +1,103 @@
+"""QR factorisation by Householder reflections, on matrices of expansions."""
+
+from __future__ import annotations
+
+import torch
+
+from mcf.kernels import expansions
+from mcf.linalg import triangular
+from mcf.linalg.parts import (
+    Components,
+    assign,
+    each,
+    identity,
+    like,
+    one_like,
+    part,
+    transpose,
+    where,
+)
+from mcf.matmul import matmul
+
+ALL = slice(None)
+
+
+def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Components]:
+    """A = Q R with LAPACK's signs, in blocks of reflections I - V T V^T.
+
+    Shapes: A [..., m, n]; with k = min(m, n), Q [..., m, k] and R [..., k, n] ("reduced"), Q
+    [..., m, m] and R [..., m, n] ("complete"), or R alone ("r").
+
+    Q R = A + E with columnwise |E_j| <= c m n u^terms |A_j| in the 2-norm, and Q is orthogonal to
+    the same order (Higham 2002, theorem 19.4, doi:10.1137/1.9780898718027; Schreiber, Van Loan
+    1989 for V T V^T, doi:10.1137/0910005).
+    """
+    r = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
+    *_, m, n = r[0].shape
+    count = min(m, n)
+    blocks = []
+    for start in range(0, count, triangular.BLOCK):
+        block = slice(start, min(start + triangular.BLOCK, count))
+        v, t = _panel(r, block)
+        blocks.append((start, v, t))
+        if block.stop < n:
+            rest = (slice(start, m), slice(block.stop, n))
+            assign(r, rest, _reflect(v, transpose(t), part(r, *rest)))
+    height = m if mode == "complete" else count
+    upper = each(lambda c: c[..., :height, :].triu(), r)
+    if mode == "r":
+        return None, upper
+    q = each(lambda c: c[..., :height].clone(), identity(a, m))
+    for start, v, t in reversed(blocks):
+        rows = (slice(start, m), ALL)
+        assign(q, rows, _reflect(v, t, part(q, *rows)))
+    return q, upper
+
+
+def _reflect(v: Components, t: Components, x: Components) -> Components:
+    """(I - V T V^T) X."""
+    return expansions.sub(x, matmul(v, matmul(t, matmul(transpose(v), x))))
+
+
+def _panel(r: Components, block: slice) -> tuple[Components, Components]:
+    """Reflect the columns of a block to upper triangular form; V and T of their product."""
+    start, width = block.start, block.stop - block.start
+    rows = slice(start, None)
+    v = each(torch.zeros_like, part(r, rows, block))
+    t = each(lambda c: c.new_zeros(*c.shape[:-2], width, width), r)
+    for j in range(width):
+        below = slice(start + j, None)
+        column, tau = _reflector(part(r, below, slice(start + j, start + j + 1)))
+        assign(v, (slice(j, None), slice(j, j + 1)), column)
+        panel = (below, slice(start + j, block.stop))
+        along = expansions.mul(tau, matmul(transpose(column), part(r, *panel)))
+        assign(r, panel, expansions.fma(expansions.neg(column), along, part(r, *panel)))
+        before = slice(0, j)
+        if j:
+            overlap = matmul(transpose(part(v, ALL, before)), part(v, ALL, slice(j, j + 1)))
+            entry = expansions.neg(expansions.mul(tau, matmul(part(t, before, before), overlap)))
+            assign(t, (before, slice(j, j + 1)), entry)
+        assign(t, (slice(j, j + 1), slice(j, j + 1)), tau)
+    return v, t
+
+
+def _reflector(x: Components) -> tuple[Components, Components]:
+    """v with v[0] = 1, and tau, so that (I - tau v v^T) x = (beta, 0, ..., 0).
+
+    The column is scaled by a power of two, so that its norm neither overflows nor underflows.
+    """
+    _, exponent = torch.frexp(x[0].abs().amax((-2, -1), keepdim=True))
+    x = expansions.ldexp(x, -exponent)
+    first, rest = part(x, slice(0, 1), ALL), part(x, slice(1, None), ALL)
+    if rest[0].shape[-2] == 0:
+        return one_like(first), each(torch.zeros_like, first)
+    flat = (rest[0] == 0).all(-2, keepdim=True)
+    norm = expansions.sqrt(matmul(transpose(x), x))
+    beta = where(first[0] > 0, expansions.neg(norm), norm)
+    gap = expansions.sub(first, beta)
+    safe = where(flat, one_like(gap), gap)
+    v = each(torch.clone, x)
+    assign(v, (slice(0, 1), ALL), one_like(first))
+    assign(v, (slice(1, None), ALL), expansions.div(rest, safe))
+    tau = expansions.neg(expansions.div(gap, where(flat, one_like(beta), beta)))
+    return v, where(flat, like(tau, torch.zeros_like(tau[0])), tau)
