@@ -2,10 +2,10 @@
 
 Every function is `torch.linalg`'s of the same name: the same arguments, shapes, batches, results,
 errors and derivatives, for real matrices of up to a few hundred rows. `torch.linalg`'s own
-functions do the same on expansion tensors. The backward errors are those of the textbook algorithms with the
-unit roundoff u**terms (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
-doi:10.1137/1.9780898718027): residuals of A x - b relative to |A||x| are a few n u**terms, and the
-error of x is that times the condition number.
+functions do the same on expansion tensors. The backward errors are those of the textbook
+algorithms with the unit roundoff u**terms (Higham 2002, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., doi:10.1137/1.9780898718027): residuals of A x - b relative to |A||x| are a few
+n u**terms, and the error of x is that times the condition number.
 """
 
 from torch.linalg import LinAlgError as LinAlgError
