@@ -13,5 +13,9 @@ from mcf.kernels.registry import ExecutorWarning as ExecutorWarning
 from mcf.kernels.registry import executor as executor
 from mcf.kernels.registry import get_executor as get_executor
 from mcf.kernels.registry import set_executor as set_executor
+from mcf.tensor import MCFTensor as MCFTensor
+from mcf.tensor import UnsupportedError as UnsupportedError
+from mcf.tensor import from_components as from_components
+from mcf.tensor import tensor as tensor
 
 __version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Exact conversion between expansions and other representations of numbers."""

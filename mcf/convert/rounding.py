@@ -1,0 +1,136 @@
+"""Expansions from one format or number of terms to another, rounded to the nearest expansion.
+
+The nearest expansion of a real number v is x0 = RN(v), x1 = RN(v - x0), x2 = RN(v - x0 - x1), ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.formats import format_of
+
+Components = tuple[Tensor, ...]
+
+_INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+_library = torch.library.Library("mcf", "FRAGMENT")
+_library.define("convert(Tensor[] components, ScalarType dtype, int terms) -> Tensor[]")
+
+
+def widen(components: Sequence[Tensor], dtype: torch.dtype) -> Components:
+    """The components in a dtype that holds every number of theirs: exact."""
+    return tuple(c if c.dtype is dtype else c.to(dtype) for c in components)
+
+
+def convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Components:
+    """The nearest expansion of `terms` components of `dtype` to a normalised expansion.
+
+    Exact where the target holds the value. One operator, which `torch.compile` leaves alone.
+
+    Args:
+        components: largest first, each at most half an ulp of the one before; one dtype, device
+            and shape.
+        dtype: of the new components.
+        terms: 1 to 4.
+
+    Returns:
+        New contiguous tensors; a value beyond the range gives (inf, 0, ...).
+    """
+    return tuple(torch.ops.mcf.convert(list(components), dtype, terms))
+
+
+def _fake(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> list[Tensor]:
+    like = components[0]
+    return [
+        torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
+        for _ in range(terms)
+    ]
+
+
+def _convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> list[Tensor]:
+    source = components[0].dtype
+    wide = torch.promote_types(source, dtype)
+    rest = canonical(widen(components, wide))
+    if wide is dtype:
+        zero = torch.zeros_like(rest[0])
+        out = [rest[k] if k < len(rest) else zero for k in range(terms)]
+    else:
+        out = []
+        for _ in range(terms):
+            x = round_to(_odd(rest[0], rest[1]) if len(rest) > 1 else rest[0], dtype)
+            out.append(x)
+            # Exact: x is rest[0] rounded to fewer bits.
+            rest = canonical((rest[0] - x.to(wide), *rest[1:]))
+    finite = out[0].isfinite()
+    # Adding 0 makes -0 of a lower component +0.
+    lower = [torch.where(finite, x + 0.0, torch.zeros_like(x)) for x in out[1:]]
+    return [c.clone(memory_format=torch.contiguous_format) for c in (out[0], *lower)]
+
+
+_library.impl("convert", _convert, "CompositeExplicitAutograd")
+torch.library.register_fake("mcf::convert", _fake, lib=_library)
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def canonical(components: Components) -> Components:
+    """The same value with every component the rounding of what it and those below it sum to.
+
+    Exact. A normalised expansion can differ from its canonical form where a component is exactly
+    half an ulp of the one above and those below it break the tie the other way.
+    """
+    c = list(components)
+    if len(c) == 1:
+        return components
+    # Sums of finite components do not overflow where the first is the value rounded; others stay.
+    finite = c[0].isfinite()
+    c = [torch.where(finite, x, torch.zeros_like(x)) for x in c]
+    for _ in range(2 * len(c)):
+        settled = True
+        for k in reversed(range(len(c) - 1)):
+            s, e = _two_sum(c[k], c[k + 1])
+            settled = settled and bool((s == c[k]).all())
+            c[k], c[k + 1] = s, e
+        if settled:
+            break
+    for k in reversed(range(len(c) - 2)):
+        # c[k+1] is half the gap from c[k] to a neighbour, and the rest points to the neighbour.
+        neighbour = c[k] + 2 * c[k + 1]
+        tie = (neighbour - c[k] == 2 * c[k + 1]) & (c[k + 1] * c[k + 2].sign() > 0)
+        c[k] = torch.where(tie, neighbour, c[k])
+        c[k + 1] = torch.where(tie, -c[k + 1], c[k + 1])
+    keep = ~finite | (c[0] == 0)
+    c[0] = torch.where(keep, components[0], c[0])
+    return tuple(c)
+
+
+def _odd(x: Tensor, tail: Tensor) -> Tensor:
+    """x + tail rounded to odd, for |tail| at most half an ulp of x.
+
+    A second rounding to fewer bits (by 2 or more) is then that of x + tail itself; Boldo and
+    Melquiond 2008, doi:10.1109/TC.2007.70819.
+    """
+    bits = x.view(_INTEGERS[x.dtype])
+    step = torch.where((tail > 0) == (x > 0), 1, -1).to(bits.dtype)
+    inexact = (tail != 0) & x.isfinite() & (bits & 1 == 0)
+    return torch.where(inexact, bits + step, bits).view(x.dtype)
+
+
+def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A plain tensor rounded once to nearest even in a narrower dtype.
+
+    torch rounds float64 to the 16-bit types through float32, which is two roundings.
+    """
+    format_of(dtype)
+    if x.dtype is torch.float64 and dtype in (torch.bfloat16, torch.float16):
+        f = x.to(torch.float32)
+        tail = torch.where(f.isfinite(), x - f.to(torch.float64), 0.0)
+        x = _odd(f, tail)
+    return x.to(dtype)

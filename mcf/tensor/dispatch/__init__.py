@@ -1,0 +1,8 @@
+"""What each torch operator does on expansion tensors, one file a topic."""
+
+from mcf.tensor.dispatch import arithmetic as arithmetic
+from mcf.tensor.dispatch import copies as copies
+from mcf.tensor.dispatch import views as views
+from mcf.tensor.dispatch.registry import TABLE as TABLE
+from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError
+from mcf.tensor.dispatch.registry import implements as implements

@@ -1,0 +1,144 @@
+"""Copies, conversions, and tensors made in the likeness of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.convert.numbers import components_of
+from mcf.convert.rounding import convert
+from mcf.kernels.formats import FORMATS, format_of
+from mcf.tensor.dispatch.componentwise import register
+from mcf.tensor.dispatch.registry import implements
+from mcf.tensor.promotion import integer_components
+from mcf.tensor.tensor import Components, MCFTensor, wrap
+
+aten = torch.ops.aten
+
+register(aten.clone.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
+
+
+def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
+    """Any real tensor as the nearest expansion of a format."""
+    if isinstance(x, MCFTensor):
+        source = x.components
+    else:
+        source = (x,) if x.is_floating_point() else integer_components(x)
+    if source[0].dtype is dtype and len(source) <= terms:
+        zero = torch.zeros_like(source[0])
+        return tuple(source) + (zero,) * (terms - len(source))
+    return convert(source, dtype, terms)
+
+
+def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
+    """The value as one plain tensor, rounded to nearest (integers: toward zero)."""
+    if dtype is torch.bool:
+        return x.components[0] != 0
+    if dtype in FORMATS:
+        return convert(x.components, dtype, 1)[0]
+    raise NotImplementedError(f"an expansion tensor cannot become a tensor of {dtype}")
+
+
+@implements(aten.copy_.default)
+def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """Write the source's value, rounded to nearest in the target's format."""
+    if not isinstance(target, MCFTensor):
+        assert isinstance(source, MCFTensor)
+        return target.copy_(plain(source, target.dtype), non_blocking)
+    new = converted(source, target.dtype, target.terms)
+    for t, s in zip(target.components, new, strict=True):
+        t.copy_(s, non_blocking)
+    return target
+
+
+@implements(aten._to_copy.default)
+def to_copy(x: MCFTensor, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
+    """A copy with another dtype, device or layout; an integer dtype gives a plain tensor."""
+    dtype = x.dtype if dtype is None else dtype
+    if dtype not in FORMATS:
+        return aten._to_copy.default(plain(x, dtype), **kwargs)  # type: ignore[no-any-return]
+    moved = [aten._to_copy.default(c, **kwargs) for c in x.components]
+    return wrap(moved if dtype is x.dtype else convert(moved, dtype, x.terms))
+
+
+@implements(aten.fill_.Scalar, aten.fill_.Tensor)
+def fill_(x: MCFTensor, value: Any) -> MCFTensor:
+    """Set every element to a number."""
+    if isinstance(value, Tensor):
+        for t, s in zip(x.components, converted(value, x.dtype, x.terms), strict=True):
+            t.fill_(s)
+        return x
+    for t, v in zip(x.components, components_of(value, format_of(x.dtype), x.terms), strict=True):
+        t.fill_(v)
+    return x
+
+
+@implements(aten.zero_.default)
+def zero_(x: MCFTensor) -> MCFTensor:
+    """Set every element to zero."""
+    for c in x.components:
+        c.zero_()
+    return x
+
+
+def _filled(
+    func: Any, x: MCFTensor, values: tuple[float, ...] | None, *args: Any, **kwargs: Any
+) -> Tensor:
+    """Tensors made like x by `func`, one for each component."""
+    dtype = kwargs.get("dtype") or x.dtype
+    if dtype not in FORMATS:
+        return func(x.components[0], *args, **kwargs)  # type: ignore[no-any-return]
+    kwargs["dtype"] = dtype
+    made = [func(c, *args, **kwargs) for c in x.components]
+    if values is not None:
+        for m, v in zip(made, values, strict=True):
+            m.fill_(v)
+    return wrap(made)
+
+
+def _register_likes() -> None:
+    for func in (
+        aten.empty_like.default,
+        aten.zeros_like.default,
+        aten.new_empty.default,
+        aten.new_zeros.default,
+        aten.new_empty_strided.default,
+    ):
+        implements(func)(lambda x, *a, func=func, **k: _filled(func, x, None, *a, **k))
+
+
+_register_likes()
+
+
+@implements(aten.ones_like.default)
+def ones_like(x: MCFTensor, **kwargs: Any) -> Tensor:
+    """Ones."""
+    return _filled(aten.ones_like.default, x, (1.0,) + (0.0,) * (x.terms - 1), **kwargs)
+
+
+@implements(aten.new_ones.default)
+def new_ones(x: MCFTensor, size: list[int], **kwargs: Any) -> Tensor:
+    """Ones."""
+    return _filled(aten.new_ones.default, x, (1.0,) + (0.0,) * (x.terms - 1), size, **kwargs)
+
+
+@implements(aten.full_like.default)
+def full_like(x: MCFTensor, value: Any, **kwargs: Any) -> Tensor:
+    """The nearest expansion of a number, everywhere."""
+    dtype = kwargs.get("dtype") or x.dtype
+    if dtype not in FORMATS:
+        return aten.full_like.default(x.components[0], value, **kwargs)  # type: ignore[no-any-return]
+    values = components_of(value, format_of(dtype), x.terms)
+    return _filled(aten.empty_like.default, x, values, **kwargs)
+
+
+@implements(aten.new_full.default)
+def new_full(x: MCFTensor, size: list[int], value: Any, **kwargs: Any) -> Tensor:
+    """The nearest expansion of a number, everywhere."""
+    dtype = kwargs.get("dtype") or x.dtype
+    if dtype not in FORMATS:
+        return aten.new_full.default(x.components[0], size, value, **kwargs)  # type: ignore[no-any-return]
+    values = components_of(value, format_of(dtype), x.terms)
+    return _filled(aten.new_empty.default, x, values, size, **kwargs)

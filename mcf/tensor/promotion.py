@@ -1,0 +1,83 @@
+"""Type promotion: what the operands of an operation become before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.convert.numbers import components_of
+from mcf.convert.rounding import convert, widen
+from mcf.kernels.formats import format_of
+from mcf.tensor.tensor import Components, MCFTensor
+
+
+def result_format(*operands: Any) -> tuple[torch.dtype, int]:
+    """The component dtype and the number of terms of an operation's result.
+
+    The dtype is `torch.promote_types` over the floating-point tensors among the operands, those of
+    0 dimensions included; the terms are the largest. Integer tensors and Python numbers have no
+    say. An operand never loses bits to another.
+    """
+    dtype: torch.dtype | None = None
+    terms = 1
+    for x in operands:
+        if isinstance(x, MCFTensor):
+            terms = max(terms, x.terms)
+        if isinstance(x, Tensor) and x.is_floating_point():
+            dtype = x.dtype if dtype is None else torch.promote_types(dtype, x.dtype)
+        elif isinstance(x, Tensor) and x.is_complex():
+            raise TypeError("expansion tensors are real, got an operand of complex numbers")
+    assert dtype is not None
+    return dtype, terms
+
+
+def operands(*values: Any) -> tuple[Components, ...]:
+    """The components of each operand in the result's dtype, as many as its value needs.
+
+    That is one component for a plain tensor, a number that is one, or a one-term expansion;
+    otherwise the number of terms of the result.
+    """
+    dtype, terms = result_format(*values)
+    device = next(v.device for v in values if isinstance(v, MCFTensor))
+    return tuple(as_components(v, dtype, terms, device) for v in values)
+
+
+def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.device) -> Components:
+    """A tensor's or a Python number's components in a format that holds its dtype.
+
+    Integers and numbers that the format cannot hold become the nearest expansion.
+    """
+    if isinstance(value, MCFTensor):
+        c = widen(value.components, dtype)
+        if 1 < len(c) < terms:
+            c += tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c)))
+        return c
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            return widen((value,), dtype)
+        return convert(integer_components(value), dtype, terms)
+    c = components_of(value, format_of(dtype), terms)
+    while len(c) > 1 and c[-1] == 0:
+        c = c[:-1]
+    if len(c) > 1:
+        c += (0.0,) * (terms - len(c))
+    return tuple(torch.full((), x, dtype=dtype, device=device) for x in c)
+
+
+def integer_components(value: Tensor) -> Components:
+    """An integer or bool tensor as float64 components, exactly."""
+    if value.is_complex():
+        raise TypeError("expansion tensors are real, got a tensor of complex numbers")
+    if value.dtype not in (torch.int64, torch.uint64):
+        return (value.to(torch.float64),)
+    wide = value.to(torch.int64)
+    low = wide & 0xFFFFFFFF
+    high = wide - low
+    if value.dtype is torch.uint64:
+        high = high.to(torch.float64) + (wide < 0) * 2.0**64  # type: ignore[assignment]
+    # Each part is a float64; RN(high + low) and its error are the components.
+    a, b = high.to(torch.float64), low.to(torch.float64)
+    s = a + b
+    return s, b - (s - a)

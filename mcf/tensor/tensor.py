@@ -1,0 +1,117 @@
+"""The expansion tensor: a torch tensor whose elements are sums of a few floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from mcf.tensor.dispatch import registry
+
+Components = tuple[Tensor, ...]
+
+NAMES = ("_c0", "_c1", "_c2", "_c3")
+
+
+class MCFTensor(torch.Tensor):
+    """A tensor of expansions x = c[0] + c[1] + ..., 1 to 4 components, largest first.
+
+    Made by `mcf.tensor`, `mcf.from_components` and the other functions that create tensors. It has
+    a torch tensor's shape, device, layout, autograd and methods; `dtype` is that of the components.
+    What is not supported raises `UnsupportedError`, which names the function.
+
+    Attributes:
+        components: the tuple of component tensors; they share memory with the tensor.
+        terms: the number of components.
+    """
+
+    _terms: int
+
+    @staticmethod
+    def __new__(
+        cls,
+        components: Sequence[Tensor],
+        outer_size: Sequence[int] | None = None,
+        outer_stride: Sequence[int] | None = None,
+        requires_grad: bool = False,
+    ) -> MCFTensor:
+        first = components[0]
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
+            cls,
+            first.size() if outer_size is None else outer_size,
+            strides=first.stride() if outer_stride is None else outer_stride,
+            storage_offset=first.storage_offset(),
+            dtype=first.dtype,
+            layout=first.layout,
+            device=first.device,
+            requires_grad=requires_grad,
+        )
+
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        components: Sequence[Tensor],
+        outer_size: Sequence[int] | None = None,
+        outer_stride: Sequence[int] | None = None,
+        requires_grad: bool = False,
+    ) -> None:
+        self._terms = len(components)
+        for name, component in zip(NAMES, components, strict=False):
+            setattr(self, name, component)
+
+    @property
+    def components(self) -> Components:
+        """The components, largest first: plain tensors that share memory with this one.
+
+        They are cut off from the graph. Writing to them must keep them nonoverlapping.
+        """
+        return tuple(getattr(self, name) for name in NAMES[: self._terms])
+
+    @property
+    def terms(self) -> int:
+        """The number of components, 1 to 4."""
+        return self._terms
+
+    def __tensor_flatten__(self) -> tuple[list[str], int]:
+        return list(NAMES[: self._terms]), self._terms
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner_tensors: dict[str, Tensor], meta: int, outer_size: Any, outer_stride: Any
+    ) -> MCFTensor:
+        return MCFTensor([inner_tensors[name] for name in NAMES[:meta]], outer_size, outer_stride)
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        return f"MCFTensor({self.components}, terms={self.terms})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return registry.run(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def wrap(components: Sequence[Tensor]) -> MCFTensor:
+    """The tensor of normalised components of one dtype, device and shape, which it shares."""
+    first = components[0]
+    same = all(c.stride() == first.stride() for c in components)
+    # The tensor's strides are its components' strides: views rely on it.
+    return MCFTensor(components if same else [c.contiguous() for c in components])
