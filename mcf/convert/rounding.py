@@ -16,9 +16,6 @@ Components = tuple[Tensor, ...]
 
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
-_library = torch.library.Library("mcf", "FRAGMENT")
-_library.define("convert(Tensor[] components, ScalarType dtype, int terms) -> Tensor[]")
-
 
 def widen(components: Sequence[Tensor], dtype: torch.dtype) -> Components:
     """The components in a dtype that holds every number of theirs: exact."""
@@ -70,7 +67,11 @@ def _convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> li
     return [c.clone(memory_format=torch.contiguous_format) for c in (out[0], *lower)]
 
 
-_library.impl("convert", _convert, "CompositeExplicitAutograd")
+_library: torch.library.Library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(  # type: ignore[no-untyped-call]
+    "convert(Tensor[] components, ScalarType dtype, int terms) -> Tensor[]"
+)
+_library.impl("convert", _convert, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("mcf::convert", _fake, lib=_library)
 
 

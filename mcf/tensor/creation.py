@@ -38,7 +38,9 @@ def tensor(
         t = torch.as_tensor(data, dtype=None if isinstance(data, Tensor) else torch.float64)
         source = (t.detach(),) if t.is_floating_point() else integer_components(t.detach())
     moved = [c.to(device=device) for c in source]
-    return wrap(convert(moved, dtype, terms)).requires_grad_(requires_grad)
+    result = wrap(convert(moved, dtype, terms))
+    result.requires_grad_(requires_grad)
+    return result
 
 
 def from_components(components: Sequence[Tensor]) -> MCFTensor:

@@ -58,12 +58,10 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
         if value.is_floating_point():
             return widen((value,), dtype)
         return convert(integer_components(value), dtype, terms)
-    c = components_of(value, format_of(dtype), terms)
-    while len(c) > 1 and c[-1] == 0:
-        c = c[:-1]
-    if len(c) > 1:
-        c += (0.0,) * (terms - len(c))
-    return tuple(torch.full((), x, dtype=dtype, device=device) for x in c)
+    numbers = components_of(value, format_of(dtype), terms)
+    if not any(numbers[1:]):
+        numbers = numbers[:1]
+    return tuple(torch.full((), x, dtype=dtype, device=device) for x in numbers)
 
 
 def integer_components(value: Tensor) -> Components:
@@ -76,7 +74,7 @@ def integer_components(value: Tensor) -> Components:
     low = wide & 0xFFFFFFFF
     high = wide - low
     if value.dtype is torch.uint64:
-        high = high.to(torch.float64) + (wide < 0) * 2.0**64  # type: ignore[assignment]
+        high = high.to(torch.float64) + (wide < 0) * 2.0**64
     # Each part is a float64; RN(high + low) and its error are the components.
     a, b = high.to(torch.float64), low.to(torch.float64)
     s = a + b

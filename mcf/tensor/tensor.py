@@ -31,7 +31,7 @@ class MCFTensor(torch.Tensor):
     _terms: int
 
     @staticmethod
-    def __new__(
+    def __new__(  # noqa: D102
         cls,
         components: Sequence[Tensor],
         outer_size: Sequence[int] | None = None,
@@ -39,7 +39,7 @@ class MCFTensor(torch.Tensor):
         requires_grad: bool = False,
     ) -> MCFTensor:
         first = components[0]
-        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
+        return torch.Tensor._make_wrapper_subclass(
             cls,
             first.size() if outer_size is None else outer_size,
             strides=first.stride() if outer_stride is None else outer_stride,
@@ -50,7 +50,7 @@ class MCFTensor(torch.Tensor):
             requires_grad=requires_grad,
         )
 
-    @torch._disable_dynamo  # type: ignore[untyped-decorator]
+    @torch._disable_dynamo  # type: ignore[attr-defined, untyped-decorator]
     def __init__(
         self,
         components: Sequence[Tensor],

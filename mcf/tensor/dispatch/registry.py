@@ -54,7 +54,7 @@ def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if implementation is not None:
         out = implementation(*args, **kwargs)
         if func in VIEWS or _is_in_place(func):
-            return return_and_correct_aliasing(func, args, kwargs, out)
+            return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]
         return out
     if "out" in kwargs:
         return _into(func, args, kwargs)
