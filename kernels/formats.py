@@ -65,6 +65,10 @@ FP16 = Format("fp16", 11, -14, 15, torch.float16)
 FP32 = Format("fp32", 24, -126, 127, torch.float32)
 FP64 = Format("fp64", 53, -1022, 1023, torch.float64)
 
+# Integers that a register holds as their value; not formats of components.
+INT16 = Format("int16", 16, 0, 15, torch.int16)
+INT8 = Format("int8", 8, 0, 7, torch.int8)
+
 FORMATS: dict[torch.dtype, Format] = {
     torch.bfloat16: BF16,
     torch.float16: FP16,

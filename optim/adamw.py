@@ -50,6 +50,9 @@ class AdamW(LowPrecisionOptimizer):
     - `"kahan"` (10): the parameter with a Kahan compensation (Zamirai et al., arXiv:2010.06192).
     - `"light"` (10): the parameter as an expansion of two components (Collage-light).
     - `"plus"` (12): also the second moment as an expansion (Collage-plus, arXiv:2405.03637).
+    - `"split16"` (10): 16 bits beside the bf16 parameter, which make it a float32 exactly: bit for
+      bit a float32 master weight with moments in bf16. bf16 parameters only.
+    - `"split8"` (9): 8 bits beside the bf16 parameter, 16 bits of precision. bf16 only.
     - `"fp32_states"` (12): moments in float32.
     - `"master"` (16): moments and a master copy of the parameter in float32. The copy is the truth:
       a change made to the parameter itself after the first step is overwritten by the next.

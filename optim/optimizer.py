@@ -15,7 +15,7 @@ from mcf.kernels import registry
 from mcf.optim import checkpoint, options, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
-from mcf.optim.update import Rule, kernel, states, update_
+from mcf.optim.update import Rule, joined, kernel, states, update_
 
 Group = dict[str, Any]
 
@@ -216,7 +216,8 @@ class LowPrecisionOptimizer(Optimizer):
 
         Returns:
             A new float32 tensor (float64 for a float64 parameter) of p's shape; or, with `exact`,
-            the tuple of stored components, largest first, not copied.
+            the tuple of stored components, largest first, not copied (but what is split into bf16
+            and further bits is joined to one float32).
 
         Raises:
             ValueError: if `p` is not a parameter of this optimizer.
@@ -231,6 +232,8 @@ class LowPrecisionOptimizer(Optimizer):
             components = (state["master_param"],)
         elif "param_lo" in state:
             components = (p.detach(), state["param_lo"])
+        elif "param_bits" in state:
+            components = (joined(p.detach(), state["param_bits"]),)
         if exact:
             return components
         kind = torch.float64 if p.dtype == torch.float64 else torch.float32

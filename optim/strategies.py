@@ -12,8 +12,9 @@ import enum
 
 import torch
 
+from mcf.kernels.algorithms import join8, join16
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format, format_of
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, Format, format_of
 from mcf.optim.rules import accumulation
 
 
@@ -24,11 +25,18 @@ class Storage(enum.Enum):
     KAHAN = "a component and its compensation"
     PAIR = "an expansion of two components"
     WIDE = "float32"
+    SPLIT16 = "bf16 and the 16 bits below it"
+    SPLIT8 = "bf16 and the 8 bits below it"
 
     @property
     def has_low(self) -> bool:
         """Whether a second component is stored."""
         return self in (Storage.KAHAN, Storage.PAIR)
+
+    @property
+    def bits(self) -> Format | None:
+        """The integers that extend a bf16 number, where they are stored."""
+        return {Storage.SPLIT16: INT16, Storage.SPLIT8: INT8}.get(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +57,14 @@ class Strategy:
 
     @property
     def wide(self) -> bool:
-        """Whether anything is stored in float32, which only float32 registers can compute."""
-        return Storage.WIDE in (self.param, self.first, self.second)
+        """Whether anything is stored that only float32 registers can compute."""
+        stored = (self.param, self.first, self.second)
+        return Storage.WIDE in stored or self.param.bits is not None
+
+    @property
+    def bf16_only(self) -> bool:
+        """Whether the parameter's bits are those of the upper half of a float32."""
+        return self.param.bits is not None
 
 
 PLAIN = Strategy("plain", Storage.SINGLE)
@@ -62,6 +76,8 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("kahan", Storage.KAHAN),
         Strategy("light", Storage.PAIR),
         Strategy("plus", Storage.PAIR, second=Storage.PAIR),
+        Strategy("split16", Storage.SPLIT16),
+        Strategy("split8", Storage.SPLIT8),
         Strategy("fp32_states", Storage.SINGLE, Storage.WIDE, Storage.WIDE),
         Strategy("master", Storage.WIDE, Storage.WIDE, Storage.WIDE),
     )
@@ -99,7 +115,7 @@ class Arithmetic:
         That of fp16 parameters is bf16 unless arithmetic is strict: g^2 of ordinary gradients is
         below fp16's smallest number, and a second moment of 0 makes the update explode.
         """
-        if self.component == FP16 and not self.strict and not self.strategy.wide:
+        if self.component == FP16 and not self.strict and self.strategy.second is not Storage.WIDE:
             return BF16
         return self.stored(self.strategy.second)
 
@@ -118,6 +134,12 @@ class Arithmetic:
             Storage.KAHAN: accumulation.kahan,
             # With float32 registers Kahan's form is as exact as Grow, in fewer operations.
             Storage.PAIR: accumulation.kahan if wide_pairs else accumulation.collage,
+            Storage.SPLIT16: accumulation.whole16,
+            Storage.SPLIT8: accumulation.whole8,
+        }
+        moved = {
+            Storage.SPLIT16: accumulation.moved16,
+            Storage.SPLIT8: accumulation.moved8,
         }
         decay = accumulation.decay_single
         if second is Storage.PAIR:
@@ -126,6 +148,7 @@ class Arithmetic:
             "accumulate": accumulate[param],
             "decay_and_add": decay,
             "param_value": _value(param, wide_pairs),
+            "param_moved": moved.get(param, accumulation.moved_components),
             "second_moment_value": _value(second, wide_pairs),
             "unbias": (
                 accumulation.unbias_by_division if self.strict else accumulation.unbias_by_inverse
@@ -134,6 +157,8 @@ class Arithmetic:
 
 
 def _value(storage: Storage, wide_pairs: bool) -> Algorithm:
+    if storage.bits is not None:
+        return join16 if storage is Storage.SPLIT16 else join8
     return accumulation.joined if storage.has_low and wide_pairs else accumulation.leading
 
 
@@ -144,7 +169,8 @@ def arithmetic(
 
     Raises:
         ValueError: when strict arithmetic is asked for and is not that of the parameter's dtype,
-            or the strategy stores float32; `what` names the parameter in the message.
+            or the strategy stores float32, or is for bf16 alone and the parameter is fp16; `what`
+            names the parameter in the message.
     """
     component = format_of(dtype, what)
     if component in (FP32, FP64):
@@ -161,5 +187,10 @@ def arithmetic(
             f"compute_dtype={compute_dtype} with precision={strategy.name!r}: that precision "
             f"stores float32, which {compute_dtype} arithmetic would round away; use "
             f"compute_dtype=torch.float32, or one of {allowed}"
+        )
+    if strategy.bf16_only and component != BF16:
+        raise ValueError(
+            f"precision={strategy.name!r} with {what} of dtype {dtype}: that precision works on "
+            "the bits of bfloat16, the upper half of a float32; allowed is torch.bfloat16"
         )
     return Arithmetic(strategy, component, strict)

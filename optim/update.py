@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.bind import Algorithm
+from mcf.kernels.algorithms import words
+from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP32, Format
+from mcf.kernels.torch.primitives import primitives
 from mcf.optim.strategies import Arithmetic, Storage
 
 
@@ -54,6 +56,8 @@ def states(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
     formats = {}
     if strategy.param.has_low:
         formats["param_lo"] = arithmetic.component
+    if strategy.param.bits is not None:
+        formats["param_bits"] = strategy.param.bits
     if strategy.param is Storage.WIDE:
         formats["master_param"] = arithmetic.stored(Storage.WIDE)
     if rule.first is not None:
@@ -76,14 +80,19 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
         *(Field(name, fmt, written=True) for name, fmt in formats.items()),
     ]
     stores = [("param", "param")]
-    stores += [("param" if name == "master_param" else name, name) for name in formats]
+    # Parameters of the rule, and results, that are stored under another name.
+    loads = {"master_param": "param", "param_bits": "param_lo"}
+    stores += [(loads.get(name, name), name) for name in formats]
+    renamed = tuple((loads[name], name) for name in formats if name in loads)
     possible = [name for name in rule.results if name in ("param_lo", f"{rule.second}_lo")]
-    absent = (*(n for n in possible if n not in formats), *rule.absent)
+    supplied = {*formats, *dict(renamed)}
+    absent = (*(n for n in possible if n not in supplied), *rule.absent)
     arithmetic_name = "strict" if arithmetic.strict else "wide"
     metrics = "_metrics" if track_metrics else ""
     name = f"{rule.name}_{arithmetic.strategy.name}_{arithmetic.component.name}_{arithmetic_name}"
     # Where a pair is computed, its leading component comes out rounded.
-    rounded = ["param"] if arithmetic.strategy.param.has_low else []
+    split = arithmetic.strategy.param
+    rounded = ["param"] if split.has_low or split.bits is not None else []
     if arithmetic.strategy.second.has_low and rule.second is not None:
         rounded.append(rule.second)
     spec = Elementwise(
@@ -94,7 +103,7 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
         stores=tuple(stores),
         arithmetic=arithmetic.format,
         roundings=arithmetic.roundings,
-        loads=(("param", "master_param"),) if master else (),
+        loads=renamed,
         scalars=rule.scalars,
         absent=absent,
         rounded=rule.results if arithmetic.strict else tuple(rounded),
@@ -144,3 +153,13 @@ def update_(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor
     sums: Tensor = torch.ops.mcf.update_(f"{spec.name}_{spec.serial}", written, read, scalars)
     torch.autograd.graph.increment_version(written)
     return sums
+
+
+def joined(p: Tensor, param_bits: Tensor) -> Tensor:
+    """The float32 that a bf16 parameter and its further bits make."""
+    join = {torch.int16: words.join16, torch.int8: words.join8}[param_bits.dtype]
+    value: Tensor = _reference(join)(p.float(), param_bits.float())
+    return value
+
+
+_reference = Binder(lambda f: f, primitives(FP32, FP32, {}))

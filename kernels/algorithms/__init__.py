@@ -9,3 +9,7 @@ from mcf.kernels.algorithms.transforms import fast_two_sum as fast_two_sum
 from mcf.kernels.algorithms.transforms import split as split
 from mcf.kernels.algorithms.transforms import two_prod as two_prod
 from mcf.kernels.algorithms.transforms import two_sum as two_sum
+from mcf.kernels.algorithms.words import join8 as join8
+from mcf.kernels.algorithms.words import join16 as join16
+from mcf.kernels.algorithms.words import split8 as split8
+from mcf.kernels.algorithms.words import split16 as split16

@@ -69,6 +69,75 @@ def where(condition, a, b):
     _unbound("where")
 
 
+# A word is 32 bits, the bits of a float32 register or an integer in two's complement; sums,
+# differences and products are modulo 2**32. Integer literals among them are in [-2**31, 2**31).
+
+
+def bits(x):
+    """The word with the bits of a float32 register."""
+    _unbound("bits")
+
+
+def from_bits(w):
+    """The float32 register with the bits of a word."""
+    _unbound("from_bits")
+
+
+def word(x):
+    """A register that holds an integer of at most 24 bits, as a word."""
+    _unbound("word")
+
+
+def number(w):
+    """A word of at most 24 bits and a sign, as a register that holds that integer."""
+    _unbound("number")
+
+
+def wadd(a, b):
+    """a + b of words."""
+    _unbound("wadd")
+
+
+def wsub(a, b):
+    """a - b of words."""
+    _unbound("wsub")
+
+
+def wmul(a, b):
+    """a * b of words."""
+    _unbound("wmul")
+
+
+def wand(a, b):
+    """The bits that both words have."""
+    _unbound("wand")
+
+
+def wor(a, b):
+    """The bits that either word has."""
+    _unbound("wor")
+
+
+def wxor(a, b):
+    """The bits that exactly one word has."""
+    _unbound("wxor")
+
+
+def wshl(a, count):
+    """A word shifted left by 0 to 31 bits."""
+    _unbound("wshl")
+
+
+def wshr(a, count):
+    """A word shifted right by 0 to 31 bits; zeros come in from the left."""
+    _unbound("wshr")
+
+
+def wsar(a, count):
+    """A word shifted right by 0 to 31 bits; copies of its sign come in from the left."""
+    _unbound("wsar")
+
+
 # Veltkamp's constant 2**ceil(p/2) + 1 of the arithmetic's format.
 SPLITTER = None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from mcf.kernels.bind import Binder
 from mcf.kernels.exact.rounding import Number, rounding, square_root
+from mcf.kernels.exact.words import WORDS
 from mcf.kernels.formats import Format
 
 
@@ -78,6 +79,7 @@ def primitives(
         "div": lambda a, b: in_register(_quotient(a, b)),
         "sqrt": lambda x: square_root(x, register or fmt),
         "where": lambda condition, a, b: a if condition else b,
+        **WORDS,
         "SPLITTER": Fraction(2 ** ((fmt.p + 1) // 2) + 1),
         "ZERO": Fraction(0),
         "ONE": Fraction(1),

@@ -15,6 +15,7 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FP32, Format
 from mcf.kernels.numba import memory
+from mcf.kernels.numba.words import WORDS
 
 # Partial sums per term: enough for any vector length and the latency of an addition.
 LANES = 512
@@ -66,6 +67,7 @@ def primitives(
         "div": _div,
         "sqrt": _sqrt,
         "where": _where,
+        **WORDS,
         "SPLITTER": number(2 ** ((arithmetic.p + 1) // 2) + 1),
         "ZERO": number(0),
         "ONE": number(1),

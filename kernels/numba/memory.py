@@ -14,9 +14,10 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, Format
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
+_INTEGERS = {INT8: ir.IntType(8), INT16: _I16}
 _LLVM = {FP16: ir.HalfType(), FP32: ir.FloatType(), FP64: ir.DoubleType()}
 NUMBA = {FP32: types.float32, FP64: types.float64}
 
@@ -41,7 +42,7 @@ def _round_bf16(b: Any, x: Any, payloads: bool) -> Any:
 
 
 def _round(b: Any, x: Any, register: Format, fmt: Format, payloads: bool) -> Any:
-    if fmt == register:
+    if fmt == register or fmt in _INTEGERS:
         return x
     if fmt == BF16:
         return _round_bf16(b, x, payloads)
@@ -77,8 +78,8 @@ def _no_alias(module: Any, instruction: Any, index: int, count: int) -> None:
 
 
 def _cell(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
-    kind = _I16 if fmt == BF16 else _LLVM[fmt]
-    size = {BF16: 2, FP16: 2, FP32: 4, FP64: 8}[fmt]
+    kind = _I16 if fmt == BF16 else _INTEGERS.get(fmt) or _LLVM[fmt]
+    size = {INT8: 1, INT16: 2, BF16: 2, FP16: 2, FP32: 4, FP64: 8}[fmt]
     return b.gep(b.inttoptr(address, kind.as_pointer()), [index]), size
 
 
@@ -95,6 +96,8 @@ def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
             _no_alias(b.module, value, index, count)
             if fmt == BF16:
                 value = b.bitcast(b.shl(b.zext(value, _I32), _const(16)), ir.FloatType())
+            if fmt in _INTEGERS:
+                return b.sitofp(value, _LLVM[register])
             source = FP32 if fmt == BF16 else fmt
             return value if source == register else b.fpext(value, _LLVM[register])
 
@@ -115,6 +118,8 @@ def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
             value = args[2]
             if fmt == BF16:
                 value = b.trunc(b.lshr(b.bitcast(value, _I32), _const(16)), _I16)
+            elif fmt in _INTEGERS:
+                value = b.trunc(b.fptosi(value, _I32), _INTEGERS[fmt])
             elif fmt != register:
                 value = b.fptrunc(value, _LLVM[fmt])
             _no_alias(b.module, b.store(value, pointer, align=size), index, count)

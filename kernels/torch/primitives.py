@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FP32, FP64, Format
+from mcf.kernels.torch.words import WORDS
 
 Rounding = Callable[[Tensor], Tensor]
 
@@ -100,6 +101,7 @@ def primitives(
         "div": torch.div,
         "sqrt": _sqrt,
         "where": torch.where,
+        **WORDS,
         "SPLITTER": 2 ** ((arithmetic.p + 1) // 2) + 1,
         "ZERO": 0.0,
         "ONE": 1.0,

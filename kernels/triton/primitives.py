@@ -15,8 +15,9 @@ import triton.language as tl
 
 from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import Binder
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, Format
 from mcf.kernels.torch.primitives import primitives as reference
+from mcf.kernels.triton.words import WORDS
 
 
 class Dialect(enum.Enum):
@@ -165,6 +166,8 @@ _OPAQUE_ROUNDINGS = {
 
 
 def _rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
+    if fmt in (INT8, INT16):
+        return _same
     if fmt == register:
         return _kept_cuda if dialect is Dialect.CUDA else _same
     if register == FP64 and fmt != FP32:
@@ -201,6 +204,7 @@ def binder(
         "sqrt": root,
         "where": _where,
         "neg": _neg,
+        **WORDS,
         **{name: _rounding(register, fmt, dialect) for name, fmt in roundings},
     }
     table = {name: wrap(f) for name, f in bound.items()}
@@ -237,7 +241,22 @@ def _to_fp64(x):
     return x.to(tl.float64)
 
 
-_CASTS = {BF16: _to_bf16, FP16: _to_fp16, FP32: _to_fp32, FP64: _to_fp64}
+def _to_int16(x):
+    return x.to(tl.int16)
+
+
+def _to_int8(x):
+    return x.to(tl.int8)
+
+
+_CASTS = {
+    BF16: _to_bf16,
+    FP16: _to_fp16,
+    FP32: _to_fp32,
+    FP64: _to_fp64,
+    INT8: _to_int8,
+    INT16: _to_int16,
+}
 
 
 @functools.cache

@@ -1,6 +1,14 @@
 """How a stored number takes an update: the part of a rule that a precision strategy decides."""
 
-from mcf.kernels.algorithms import fast_two_sum, grow, mul
+from mcf.kernels.algorithms import (
+    fast_two_sum,
+    grow,
+    join8,
+    join16,
+    mul,
+    split8,
+    split16,
+)
 from mcf.kernels.algorithms.primitives import div, rn, rv
 
 
@@ -21,6 +29,16 @@ def kahan(hi, lo, update):
 def collage(hi, lo, update):
     """Grow((hi, lo), update) of the Collage paper (arXiv:2405.03637), with TwoSum at its start."""
     return grow(hi, lo, update)
+
+
+def whole16(hi, low, update):
+    """The float32 of 16 + 16 bits plus the update, split again: a float32 master weight."""
+    return split16(rn(join16(hi, low) + update))
+
+
+def whole8(hi, low, update):
+    """The number of 16 + 8 bits plus the update, rounded to 24 bits and split again."""
+    return split8(rn(join8(hi, low) + update))
 
 
 def decay_single(hi, lo, beta, beta_lo, increment):
@@ -49,6 +67,21 @@ def leading(hi, lo):
 def joined(hi, lo):
     """Both components in a wide register."""
     return rn(hi + lo)
+
+
+def moved_components(hi, lo, new_hi, new_lo):
+    """The difference of two stored numbers, component by component."""
+    return (new_hi - hi) + (new_lo - lo)
+
+
+def moved16(hi, low, new_hi, new_low):
+    """The difference of two stored numbers of 16 + 16 bits."""
+    return join16(new_hi, new_low) - join16(hi, low)
+
+
+def moved8(hi, low, new_hi, new_low):
+    """The difference of two stored numbers of 16 + 8 bits."""
+    return join8(new_hi, new_low) - join8(hi, low)
 
 
 def unbias_by_division(moment, correction, inverse_correction):

@@ -7,11 +7,12 @@ operand that is kept).
 """
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, where
+from mcf.optim.rules.slots import param_moved
 
 
 def param_terms(param, param_lo, new_param, new_param_lo, out_update):
     """Per element: <effective, intended>, |intended|^2, parameter addition lost (0 or 1)."""
-    effective = (new_param - param) + (new_param_lo - param_lo)
+    effective = param_moved(param, param_lo, new_param, new_param_lo)
     lost = where((effective == ZERO) & (out_update != ZERO), ONE, ZERO)
     return effective * out_update, out_update * out_update, lost
 

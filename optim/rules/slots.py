@@ -10,6 +10,11 @@ def param_value(hi, lo):
     _unfilled("param_value")
 
 
+def param_moved(hi, lo, new_hi, new_lo):
+    """How far the stored parameter moved."""
+    _unfilled("param_moved")
+
+
 def second_moment_value(hi, lo):
     """The second moment as one register."""
     _unfilled("second_moment_value")

@@ -29,7 +29,14 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 ELEMENTS = BLOCK // THREADS
-_POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "fp64": "*fp64"}
+_POINTERS = {
+    "int16": "*i16",
+    "int8": "*i8",
+    "bf16": "*bf16",
+    "fp16": "*fp16",
+    "fp32": "*fp32",
+    "fp64": "*fp64",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,13 +51,31 @@ class Registers:
 
     def value(self, s: State) -> Array:
         """The parameter in a register."""
+        if "param_bits" in s:
+            unit = np.int32({"split16": 1, "split8": 2**8}[self.precision])
+            pattern = s["param"].view(np.int32) + s["param_bits"].astype(np.int32) * unit
+            return pattern.view(np.float32)
         return s["param"] + s["param_lo"] if "param_lo" in s else s["param"]
+
+    def split(self, x: Array) -> State:
+        """A float32 as the nearest bf16, ties away from zero, and the difference of the bits."""
+        pattern = x.view(np.uint32).astype(np.int64)
+        unit = {"split16": 1, "split8": 2**8}[self.precision]
+        # Python's rounding of patterns in units: to nearest, ties to even.
+        pattern = np.rint(pattern / unit).astype(np.int64) * unit
+        hi = (pattern + 2**15) // 2**16 * 2**16
+        return {
+            "param": hi.astype(np.uint32).view(np.float32),
+            "param_bits": ((pattern - hi) // unit).astype(np.float32),
+        }
 
     def accumulate(self, s: State, u: Array) -> State:
         """The stored parameter after the update u."""
         if self.precision == "master":
             master = s["master_param"] + u
             return {"param": self.stored(master), "master_param": master}
+        if self.precision in ("split16", "split8"):
+            return self.split(self.value(s) + u)
         if self.precision not in ("kahan", "light", "plus"):
             return {"param": self.stored(s["param"] + u)}
         y = s["param_lo"] + u

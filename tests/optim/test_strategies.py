@@ -21,9 +21,15 @@ TABLE = {
     "kahan": ({"param_lo", "exp_avg", "exp_avg_sq"}, set(), 10),
     "light": ({"param_lo", "exp_avg", "exp_avg_sq"}, set(), 10),
     "plus": ({"param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo"}, set(), 12),
+    "split16": ({"exp_avg", "exp_avg_sq"}, set(), 10),
+    "split8": ({"exp_avg", "exp_avg_sq"}, set(), 9),
     "fp32_states": (set(), {"exp_avg", "exp_avg_sq"}, 12),
     "master": (set(), {"master_param", "exp_avg", "exp_avg_sq"}, 16),
 }
+
+
+# The integers that extend a bf16 parameter.
+BITS = {"split16": {"param_bits": torch.int16}, "split8": {"param_bits": torch.int8}}
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +50,10 @@ def test_states(case: Case) -> None:
     assert not optimizer.state, "made before the first step"
     steps(optimizer, 1)
     state = optimizer.state[p]
-    assert set(state) == {"step"} | low | wide
+    bits = BITS.get(case.precision, {})
+    assert set(state) == {"step", *bits} | low | wide
+    for name, dtype in bits.items():
+        assert state[name].dtype == dtype, name
     # The one exception: squares of gradients leave the range of fp16.
     second = BF16 if case.dtype == FP16 and not case.strict else case.dtype
     for name in low:
@@ -52,13 +61,13 @@ def test_states(case: Case) -> None:
         assert state[name].dtype == expected, name
     for name in wide:
         assert state[name].dtype == FP32, name
-    for name in low | wide:
+    for name in low | wide | set(bits):
         assert state[name].shape == p.shape, name
         assert state[name].device == p.device, name
         assert not state[name].requires_grad, name
     assert state["step"].dtype == torch.int64
     assert state["step"].shape == ()
-    tensors = [p, p.grad, *(state[name] for name in low | wide)]
+    tensors = [p, p.grad, *(state[name] for name in low | wide | set(bits))]
     assert sum(t.numel() * t.element_size() for t in tensors) == size * p.numel()
 
 

@@ -1,0 +1,58 @@
+"""A float32 as a bf16 number and the bits that bf16 does not keep."""
+
+from mcf.kernels.algorithms.primitives import (
+    bits,
+    from_bits,
+    number,
+    wadd,
+    wand,
+    where,
+    wor,
+    word,
+    wsar,
+    wshl,
+    wshr,
+    wsub,
+)
+
+
+def split16(x):
+    """(hi, low): x rounded to bf16, and what is missing as an integer in [-2**15, 2**15).
+
+    hi is x to nearest, ties away from zero. low is the difference of the bit patterns of x and hi,
+    in units of the last place of x. With ties to even a difference of half a bf16 unit could be
+    +2**15 or -2**15 below an even hi, 65,537 cases for 16 bits; with ties away it is always -2**15,
+    so the pair is exact for each of the 2**32 patterns: `join16` gives x back bit for bit. Below
+    overflow and above x's bits are those of hi plus low, also where x is finite and hi infinite.
+    NaN becomes a quiet NaN and low 0.
+    """
+    pattern = bits(x)
+    top = wand(wadd(pattern, 0x8000), -0x10000)
+    quiet = wand(wor(pattern, 0x7FC00000), -0x10000)
+    low = number(wsub(pattern, top))
+    # A NaN minus itself is not 0.
+    return from_bits(where(x == x, top, quiet)), where(x == x, low, number(wand(pattern, 0)))
+
+
+def join16(hi, low):
+    """The float32 whose bit pattern is that of hi plus low, the inverse of `split16`."""
+    return from_bits(wadd(bits(hi), word(low)))
+
+
+def round24(x):
+    """x rounded to the 24 leading bits of a float32 (16 of precision), to nearest even."""
+    pattern = bits(x)
+    odd = wand(wshr(pattern, 8), 1)
+    near = wand(wadd(pattern, wadd(odd, 0x7F)), -0x100)
+    return from_bits(where(x == x, near, pattern))
+
+
+def split8(x):
+    """(hi, low) of `round24(x)`: like `split16`, with low in units of 2**8, in [-2**7, 2**7)."""
+    hi, low = split16(round24(x))
+    return hi, number(wsar(word(low), 8))
+
+
+def join8(hi, low):
+    """The number of 24 bits whose pattern is that of hi plus 2**8 low, the inverse of `split8`."""
+    return from_bits(wadd(bits(hi), wshl(word(low), 8)))
