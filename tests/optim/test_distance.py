@@ -15,7 +15,8 @@ repeats it for three more seeds. `light` fails the limits of `plus`, `plain` tho
 | plain | .568 | .66 | .560 | .66 |
 | kahan, light | .0385 | .054 | .0056 | .0066 |
 | plus | .0031 | .013 | .0022 | .0027 |
-| split16, split8 | - | - | .0056 | .0066 |
+| split16 | - | - | .0056 | .0066 |
+| split8 | - | - | .0079 | .0095 |
 | fp32_states | - | - | .56 | .66 |
 | master | - | - | 1.3e-5 | 4e-5 |
 
@@ -53,7 +54,7 @@ LIMITS = {
     Case("plus", BF16, FP32): 0.0027,
     # Also above float32 weights the second moment in bf16 stalls.
     Case("split16", BF16, FP32): 0.0066,
-    Case("split8", BF16, FP32): 0.0066,
+    Case("split8", BF16, FP32): 0.0095,
     Case("fp32_states", BF16, FP32): 0.66,
     Case("master", BF16, FP32): 4e-5,
 }
