@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections.abc import Mapping
 from types import FunctionType
+from typing import Any
 
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
@@ -41,6 +43,7 @@ class Elementwise:
         arithmetic: the format every operation rounds to (primitive `rn`).
         roundings: (primitive, format) pairs for the other roundings that `function` uses.
         loads: (parameter, field) pairs for parameters that are not named as their field is.
+        groups: (parameter, names) pairs for parameters that are tuples of the values above.
         scalars: names of the scalars, in the order of a launch's columns.
         absent: parameters that are the constant 0.
         rounded: results which are already numbers of the format that stores them.
@@ -58,6 +61,7 @@ class Elementwise:
     arithmetic: Format
     roundings: tuple[tuple[str, Format], ...] = ()
     loads: tuple[tuple[str, str], ...] = ()
+    groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
     scalars: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     rounded: tuple[str, ...] = ()
@@ -72,7 +76,8 @@ class Elementwise:
         if sorted(field for _, field in self.stores) != written:
             raise ValueError(f"kernel {self.name}: stores {self.stores} do not match {written}")
         known = {f.name for f in self.fields if f.read} | set(self.scalars) | set(self.absent)
-        missing = [p for p in parameters(self.function) if dict(self.loads).get(p, p) not in known]
+        wanted = [n for p in parameters(self.function) for n in self.members(p)]
+        missing = [n for n in wanted if dict(self.loads).get(n, n) not in known]
         if missing:
             raise ValueError(f"kernel {self.name}: nothing supplies {missing}")
 
@@ -82,10 +87,24 @@ class Elementwise:
         wanted = [f.format.register for f in self.fields] + [self.arithmetic.register]
         return max(wanted, key=lambda f: f.p)
 
-    def expression(self, name: str) -> str:
-        """The variable or constant that supplies a parameter in generated code."""
+    def members(self, parameter: str) -> tuple[str, ...]:
+        """The names whose values make up a parameter: its group, or itself."""
+        return dict(self.groups).get(parameter, (parameter,))
+
+    def constant_or_name(self, name: str) -> str:
+        """The variable or constant that supplies one value in generated code."""
         name = dict(self.loads).get(name, name)
         return "ZERO" if name in self.absent else name
+
+    def expression(self, parameter: str) -> str:
+        """The expression that supplies a parameter in generated code."""
+        names = [self.constant_or_name(n) for n in self.members(parameter)]
+        return f"({', '.join(names)},)" if parameter in dict(self.groups) else names[0]
+
+    def argument(self, parameter: str, values: Mapping[str, Any]) -> Any:
+        """The value that supplies a parameter, from the values by name."""
+        found = tuple(values[self.constant_or_name(n)] for n in self.members(parameter))
+        return found if parameter in dict(self.groups) else found[0]
 
     def call(self) -> str:
         """The argument list of `function` in generated code."""

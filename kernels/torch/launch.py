@@ -45,7 +45,7 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
             part = slice(start, start + block)
             values = {f.name: flat[f.name][part].to(kind, copy=True) for f in spec.fields if f.read}
             values |= constants
-            out = function(*(values[spec.expression(p)] for p in parameters(spec.function)))
+            out = function(*(spec.argument(p, values) for p in parameters(spec.function)))
             values |= {f"out_{name}": x for name, x in zip(spec.results, out, strict=True)}
             formats = {f.name: f.format for f in spec.fields}
             for result, field in spec.stores:

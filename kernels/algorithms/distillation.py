@@ -1,0 +1,69 @@
+"""Any tuple of floats as an expansion: straight-line sweeps of TwoSum, made for each length.
+
+The floats may come in any order and overlap and cancel in any way.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from types import FunctionType
+
+from mcf.kernels.algorithms.primitives import ZERO, rn, where
+from mcf.kernels.algorithms.special import leading
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
+
+
+@functools.cache
+def distill(count: int, terms: int) -> FunctionType:
+    """The algorithm (x,) -> `terms` components of the sum of the `count` floats in the tuple x.
+
+    1. Each float in turn is added to those before it, smallest first, by TwoSum (Shewchuk 1997,
+       Grow-Expansion, doi:10.1007/PL00009321): the components no longer overlap, their sum is
+       exactly that of the floats, and zeros stand among them.
+    2. `terms` sweeps of TwoSum from the smallest to the largest, each over what the one before
+       left: sweep k leaves the leading component of the rest in place k, and zeros sink.
+    3. One pass of Fast2Sum from the largest on settles ties.
+    """
+    names = [f"h{k}" for k in range(count)]
+    unpack = f"{', '.join(names)} = x" if count > 1 else "h0 = x[0]"
+    lines = [f"def renormalize{count}to{terms}(x):", f"    {unpack}"]
+    emit = lines.append
+    emit("    plain = h0")
+    for k in range(1, count):
+        emit(f"    plain = rn(plain + h{k})")
+    # A zero of all zeros keeps the sign of the first.
+    emit("    plain = where((plain == ZERO) & (h0 == ZERO), h0, plain)")
+    for k in range(1, count):
+        emit(f"    q = h{k}")
+        for i in reversed(range(k)):
+            emit(f"    q, h{i + 1} = two_sum(h{i}, q)")
+        emit("    h0 = q")
+    for j in range(min(terms, count - 1)):
+        for i in reversed(range(j, count - 1)):
+            emit(f"    h{i}, h{i + 1} = two_sum(h{i}, h{i + 1})")
+    kept = min(terms, count)
+    for i in range(kept - 1):
+        emit(f"    h{i}, h{i + 1} = fast_two_sum(h{i}, h{i + 1})")
+    emit("    finite = rn(h0 - h0) == ZERO")
+    emit("    h0 = leading(plain, h0)")
+    for i in range(1, terms):
+        emit(f"    h{i} = where(finite, {f'h{i}' if i < count else 'ZERO'}, ZERO)")
+    emit(f"    return {', '.join(f'h{i}' for i in range(terms))},")
+    text = "\n".join(lines) + "\n"
+    filename = f"<mcf renormalize {count} to {terms}>"
+    # Triton and tracebacks read the source.
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    namespace = {
+        "__name__": __name__,
+        "ZERO": ZERO,
+        "rn": rn,
+        "where": where,
+        "leading": leading,
+        "two_sum": two_sum,
+        "fast_two_sum": fast_two_sum,
+    }
+    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
+    function = namespace[f"renormalize{count}to{terms}"]
+    assert isinstance(function, FunctionType)
+    return function

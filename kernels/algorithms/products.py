@@ -1,0 +1,148 @@
+"""Products of expansions of one to four components, given and returned as tuples, largest first.
+
+Commutative. Two components: DWTimesDW1 (`pairs.mul`); three and four: the networks of Zhang and
+Aiken 2025 (SC '25), in which the products of one order of magnitude are added first.
+`mcf.kernels.bounds` has the bounds and says which are proved.
+"""
+
+from mcf.kernels.algorithms.pairs import mul
+from mcf.kernels.algorithms.primitives import rn
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
+
+
+def product1(x, y):
+    """RN(x * y)."""
+    return (rn(x[0] * y[0]),)
+
+
+def product2(x, y):
+    """x * y of pairs; error <= 5u^2."""
+    x0, x1 = x
+    y0, y1 = y
+    return mul(x0, x1, y0, y1)
+
+
+def product3(x, y):
+    """x * y of triples."""
+    x0, x1, x2 = x
+    y0, y1, y2 = y
+    # Products of order 1, u, u^2; the errors of each belong to the next order.
+    a, b = two_prod(x0, y0)
+    c, d = two_prod(x0, y1)
+    e, f = two_prod(x1, y0)
+    g = rn(rn(rn(x0 * y2) + rn(x2 * y0)) + rn(x1 * y1))
+    c, e = two_sum(c, e)
+    d = rn(d + f)
+    b, c = two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    c = rn(rn(c + e) + rn(d + g))
+    b, c = two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    b, c = fast_two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    return a, b, c
+
+
+def product4(x, y):
+    """x * y of four components each."""
+    x0, x1, x2, x3 = x
+    y0, y1, y2, y3 = y
+    a, b0 = two_prod(x0, y0)
+    b1, c1 = two_prod(x0, y1)
+    b2, c2 = two_prod(x1, y0)
+    c3, d3 = two_prod(x0, y2)
+    c4, d4 = two_prod(x1, y1)
+    c5, d5 = two_prod(x2, y0)
+    d6 = rn(rn(rn(x0 * y3) + rn(x3 * y0)) + rn(rn(x1 * y2) + rn(x2 * y1)))
+    # Letters are orders of magnitude: a 1, b u, c u^2, d u^3.
+    b1, b2 = two_sum(b1, b2)
+    c1, c2 = two_sum(c1, c2)
+    c3, c5 = two_sum(c3, c5)
+    d3 = rn(d3 + d5)
+    b0, b1 = two_sum(b0, b1)
+    c1, c4 = two_sum(c1, c4)
+    d2 = rn(c2 + d3)
+    c5 = rn(c5 + d4)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    c1, c3 = two_sum(c1, c3)
+    d2 = rn(d2 + d6)
+    c4 = rn(c4 + c5)
+    b1, c1 = two_sum(b1, c1)
+    b2 = rn(b2 + c4)
+    d2 = rn(d2 + c3)
+    b2 = rn(b2 + c1)
+    b1, b2 = two_sum(b1, b2)
+    b0, b1 = two_sum(b0, b1)
+    b2 = rn(b2 + d2)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = two_sum(b1, b2)
+    b0, b1 = two_sum(b0, b1)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    b0, b1 = fast_two_sum(b0, b1)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    b0, b1 = fast_two_sum(b0, b1)
+    b1, b2 = fast_two_sum(b1, b2)
+    return a, b0, b1, b2
+
+
+def pair_times3(x, y):
+    """x * y of a pair and a triple: `product3` without what a third component adds."""
+    x0, x1 = x
+    y0, y1, y2 = y
+    a, b = two_prod(x0, y0)
+    c, d = two_prod(x0, y1)
+    e, f = two_prod(x1, y0)
+    g = rn(rn(x0 * y2) + rn(x1 * y1))
+    c, e = two_sum(c, e)
+    d = rn(d + f)
+    b, c = two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    c = rn(rn(c + e) + rn(d + g))
+    b, c = two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    b, c = fast_two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    return a, b, c
+
+
+def pair_times4(x, y):
+    """x * y of a pair and four components: `product4` without what the others add."""
+    x0, x1 = x
+    y0, y1, y2, y3 = y
+    a, b0 = two_prod(x0, y0)
+    b1, c1 = two_prod(x0, y1)
+    b2, c2 = two_prod(x1, y0)
+    c3, d3 = two_prod(x0, y2)
+    c4, d4 = two_prod(x1, y1)
+    d6 = rn(rn(x0 * y3) + rn(x1 * y2))
+    b1, b2 = two_sum(b1, b2)
+    c1, c2 = two_sum(c1, c2)
+    b0, b1 = two_sum(b0, b1)
+    c1, c4 = two_sum(c1, c4)
+    d2 = rn(c2 + d3)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    c1, c3 = two_sum(c1, c3)
+    d2 = rn(d2 + d6)
+    c4 = rn(c4 + d4)
+    b1, c1 = two_sum(b1, c1)
+    b2 = rn(b2 + c4)
+    d2 = rn(d2 + c3)
+    b2 = rn(b2 + c1)
+    b1, b2 = two_sum(b1, b2)
+    b0, b1 = two_sum(b0, b1)
+    b2 = rn(b2 + d2)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = two_sum(b1, b2)
+    b0, b1 = two_sum(b0, b1)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    b0, b1 = fast_two_sum(b0, b1)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    b0, b1 = fast_two_sum(b0, b1)
+    b1, b2 = fast_two_sum(b1, b2)
+    return a, b0, b1, b2

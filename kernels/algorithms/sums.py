@@ -1,0 +1,105 @@
+"""Sums of expansions of one to four components, given and returned as tuples, largest first.
+
+The networks of Zhang and Aiken 2025 ("High-performance branch-free algorithms for extended-
+precision floating-point arithmetic", SC '25, and doi:10.1007/978-3-031-98682-6_12): TwoSum and
+Fast2Sum gates in a fixed order, commutative in x and y, accurate under cancellation. u = 2**-p;
+`mcf.kernels.bounds` has the bounds and says which are proved.
+"""
+
+from mcf.kernels.algorithms.pairs import add
+from mcf.kernels.algorithms.primitives import neg, rn
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
+
+
+def sum1(x, y):
+    """RN(x + y)."""
+    return (rn(x[0] + y[0]),)
+
+
+def sum2(x, y):
+    """x + y of pairs; error <= 2u^2."""
+    x0, x1 = x
+    y0, y1 = y
+    return add(x0, x1, y0, y1)
+
+
+def sum3(x, y):
+    """x + y of triples."""
+    x0, x1, x2 = x
+    y0, y1, y2 = y
+    # Wires by their order of magnitude: a 1, b and c u, d and e u^2, f u^3.
+    a, b = two_sum(x0, y0)
+    c, d = two_sum(x1, y1)
+    e, f = two_sum(x2, y2)
+    a, c = fast_two_sum(a, c)
+    b = rn(b + f)
+    d, e = two_sum(d, e)
+    a, d = fast_two_sum(a, d)
+    b, c = two_sum(b, c)
+    c = rn(c + e)
+    c, d = two_sum(c, d)
+    b, c = two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    c = rn(c + d)
+    b, c = fast_two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    b, c = fast_two_sum(b, c)
+    return a, b, c
+
+
+def sum4(x, y):
+    """x + y of four components each."""
+    x0, x1, x2, x3 = x
+    y0, y1, y2, y3 = y
+    a, b = two_sum(x0, y0)
+    c, d = two_sum(x1, y1)
+    e, f = two_sum(x2, y2)
+    g, h = two_sum(x3, y3)
+    a, c = fast_two_sum(a, c)
+    b = rn(b + h)
+    d, e = two_sum(d, e)
+    f, g = two_sum(f, g)
+    b, g = two_sum(b, g)
+    c, d = fast_two_sum(c, d)
+    e, f = two_sum(e, f)
+    a, c = fast_two_sum(a, c)
+    d, e = fast_two_sum(d, e)
+    b, d = two_sum(b, d)
+    c, g = fast_two_sum(c, g)
+    e = rn(e + f)
+    b, c = two_sum(b, c)
+    d, e = two_sum(d, e)
+    a, b = fast_two_sum(a, b)
+    c, d = two_sum(c, d)
+    e = rn(e + g)
+    b, c = fast_two_sum(b, c)
+    d, e = two_sum(d, e)
+    a, b = fast_two_sum(a, b)
+    c, d = fast_two_sum(c, d)
+    b, c = fast_two_sum(b, c)
+    d = rn(d + e)
+    a, b = fast_two_sum(a, b)
+    c, d = fast_two_sum(c, d)
+    b, c = fast_two_sum(b, c)
+    c, d = fast_two_sum(c, d)
+    return a, b, c, d
+
+
+def minus1(x):
+    """-x."""
+    return (neg(x[0]),)
+
+
+def minus2(x):
+    """-x, component by component; so the others."""
+    return neg(x[0]), neg(x[1])
+
+
+def minus3(x):
+    """-x."""
+    return neg(x[0]), neg(x[1]), neg(x[2])
+
+
+def minus4(x):
+    """-x."""
+    return neg(x[0]), neg(x[1]), neg(x[2]), neg(x[3])
