@@ -10,32 +10,20 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.optim import validation
-from mcf.optim.optimizer import LowPrecisionOptimizer, beta2_components
-from mcf.optim.options import Options, check_tensors
-from mcf.optim.rules.adamw import adamw
-from mcf.optim.rules.metrics import adamw_terms
-from mcf.optim.strategies import Arithmetic
+from mcf.optim.moments import MomentOptimizer, adam_rule
+from mcf.optim.options import Options
 from mcf.optim.update import Rule
 
-_RULE = Rule(
-    name="adamw",
-    function=adamw,
-    scalars=(
-        "grad_scale", "lr", "beta1", "one_minus_beta1", "beta2", "beta2_lo", "one_minus_beta2",
-        "bias_correction1", "inverse_bias_correction1",
-        "bias_correction2", "inverse_bias_correction2", "eps", "weight_decay",
-    ),
-    results=(
-        "param", "param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "update", "increment",
-    ),
-    metrics=adamw_terms,
-    metric_count=4,
-    first="exp_avg",
-    second="exp_avg_sq",
-)  # fmt: skip
+_RULE = adam_rule("adamw", decoupled=True, amsgrad=False)
+_AMSGRAD = adam_rule("adamw_amsgrad", decoupled=True, amsgrad=True)
 
 
-class AdamW(LowPrecisionOptimizer):
+def rule(amsgrad: bool) -> Rule:
+    """The rule of AdamW."""
+    return _AMSGRAD if amsgrad else _RULE
+
+
+class AdamW(MomentOptimizer):
     r"""AdamW (arXiv:1711.05101) with each tensor stored as a precision strategy says.
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
@@ -67,7 +55,7 @@ class AdamW(LowPrecisionOptimizer):
         betas: decay rates of the two moments, in [0, 1).
         eps: added to the denominator.
         weight_decay: decoupled weight decay.
-        amsgrad: not implemented.
+        amsgrad: divide by the largest v so far (arXiv:1904.09237), which is stored as v is.
         precision: one of the above; may differ between groups.
         compute_dtype: `torch.float32` keeps float32 registers and rounds only what is stored; the
             parameter's 16-bit dtype rounds every operation, as in the Collage paper.
@@ -113,56 +101,11 @@ class AdamW(LowPrecisionOptimizer):
         }
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
-    def _check_group(self, group: dict[str, Any]) -> None:
-        validation.number("learning rate", group["lr"])
-        check_tensors(group, "lr", group["lr"])
-        betas = group["betas"]
-        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-            raise ValueError(f"Invalid betas: {betas!r}; allowed is a pair of numbers")
-        for k, beta in enumerate(betas):
-            validation.number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
-            check_tensors(group, f"betas[{k}]", beta)
-        if isinstance(betas[0], Tensor) != isinstance(betas[1], Tensor):
-            raise ValueError("betas must be either both floats or both Tensors")
-        validation.number("epsilon value", group["eps"])
-        validation.number("weight_decay value", group["weight_decay"])
-        if group["amsgrad"]:
-            raise NotImplementedError("amsgrad=True is not implemented yet; allowed is False")
-
     def _later_options(self) -> dict[str, Any]:
         return {**super()._later_options(), "amsgrad": False}
 
-    def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
-        # Half the smallest number is the largest that rounds to 0.
-        smallest = float(arith.format.min_subnormal) / 2
-        if 0 < group["eps"] <= smallest:
-            raise ValueError(
-                f"Invalid epsilon value: {group['eps']} is 0 in {arith.format.name} arithmetic "
-                f"(compute_dtype of {where}); allowed is more than {smallest:.3g}, or 0"
-            )
-
     def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
-
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: int) -> dict[str, float]:
-        beta1, beta2 = (float(b) for b in group["betas"])
-        high, low = beta2_components(beta2, arith)
-        correction1, correction2 = 1 - beta1**step, 1 - beta2**step
-        return {
-            "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": float(group["lr"]),
-            "beta1": beta1,
-            "one_minus_beta1": 1 - beta1,
-            "beta2": high,
-            "beta2_lo": low,
-            "one_minus_beta2": 1 - beta2,
-            "bias_correction1": correction1,
-            "inverse_bias_correction1": 1 / correction1,
-            "bias_correction2": correction2,
-            "inverse_bias_correction2": 1 / correction2,
-            "eps": float(group["eps"]),
-            "weight_decay": float(group["weight_decay"]),
-        }
+        return rule(group["amsgrad"])
 
 
 class CollageAdamW(AdamW):

@@ -31,6 +31,7 @@ class Rule:
         metric_count: the number of terms.
         first: the state that is a first moment, or None.
         second: the state that is a second moment, or None.
+        maximum: the state that is the largest second moment so far, stored like it, or None.
         absent: a state that the formula names but this variant does not store (momentum of 0).
         slots: what fills slots that the strategy leaves to the rule.
         unused: states that other variants store; one that is there is left as it is.
@@ -44,9 +45,15 @@ class Rule:
     metric_count: int
     first: str | None = None
     second: str | None = None
+    maximum: str | None = None
     absent: tuple[str, ...] = ()
     slots: tuple[tuple[str, Algorithm], ...] = ()
     unused: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> tuple[str, ...]:
+        """The states stored as second moments are."""
+        return tuple(name for name in (self.second, self.maximum) if name is not None)
 
 
 @functools.cache
@@ -62,10 +69,10 @@ def states(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
         formats["master_param"] = arithmetic.stored(Storage.WIDE)
     if rule.first is not None:
         formats[rule.first] = arithmetic.stored(strategy.first)
-    if rule.second is not None:
-        formats[rule.second] = arithmetic.second_moment
+    for second in rule.seconds:
+        formats[second] = arithmetic.second_moment
         if strategy.second.has_low:
-            formats[f"{rule.second}_lo"] = arithmetic.second_moment
+            formats[f"{second}_lo"] = arithmetic.second_moment
     return formats
 
 
@@ -84,7 +91,8 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
     loads = {"master_param": "param", "param_bits": "param_lo"}
     stores += [(loads.get(name, name), name) for name in formats]
     renamed = tuple((loads[name], name) for name in formats if name in loads)
-    possible = [name for name in rule.results if name in ("param_lo", f"{rule.second}_lo")]
+    low_words = ("param_lo", *(f"{second}_lo" for second in rule.seconds))
+    possible = [name for name in rule.results if name in low_words]
     supplied = {*formats, *dict(renamed)}
     absent = (*(n for n in possible if n not in supplied), *rule.absent)
     arithmetic_name = "strict" if arithmetic.strict else "wide"
@@ -93,8 +101,8 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
     # Where a pair is computed, its leading component comes out rounded.
     split = arithmetic.strategy.param
     rounded = ["param"] if split.has_low or split.bits is not None else []
-    if arithmetic.strategy.second.has_low and rule.second is not None:
-        rounded.append(rule.second)
+    if arithmetic.strategy.second.has_low:
+        rounded += rule.seconds
     spec = Elementwise(
         name=name + metrics,
         function=rule.function,

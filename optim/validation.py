@@ -35,6 +35,22 @@ def number(
         raise ValueError(f"Invalid {name}: {value}; allowed is [{low}, {high}{upper}")
 
 
+def betas(value: Any) -> None:
+    """`betas` is a pair of numbers in [0, 1)."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(f"Invalid betas: {value!r}; allowed is a pair of numbers")
+    for k, beta in enumerate(value):
+        number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
+    if isinstance(value[0], Tensor) != isinstance(value[1], Tensor):
+        raise ValueError("betas must be either both floats or both Tensors")
+
+
+def flag(name: str, value: Any) -> None:
+    """A hyperparameter that is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
 def choice(name: str, value: Any, known: Mapping[str, Any] | tuple[str, ...]) -> None:
     """A hyperparameter that is one of a few names."""
     if value not in tuple(known):

@@ -38,3 +38,18 @@ def unbias(moment, correction, inverse_correction):
 def direction(gradient, buffer, momentum):
     """The direction of descent of SGD."""
     _unfilled("direction")
+
+
+def regularized(gradient, decay):
+    """The gradient, with the share of an L2 penalty or without."""
+    _unfilled("regularized")
+
+
+def decayed(direction, decay):
+    """The direction of descent, with the share of decoupled weight decay or without."""
+    _unfilled("decayed")
+
+
+def denominator(second, second_lo, maximum, maximum_lo):
+    """The second moment to divide by, after the stored maximum, which it may replace."""
+    _unfilled("denominator")

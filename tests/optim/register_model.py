@@ -18,7 +18,7 @@ State = dict[str, Array]
 
 @dataclasses.dataclass(frozen=True)
 class Registers:
-    """AdamW and SGD for arrays of registers.
+    """The update rules for arrays of registers.
 
     Args:
         precision: the strategy; "plain" for float32 and float64 parameters.
@@ -84,35 +84,68 @@ class Registers:
 
     def moment(self, x: Array) -> Array:
         """A first moment as stored."""
-        wide = self.precision in ("fp32_states", "master")
-        return x if wide else self.stored(x)
+        return x if self.wide else self.stored(x)
 
     @property
     def second_dtype(self) -> torch.dtype:
         """Squares of gradients leave the range of fp16, so bf16 stores them."""
         return torch.bfloat16 if self.dtype == torch.float16 else self.dtype
 
-    def adamw(
+    @property
+    def wide(self) -> bool:
+        """Whether moments are stored in float32."""
+        return self.precision in ("fp32_states", "master")
+
+    def second(self, s: State, name: str) -> Array:
+        """A second moment in a register."""
+        return s[name] + s[f"{name}_lo"] if self.precision == "plus" else s[name]
+
+    def exactly(self, s: State, name: str) -> Array:
+        """A second moment in float64, which holds the sum of two 16-bit components."""
+        low = s[f"{name}_lo"].astype(np.float64) if self.precision == "plus" else 0.0
+        total: Array = s[name].astype(np.float64) + low
+        return total
+
+    def second_stored(self, name: str, v: Array) -> State:
+        """A second moment as stored."""
+        if self.precision == "plus":
+            hi = self.stored(v, self.second_dtype)
+            return {name: hi, f"{name}_lo": self.stored(v - hi, self.second_dtype)}
+        return {name: v if self.wide else self.stored(v, self.second_dtype)}
+
+    def penalty(self, s: State, weight_decay: float) -> Array:
+        p = s["master_param"] if self.precision == "master" else self.value(s)
+        return self.kind(weight_decay) * p
+
+    def adam(
         self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int,
+        weight_decay: float, t: int, amsgrad: bool = False, decoupled_weight_decay: bool = False,
     ) -> State:  # fmt: skip
         """The stored state after step t, from 1."""
         f, (beta1, beta2) = self.kind, betas
+        decay = self.penalty(s, weight_decay)
+        if not decoupled_weight_decay:
+            g = g + decay
         m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
-        increment = f(1 - beta2) * (g * g)
-        v = s["exp_avg_sq"] + s["exp_avg_sq_lo"] if self.precision == "plus" else s["exp_avg_sq"]
-        v = f(beta2) * v + increment
+        v = f(beta2) * self.second(s, "exp_avg_sq") + f(1 - beta2) * (g * g)
+        after = {"exp_avg": self.moment(m), **self.second_stored("exp_avg_sq", v)}
+        if amsgrad:
+            # What is kept is not split again.
+            kept = self.exactly(s, "max_exp_avg_sq") > v.astype(np.float64)
+            after |= {
+                name.replace("exp", "max_exp", 1): np.where(kept, s[f"max_{name}"], x)
+                for name, x in self.second_stored("exp_avg_sq", v).items()
+            }
+            v = np.where(kept, self.second(s, "max_exp_avg_sq"), v)
         root = np.sqrt(v * f(1 / (1 - beta2**t)))
-        ratio = (m * f(1 / (1 - beta1**t))) / (root + f(eps))
-        p = s["master_param"] if self.precision == "master" else self.value(s)
-        u = -(f(lr) * (ratio + f(weight_decay) * p))
-        after = {**self.accumulate(s, u), "exp_avg": self.moment(m)}
-        if self.precision == "plus":
-            hi = self.stored(v, self.second_dtype)
-            lo = self.stored(v - hi, self.second_dtype)
-            return {**after, "exp_avg_sq": hi, "exp_avg_sq_lo": lo}
-        wide = self.precision in ("fp32_states", "master")
-        return {**after, "exp_avg_sq": v if wide else self.stored(v, self.second_dtype)}
+        direction = (m * f(1 / (1 - beta1**t))) / (root + f(eps))
+        if decoupled_weight_decay:
+            direction = direction + decay
+        return {**self.accumulate(s, -(f(lr) * direction)), **after}
+
+    def adamw(self, s: State, g: Array, **options: Any) -> State:
+        """The stored state after step t, from 1."""
+        return self.adam(s, g, decoupled_weight_decay=True, **options)
 
     def sgd(
         self, s: State, g: Array, *, lr: float, momentum: float, dampening: float,
@@ -120,8 +153,7 @@ class Registers:
     ) -> State:  # fmt: skip
         """The stored state after step t, from 1."""
         f = self.kind
-        p = s["master_param"] if self.precision == "master" else self.value(s)
-        g = g + f(weight_decay) * p
+        g = g + self.penalty(s, weight_decay)
         moments, direction = {}, g
         if momentum:
             fresh = 1.0 if t == 1 else 1 - dampening

@@ -6,8 +6,10 @@ format. Transforms are what their theorems say (TwoSum's error is a + b - s), no
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from mcf.kernels.exact import rounding, square_root
 from mcf.kernels.formats import FP32, Format
@@ -16,7 +18,7 @@ State = dict[str, Fraction]
 
 
 class Strict:
-    """AdamW and SGD with the rounding points of strict arithmetic, for one number.
+    """The update rules with the rounding points of strict arithmetic, for one number.
 
     Args:
         fmt: the component format, bf16 or fp16.
@@ -78,29 +80,60 @@ class Strict:
             p, dp = self.grow(s["param"], s["param_lo"], u, "p")
         return {"param": p, "param_lo": dp}
 
-    def adamw(
+    def first(self, s: State, g: Fraction, beta1: float) -> Fraction:
+        """The first moment after the gradient g."""
+        rn, f = self.rn, self.register
+        return rn("m", rn("b1 m", f(beta1) * s["exp_avg"]) + rn("(1-b1) g", f(1 - beta1) * g))
+
+    def decayed(self, hi: Fraction, lo: Fraction, beta2: float) -> tuple[Fraction, Fraction]:
+        """A pair times beta2, which is a pair too."""
+        b = self._component(Fraction(beta2))
+        db = self._component(Fraction(beta2) - b)  # type: ignore[operator]
+        return self.product(b, db, hi, lo)  # type: ignore[arg-type]
+
+    def second(self, s: State, g: Fraction, beta2: float) -> tuple[Fraction, Fraction]:
+        """The second moment after the gradient g; the low word is 0 where it is not stored."""
+        rn, f = self.rn, self.register
+        increment = rn("(1-b2) gg", f(1 - beta2) * rn("g g", g * g))
+        if self.precision == "plus":
+            v, dv = self.decayed(s["exp_avg_sq"], s["exp_avg_sq_lo"], beta2)
+            return self.grow(v, dv, increment, "v")
+        return rn("v", rn("b2 v", f(beta2) * s["exp_avg_sq"]) + increment), Fraction(0)
+
+    def pair(self, name: str, hi: Fraction, lo: Fraction) -> State:
+        """A second moment as stored."""
+        return {name: hi, f"{name}_lo": lo} if self.precision == "plus" else {name: hi}
+
+    def penalty(self, s: State, weight_decay: float) -> Fraction:
+        return self.rn("wd p", self.register(weight_decay) * s["param"])
+
+    def adam(
         self, s: State, g: Fraction, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int,
+        weight_decay: float, t: int, amsgrad: bool = False, decoupled_weight_decay: bool = False,
     ) -> State:  # fmt: skip
         """The state after step t, from 1."""
         (beta1, beta2), rn, f = betas, self.rn, self.register
-        m = rn("m", rn("b1 m", f(beta1) * s["exp_avg"]) + rn("(1-b1) g", f(1 - beta1) * g))
-        increment = rn("(1-b2) gg", f(1 - beta2) * rn("g g", g * g))
-        if self.precision == "plus":
-            b = self._component(Fraction(beta2))
-            db = self._component(Fraction(beta2) - b)  # type: ignore[operator]
-            v, dv = self.product(b, db, s["exp_avg_sq"], s["exp_avg_sq_lo"])  # type: ignore[arg-type]
-            v, dv = self.grow(v, dv, increment, "v")
-            second = {"exp_avg_sq": v, "exp_avg_sq_lo": dv}
-        else:
-            v = rn("v", rn("b2 v", f(beta2) * s["exp_avg_sq"]) + increment)
-            second = {"exp_avg_sq": v}
+        decay = self.penalty(s, weight_decay)
+        if not decoupled_weight_decay:
+            g = rn("g + wd p", g + decay)
+        m = self.first(s, g, beta1)
+        v, dv = self.second(s, g, beta2)
+        after = {"exp_avg": m, **self.pair("exp_avg_sq", v, dv)}
+        if amsgrad:
+            before = s["max_exp_avg_sq"], s["max_exp_avg_sq_lo"]
+            v, dv = max((v, dv), before, key=sum)
+            after |= self.pair("max_exp_avg_sq", v, dv)
         root = self.root(rn("v / bc2", v / f(1 - beta2**t)))
         first = rn("m / bc1", m / f(1 - beta1**t))
         # Division rounds in the register, then to the component as every operation.
-        ratio = rn("ratio", first / rn("root + eps", root + f(eps)))
-        u = -rn("u", f(lr) * rn("ratio + wd p", ratio + rn("wd p", f(weight_decay) * s["param"])))
-        return {**self.accumulate(s, u), "exp_avg": m, **second}
+        direction = rn("ratio", first / rn("root + eps", root + f(eps)))
+        if decoupled_weight_decay:
+            direction = rn("ratio + wd p", direction + decay)
+        return {**self.accumulate(s, -rn("u", f(lr) * direction)), **after}
+
+    def adamw(self, s: State, g: Fraction, **options: Any) -> State:
+        """The state after step t, from 1."""
+        return self.adam(s, g, decoupled_weight_decay=True, **options)
 
     def sgd(
         self, s: State, g: Fraction, *, lr: float, momentum: float, dampening: float,
@@ -123,9 +156,10 @@ class Strict:
 def history(
     step: Callable[..., State], start: State, gradients: list[Fraction], **options: object
 ) -> list[State]:
-    """The states of one number after each step."""
-    states, now = [], start
+    """The states of one number after each step; what `start` does not name starts as 0."""
+    states: list[State] = []
+    now = defaultdict(Fraction, start)
     for t, g in enumerate(gradients, 1):
-        now = step(now, g, t=t, **options)
-        states.append(now)
+        states.append(step(now, g, t=t, **options))
+        now = defaultdict(Fraction, states[-1])
     return states

@@ -7,6 +7,7 @@ do) is rejected by the same comparison.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -14,40 +15,37 @@ import pytest
 import torch
 
 import mcf
-from mcf.optim import SGD, AdamW
+from mcf.optim import AdamW
 from tests.helpers import assert_same_bits, count_different
-from tests.optim.helpers import BF16, FULL, Case, cases, random
+from tests.optim.helpers import BF16, Case, random
 from tests.optim.register_model import Registers, State
+from tests.optim.variants import VARIANTS, Variant, pairs
 
 STEPS = 8
 N = 500
 
-ADAMW = {"lr": 3e-3, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
-MOMENTUM = {"lr": 0.03, "momentum": 0.9, "dampening": 0.25, "weight_decay": 0.1, "nesterov": False}
-NESTEROV = {**MOMENTUM, "dampening": 0.0, "nesterov": True}
-BARE = {**MOMENTUM, "momentum": 0.0, "dampening": 0.0}
-
-WIDE = [c for c in cases() if not c.strict] + FULL
-WIDE_SGD = [c for c in cases(("plain", "kahan", "light", "master")) if not c.strict]
+PAIRS = [
+    (v, case) for v, case in pairs(VARIANTS, "cases") + pairs(VARIANTS, "full") if not case.strict
+]
 
 
 def model_of(case: Case, **options: Any) -> Registers:
-    return Registers("plain" if case in FULL else case.precision, case.dtype, **options)
+    full = case.dtype in (torch.float32, torch.float64)
+    return Registers("plain" if full else case.precision, case.dtype, **options)
 
 
-def differing(make: Any, case: Case, options: dict[str, Any], model: Registers) -> int:
+def differing(variant: Variant, case: Case, model: Registers) -> int:
     """Elements of all stored tensors and steps in which optimizer and model differ."""
     start = random(N, case.dtype, 1)
     start[::4] = 0
     p = torch.nn.Parameter(start.clone())
-    optimizer = make([p], **options, **case.options())
+    optimizer = variant.make([p], **variant.options, **case.options())
     registers = start.to(torch.float64).numpy().astype(model.kind)
     zero = np.zeros_like(registers)
-    names = ("param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "momentum_buffer")
-    now: State = {"param": registers, "master_param": registers, **dict.fromkeys(names, zero)}
-    if model.precision not in ("kahan", "light", "plus"):
-        del now["param_lo"]
-    step = model.adamw if make is AdamW else model.sgd
+    now: State = defaultdict(lambda: zero, param=registers, master_param=registers)
+    if model.precision in ("kahan", "light", "plus"):
+        now["param_lo"] = zero
+    step = getattr(model, variant.rule)
     wrong = 0
     for t in range(1, STEPS + 1):
         g = random(N, case.dtype, 10 + t, 0.1)
@@ -55,7 +53,7 @@ def differing(make: Any, case: Case, options: dict[str, Any], model: Registers) 
         with mcf.executor("torch"):
             optimizer.step()
         register = g.to(torch.float64).numpy().astype(model.kind)
-        now = {**now, **step(now, register, t=t, **options)}  # type: ignore[operator]
+        now.update(step(now, register, t=t, **variant.options))
         for name, stored in {"param": p, **optimizer.state[p]}.items():
             if name != "step":
                 expected = torch.from_numpy(now[name].astype(model.kind)).to(stored.dtype)
@@ -63,31 +61,19 @@ def differing(make: Any, case: Case, options: dict[str, Any], model: Registers) 
     return wrong
 
 
-@pytest.mark.parametrize("case", WIDE, ids=str)
-def test_adamw_is_the_model(case: Case) -> None:
-    assert differing(AdamW, case, ADAMW, model_of(case)) == 0
+@pytest.mark.parametrize(("variant", "case"), PAIRS, ids=str)
+def test_optimizer_is_the_model(variant: Variant, case: Case) -> None:
+    assert differing(variant, case, model_of(case)) == 0
 
 
-@pytest.mark.parametrize(
-    "options", [BARE, MOMENTUM, NESTEROV], ids=["bare", "momentum", "nesterov"]
-)
-@pytest.mark.parametrize("case", WIDE_SGD, ids=str)
-def test_sgd_is_the_model(case: Case, options: dict[str, Any]) -> None:
-    assert differing(SGD, case, options, model_of(case)) == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sgd_of_full_precision_is_the_model(dtype: torch.dtype) -> None:
-    case = Case("light", dtype, torch.float32)
-    assert differing(SGD, case, NESTEROV, Registers("plain", dtype)) == 0
-
-
-@pytest.mark.parametrize("make", [AdamW, SGD])
-def test_fused_model_is_rejected(make: Any) -> None:
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_fused_model_is_rejected(variant: Variant) -> None:
     case = Case("master", BF16, torch.float32)
-    options = ADAMW if make is AdamW else MOMENTUM
-    assert differing(make, case, options, model_of(case)) == 0
-    assert differing(make, case, options, model_of(case, fused=True)) > N
+    if variant.name == "sgd":
+        # No mean, nothing to fuse.
+        assert differing(variant, case, model_of(case, fused=True)) == 0
+    else:
+        assert differing(variant, case, model_of(case, fused=True)) > N
 
 
 def test_registers_are_not_rounded_before_they_are_used() -> None:

@@ -8,9 +8,8 @@ rounding point is tested. Zero comes without its sign, which the executors' own 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from fractions import Fraction
-from typing import Any
 
 import pytest
 import torch
@@ -18,19 +17,17 @@ from torch import Tensor
 
 import mcf
 from mcf.kernels.formats import format_of
-from mcf.optim import SGD, AdamW
+from mcf.optim import AdamW
 from tests.helpers import numbers
-from tests.optim.helpers import BF16, FP16, Case, cases, random
+from tests.optim.helpers import BF16, FP16, Case, random
 from tests.optim.strict_model import State, Strict, history
+from tests.optim.variants import NEW, VARIANTS, Variant, pairs
 
 STEPS = 5
 
-ADAMW = {"lr": 3e-3, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
-MOMENTUM = {"lr": 0.03, "momentum": 0.9, "dampening": 0.25, "weight_decay": 0.1, "nesterov": False}
-NESTEROV = {**MOMENTUM, "dampening": 0.0, "nesterov": True}
-BARE = {**MOMENTUM, "momentum": 0.0, "dampening": 0.0}
+PAIRS = [(v, case) for v, case in pairs(VARIANTS, "cases") if case.strict]
 
-STRICT = [c for c in cases() if c.strict]
+ADAMW = VARIANTS[0]
 
 
 def wide_numbers(dtype: torch.dtype, seed: int, n: int = 120) -> Tensor:
@@ -46,33 +43,29 @@ def gradients(dtype: torch.dtype) -> list[Tensor]:
     return [wide_numbers(dtype, 100 + t) for t in range(STEPS)]
 
 
-def measured(make: Any, case: Case, options: dict[str, Any]) -> list[list[State]]:
+def measured(variant: Variant, case: Case) -> list[list[State]]:
     """For each number its states after each step of the optimizer itself."""
     p = torch.nn.Parameter(wide_numbers(case.dtype, 3))
-    optimizer = make([p], **options, **case.options())
+    optimizer = variant.make([p], **variant.options, **case.options())
     steps = []
     with mcf.executor("torch"):
         for g in gradients(case.dtype):
             p.grad = g
             optimizer.step()
             tensors = {"param": p, **optimizer.state[p]}
-            del tensors["step"]
+            tensors = {n: t for n, t in tensors.items() if t.shape == p.shape}
             columns = {name: numbers(t) for name, t in tensors.items()}
             rows = zip(*columns.values(), strict=True)
             steps.append([dict(zip(columns, row, strict=True)) for row in rows])
     return [list(states) for states in zip(*steps, strict=True)]
 
 
-def modelled(
-    rule: str, model: Strict, case: Case, options: dict[str, Any]
-) -> Iterator[list[State]]:
+def modelled(variant: Variant, model: Strict, case: Case) -> Iterator[list[State]]:
     """For each number its states after each step of the model."""
-    names = ("param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "momentum_buffer")
-    step = model.adamw if rule == "adamw" else model.sgd
+    step = getattr(model, variant.rule)
     columns = zip(*(numbers(g) for g in gradients(case.dtype)), strict=True)
     for x, gs in zip(numbers(wide_numbers(case.dtype, 3)), columns, strict=True):
-        start: Any = {"param": x, **dict.fromkeys(names, Fraction(0))}
-        yield history(step, start, list(gs), **options)  # type: ignore[arg-type]
+        yield history(step, {"param": x}, list(gs), **variant.options)
 
 
 def first_difference(truth: list[list[State]], model: Iterator[list[State]]) -> str:
@@ -90,21 +83,10 @@ def same(truth: list[list[State]], model: Iterator[list[State]]) -> bool:
     return not first_difference(truth, model)
 
 
-@pytest.mark.parametrize("case", STRICT, ids=str)
-def test_adamw_is_the_model(case: Case) -> None:
+@pytest.mark.parametrize(("variant", "case"), PAIRS, ids=str)
+def test_optimizer_is_the_model(variant: Variant, case: Case) -> None:
     model = Strict(format_of(case.dtype), case.precision)
-    found = first_difference(measured(AdamW, case, ADAMW), modelled("adamw", model, case, ADAMW))
-    assert not found
-
-
-@pytest.mark.parametrize(
-    "options", [BARE, MOMENTUM, NESTEROV], ids=["bare", "momentum", "nesterov"]
-)
-@pytest.mark.parametrize("case", cases(("plain", "kahan", "light"), (BF16,))[3:], ids=str)
-def test_sgd_is_the_model(case: Case, options: dict[str, Any]) -> None:
-    model = Strict(format_of(case.dtype), case.precision)
-    found = first_difference(measured(SGD, case, options), modelled("sgd", model, case, options))
-    assert not found
+    assert not first_difference(measured(variant, case), modelled(variant, model, case))
 
 
 # What follows from theorems, whatever the inputs: Fast2Sum's s - a is exact where a is the larger
@@ -112,20 +94,23 @@ def test_sgd_is_the_model(case: Case, options: dict[str, Any]) -> None:
 EXACT = {"p s - a", "v s - a", "dp", "dv"}
 
 
-# Large, so that an update moves the parameter by many of its ulps and the last bits are seen.
-LARGE = {**ADAMW, "lr": 0.3}
-
-
-@pytest.mark.parametrize("precision", ["plain", "kahan", "light", "plus"])
-def test_every_rounding_counts(precision: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "precision"),
+    [(ADAMW, p) for p in ("plain", "kahan", "light", "plus")]
+    + [(v, v.few()[0].precision) for v in NEW],
+    ids=str,
+)
+def test_every_rounding_counts(variant: Variant, precision: str) -> None:
+    # Large, so that an update moves the parameter by many of its ulps and the last bits are seen.
+    large = dataclasses.replace(variant, options={**variant.options, "lr": 0.3})
     case = Case(precision, BF16, BF16)
-    truth = measured(AdamW, case, LARGE)
+    truth = measured(large, case)
     complete = Strict(format_of(BF16), precision)
-    assert same(truth, modelled("adamw", complete, case, LARGE))
+    assert same(truth, modelled(large, complete, case))
     unseen = {
         point
         for point in complete.points - EXACT
-        if same(truth, modelled("adamw", Strict(format_of(BF16), precision, point), case, LARGE))
+        if same(truth, modelled(large, Strict(format_of(BF16), precision, point), case))
     }
     assert not unseen, "leaving these roundings out changes nothing"
 
@@ -162,4 +147,4 @@ def test_moments_are_divided_by_their_corrections() -> None:
 def test_one_format_is_not_the_other() -> None:
     case = Case("plus", FP16, FP16)
     model = Strict(format_of(BF16), "plus")
-    assert not same(measured(AdamW, case, ADAMW), modelled("adamw", model, case, ADAMW))
+    assert not same(measured(ADAMW, case), modelled(ADAMW, model, case))

@@ -1,0 +1,82 @@
+"""Every update rule and its variants, once for all tests that hold for any of them.
+
+A new optimizer is a new row here, and its formula in the models and in `exact_rules`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import mcf.optim
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from tests.optim.helpers import BF16, FP32, FP64, FULL, Case, cases
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """An optimizer with hyperparameters that all tests can use.
+
+    Args:
+        name: for test ids.
+        make: the optimizer.
+        options: its hyperparameters; eps is one that fp16 can hold.
+        rule: the name of its formula in the models.
+    """
+
+    name: str
+    make: type[LowPrecisionOptimizer]
+    options: dict[str, Any] = dataclasses.field(hash=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def rule(self) -> str:
+        """The name of its formula in the models."""
+        return self.make.__name__.lower()
+
+    def cases(self) -> list[Case]:
+        """Every arithmetic it has on 16-bit parameters."""
+        return cases(self.make.precisions)
+
+    def full(self) -> list[Case]:
+        """Its arithmetics on float32 and float64 parameters."""
+        return [dataclasses.replace(c, precision=self.make.precisions[-1]) for c in FULL]
+
+    def few(self) -> list[Case]:
+        """An arithmetic of each kind, for tests that compile a kernel for each."""
+        precisions = self.make.precisions
+        best = "plus" if "plus" in precisions else "light"
+        return [Case(best, BF16, FP32), Case(best, BF16, BF16), Case(precisions[-1], FP64, FP32)]
+
+
+_MOMENTS: dict[str, Any] = {"betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
+# With a small beta2 the second moment falls as often as it rises, and the maximum is not the last.
+_AMSGRAD = {**_MOMENTS, "betas": (0.9, 0.6), "amsgrad": True}
+
+ADAM_FAMILY = [
+    Variant("adamw", mcf.optim.AdamW, {"lr": 3e-3, **_MOMENTS}),
+    Variant("adamw-amsgrad", mcf.optim.AdamW, {"lr": 3e-3, **_AMSGRAD}),
+    Variant("adam", mcf.optim.Adam, {"lr": 3e-3, **_MOMENTS}),
+    Variant("adam-amsgrad", mcf.optim.Adam, {"lr": 3e-3, **_AMSGRAD}),
+    Variant("adam-decoupled", mcf.optim.Adam,
+            {"lr": 3e-3, **_MOMENTS, "decoupled_weight_decay": True}),
+]  # fmt: skip
+
+_SGD: dict[str, Any] = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.1, "nesterov": False}
+
+VARIANTS = [
+    *ADAM_FAMILY,
+    Variant("sgd", mcf.optim.SGD, {**_SGD, "momentum": 0.0, "dampening": 0.0}),
+    Variant("sgd-momentum", mcf.optim.SGD, {**_SGD, "dampening": 0.25}),
+    Variant("sgd-nesterov", mcf.optim.SGD, {**_SGD, "dampening": 0.0, "nesterov": True}),
+]
+
+# What other files test in full.
+NEW = [v for v in VARIANTS if v.name not in ("adamw", "sgd", "sgd-momentum", "sgd-nesterov")]
+
+
+def pairs(variants: list[Variant], which: str) -> list[tuple[Variant, Case]]:
+    """Each variant with each of its `cases`, `full` or `few`."""
+    return [(v, case) for v in variants for case in getattr(v, which)()]
