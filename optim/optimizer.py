@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels import registry
-from mcf.optim import checkpoint, options, validation
+from mcf.optim import checkpoint, gradients, options, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
 from mcf.optim.update import Rule, joined, kernel, states, update_
@@ -26,6 +26,14 @@ class LowPrecisionOptimizer(Optimizer):
     # The values of `precision` that make sense for the rule.
     precisions: tuple[str, ...] = tuple(STRATEGIES)
 
+    # torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step instead of unscaling.
+    _step_supports_amp_scaling = True
+
+    max_grad_norm: float | None
+    nonfinite: str
+    # The norm of all gradients in the last step, where it was clipped.
+    grad_norm: Tensor | None = None
+
     def __init__(
         self,
         params: ParamsT,
@@ -36,6 +44,9 @@ class LowPrecisionOptimizer(Optimizer):
     ) -> None:
         """See the subclasses and `Options`; `track_metrics` keeps sums for `metrics`."""
         options.known(type(self).__name__, given)
+        mine = options.of_optimizer(given)
+        gradients.check(mine)
+        vars(self).update(mine)
         self._track_metrics = bool(track_metrics)
         self._metrics: StepMetrics | None = None
         super().__init__(params, {**defaults, **options.in_groups(given)})
@@ -141,6 +152,9 @@ class LowPrecisionOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         work = self._collect()
+        scale = gradients.factor(self, [(w, (p.grad,)) for *_, live in work for w, p in live])
+        if scale is None:
+            return loss
         if self._track_metrics:
             terms = [self._rule(group).metric_count for group in self.param_groups]
             self._metrics = StepMetrics(terms)
@@ -160,7 +174,9 @@ class LowPrecisionOptimizer(Optimizer):
             columns = {s: self._scalars(group, arith, s) for s in set(steps)}
             table = [[columns[s][name] for name in rule.scalars] for s in steps]
             scalars = torch.tensor(table, dtype=torch.float64)
-            sums = update_(spec, rows, scalars.reshape(len(rows), len(rule.scalars)))
+            scalars = scalars.reshape(len(rows), len(rule.scalars))
+            scalars = gradients.scaled(scalars, rule.scalars.index("grad_scale"), scale)
+            sums = update_(spec, rows, scalars)
             if self._metrics is not None:
                 self._metrics.add(index, sums, sum(p.numel() for _, p in live))
         return loss
@@ -286,6 +302,7 @@ class LowPrecisionOptimizer(Optimizer):
         """Restore a pickled or copied optimizer."""
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_metrics", None)
+        vars(self).update({k: v for k, v in options.OF_OPTIMIZER.items() if k not in vars(self)})
         super().__setstate__(state)
         # Of an older version, which did not have them.
         for group in (self.defaults, *self.param_groups):
@@ -294,7 +311,8 @@ class LowPrecisionOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep."""
-        return {**super().__getstate__(), "_track_metrics": self._track_metrics}
+        mine = {name: getattr(self, name) for name in options.OF_OPTIMIZER}
+        return {**super().__getstate__(), **mine, "_track_metrics": self._track_metrics}
 
 
 def beta2_components(beta2: float, arith: Arithmetic) -> tuple[float, float]:

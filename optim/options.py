@@ -20,24 +20,41 @@ class Options(TypedDict, total=False):
     - `foreach`, `fused`: None, True or False, without effect on any bit.
     - `capturable`: see `LowPrecisionOptimizer`.
     - `differentiable`: only False. The step is one opaque kernel and has no derivative.
+
+    Those for all parameters of an optimizer, which are its attributes and may change at any time:
+
+    - `max_grad_norm`: clip the norm of all gradients to it, as torch.nn.utils.clip_grad_norm_ does
+      to gradients, inside the step; the norm is then in `grad_norm`.
+    - `nonfinite`: what an infinity or NaN in a gradient does: `"torch"` lets it into that
+      element's parameter and state; `"skip"` makes the step change nothing; `"raise"` raises
+      `NonFiniteGradientError` before anything has changed.
     """
 
     foreach: bool | None
     capturable: bool
     differentiable: bool
     fused: bool | None
+    max_grad_norm: float | None
+    nonfinite: str
 
 
 # The options kept in every parameter group, as torch keeps them, and their defaults.
 IN_GROUPS: Group = {"foreach": None, "capturable": False, "differentiable": False, "fused": None}
 
-# All options and their defaults.
-DEFAULTS: Group = {**IN_GROUPS}
+# The options that are attributes of the optimizer, and their defaults.
+OF_OPTIMIZER: Group = {"max_grad_norm": None, "nonfinite": "torch"}
+
+DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
 
 
 def in_groups(options: Options) -> Group:
     """The options that parameter groups keep, with defaults for those not given."""
     return {**IN_GROUPS, **{k: v for k, v in options.items() if k in IN_GROUPS}}
+
+
+def of_optimizer(options: Options) -> Group:
+    """The options that are attributes, with defaults for those not given."""
+    return {**OF_OPTIMIZER, **{k: v for k, v in options.items() if k in OF_OPTIMIZER}}
 
 
 def known(name: str, options: Options) -> None:

@@ -33,7 +33,9 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
     with torch.cuda.device(device):
         target = _target(torch.cuda.current_device())
         # Pinned, so that the copy needs no synchronisation, whatever its size.
-        table = scalars.pin_memory().to(device, non_blocking=True) if scalars.numel() else scalars
+        table = scalars
+        if scalars.numel() and not scalars.is_cuda:
+            table = scalars.pin_memory().to(device, non_blocking=True)
         return _launch(build(spec, Dialect.of(target)), options(target), spec, rows, table)
 
 

@@ -1,0 +1,108 @@
+"""What a step does to all gradients before its rule: unscale, clip, look for what is not finite.
+
+All of it is one number that multiplies every gradient in the kernel; the gradients themselves are
+read and never written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mcf.optim.norm import Components, finite, total_norm
+
+if TYPE_CHECKING:
+    from mcf.optim.optimizer import LowPrecisionOptimizer
+
+NONFINITE = ("torch", "skip", "raise")
+
+# The names of a step's gradients for messages, and their components.
+Named = Sequence[tuple[str, Components]]
+
+
+class NonFiniteGradientError(FloatingPointError):
+    """A gradient holds an infinity or NaN, and the optimizer has `nonfinite="raise"`."""
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Raise ValueError or TypeError for options that are out of range."""
+    for name in ("max_grad_norm",):
+        value = options[name]
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number or None, got {type(value).__name__}")
+        if not 0 < value < math.inf:
+            raise ValueError(f"Invalid {name}: {value}; allowed is a number in (0, inf), or None")
+    if options["nonfinite"] not in NONFINITE:
+        allowed = ", ".join(map(repr, NONFINITE))
+        raise ValueError(f"Unknown nonfinite: {options['nonfinite']!r}; known are {allowed}")
+
+
+def factor(optimizer: LowPrecisionOptimizer, gradients: Named) -> float | Tensor | None:
+    """What multiplies every gradient in this step; None where the step is to be skipped.
+
+    1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm / (norm +
+    1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.
+
+    Raises:
+        NonFiniteGradientError: naming the first gradient, with `nonfinite="raise"`.
+    """
+    check(vars(optimizer))
+    # GradScaler looked already: where it found something, that is what it is there for.
+    found = getattr(optimizer, "found_inf", None)
+    if found is not None and float(found) != 0:
+        return None
+    if optimizer.nonfinite != "torch" and not _all_finite(optimizer.nonfinite, gradients):
+        return None
+    result: float | Tensor = _inverse(getattr(optimizer, "grad_scale", None))
+    if optimizer.max_grad_norm is not None:
+        norm = total_norm([g for _, g in gradients])
+        if isinstance(result, Tensor):
+            result = result.to(norm.device)
+        norm = norm * result
+        optimizer.grad_norm = norm
+        clip = optimizer.max_grad_norm / (norm + 1e-6)
+        # As torch's clamp: NaN stays NaN.
+        clip = torch.where(clip > 1, 1.0, clip)
+        result = result * (clip if norm.device.type != "cpu" else clip.item())
+    return result
+
+
+def scaled(scalars: Tensor, column: int, number: float | Tensor) -> Tensor:
+    """The table of a step's scalars with its column `grad_scale` multiplied by a number.
+
+    On the number's device, where that is not the CPU: nothing here waits for it.
+    """
+    if isinstance(number, Tensor):
+        scalars = scalars.to(number.device)
+    if isinstance(number, Tensor) or number != 1:
+        scalars[:, column] *= number
+    return scalars
+
+
+def _inverse(scale: Any) -> float | Tensor:
+    """1 / scale in float64, which rounds to what torch's unscale_ multiplies by."""
+    if scale is None:
+        return 1.0
+    if isinstance(scale, Tensor) and scale.device.type != "cpu":
+        return scale.double().reciprocal().reshape(())
+    return 1.0 / float(scale)
+
+
+def _all_finite(policy: str, gradients: Named) -> bool:
+    flags = [finite(g) for _, g in gradients]
+    if not flags:
+        return True
+    # One wait for the device.
+    answers = torch.stack([f.to(flags[0].device) for f in flags]).tolist()
+    if policy == "raise" and not all(answers):
+        where = gradients[answers.index(False)][0]
+        raise NonFiniteGradientError(
+            f"{where}.grad holds an infinity or NaN, and nonfinite='raise'; nothing was changed"
+        )
+    return all(answers)

@@ -1,0 +1,176 @@
+"""torch.amp.GradScaler beside these optimizers: it hands its scale to the step and looks for inf.
+
+Scales are powers of two, as GradScaler's are by default: then unscaling is exact, and a step on
+scaled gradients has the bits of a step on unscaled ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn import Parameter
+
+import mcf
+import mcf.optim
+from mcf.optim import SGD, AdamW
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    Case,
+    assert_same,
+    cases,
+    parameter,
+    random,
+    steps,
+    stored,
+)
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+def scaler(scale: float = 2.0**10, **options: Any) -> GradScaler:
+    """A GradScaler whose scale is there from the start."""
+    made = GradScaler("cpu", init_scale=scale, **options)
+    made.scale(torch.zeros(1))
+    return made
+
+
+def without_gradients(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: t for name, t in found.items() if not name.endswith(".grad")}
+
+
+@pytest.mark.parametrize("make", [AdamW, SGD])
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
+def test_scaled_steps_are_unscaled_steps(make: Any, dtype: torch.dtype) -> None:
+    results = []
+    for scale in (1.0, 2.0**10):
+        p = parameter((5, 7), dtype)
+        optimizer = make([p], 1e-2)
+        amp = scaler(scale)
+        for t in range(3):
+            # Multiples of 2**-6 up to 2: exact in every format, scaled and not.
+            g = (random((5, 7), FP64, t + 1) * 8).round().clamp(-16, 16) / 8
+            p.grad = (g * scale).to(dtype)
+            assert optimizer.state.get(p, {}).get("step", torch.tensor(0)).item() == t
+            amp.step(optimizer)
+            amp.update()
+            assert_same_bits(p.grad, (g * scale).to(dtype), "the gradient is left as it was")
+        results.append(without_gradients(stored(optimizer)))
+        assert not hasattr(optimizer, "found_inf")
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_a_skipped_step_changes_no_bit(case: Case, bad: float) -> None:
+    for before_steps in (0, 2):
+        params = [parameter((3, 4), case.dtype, 1), parameter(5, case.dtype, 2)]
+        optimizer = AdamW(params, 1e-2, eps=1e-4, **case.options())
+        if before_steps:
+            steps(optimizer, before_steps)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        params[1].grad[3] = bad
+        before = stored(optimizer)
+        amp = scaler()
+        amp.step(optimizer)
+        assert_same(stored(optimizer), before)
+        amp.update()
+        assert amp.get_scale() == 2.0**9
+        # The next one is a step as if nothing had been.
+        params[1].grad[3] = 1
+        amp.step(optimizer)
+        assert all(optimizer.state[p]["step"].item() == before_steps + 1 for p in params)
+
+
+def test_unscaled_before_as_for_clipping() -> None:
+    # The documented order of torch: unscale_, clip_grad_norm_, step.
+    results = []
+    for scale in (1.0, 2.0**8):
+        p = parameter(50, FP32)
+        optimizer = AdamW([p], 1e-2)
+        amp = scaler(scale)
+        for t in range(3):
+            p.grad = random(50, FP32, t + 1) * scale
+            amp.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_([p], 0.5)
+            amp.step(optimizer)
+            amp.update()
+        results.append(stored(optimizer))
+    assert_same(*results)
+    # And where unscale_ found an infinity, nothing changes.
+    p.grad = torch.full_like(p, torch.inf)
+    before = without_gradients(stored(optimizer))
+    amp.unscale_(optimizer)
+    amp.step(optimizer)
+    assert_same(without_gradients(stored(optimizer)), before)
+
+
+def test_a_scale_of_ones_own() -> None:
+    # A user may set grad_scale (the number gradients are too large by) for every step.
+    results = []
+    for own in (None, 4.0, torch.tensor(4.0), torch.tensor([4.0])):
+        p = Parameter(torch.ones(5, dtype=BF16))
+        optimizer = AdamW([p], 1e-2)
+        if own is not None:
+            optimizer.grad_scale = own
+        p.grad = torch.full_like(p, 1.0 if own is None else 4.0)
+        optimizer.step()
+        results.append(without_gradients(stored(optimizer)))
+    for other in results[1:]:
+        assert_same(other, results[0])
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+def test_scale_that_is_no_power_of_two(dtype: torch.dtype) -> None:
+    # 1 / scale is rounded once to the registers, and so is its product with the gradient: what
+    # torch's unscale_ of a float32 copy of the gradient does.
+    g = random(1000, dtype, 1, 100.0)
+    p = Parameter(torch.zeros(1000, dtype=dtype))
+    optimizer = SGD([p], 0.5, precision="master")
+    amp = scaler(768.1)
+    p.grad = g
+    amp.step(optimizer)
+    copy = Parameter(torch.zeros(1000))
+    reference = torch.optim.SGD([copy], 0.5)
+    copy.grad = g.float()
+    again = scaler(768.1)
+    again.step(reference)
+    assert_same_bits(optimizer.state[p]["master_param"], copy)
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+def test_autocast_and_scaler_train_a_model(dtype: torch.dtype) -> None:
+    # The loop of torch's AMP recipe, float32 parameters, and one with 16-bit parameters.
+    for kind in (FP32, dtype):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).to(kind)
+        optimizer = AdamW(model.parameters(), 1e-2)
+        # Starts too high for fp16: the first steps are skipped, and the scale comes down.
+        amp = GradScaler("cpu", init_scale=2.0**24, growth_interval=50)
+        x = random((64, 8), FP32, 1)
+        y = x.sum(1, keepdim=True).sin()
+        losses = []
+        for _ in range(80):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=dtype):
+                out = model(x)
+            loss = (out.float() - y).square().mean()
+            amp.scale(loss).backward()
+            amp.step(optimizer)
+            amp.update()
+            losses.append(loss.item())
+        assert losses[-1] < 0.2 * losses[0]
+        taken = optimizer.state[next(model.parameters())]["step"].item()
+        assert taken < 80 if dtype == FP16 else taken == 80
