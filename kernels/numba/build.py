@@ -5,23 +5,47 @@ from __future__ import annotations
 import functools
 import linecache
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import BF16, FP32, Format
-from mcf.kernels.numba import memory
+from mcf.kernels.formats import BF16, FP32, FP64, Format
+from mcf.kernels.numba import memory, team
 from mcf.kernels.numba.words import WORDS
 
 # Partial sums per term: enough for any vector length and the latency of an addition.
 LANES = 512
 
 _lock = threading.RLock()
-_kernels: dict[Elementwise, Callable[..., None]] = {}
+_kernels: dict[Elementwise, Any] = {}
+
+
+class Table(NamedTuple):
+    """The words of the table that a loop is called with: addresses of arrays, but for `count`.
+
+    Args:
+        addresses: of the tensors, uint64 [rows, fields].
+        rows: the row of each item, int64.
+        starts: the first element of each item, int64.
+        stops: the element after its last, int64.
+        scalars: register format, [rows, scalars].
+        sums: float64 [items, terms].
+        count: the number of items.
+        counter: an int64 that is 0 before the call.
+    """
+
+    addresses: int
+    rows: int
+    starts: int
+    stops: int
+    scalars: int
+    sums: int
+    count: int
+    counter: int
 
 
 def _jit(function: Any) -> Any:
@@ -76,46 +100,58 @@ def primitives(
 
 
 @functools.cache
-def _bindings(
+def bindings(
     register: Format, arithmetic: Format, roundings: Any, slots: Any, payloads: bool
 ) -> Binder:
+    """Binds algorithms as functions that Numba inlines."""
     return Binder(_jit, primitives(register, arithmetic, dict(roundings), payloads), dict(slots))
 
 
 def source(spec: Elementwise) -> str:
     """The loop in Python. One item is a stretch of one tensor, so that threads share large ones.
 
-    Sums are kept in LANES separate registers per term, element i in lane i mod LANES, and folded at
-    the end of the item: a single running sum would be one long chain of additions, or a sum whose
-    order depends on the processor's vector length.
+    `data` is the address of a table, see `Table`. Threads take items in turn; which of them
+    computes an item changes nothing.
+
+    Sums are kept in LANES separate registers per term, element i of an item in lane i mod LANES,
+    and folded at the end of the item: a single running sum would be one long chain of additions, or
+    a sum whose order depends on the processor's vector length.
     """
     lines = [
-        "def kernel(addresses, lengths, rows, scalars, lanes, sums, begin, end):",
-        "    for item in range(begin, end):",
-        "        row = rows[item]",
+        "def kernel(data):",
+        *(f"    {name} = word(data, {k})" for k, name in enumerate(Table._fields[:-2])),
+        f"    count = number(data, {Table._fields.index('count')})",
+        "    while True:",
+        f"        item = claim(word(data, {Table._fields.index('counter')}))",
+        "        if item >= count:",
+        "            break",
+        "        row = number(rows, item)",
+        "        first = number(starts, item)",
+        "        last = number(stops, item)",
     ]
     emit = lines.append
     if spec.sums is not None or any(f.format == FP32 for f in spec.fields):
         lines.insert(1, "    prefer_wide_vectors()")
     for k, field in enumerate(spec.fields):
-        emit(f"        {field.name}_address = addresses[item, {k}]")
+        emit(f"        {field.name}_address = word(addresses, row * {len(spec.fields)} + {k})")
     for k, scalar in enumerate(spec.scalars):
-        emit(f"        {scalar} = scalars[row, {k}]")
+        emit(f"        {scalar} = load_lane(scalars, row * {len(spec.scalars)} + {k})")
     if spec.sums is None:
-        emit("        for i in range(lengths[item]):")
+        emit("        for i in range(first, last):")
         lines += ["            " + line for line in _body(spec)]
         return "\n".join(lines) + "\n"
+    lines.insert(1, "    lanes = scratch()")
     emit(f"        for j in range({spec.sum_count} * LANES):")
     emit("            store_lane(lanes, j, ZERO)")
-    emit("        for start in range(0, lengths[item], LANES):")
-    emit("            for j in range(min(LANES, lengths[item] - start)):")
+    emit("        for start in range(first, last, LANES):")
+    emit("            for j in range(min(LANES, last - start)):")
     emit("                i = start + j")
     lines += ["                " + line for line in _body(spec)]
     for k in range(spec.sum_count):
         emit("        total = 0.0")
         emit("        for j in range(LANES):")
         emit(f"            total += load_lane(lanes, {k} * LANES + j)")
-        emit(f"        sums[item, {k}] = total")
+        emit(f"        store_total(sums, item * {spec.sum_count} + {k}, total)")
     return "\n".join(lines) + "\n"
 
 
@@ -141,30 +177,36 @@ def _body(spec: Elementwise) -> list[str]:
     return lines
 
 
-def build(spec: Elementwise) -> Callable[..., None]:
-    """The compiled loop of a declaration, made once."""
+def build(spec: Elementwise) -> int:
+    """The address of the compiled loop of a declaration, made once; see `team.run`."""
     with _lock:
         if spec not in _kernels:
             _kernels[spec] = _build(spec)
-        return _kernels[spec]
+        address: int = _kernels[spec].address
+        return address
 
 
-def _build(spec: Elementwise) -> Callable[..., None]:
+def _build(spec: Elementwise) -> Any:
     register = spec.register
     payloads = any(field.format != BF16 for field in spec.fields)
-    bind = _bindings(register, spec.arithmetic, spec.roundings, spec.slots, payloads)
+    bind = bindings(register, spec.arithmetic, spec.roundings, spec.slots, payloads)
     number = np.float32 if register == FP32 else np.float64
     namespace: dict[str, Any] = {
         "ZERO": number(0),
         "function": bind(spec.function),
         "LANES": LANES,
         "prefer_wide_vectors": memory.prefer_wide_vectors,
+        "word": memory.word,
+        "number": memory.number,
+        "claim": team.claim,
     }
     if spec.sums is not None:
         namespace["sum_terms"] = bind(spec.sums)
+        namespace["scratch"] = memory.scratch(spec.sum_count * LANES * number(0).itemsize)
     count = len(spec.fields) + 1
     namespace["load_lane"] = memory.loading(register, register, count - 1, count)
     namespace["store_lane"] = memory.storing(register, register, count - 1, count)
+    namespace["store_total"] = memory.storing(FP64, FP64, count - 1, count)
     for k, field in enumerate(spec.fields):
         namespace[f"load_{field.name}"] = memory.loading(register, field.format, k, count)
         if field.written:
@@ -174,9 +216,4 @@ def _build(spec: Elementwise) -> Callable[..., None]:
     filename = f"<mcf numba {spec.name} {spec.serial}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    kind = "float32" if register == FP32 else "float64"
-    signature = (
-        f"void(uint64[:, ::1], int64[::1], int64[::1], {kind}[:, ::1], uint64, "
-        "float64[:, ::1], int64, int64)"
-    )
-    return numba.njit(signature, error_model="numpy", nogil=True)(namespace["kernel"])
+    return numba.cfunc("void(uint64)", error_model="numpy")(namespace["kernel"])

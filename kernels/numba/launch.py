@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba.build import LANES, build
+from mcf.kernels.numba import team
+from mcf.kernels.numba.build import Table, build
 
 # Elements per item: long enough to hide the loop's start, short enough to share among threads.
 # Independent of the number of threads, so that the sums have the same bits for any number.
@@ -21,28 +22,56 @@ ITEM = 16384
 # Below this many elements a second thread costs more than it saves.
 SERIAL = 65536
 
-_pool: ThreadPoolExecutor | None = None
-_pool_size = 0
-_pool_lock = threading.Lock()
 
+class Prepared:
+    """A kernel and the sizes of its rows of tensors: all that stays the same from step to step."""
 
-def _threads(size: int) -> ThreadPoolExecutor:
-    global _pool, _pool_size
-    with _pool_lock:
-        if _pool is None or _pool_size < size:
-            _pool = ThreadPoolExecutor(size, thread_name_prefix="mcf")
-            _pool_size = size
-        return _pool
+    def __init__(self, spec: Elementwise, sizes: Sequence[int]) -> None:
+        """See `run`; `sizes` are the numbers of elements of the rows."""
+        self._address = build(spec)
+        self._spec = spec
+        self._kind = np.float32 if spec.register == FP32 else np.float64
+        self._total = sum(sizes)
+        self._length = len(sizes)
+        per_row = np.array([-(-n // ITEM) for n in sizes], dtype=np.int64)
+        self._owner = np.repeat(np.arange(len(sizes)), per_row)
+        first = np.cumsum(per_row) - per_row
+        self._starts = (np.arange(len(self._owner)) - first[self._owner]) * ITEM
+        ends = np.array(sizes, dtype=np.int64)
+        self._stops = np.minimum(ends[self._owner], self._starts + ITEM)
+        self._fixed = [x.ctypes.data for x in (self._owner, self._starts, self._stops)]
 
+    def run(self, addresses: Sequence[int], scalars: Any) -> Any:
+        """Apply the kernel.
 
-def _forget_pool() -> None:
-    global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()
+        Args:
+            addresses: of all tensors, one row after the other.
+            scalars: a NumPy array [rows, scalars].
 
-
-# A forked child has the pool object but none of its threads.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
+        Returns:
+            The sums as a float64 NumPy array, or None.
+        """
+        items, terms = len(self._owner), self._spec.sum_count
+        pointers = array("Q", addresses)
+        values = np.ascontiguousarray(scalars, dtype=self._kind)
+        sums = np.empty((items, terms)) if terms else None
+        counter = array("q", [0])
+        table = Table(
+            pointers.buffer_info()[0],
+            *self._fixed,
+            values.ctypes.data,
+            sums.ctypes.data if sums is not None else 0,
+            items,
+            counter.buffer_info()[0],
+        )
+        data = array("Q", table)
+        threads = torch.get_num_threads() if self._total > SERIAL else 1
+        team.run(self._address, data.buffer_info()[0], threads)
+        if sums is None:
+            return None
+        total = np.zeros((self._length, terms))
+        np.add.at(total, self._owner, sums)
+        return total
 
 
 def run(
@@ -58,36 +87,22 @@ def run(
     Returns:
         The sums, float64 of shape [len(rows), spec.sum_count], or None if the kernel has none.
     """
-    kernel = build(spec)
-    sizes = np.array([row[0].numel() for row in rows], dtype=np.int64)
-    items_per_row = -(-sizes // ITEM)
-    owner = np.repeat(np.arange(len(rows)), items_per_row)
-    first = np.cumsum(items_per_row) - items_per_row
-    start = (np.arange(len(owner)) - first[owner]) * ITEM
-    lengths = np.minimum(sizes[owner] - start, ITEM)
-    base = np.array([[t.data_ptr() for t in row] for row in rows], dtype=np.uint64)
-    base = base.reshape(len(rows), len(spec.fields))
-    widths = np.array([f.format.dtype.itemsize for f in spec.fields if f.format.dtype], np.uint64)
-    addresses = base[owner] + start[:, None].astype(np.uint64) * widths
-    kind = np.float32 if spec.register == FP32 else np.float64
-    values = np.ascontiguousarray(scalars.numpy().astype(kind))
-    sums = np.zeros((len(owner), spec.sum_count))
+    prepared = Prepared(spec, [row[0].numel() for row in rows])
+    sums = prepared.run([t.data_ptr() for row in rows for t in row], scalars.numpy())
+    return None if sums is None else torch.from_numpy(sums)
 
-    def part(begin: int, end: int) -> None:
-        lanes = np.empty(spec.sum_count * LANES, kind)
-        kernel(addresses, lengths, owner, values, lanes.ctypes.data, sums, begin, end)
 
-    count = torch.get_num_threads() if sizes.sum() > SERIAL else 1
+def in_parallel(part: Callable[[int, int], None], work: Any) -> None:
+    """Call part(begin, end) over all items, shared among torch's number of threads.
+
+    Args:
+        part: computes items begin to end - 1; releases the GIL.
+        work: how many elements each item has; one thread takes them all if there are few.
+    """
+    done = np.cumsum(work)
+    total = int(done[-1]) if len(done) else 0
+    count = torch.get_num_threads() if total > SERIAL else 1
     # Equal shares of elements, cut between items.
-    done = np.cumsum(lengths)
-    cuts = np.searchsorted(done, np.arange(1, count) * (done[-1] / count if len(done) else 0))
-    edges = [0, *cuts.tolist(), len(owner)]
-    others = [_threads(count).submit(part, a, b) for a, b in itertools.pairwise(edges[1:])]
-    part(edges[0], edges[1])
-    for other in others:
-        other.result()
-    if spec.sums is None:
-        return None
-    total = np.zeros((len(rows), spec.sum_count))
-    np.add.at(total, owner, sums)
-    return torch.from_numpy(total)
+    cuts = np.searchsorted(done, np.arange(1, count) * (total / count))
+    edges = [0, *cuts.tolist(), len(work)]
+    team.parallel([partial(part, a, b) for a, b in pairwise(edges)], count)

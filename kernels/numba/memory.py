@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, Format
 
-_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _INTEGERS = {INT8: ir.IntType(8), INT16: _I16}
 _LLVM = {FP16: ir.HalfType(), FP32: ir.FloatType(), FP64: ir.DoubleType()}
 NUMBA = {FP32: types.float32, FP64: types.float64}
@@ -128,6 +128,43 @@ def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
         return types.void(types.uint64, types.int64, kind), generate
 
     return store
+
+
+@intrinsic
+def word(context, address, i):
+    """Intrinsic (address, i) -> the 64-bit word i of a table, as an address."""
+
+    def generate(c, b, signature, args):
+        return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
+
+    return types.uint64(types.uint64, types.int64), generate
+
+
+@intrinsic
+def number(context, address, i):
+    """Intrinsic (address, i) -> the 64-bit word i of a table, as an integer."""
+
+    def generate(c, b, signature, args):
+        return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
+
+    return types.int64(types.uint64, types.int64), generate
+
+
+@functools.cache
+def scratch(size: int) -> Any:
+    """Intrinsic () -> the address of `size` bytes on the calling function's stack."""
+
+    @intrinsic
+    def allocate(context):
+        def generate(c, b, signature, args):
+            with b.goto_entry_block():
+                memory = b.alloca(ir.ArrayType(ir.IntType(8), size))
+                memory.align = 64
+            return b.ptrtoint(memory, _I64)
+
+        return types.uint64(), generate
+
+    return allocate
 
 
 @functools.cache

@@ -1,11 +1,12 @@
 """Kernels in forked children and from several Python threads at once.
 
-A forked child inherits the object of the parent's thread pool and none of its threads: without the
-hook in mcf.kernels.numba.launch it waits for ever for the first large tensor.
+A forked child inherits the memory of the parent's OpenMP team and thread pool and none of their
+threads: without the hook in mcf.kernels.numba.team it waits for ever for the first large tensor.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -18,11 +19,15 @@ import pytest
 import torch
 
 import mcf
+from mcf.kernels.numba import team
 from mcf.kernels.numba.launch import SERIAL
 from tests.helpers import assert_all_same_bits
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+needs_openmp = pytest.mark.skipif(
+    team._openmp() is None, reason="this build of torch has no GNU OpenMP"
 )
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -85,17 +90,24 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
     assert out.split() == ["True"]
 
 
+# The mutants: the child is given back what the parent had.
+KEEP_POOL = "team._forked, team._pool, team._pool_size = True, pool, 2"
+KEEP_TEAM = "team._forked = False"
+
+
 @needs_fork
-def test_the_parents_pool_would_hang_in_a_child() -> None:
-    # The mutant: the child is given the parent's pool back.
+@pytest.mark.parametrize("mutant", [KEEP_POOL, pytest.param(KEEP_TEAM, marks=needs_openmp)])
+def test_the_parents_threads_would_hang_in_a_child(mutant: str) -> None:
+    before = "team._forked = True\ndigest()" if mutant is KEEP_POOL else ""
     text = (
-        PARENT
-        + """
-import mcf.kernels.numba.launch as launch
-pool = launch._pool
+        "import mcf.kernels.numba.team as team\n"
+        + textwrap.dedent(PARENT)
+        + before
+        + f"""
+pool = team._pool
 child = os.fork()
 if child == 0:
-    launch._pool, launch._pool_size = pool, 2
+    {mutant}
     digest()
     os._exit(0)
 import time
@@ -112,6 +124,47 @@ print("finished" if done else "hangs")
 """
     )
     assert script(text).split() == ["hangs"]
+
+
+@needs_openmp
+def test_the_team_is_torchs_own() -> None:
+    # No thread beside torch's: after a parallel operation of torch a kernel starts none.
+    text = (
+        PARENT
+        + """
+import mcf.kernels.numba.team as team
+a.exp()
+threads = len(os.listdir("/proc/self/task"))
+digest()
+print(team._openmp() is not None, len(os.listdir("/proc/self/task")) - threads)
+"""
+    )
+    assert script(text).split() == ["True", "0"]
+
+
+@pytest.mark.parametrize("openmp", [True, False])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_python_tasks(openmp: bool, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not openmp:
+        monkeypatch.setattr(team, "_openmp", lambda: None)
+    done: list[int] = []
+    team.parallel([functools.partial(done.append, k) for k in range(20)], threads)
+    assert sorted(done) == list(range(20))
+
+    def fail() -> None:
+        raise ValueError("as it should")
+
+    with pytest.raises(ValueError, match="as it should"):
+        team.parallel([fail] * 3, threads)
+
+
+def test_without_openmp_the_bits_are_the_same(
+    two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = torch.linspace(-3, 5, 4 * SERIAL + 7)
+    expected = mcf.two_prod(a, a)
+    monkeypatch.setattr(team, "_openmp", lambda: None)
+    assert_all_same_bits(mcf.two_prod(a, a), expected, "pool")
 
 
 @pytest.fixture

@@ -1,0 +1,132 @@
+"""Threads for CPU loops: torch's own OpenMP team where there is one, else a pool of Python threads.
+
+OpenMP workers spin for a while after torch's last parallel operation. A thread of our own would
+have to share a core with one of them.
+
+A callback is native code, `void(uint64 data)`, that any number of threads call at once. It takes
+its items from a counter with `claim` until none is left, so that results must not depend on which
+thread computes an item.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+_Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
+
+_pool: ThreadPoolExecutor | None = None
+_pool_size = 0
+_pool_lock = threading.Lock()
+
+# GNU OpenMP waits for ever in a forked child for the threads that its parent had.
+_forked = False
+
+
+@functools.cache
+def _openmp() -> Any:
+    """GOMP_parallel of the library that torch itself runs on, or None."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        # A symbol is looked for in the libraries that this one depends on, too.
+        entry = ctypes.CDLL(str(library)).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    entry.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    entry.restype = None
+    return entry
+
+
+def _threads(size: int) -> ThreadPoolExecutor:
+    global _pool, _pool_size
+    with _pool_lock:
+        if _pool is None or _pool_size < size:
+            _pool = ThreadPoolExecutor(size, thread_name_prefix="mcf")
+            _pool_size = size
+        return _pool
+
+
+def _after_fork() -> None:
+    # The child has the pool object but none of its threads.
+    global _pool, _pool_lock, _forked
+    _pool, _pool_lock, _forked = None, threading.Lock(), True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def run(address: int, data: int, threads: int) -> None:
+    """Call native code on several threads and wait for all.
+
+    Args:
+        address: a function `void(uint64)` that does not need the GIL (`numba.cfunc`).
+        data: its argument.
+        threads: how many threads call it; there may come fewer, and one is the caller's.
+    """
+    call = native(address)
+    if threads <= 1:
+        call(data)
+        return
+    entry = None if _forked else _openmp()
+    if entry is not None:
+        entry(address, data, threads, 0)
+        return
+    others = [_threads(threads).submit(call, data) for _ in range(threads - 1)]
+    call(data)
+    for other in others:
+        other.result()
+
+
+@functools.cache
+def native(address: int) -> Callable[[int], None]:
+    """The function at an address, called without the GIL."""
+    return _Callback(address)
+
+
+def parallel(tasks: Iterable[Callable[[], object]], threads: int) -> None:
+    """Call Python functions on several threads; for work that releases the GIL.
+
+    Args:
+        tasks: called once each, in any order and thread.
+        threads: as in `run`.
+
+    Raises:
+        BaseException: the first that a task raised, after all threads have stopped.
+    """
+    pending = iter(list(tasks))
+    errors: list[BaseException] = []
+
+    def work(_: int) -> None:
+        try:
+            for task in pending:
+                task()
+        except BaseException as error:
+            errors.append(error)
+
+    callback = _Callback(work)
+    run(ctypes.cast(callback, ctypes.c_void_p).value or 0, 0, threads)
+    if errors:
+        raise errors[0]
+
+
+@intrinsic
+def claim(context, counter):
+    """Intrinsic address -> the number stored there, which becomes one more; atomic."""
+
+    def generate(c, b, signature, args):
+        word = ir.IntType(64)
+        return b.atomic_rmw("add", b.inttoptr(args[0], word.as_pointer()), word(1), "monotonic")
+
+    return types.int64(types.uint64), generate
