@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.formats import format_of
 from mcf.optim.norm import Components, finite, total_norm
+from mcf.optim.update import GradientForm
 
 if TYPE_CHECKING:
     from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -30,7 +32,7 @@ class NonFiniteGradientError(FloatingPointError):
 
 def check(options: Mapping[str, Any]) -> None:
     """Raise ValueError or TypeError for options that are out of range."""
-    for name in ("max_grad_norm",):
+    for name in ("max_grad_norm", "max_grad_value"):
         value = options[name]
         if value is None:
             continue
@@ -38,9 +40,25 @@ def check(options: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} must be a number or None, got {type(value).__name__}")
         if not 0 < value < math.inf:
             raise ValueError(f"Invalid {name}: {value}; allowed is a number in (0, inf), or None")
+    if options["max_grad_norm"] is not None and options["max_grad_value"] is not None:
+        raise ValueError("max_grad_norm and max_grad_value are both given; allowed is one of them")
     if options["nonfinite"] not in NONFINITE:
         allowed = ", ".join(map(repr, NONFINITE))
         raise ValueError(f"Unknown nonfinite: {options['nonfinite']!r}; known are {allowed}")
+
+
+def components(optimizer: LowPrecisionOptimizer, p: Tensor) -> tuple[Tensor, ...]:
+    """A parameter's gradient: one tensor, or the two of a `GradientAccumulator`."""
+    assert p.grad is not None
+    low = optimizer._grad_low.get(p)
+    return (p.grad,) if low is None else (p.grad, low)
+
+
+def form(optimizer: LowPrecisionOptimizer, p: Tensor) -> GradientForm:
+    """How the kernel of a parameter reads its gradient, which was checked."""
+    given = components(optimizer, p)
+    clipped = optimizer.max_grad_value is not None
+    return GradientForm(format_of(given[0].dtype, "gradient"), len(given) > 1, clipped)
 
 
 def factor(optimizer: LowPrecisionOptimizer, gradients: Named) -> float | Tensor | None:

@@ -15,9 +15,11 @@ from mcf.kernels import registry
 from mcf.optim import checkpoint, gradients, options, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
-from mcf.optim.update import Rule, joined, kernel, states, update_
+from mcf.optim.update import GradientForm, Rule, joined, kernel, states, update_
 
 Group = dict[str, Any]
+# A parameter, after the words that name it in messages.
+Named = tuple[str, Tensor]
 
 
 class LowPrecisionOptimizer(Optimizer):
@@ -30,6 +32,7 @@ class LowPrecisionOptimizer(Optimizer):
     _step_supports_amp_scaling = True
 
     max_grad_norm: float | None
+    max_grad_value: float | None
     nonfinite: str
     # The norm of all gradients in the last step, where it was clipped.
     grad_norm: Tensor | None = None
@@ -47,6 +50,7 @@ class LowPrecisionOptimizer(Optimizer):
         mine = options.of_optimizer(given)
         gradients.check(mine)
         vars(self).update(mine)
+        self._grad_low: dict[Tensor, Tensor] = {}
         self._track_metrics = bool(track_metrics)
         self._metrics: StepMetrics | None = None
         super().__init__(params, {**defaults, **options.in_groups(given)})
@@ -152,14 +156,15 @@ class LowPrecisionOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         work = self._collect()
-        scale = gradients.factor(self, [(w, (p.grad,)) for *_, live in work for w, p in live])
+        everything = [pair for *_, live in work for pair in live]
+        scale = gradients.factor(self, [(w, gradients.components(self, p)) for w, p in everything])
         if scale is None:
             return loss
         if self._track_metrics:
             terms = [self._rule(group).metric_count for group in self.param_groups]
             self._metrics = StepMetrics(terms)
-        for index, group, rule, arith, live in work:
-            spec = kernel(rule, arith, self._track_metrics)
+        for index, group, rule, arith, form, live in work:
+            spec = kernel(rule, arith, self._track_metrics, form)
             names = tuple(states(rule, arith))
             rows, steps = [], []
             for _, p in live:
@@ -169,13 +174,14 @@ class LowPrecisionOptimizer(Optimizer):
                 state["step"] += 1
                 steps.append(int(state["step"]))
                 # The kernel reads memory, where a lazily negated view has the other sign.
-                assert p.grad is not None
-                rows.append([p, p.grad.resolve_neg(), *(state[n] for n in names)])
-            columns = {s: self._scalars(group, arith, s) for s in set(steps)}
-            table = [[columns[s][name] for name in rule.scalars] for s in steps]
+                grads = [g.resolve_neg() for g in gradients.components(self, p)]
+                rows.append([p, *grads, *(state[n] for n in names)])
+            limit = {"grad_limit": self.max_grad_value or 0.0}
+            columns = {s: limit | self._scalars(group, arith, s) for s in set(steps)}
+            table = [[columns[s][name] for name in spec.scalars] for s in steps]
             scalars = torch.tensor(table, dtype=torch.float64)
-            scalars = scalars.reshape(len(rows), len(rule.scalars))
-            scalars = gradients.scaled(scalars, rule.scalars.index("grad_scale"), scale)
+            scalars = scalars.reshape(len(rows), len(spec.scalars))
+            scalars = gradients.scaled(scalars, spec.scalars.index("grad_scale"), scale)
             sums = update_(spec, rows, scalars)
             if self._metrics is not None:
                 self._metrics.add(index, sums, sum(p.numel() for _, p in live))
@@ -183,19 +189,21 @@ class LowPrecisionOptimizer(Optimizer):
 
     def _collect(
         self,
-    ) -> list[tuple[int, Group, Rule, Arithmetic, list[tuple[str, Tensor]]]]:
+    ) -> list[tuple[int, Group, Rule, Arithmetic, GradientForm, list[tuple[str, Tensor]]]]:
         """Check all parameters with gradients and sort them by the kernel they need."""
-        work: list[tuple[int, Group, Rule, Arithmetic, list[tuple[str, Tensor]]]] = []
+        work: list[tuple[int, Group, Rule, Arithmetic, GradientForm, list[tuple[str, Tensor]]]]
+        work = []
         for index, group in enumerate(self.param_groups):
             self._check_precision(group)
             rule = self._rule(group)
-            batches: dict[tuple[torch.dtype, torch.device], list[tuple[str, Tensor]]] = {}
+            batches: dict[tuple[torch.dtype, torch.device, GradientForm], list[Named]] = {}
             for where, p in self._named(index):
                 if p.grad is not None:
                     validation.parameter(where, p)
                     validation.gradient(where, p, p.grad)
-                    batches.setdefault((p.dtype, p.device), []).append((where, p))
-            for (_, device), live in batches.items():
+                    form = gradients.form(self, p)
+                    batches.setdefault((p.dtype, p.device, form), []).append((where, p))
+            for (_, device, form), live in batches.items():
                 registry.executor_for(device)
                 arith = self._arithmetic(group, live[0][1], live[0][0])
                 formats = states(rule, arith)
@@ -203,7 +211,7 @@ class LowPrecisionOptimizer(Optimizer):
                     if self.state.get(p):
                         validation.state(where, p, self.state[p], formats, rule.unused)
                         validation.state_device(where, p, self.state[p], formats)
-                work.append((index, group, rule, arith, live))
+                work.append((index, group, rule, arith, form, live))
         return work
 
     def _new_state(self, rule: Rule, arith: Arithmetic, p: Tensor) -> Group:
@@ -302,6 +310,7 @@ class LowPrecisionOptimizer(Optimizer):
         """Restore a pickled or copied optimizer."""
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_metrics", None)
+        self.__dict__.setdefault("_grad_low", {})
         vars(self).update({k: v for k, v in options.OF_OPTIMIZER.items() if k not in vars(self)})
         super().__setstate__(state)
         # Of an older version, which did not have them.

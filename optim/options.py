@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
 
     - `max_grad_norm`: clip the norm of all gradients to it, as torch.nn.utils.clip_grad_norm_ does
       to gradients, inside the step; the norm is then in `grad_norm`.
+    - `max_grad_value`: clip each element of the unscaled gradients to it, as clip_grad_value_ does.
     - `nonfinite`: what an infinity or NaN in a gradient does: `"torch"` lets it into that
       element's parameter and state; `"skip"` makes the step change nothing; `"raise"` raises
       `NonFiniteGradientError` before anything has changed.
@@ -35,6 +36,7 @@ class Options(TypedDict, total=False):
     differentiable: bool
     fused: bool | None
     max_grad_norm: float | None
+    max_grad_value: float | None
     nonfinite: str
 
 
@@ -42,7 +44,7 @@ class Options(TypedDict, total=False):
 IN_GROUPS: Group = {"foreach": None, "capturable": False, "differentiable": False, "fused": None}
 
 # The options that are attributes of the optimizer, and their defaults.
-OF_OPTIMIZER: Group = {"max_grad_norm": None, "nonfinite": "torch"}
+OF_OPTIMIZER: Group = {"max_grad_norm": None, "max_grad_value": None, "nonfinite": "torch"}
 
 DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
 

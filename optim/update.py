@@ -15,6 +15,7 @@ from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, Format
 from mcf.kernels.torch.primitives import primitives
+from mcf.optim.rules import gradient
 from mcf.optim.strategies import Arithmetic, Storage
 
 
@@ -76,14 +77,51 @@ def states(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
     return formats
 
 
+@dataclasses.dataclass(frozen=True)
+class GradientForm:
+    """How a kernel finds its gradient.
+
+    Args:
+        format: the format that stores it.
+        paired: whether it is the sum of two components, `grad` and `grad_lo`.
+        clipped: whether each element is clipped to the scalar `grad_limit`.
+    """
+
+    format: Format
+    paired: bool = False
+    clipped: bool = False
+
+    @property
+    def slot(self) -> Algorithm:
+        """The function that reads it."""
+        if self.paired:
+            return gradient.pair_clipped if self.clipped else gradient.pair
+        return gradient.single_clipped if self.clipped else gradient.single
+
+    def suffix(self, component: Format) -> str:
+        """What distinguishes a kernel's name."""
+        words = [f"grad_{self.format.name}"] if self.format != component else []
+        words += ["pair"] if self.paired else []
+        words += ["clipped"] if self.clipped else []
+        return "".join(f"_{word}" for word in words)
+
+
 @functools.cache
-def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwise:
-    """The fused kernel: each tensor is read once and written once."""
+def kernel(
+    rule: Rule, arithmetic: Arithmetic, track_metrics: bool, form: GradientForm | None = None
+) -> Elementwise:
+    """The fused kernel: each tensor is read once and written once.
+
+    Its scalars are the rule's, and `grad_limit` where the gradient is clipped. Without a form the
+    gradient is one component in the parameter's format.
+    """
     formats = states(rule, arithmetic)
+    form = form or GradientForm(arithmetic.component)
     master = arithmetic.strategy.param is Storage.WIDE
     fields = [
         Field("param", arithmetic.component, read=not master, written=True),
-        Field("grad", arithmetic.component),
+        Field("grad", form.format),
+        *([Field("grad_lo", form.format)] if form.paired else []),
         *(Field(name, fmt, written=True) for name, fmt in formats.items()),
     ]
     stores = [("param", "param")]
@@ -94,7 +132,9 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
     low_words = ("param_lo", *(f"{second}_lo" for second in rule.seconds))
     possible = [name for name in rule.results if name in low_words]
     supplied = {*formats, *dict(renamed)}
-    absent = (*(n for n in possible if n not in supplied), *rule.absent)
+    absent = [*(n for n in possible if n not in supplied), *rule.absent]
+    absent += [] if form.paired else ["grad_lo"]
+    absent += [] if form.clipped else ["grad_limit"]
     arithmetic_name = "strict" if arithmetic.strict else "wide"
     metrics = "_metrics" if track_metrics else ""
     name = f"{rule.name}_{arithmetic.strategy.name}_{arithmetic.component.name}_{arithmetic_name}"
@@ -104,7 +144,7 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
     if arithmetic.strategy.second.has_low:
         rounded += rule.seconds
     spec = Elementwise(
-        name=name + metrics,
+        name=name + form.suffix(arithmetic.component) + metrics,
         function=rule.function,
         results=rule.results,
         fields=tuple(fields),
@@ -112,10 +152,10 @@ def kernel(rule: Rule, arithmetic: Arithmetic, track_metrics: bool) -> Elementwi
         arithmetic=arithmetic.format,
         roundings=arithmetic.roundings,
         loads=renamed,
-        scalars=rule.scalars,
-        absent=absent,
+        scalars=(*rule.scalars, "grad_limit") if form.clipped else rule.scalars,
+        absent=tuple(absent),
         rounded=rule.results if arithmetic.strict else tuple(rounded),
-        slots=(*arithmetic.slots().items(), *rule.slots),
+        slots=(*arithmetic.slots().items(), *rule.slots, ("scaled_gradient", form.slot)),
         sums=rule.metrics if track_metrics else None,
         sum_count=rule.metric_count if track_metrics else 0,
     )

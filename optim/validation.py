@@ -107,17 +107,23 @@ def distinct(where: str, params: Any) -> None:
 
 
 def gradient(where: str, p: Tensor, grad: Tensor) -> None:
-    """A gradient is dense and has its parameter's shape, dtype and device."""
+    """A gradient is dense and has its parameter's shape and device, and its dtype or float32."""
     if grad.layout is not torch.strided:
         raise SparseGradientError(
             f"{where}.grad has layout {grad.layout}; sparse gradients are not supported, allowed "
             "is torch.strided"
         )
+    wider = p.dtype.itemsize == 2 and grad.dtype == torch.float32
     for what in ("dtype", "shape", "device"):
+        if what == "dtype" and wider:
+            continue
         given, allowed = getattr(grad, what), getattr(p, what)
         if given != allowed:
             kind = ValueError if what == "shape" else TypeError
-            raise kind(f"{where}.grad has {what} {given}; allowed is its parameter's, {allowed}")
+            raise kind(
+                f"{where}.grad has {what} {given}; allowed is its parameter's, {allowed}"
+                + (" or torch.float32" if what == "dtype" and p.dtype.itemsize == 2 else "")
+            )
 
 
 def state(

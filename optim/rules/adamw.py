@@ -12,6 +12,7 @@ from mcf.optim.rules.slots import (
     denominator,
     param_value,
     regularized,
+    scaled_gradient,
     second_moment_value,
     unbias,
 )
@@ -21,12 +22,14 @@ def adamw(
     param,
     param_lo,
     grad,
+    grad_lo,
     exp_avg,
     exp_avg_sq,
     exp_avg_sq_lo,
     max_exp_avg_sq,
     max_exp_avg_sq_lo,
     grad_scale,
+    grad_limit,
     lr,
     beta1,
     one_minus_beta1,
@@ -49,7 +52,7 @@ def adamw(
     Weight decay is inside the update, so that a compensated parameter does not lose it.
     """
     decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = regularized(rn(grad * grad_scale), decay)
+    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
     exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
     increment = rn(one_minus_beta2 * rn(gradient * gradient))
     exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)

@@ -1,15 +1,17 @@
 """Stochastic gradient descent with momentum, Nesterov momentum and weight decay, as in torch."""
 
 from mcf.kernels.algorithms.primitives import neg, rn
-from mcf.optim.rules.slots import accumulate, direction, param_value
+from mcf.optim.rules.slots import accumulate, direction, param_value, scaled_gradient
 
 
 def sgd(
     param,
     param_lo,
     grad,
+    grad_lo,
     momentum_buffer,
     grad_scale,
+    grad_limit,
     lr,
     momentum,
     one_minus_dampening,
@@ -21,7 +23,7 @@ def sgd(
     with d = b, or g + momentum b (Nesterov), or g (no momentum).
     """
     decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = rn(rn(grad * grad_scale) + decay)
+    gradient = rn(scaled_gradient(grad, grad_lo, grad_scale, grad_limit) + decay)
     momentum_buffer = rn(rn(momentum * momentum_buffer) + rn(one_minus_dampening * gradient))
     update = neg(rn(lr * direction(gradient, momentum_buffer, momentum)))
     param, param_lo = accumulate(param, param_lo, update)

@@ -5,6 +5,11 @@ def _unfilled(name):
     raise TypeError(f"{name} is a slot: a strategy fills it when the rule is bound")
 
 
+def scaled_gradient(grad, grad_lo, grad_scale, grad_limit):
+    """The gradient as one register, multiplied by a scale; see `optim.rules.gradient`."""
+    _unfilled("scaled_gradient")
+
+
 def param_value(hi, lo):
     """The parameter as one register."""
     _unfilled("param_value")

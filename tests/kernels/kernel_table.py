@@ -15,11 +15,11 @@ import mcf.optim
 from mcf.kernels import functions
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
-from mcf.kernels.formats import BF16, FORMATS, FP16
+from mcf.kernels.formats import BF16, FORMATS, FP16, FP32
 from mcf.kernels.torch.primitives import primitives
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
-from mcf.optim.update import Rule, kernel
+from mcf.optim.update import GradientForm, Rule, kernel
 
 
 def operation_kernels() -> list[Elementwise]:
@@ -68,9 +68,21 @@ def optimizer_kernels() -> list[Elementwise]:
     ]
 
 
+def gradient_kernels() -> list[Elementwise]:
+    """Each form of a gradient, under one arithmetic of each rule."""
+    forms = [
+        GradientForm(fmt, paired, clipped)
+        for fmt, paired in ((BF16, False), (BF16, True), (FP32, False))
+        for clipped in (False, True)
+    ]
+    rules = {rule.name: rule for rules, _ in _optimizer_modules() for rule in rules}
+    arith = Arithmetic(STRATEGIES["light"], BF16, strict=False)
+    return [kernel(rule, arith, False, form) for rule in rules.values() for form in forms[1:]]
+
+
 def all_kernels() -> list[Elementwise]:
     """Every kernel."""
-    return operation_kernels() + optimizer_kernels()
+    return operation_kernels() + optimizer_kernels() + gradient_kernels()
 
 
 @functools.cache
