@@ -1,5 +1,6 @@
 """Optimizers that train in low precision at the quality of float32 master weights."""
 
+from mcf.optim.accumulator import GradientAccumulator as GradientAccumulator
 from mcf.optim.adam import Adam as Adam
 from mcf.optim.adamw import AdamW as AdamW
 from mcf.optim.adamw import CollageAdamW as CollageAdamW

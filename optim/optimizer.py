@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from mcf.optim import checkpoint, gradients, options, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
 from mcf.optim.update import GradientForm, Rule, joined, kernel, states, update_
+
+if TYPE_CHECKING:
+    from mcf.optim.accumulator import GradientAccumulator
 
 Group = dict[str, Any]
 # A parameter, after the words that name it in messages.
@@ -50,7 +53,9 @@ class LowPrecisionOptimizer(Optimizer):
         mine = options.of_optimizer(given)
         gradients.check(mine)
         vars(self).update(mine)
+        # Second components of gradients, during a step, and who adds them up.
         self._grad_low: dict[Tensor, Tensor] = {}
+        self._accumulator: GradientAccumulator | None = None
         self._track_metrics = bool(track_metrics)
         self._metrics: StepMetrics | None = None
         super().__init__(params, {**defaults, **options.in_groups(given)})
@@ -187,6 +192,12 @@ class LowPrecisionOptimizer(Optimizer):
                 self._metrics.add(index, sums, sum(p.numel() for _, p in live))
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset all gradients, and their second components, as torch does."""
+        super().zero_grad(set_to_none)
+        if self._accumulator is not None:
+            self._accumulator.zero()
+
     def _collect(
         self,
     ) -> list[tuple[int, Group, Rule, Arithmetic, GradientForm, list[tuple[str, Tensor]]]]:
@@ -311,6 +322,7 @@ class LowPrecisionOptimizer(Optimizer):
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_metrics", None)
         self.__dict__.setdefault("_grad_low", {})
+        self.__dict__.setdefault("_accumulator", None)
         vars(self).update({k: v for k, v in options.OF_OPTIMIZER.items() if k not in vars(self)})
         super().__setstate__(state)
         # Of an older version, which did not have them.

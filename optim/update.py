@@ -159,11 +159,17 @@ def kernel(
         sums=rule.metrics if track_metrics else None,
         sum_count=rule.metric_count if track_metrics else 0,
     )
-    _kernels[f"{spec.name}_{spec.serial}"] = spec
-    return spec
+    return registered(spec)
 
 
 _kernels: dict[str, Elementwise] = {}
+
+
+def registered(spec: Elementwise) -> Elementwise:
+    """The same kernel, which `update_` now finds."""
+    _kernels[f"{spec.name}_{spec.serial}"] = spec
+    return spec
+
 
 _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(  # type: ignore[no-untyped-call]
