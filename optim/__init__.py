@@ -2,8 +2,12 @@
 
 from mcf.optim.accumulator import GradientAccumulator as GradientAccumulator
 from mcf.optim.adam import Adam as Adam
+from mcf.optim.adamax import Adamax as Adamax
 from mcf.optim.adamw import AdamW as AdamW
 from mcf.optim.adamw import CollageAdamW as CollageAdamW
+from mcf.optim.lion import Lion as Lion
+from mcf.optim.nadam import NAdam as NAdam
+from mcf.optim.radam import RAdam as RAdam
 from mcf.optim.sgd import SGD as SGD
 from mcf.optim.strategies import STRATEGIES as _STRATEGIES
 

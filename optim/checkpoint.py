@@ -69,7 +69,7 @@ def _check_group(
         entry = entries.get(key)
         if entry:
             formats = update.states(rule, optimizer._arithmetic({**saved}, p, name))
-            validation.state(name, p, entry, formats, rule.unused)
+            validation.state(name, p, entry, formats, rule)
             validation.step_count(name, entry["step"])
 
 
@@ -91,11 +91,13 @@ def states(
 ) -> defaultdict[Tensor, Any]:
     """Copies of the saved states on the parameters' devices, each in its own dtype."""
     loaded: defaultdict[Tensor, Any] = defaultdict(dict)
-    for key, p in _pairs(optimizer, state_dict):
+    for key, p, numbers in _pairs(optimizer, state_dict):
         for name, value in state_dict["state"].get(key, {}).items():
             if name == "step":
                 # On the CPU, where it is read without waiting for a device.
                 loaded[p][name] = torch.tensor(int(value), dtype=torch.int64)
+            elif name in numbers:
+                loaded[p][name] = torch.tensor(float(value), dtype=torch.float64)
             else:
                 loaded[p][name] = value.detach().to(p.device, copy=True)
     return loaded
@@ -103,6 +105,9 @@ def states(
 
 def _pairs(
     optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
-) -> Iterator[tuple[Any, Tensor]]:
+) -> Iterator[tuple[Any, Tensor, set[str]]]:
+    """The saved key of each parameter, and which of its states are numbers."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        yield from zip(saved["params"], group["params"], strict=True)
+        numbers = {name for name, _ in optimizer._rule({**group, **saved}).numbers}
+        for key, p in zip(saved["params"], group["params"], strict=True):
+            yield key, p, numbers

@@ -98,7 +98,7 @@ class MomentOptimizer(LowPrecisionOptimizer):
                 f"(compute_dtype of {where}); allowed is more than {smallest:.3g}, or 0"
             )
 
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: int) -> dict[str, float]:
+    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
         beta1, beta2 = (float(b) for b in group["betas"])
         high, low = beta2_components(beta2, arith)
         correction1, correction2 = 1 - beta1**step, 1 - beta2**step

@@ -72,8 +72,16 @@ class LowPrecisionOptimizer(Optimizer):
     def _rule(self, group: Group) -> Rule:
         raise NotImplementedError
 
-    def _scalars(self, group: Group, arith: Arithmetic, step: int) -> dict[str, float]:
-        """The rule's scalars in float64, for the step that is number `step`, from 1."""
+    def _advance(self, group: Group, entries: list[Group]) -> list[Any]:
+        """Count a step in the numbers of some states; what `_scalars` needs of each, hashable."""
+        counts = []
+        for state in entries:
+            state["step"] += 1
+            counts.append(int(state["step"]))
+        return counts
+
+    def _scalars(self, group: Group, arith: Arithmetic, step: Any) -> dict[str, float]:
+        """The rule's scalars in float64; `step` from `_advance`, the number of the step from 1."""
         raise NotImplementedError
 
     def _check_group(self, group: Group) -> None:
@@ -171,16 +179,15 @@ class LowPrecisionOptimizer(Optimizer):
         for index, group, rule, arith, form, live in work:
             spec = kernel(rule, arith, self._track_metrics, form)
             names = tuple(states(rule, arith))
-            rows, steps = [], []
+            rows = []
             for _, p in live:
                 state = self.state[p]
                 if not state:
                     state.update(self._new_state(rule, arith, p))
-                state["step"] += 1
-                steps.append(int(state["step"]))
                 # The kernel reads memory, where a lazily negated view has the other sign.
                 grads = [g.resolve_neg() for g in gradients.components(self, p)]
                 rows.append([p, *grads, *(state[n] for n in names)])
+            steps = self._advance(group, [self.state[p] for _, p in live])
             limit = {"grad_limit": self.max_grad_value or 0.0}
             columns = {s: limit | self._scalars(group, arith, s) for s in set(steps)}
             table = [[columns[s][name] for name in spec.scalars] for s in steps]
@@ -220,7 +227,7 @@ class LowPrecisionOptimizer(Optimizer):
                 formats = states(rule, arith)
                 for where, p in live:
                     if self.state.get(p):
-                        validation.state(where, p, self.state[p], formats, rule.unused)
+                        validation.state(where, p, self.state[p], formats, rule)
                         validation.state_device(where, p, self.state[p], formats)
                 work.append((index, group, rule, arith, form, live))
         return work
@@ -229,6 +236,8 @@ class LowPrecisionOptimizer(Optimizer):
         """Zero moments, and the parameter's value where a copy is kept."""
         # An integer: a float32 counter stops at 2**24, a bf16 one at 256.
         state: Group = {"step": torch.zeros((), dtype=torch.int64)}
+        for name, start in rule.numbers:
+            state[name] = torch.tensor(start, dtype=torch.float64)
         for name, fmt in states(rule, arith).items():
             state[name] = torch.zeros_like(p, dtype=fmt.dtype, memory_format=torch.preserve_format)
         if "master_param" in state:

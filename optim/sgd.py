@@ -107,7 +107,7 @@ class SGD(LowPrecisionOptimizer):
             return _PLAIN
         return _NESTEROV if group["nesterov"] else _MOMENTUM
 
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: int) -> dict[str, float]:
+    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
         return {
             "grad_scale": -1.0 if group["maximize"] else 1.0,
             "lr": float(group["lr"]),

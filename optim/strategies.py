@@ -141,12 +141,18 @@ class Arithmetic:
             Storage.SPLIT16: accumulation.moved16,
             Storage.SPLIT8: accumulation.moved8,
         }
-        decay = accumulation.decay_single
-        if second is Storage.PAIR:
-            decay = accumulation.decay_joined if wide_pairs else accumulation.decay_collage
+        decay, shrink = accumulation.decay_single, accumulation.shrink_single
+        components = accumulation.as_one
+        if second is Storage.PAIR and wide_pairs:
+            decay, shrink = accumulation.decay_joined, accumulation.shrink_joined
+            components = accumulation.split
+        elif second is Storage.PAIR:
+            decay, shrink = accumulation.decay_collage, accumulation.shrink_collage
         return {
             "accumulate": accumulate[param],
             "decay_and_add": decay,
+            "shrink": shrink,
+            "second_moment_components": components,
             "param_value": _value(param, wide_pairs),
             "param_moved": moved.get(param, accumulation.moved_components),
             "second_moment_value": _value(second, wide_pairs),

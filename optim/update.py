@@ -33,6 +33,8 @@ class Rule:
         first: the state that is a first moment, or None.
         second: the state that is a second moment, or None.
         maximum: the state that is the largest second moment so far, stored like it, or None.
+        numbers: states that are one number for each parameter, and what they start from; they are
+            float64 on the CPU, and only the host's scalars depend on them.
         absent: a state that the formula names but this variant does not store (momentum of 0).
         slots: what fills slots that the strategy leaves to the rule.
         unused: states that other variants store; one that is there is left as it is.
@@ -47,6 +49,7 @@ class Rule:
     first: str | None = None
     second: str | None = None
     maximum: str | None = None
+    numbers: tuple[tuple[str, float], ...] = ()
     absent: tuple[str, ...] = ()
     slots: tuple[tuple[str, Algorithm], ...] = ()
     unused: tuple[str, ...] = ()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FORMATS, Format
+
+if TYPE_CHECKING:
+    from mcf.optim.update import Rule
 
 
 class SparseGradientError(TypeError, RuntimeError):
@@ -131,14 +134,17 @@ def state(
     p: Tensor,
     entry: Mapping[str, Any],
     formats: Mapping[str, Format],
-    unused: tuple[str, ...] = (),
+    rule: Rule,
 ) -> None:
     """A parameter's state has the tensors, dtypes and shapes of its precision."""
-    wanted = {"step", *formats}
-    if entry.keys() - set(unused) != wanted:
+    numbers = [name for name, _ in rule.numbers]
+    wanted = {"step", *numbers, *formats}
+    if entry.keys() - set(rule.unused) != wanted:
         raise ValueError(
             f"state of {where} has {sorted(entry)}; its precision and dtype need {sorted(wanted)}"
         )
+    for name in numbers:
+        number(f"state {name!r} of {where}", entry[name])
     for name, fmt in formats.items():
         t = entry[name]
         if not isinstance(t, Tensor):

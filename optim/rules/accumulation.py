@@ -9,7 +9,7 @@ from mcf.kernels.algorithms import (
     split8,
     split16,
 )
-from mcf.kernels.algorithms.primitives import div, rn, rv
+from mcf.kernels.algorithms.primitives import ZERO, div, rn, rv
 
 
 def single(hi, lo, update):
@@ -41,20 +41,44 @@ def whole8(hi, low, update):
     return split8(rn(join8(hi, low) + update))
 
 
+def shrink_single(hi, lo, beta, beta_lo):
+    """One component: RN(beta hi)."""
+    return rn(beta * hi), lo
+
+
+def shrink_collage(hi, lo, beta, beta_lo):
+    """Mul((beta, beta_lo), (hi, lo)), the Collage paper's second moment."""
+    return mul(beta, beta_lo, hi, lo)
+
+
+def shrink_joined(hi, lo, beta, beta_lo):
+    """beta (hi + lo) in a wide register, split into its rounding and the rest."""
+    return split(rn(beta * rn(hi + lo)))
+
+
 def decay_single(hi, lo, beta, beta_lo, increment):
     """One component: RN(RN(beta hi) + increment)."""
     return rn(rn(beta * hi) + increment), lo
 
 
 def decay_collage(hi, lo, beta, beta_lo, increment):
-    """Grow(Mul((beta, beta_lo), (hi, lo)), increment), the Collage paper's second moment."""
+    """Grow(Mul((beta, beta_lo), (hi, lo)), increment)."""
     hi, lo = mul(beta, beta_lo, hi, lo)
     return grow(hi, lo, increment)
 
 
 def decay_joined(hi, lo, beta, beta_lo, increment):
     """beta (hi + lo) + increment in a wide register, split into its rounding and the rest."""
-    value = rn(rn(beta * rn(hi + lo)) + increment)
+    return split(rn(rn(beta * rn(hi + lo)) + increment))
+
+
+def as_one(value):
+    """One component, or a value that is one."""
+    return value, ZERO
+
+
+def split(value):
+    """A wide register as its rounding and the rest."""
     hi = rv(value)
     return hi, rn(value - hi)
 

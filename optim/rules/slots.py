@@ -25,9 +25,19 @@ def second_moment_value(hi, lo):
     _unfilled("second_moment_value")
 
 
+def second_moment_components(value):
+    """A register as the components that store a second moment."""
+    _unfilled("second_moment_components")
+
+
 def accumulate(hi, lo, update):
     """The stored parameter plus an update, as stored again."""
     _unfilled("accumulate")
+
+
+def shrink(hi, lo, beta, beta_lo):
+    """The stored second moment times beta, as components again."""
+    _unfilled("shrink")
 
 
 def decay_and_add(hi, lo, beta, beta_lo, increment):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.optim.strict_model import nadam_weights, radam_rate
+
 Array = np.ndarray[Any, np.dtype[Any]]
 State = dict[str, Array]
 
@@ -146,6 +148,68 @@ class Registers:
     def adamw(self, s: State, g: Array, **options: Any) -> State:
         """The stored state after step t, from 1."""
         return self.adam(s, g, decoupled_weight_decay=True, **options)
+
+    def nadam(
+        self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
+        weight_decay: float, momentum_decay: float, t: int, decoupled_weight_decay: bool = False,
+    ) -> State:  # fmt: skip
+        """The stored state after step t, from 1."""
+        f, (beta1, beta2) = self.kind, betas
+        decay = self.penalty(s, weight_decay)
+        if not decoupled_weight_decay:
+            g = g + decay
+        m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
+        v = f(beta2) * self.second(s, "exp_avg_sq") + f(1 - beta2) * (g * g)
+        of_g, of_m = nadam_weights(beta1, momentum_decay, t)
+        root = np.sqrt(v * f(1 / (1 - beta2**t)))
+        direction = (f(of_g) * g + f(of_m) * m) / (root + f(eps))
+        if decoupled_weight_decay:
+            direction = direction + decay
+        after = {"exp_avg": self.moment(m), **self.second_stored("exp_avg_sq", v)}
+        return {**self.accumulate(s, -(f(lr) * direction)), **after}
+
+    def radam(
+        self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
+        weight_decay: float, t: int, decoupled_weight_decay: bool = False,
+    ) -> State:  # fmt: skip
+        """The stored state after step t, from 1."""
+        f, (beta1, beta2) = self.kind, betas
+        decay = self.penalty(s, weight_decay)
+        if not decoupled_weight_decay:
+            g = g + decay
+        m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
+        v = f(beta2) * self.second(s, "exp_avg_sq") + f(1 - beta2) * (g * g)
+        direction = m * f(1 / (1 - beta1**t))
+        if rate := radam_rate(beta2, t):
+            direction = (f(rate) * direction) / (np.sqrt(v) + f(eps))
+        if decoupled_weight_decay:
+            direction = direction + decay
+        after = {"exp_avg": self.moment(m), **self.second_stored("exp_avg_sq", v)}
+        return {**self.accumulate(s, -(f(lr) * direction)), **after}
+
+    def adamax(
+        self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
+        weight_decay: float, t: int,
+    ) -> State:  # fmt: skip
+        """The stored state after step t, from 1."""
+        f, (beta1, beta2) = self.kind, betas
+        g = g + self.penalty(s, weight_decay)
+        m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
+        n = np.maximum(f(beta2) * self.second(s, "exp_inf"), np.abs(g) + f(eps))
+        u = -(f(lr) * ((m * f(1 / (1 - beta1**t))) / n))
+        after = {"exp_avg": self.moment(m), **self.second_stored("exp_inf", n)}
+        return {**self.accumulate(s, u), **after}
+
+    def lion(
+        self, s: State, g: Array, *, lr: float, betas: tuple[float, float],
+        weight_decay: float, t: int,
+    ) -> State:  # fmt: skip
+        """The stored state after step t, from 1."""
+        f, (beta1, beta2) = self.kind, betas
+        sign = np.sign(self.mean(beta1, s["exp_avg"], 1 - beta1, g))
+        u = -(f(lr) * (sign + self.penalty(s, weight_decay)))
+        after = self.moment(self.mean(beta2, s["exp_avg"], 1 - beta2, g))
+        return {**self.accumulate(s, u), "exp_avg": after}
 
     def sgd(
         self, s: State, g: Array, *, lr: float, momentum: float, dampening: float,

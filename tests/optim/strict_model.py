@@ -6,6 +6,7 @@ format. Transforms are what their theorems say (TwoSum's error is a + b - s), no
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from fractions import Fraction
@@ -135,6 +136,75 @@ class Strict:
         """The state after step t, from 1."""
         return self.adam(s, g, decoupled_weight_decay=True, **options)
 
+    def nadam(
+        self, s: State, g: Fraction, *, lr: float, betas: tuple[float, float], eps: float,
+        weight_decay: float, momentum_decay: float, t: int, decoupled_weight_decay: bool = False,
+    ) -> State:  # fmt: skip
+        """The state after step t, from 1."""
+        (beta1, beta2), rn, f = betas, self.rn, self.register
+        decay = self.penalty(s, weight_decay)
+        if not decoupled_weight_decay:
+            g = rn("g + wd p", g + decay)
+        m = self.first(s, g, beta1)
+        v, dv = self.second(s, g, beta2)
+        root = self.root(rn("v / bc2", v / f(1 - beta2**t)))
+        of_g, of_m = nadam_weights(beta1, momentum_decay, t)
+        ahead = rn("ahead", rn("c_g g", f(of_g) * g) + rn("c_m m", f(of_m) * m))
+        direction = rn("ratio", ahead / rn("root + eps", root + f(eps)))
+        if decoupled_weight_decay:
+            direction = rn("ratio + wd p", direction + decay)
+        after = self.accumulate(s, -rn("u", f(lr) * direction))
+        return {**after, "exp_avg": m, **self.pair("exp_avg_sq", v, dv)}
+
+    def radam(
+        self, s: State, g: Fraction, *, lr: float, betas: tuple[float, float], eps: float,
+        weight_decay: float, t: int, decoupled_weight_decay: bool = False,
+    ) -> State:  # fmt: skip
+        """The state after step t, from 1."""
+        (beta1, beta2), rn, f = betas, self.rn, self.register
+        decay = self.penalty(s, weight_decay)
+        if not decoupled_weight_decay:
+            g = rn("g + wd p", g + decay)
+        m = self.first(s, g, beta1)
+        v, dv = self.second(s, g, beta2)
+        direction = rn("m / bc1", m / f(1 - beta1**t))
+        if rate := radam_rate(beta2, t):
+            denominator = rn("root + eps", self.root(v) + f(eps))
+            direction = rn("ratio", rn("r m", f(rate) * direction) / denominator)
+        if decoupled_weight_decay:
+            direction = rn("ratio + wd p", direction + decay)
+        after = self.accumulate(s, -rn("u", f(lr) * direction))
+        return {**after, "exp_avg": m, **self.pair("exp_avg_sq", v, dv)}
+
+    def adamax(
+        self, s: State, g: Fraction, *, lr: float, betas: tuple[float, float], eps: float,
+        weight_decay: float, t: int,
+    ) -> State:  # fmt: skip
+        """The state after step t, from 1."""
+        (beta1, beta2), rn, f = betas, self.rn, self.register
+        g = rn("g + wd p", g + self.penalty(s, weight_decay))
+        m = self.first(s, g, beta1)
+        if self.precision == "plus":
+            before = self.decayed(s["exp_inf"], s["exp_inf_lo"], beta2)
+        else:
+            before = rn("b2 n", f(beta2) * s["exp_inf"]), Fraction(0)
+        n, dn = max((rn("|g| + eps", abs(g) + f(eps)), Fraction(0)), before, key=sum)
+        u = -rn("u", f(lr) * rn("ratio", rn("m / bc1", m / f(1 - beta1**t)) / n))
+        return {**self.accumulate(s, u), "exp_avg": m, **self.pair("exp_inf", n, dn)}
+
+    def lion(
+        self, s: State, g: Fraction, *, lr: float, betas: tuple[float, float],
+        weight_decay: float, t: int,
+    ) -> State:  # fmt: skip
+        """The state after step t, from 1."""
+        (beta1, beta2), rn, f = betas, self.rn, self.register
+        decay = self.penalty(s, weight_decay)
+        x = rn("x", rn("b1 x", f(beta1) * s["exp_avg"]) + rn("(1-b1) x", f(1 - beta1) * g))
+        sign = (x > 0) - (x < 0)
+        u = -rn("u", f(lr) * rn("sign + wd p", sign + decay))
+        # The moment's rate is beta2, beta1 is the update's.
+        return {**self.accumulate(s, u), "exp_avg": self.first(s, g, beta2)}
+
     def sgd(
         self, s: State, g: Fraction, *, lr: float, momentum: float, dampening: float,
         weight_decay: float, nesterov: bool, t: int,
@@ -151,6 +221,23 @@ class Strict:
             direction = rn("g + mom b", g + rn("mom b'", f(momentum) * b)) if nesterov else b
         u = -rn("u", f(lr) * direction)
         return {**self.accumulate(s, u), **moments}
+
+
+def nadam_weights(beta1: float, momentum_decay: float, t: int) -> tuple[float, float]:
+    """What NAdam's update takes of the gradient and of the moment."""
+    mu = [beta1 * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in range(1, t + 2)]
+    product = math.prod(mu[:t])
+    return (1 - mu[t - 1]) / (1 - product), mu[t] / (1 - product * mu[t])
+
+
+def radam_rate(beta2: float, t: int) -> float:
+    """RAdam's rectification with the bias correction of its root; 0 where there is none."""
+    rho = 2 / (1 - beta2) - 1
+    rho_t = rho - 2 * t * beta2**t / (1 - beta2**t)
+    if rho_t <= 5:
+        return 0.0
+    r = math.sqrt((rho_t - 4) * (rho_t - 2) * rho / ((rho - 4) * (rho - 2) * rho_t))
+    return r * math.sqrt(1 - beta2**t)
 
 
 def history(

@@ -17,17 +17,18 @@ from torch import Tensor
 
 import mcf
 from mcf.kernels.formats import format_of
-from mcf.optim import AdamW
+from mcf.optim import AdamW, Lion
 from tests.helpers import numbers
 from tests.optim.helpers import BF16, FP16, Case, random
 from tests.optim.strict_model import State, Strict, history
-from tests.optim.variants import NEW, VARIANTS, Variant, pairs
+from tests.optim.variants import VARIANTS, Variant, named, pairs
 
-STEPS = 5
+# RAdam's second formula begins with the sixth step.
+STEPS = 7
 
 PAIRS = [(v, case) for v, case in pairs(VARIANTS, "cases") if case.strict]
 
-ADAMW = VARIANTS[0]
+ADAMW = named("adamw")
 
 
 def wide_numbers(dtype: torch.dtype, seed: int, n: int = 120) -> Tensor:
@@ -92,12 +93,16 @@ def test_optimizer_is_the_model(variant: Variant, case: Case) -> None:
 # What follows from theorems, whatever the inputs: Fast2Sum's s - a is exact where a is the larger
 # (Sterbenz), and so is the error that it ends with. Kahan's call has no such order.
 EXACT = {"p s - a", "v s - a", "dp", "dv"}
+# Lion uses the sign of a sum only. Rounding the sum keeps it; that of its terms is tested below.
+EXACT |= {"x", "b1 x", "(1-b1) x"}
 
 
 @pytest.mark.parametrize(
     ("variant", "precision"),
     [(ADAMW, p) for p in ("plain", "kahan", "light", "plus")]
-    + [(v, v.few()[0].precision) for v in NEW],
+    # Each formula once: these have every slot that a variant of them fills otherwise.
+    + [(named(n), "plus") for n in ("adam-amsgrad", "nadam", "radam", "adamax")]
+    + [(named("lion"), "light")],
     ids=str,
 )
 def test_every_rounding_counts(variant: Variant, precision: str) -> None:
@@ -113,6 +118,26 @@ def test_every_rounding_counts(variant: Variant, precision: str) -> None:
         if same(truth, modelled(large, Strict(format_of(BF16), precision, point), case))
     }
     assert not unseen, "leaving these roundings out changes nothing"
+
+
+def test_lion_rounds_what_it_takes_the_sign_of() -> None:
+    # Products that cancel as rounded, and do not where one of them is left exact: sign(0) = 0.
+    b1, rest = (torch.tensor(x, dtype=torch.float32) for x in (0.9, 1 - 0.9))
+    m = torch.arange(128, 256).to(BF16).repeat_interleave(256)
+    g = -(torch.arange(1024, 2304, 5).to(BF16)).repeat(128)
+    exact_m, exact_g = b1.double() * m.double(), rest.double() * g.double()
+    rounded_m, rounded_g = (b1 * m.float()).to(BF16).double(), (rest * g.float()).to(BF16).double()
+    cancel = rounded_m + rounded_g == 0
+    assert (cancel & (exact_m + rounded_g != 0)).sum() > 10
+    assert (cancel & (rounded_m + exact_g != 0)).sum() > 10
+    p = torch.nn.Parameter(torch.zeros(int(cancel.sum()), dtype=BF16))
+    optimizer = Lion([p], 1.0, precision="plain", compute_dtype=BF16)
+    p.grad = g[cancel]
+    optimizer.step()
+    p.data.zero_()
+    optimizer.state[p]["exp_avg"].copy_(m[cancel])
+    optimizer.step()
+    assert (p == 0).all()
 
 
 def test_moments_are_divided_by_their_corrections() -> None:

@@ -64,10 +64,25 @@ ADAM_FAMILY = [
             {"lr": 3e-3, **_MOMENTS, "decoupled_weight_decay": True}),
 ]  # fmt: skip
 
+_NADAM = {"lr": 3e-3, **_MOMENTS, "momentum_decay": 4e-3}
+# The variance is tractable from the sixth step on, so both formulas are run.
+_RADAM = {"lr": 3e-3, **_MOMENTS, "eps": 1e-2}
+
+OTHERS = [
+    Variant("nadam", mcf.optim.NAdam, _NADAM),
+    Variant("nadam-decoupled", mcf.optim.NAdam, {**_NADAM, "decoupled_weight_decay": True}),
+    Variant("radam", mcf.optim.RAdam, _RADAM),
+    Variant("radam-decoupled", mcf.optim.RAdam, {**_RADAM, "decoupled_weight_decay": True}),
+    # With a small beta2, and so the norm is as often the decayed one as the gradient's.
+    Variant("adamax", mcf.optim.Adamax, {"lr": 3e-3, **_MOMENTS, "betas": (0.9, 0.6)}),
+    Variant("lion", mcf.optim.Lion, {"lr": 3e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}),
+]
+
 _SGD: dict[str, Any] = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.1, "nesterov": False}
 
 VARIANTS = [
     *ADAM_FAMILY,
+    *OTHERS,
     Variant("sgd", mcf.optim.SGD, {**_SGD, "momentum": 0.0, "dampening": 0.0}),
     Variant("sgd-momentum", mcf.optim.SGD, {**_SGD, "dampening": 0.25}),
     Variant("sgd-nesterov", mcf.optim.SGD, {**_SGD, "dampening": 0.0, "nesterov": True}),
@@ -75,6 +90,11 @@ VARIANTS = [
 
 # What other files test in full.
 NEW = [v for v in VARIANTS if v.name not in ("adamw", "sgd", "sgd-momentum", "sgd-nesterov")]
+
+
+def named(name: str) -> Variant:
+    """The variant of a name."""
+    return next(v for v in VARIANTS if v.name == name)
 
 
 def pairs(variants: list[Variant], which: str) -> list[tuple[Variant, Case]]:

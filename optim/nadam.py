@@ -1,0 +1,124 @@
+"""NAdam under every precision strategy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from mcf.optim import validation
+from mcf.optim.moments import MomentOptimizer, two_moments
+from mcf.optim.options import Options
+from mcf.optim.rules.nadam import nadam
+from mcf.optim.strategies import Arithmetic
+from mcf.optim.update import Rule
+
+
+def _rule(name: str, *, decoupled: bool) -> Rule:
+    return two_moments(
+        name,
+        nadam,
+        ("gradient_weight", "moment_weight", "bias_correction2", "inverse_bias_correction2"),
+        decoupled=decoupled,
+        numbers=(("mu_product", 1.0),),
+    )
+
+
+_L2 = _rule("nadam", decoupled=False)
+_DECOUPLED = _rule("nadam_decoupled", decoupled=True)
+
+
+class _Progress(NamedTuple):
+    """The number of a step and the product of the momenta up to it."""
+
+    step: int
+    mu_product: float
+
+
+def _momentum(group: dict[str, Any], step: int) -> float:
+    """mu_t = b1 (1 - .96^(t momentum_decay) / 2)."""
+    beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
+    return float(beta1 * (1 - 0.5 * 0.96 ** (step * decay)))
+
+
+class NAdam(MomentOptimizer):
+    r"""NAdam (Dozat 2016), Adam with Nesterov momentum, each tensor stored as a precision says.
+
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; mu_t = b1 (1 - .96^(t momentum_decay) / 2);
+    p <- p - lr ((1 - mu_t) g / (1 - mu_1 ... mu_t) + mu_{t+1} m / (1 - mu_1 ... mu_{t+1})) /
+    (sqrt(v^) + eps), v^ = v / (1 - b2^t).
+
+    The product of the momenta is the state `mu_product`, as in torch, but in float64.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: decay rates of the two moments, in [0, 1).
+        eps: added to the denominator.
+        weight_decay: L2 penalty, or the rate of decay if decoupled.
+        momentum_decay: how fast the momentum grows to b1.
+        decoupled_weight_decay: decay the parameter itself, as AdamW does.
+        precision: see `mcf.optim.AdamW`.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 2e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        precision: str = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum_decay": momentum_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        validation.number("momentum_decay value", group["momentum_decay"])
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return _DECOUPLED if group["decoupled_weight_decay"] else _L2
+
+    def _advance(self, group: dict[str, Any], entries: list[dict[str, Any]]) -> list[Any]:
+        steps = super()._advance(group, entries)
+        for step, state in zip(steps, entries, strict=True):
+            state["mu_product"] *= _momentum(group, step)
+        products = (state["mu_product"].item() for state in entries)
+        return [_Progress(*both) for both in zip(steps, products, strict=True)]
+
+    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
+        count, product = step
+        ahead = _momentum(group, count + 1)
+        return {
+            **super()._scalars(group, arith, count),
+            "gradient_weight": (1 - _momentum(group, count)) / (1 - product),
+            "moment_weight": ahead / (1 - product * ahead),
+        }
