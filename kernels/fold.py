@@ -4,7 +4,7 @@ A fold adds up terms computed from the elements of one or two operands. Its orde
 definition, so that every executor, any number of threads and any vector length give the same bits:
 
 1. The K elements are cut into blocks of BLOCK. Inside a block element i belongs to lane i % LANES.
-2. A lane adds GROUP terms as a tree, ((t0 + t1) + (t2 + t3)) + ((t4 + t5) + (t6 + t7)), while there
+2. A lane adds GROUP terms as a tree, (t0 + t1) + (t2 + t3), while there
    are GROUP elements left in every lane, and combines the trees in order; then what is left, one by
    one.
 3. Lanes are halved: c of them become ceil(c / 2) by combining lane j with lane j + ceil(c / 2).
@@ -28,8 +28,8 @@ from mcf.kernels.algorithms import accumulate
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import FP32, FP64, Format
 
-LANES = 128
-GROUP = 8
+LANES = 256
+GROUP = 4
 BLOCK = 64 * LANES
 
 

@@ -19,7 +19,7 @@ from mcf.kernels.numba import memory
 from mcf.kernels.numba.build import bindings
 from mcf.kernels.numba.launch import in_parallel
 
-# Rows and columns of a matrix product that one item computes: eight rows of the right matrix stay
+# Rows and columns of a matrix product that one item computes: GROUP rows of the right matrix stay
 # in the first level of cache while the item's rows go over them.
 ROWS, COLUMNS = 32, 128
 

@@ -241,6 +241,12 @@ def _to_fp64(x):
     return x.to(tl.float64)
 
 
+def _bf16_to_fp64_bits(x):
+    return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True).to(
+        tl.float64
+    )
+
+
 def _to_int16(x):
     return x.to(tl.int16)
 
@@ -257,6 +263,14 @@ _CASTS = {
     INT8: _to_int8,
     INT16: _to_int16,
 }
+
+
+@functools.cache
+def widening(fmt: Format, dialect: Dialect) -> Any:
+    """Device function from what a tensor of `fmt` holds to a float64 register."""
+    if dialect is not Dialect.INTERPRETER:
+        return jit(_to_fp64)
+    return _bf16_to_fp64_bits if fmt == BF16 else _to_fp64
 
 
 @functools.cache

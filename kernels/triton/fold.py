@@ -1,0 +1,271 @@
+"""Folds on GPUs, and in Triton's interpreter.
+
+A kernel leaves the partial sums of the lanes in memory, and launches of a second kernel halve them:
+the order in which `tl.reduce` combines is Triton's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+
+from mcf.kernels.fold import BLOCK, GROUP, LANES, Fold
+from mcf.kernels.formats import FP64
+from mcf.kernels.triton.build import THREADS
+from mcf.kernels.triton.launch import _interpreter, _target
+from mcf.kernels.triton.primitives import Dialect, binder, widening
+
+# Results of a matrix product that one program computes, and elements that one program halves.
+ROWS, COLUMNS = 8, 64
+HALVED = 256
+
+
+def _loads(spec: Fold, offsets: list[str], masks: list[str]) -> str:
+    """A call of the term on elements at the given offsets."""
+    operands = []
+    for o, count in enumerate(spec.components):
+        mask = f", mask={masks[o]}, other=0.0" if masks[o] else ""
+        cells = [f"widen_{o}(tl.load(p_{o}_{c} + {offsets[o]}{mask}))" for c in range(count)]
+        operands.append("(" + ", ".join(cells) + ",)")
+    return f"term({', '.join(operands)})"
+
+
+def _tree(terms: list[str]) -> str:
+    while len(terms) > 1:
+        terms = [f"merge({a}, {b})" for a, b in zip(terms[::2], terms[1::2], strict=True)]
+    return terms[0]
+
+
+def _pointers(spec: Fold) -> str:
+    return ", ".join(f"p_{o}_{c}" for o, n in enumerate(spec.components) for c in range(n))
+
+
+def _names(spec: Fold, prefix: str) -> str:
+    return ", ".join(f"{prefix}{k}" for k in range(spec.state)) + ","
+
+
+def _assign(spec: Fold, indent: int, value: str, live: str = "live", old: str = "zero") -> str:
+    """Statements that set the partial sum where `live`."""
+    pad = "    " * indent
+    lines = [f"{pad}{_names(spec, 'n')} = {value}"]
+    for k in range(spec.state):
+        other = old if old == "zero" else f"{old}{k}"
+        lines.append(f"{pad}s{k} = tl.where({live}, n{k}, {other})")
+    return "\n".join(lines)
+
+
+def sum_source(spec: Fold) -> str:
+    """Folds blocks to lanes: program (m, b) takes block b of row m."""
+    operands = len(spec.components)
+    state = f"({_names(spec, 's')})"
+
+    def terms(row: str, mask: str) -> str:
+        return _loads(spec, [f"base + ({row}) * LANES + j"] * operands, [mask] * operands)
+
+    group = _tree([terms(f"first + {r}", "") for r in range(GROUP)])
+    stores = "\n".join(
+        f"    tl.store(out_ptr + ({k} * LANES + j) * items + item, s{k})" for k in range(spec.state)
+    )
+    return f"""
+def kernel({_pointers(spec)}, out_ptr, start, total, blocks, items, LANES: tl.constexpr,
+           GROUP: tl.constexpr, BLOCK: tl.constexpr):
+    item = tl.program_id(0).to(tl.int64)
+    offset = start + item % blocks * BLOCK
+    base = item // blocks * total + offset
+    length = tl.minimum(total - offset, BLOCK)
+    rows = length // LANES
+    j = tl.arange(0, LANES)
+    zero = tl.full([LANES], 0.0, tl.float64)
+    live = j < length
+    first = rows * 0
+    if rows >= GROUP:
+{_assign(spec, 2, group)}
+        first = rows * 0 + GROUP
+        while first + GROUP <= rows:
+{_assign(spec, 3, f"combine({state}, {group})", old="s")}
+            first += GROUP
+    else:
+{_assign(spec, 2, terms("0", "live"))}
+        first = rows * 0 + 1
+    while first <= rows:
+        rest = j < length - first * LANES
+{_assign(spec, 2, f"combine({state}, {terms('first', 'rest')})", "rest", "s")}
+        first += 1
+{stores}
+"""
+
+
+def product_source(spec: Fold) -> str:
+    """Folds the inner dimension: program (matrix, tile) computes ROWS times COLUMNS results."""
+    state = f"({_names(spec, 's')})"
+
+    def terms(k: str) -> str:
+        offsets = [f"i * inner + ({k})", f"({k}) * columns + j"]
+        return _loads(spec, offsets, ["i < rows", "j < columns"])
+
+    group = _tree([terms(f"left_base * 0 + k + {r}") for r in range(GROUP)])
+    stores = "\n".join(
+        f"    tl.store(out_ptr + {k} * stride + cell, s{k}, mask=live)" for k in range(spec.state)
+    )
+    advance = "\n".join(
+        f"    p_{o}_{c} += {base}"
+        for o, (n, base) in enumerate(
+            zip(spec.components, ("left_base", "right_base"), strict=True)
+        )
+        for c in range(n)
+    )
+    return f"""
+def kernel({_pointers(spec)}, out_ptr, rows, inner, columns, stride, across, down,
+           GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    item = tl.program_id(0).to(tl.int64)
+    left_column = item % across * COLUMNS
+    top = item // across % down * ROWS
+    matrix = item // across // down
+    i = (top + tl.arange(0, ROWS))[:, None]
+    j = (left_column + tl.arange(0, COLUMNS))[None, :]
+    left_base = matrix * rows * inner
+    right_base = matrix * inner * columns
+{advance}
+    live = (i < rows) & (j < columns)
+    zero = tl.full([ROWS, COLUMNS], 0.0, tl.float64)
+    cell = matrix * rows * columns + i * columns + j
+    k = item * 0
+    if inner >= GROUP:
+{_assign(spec, 2, group)}
+        k = item * 0 + GROUP
+        while k + GROUP <= inner:
+{_assign(spec, 3, f"combine({state}, {group})", old="s")}
+            k += GROUP
+    else:
+{_assign(spec, 2, terms("item * 0"))}
+        k = item * 0 + 1
+    while k < inner:
+{_assign(spec, 2, f"combine({state}, {terms('k')})", old="s")}
+        k += 1
+{stores}
+"""
+
+
+def halving_source(spec: Fold) -> str:
+    """Combines rows j and half + j of [state, capacity, M] in place."""
+    cells = [
+        "("
+        + ", ".join(f"tl.load(p + {k} * plane + {at}, mask=live, other=0.0)"
+                    for k in range(spec.state))
+        + ",)"
+        for at in ("i", "shift + i")
+    ]
+    stores = "\n".join(
+        f"    tl.store(p + {k} * plane + i, n{k}, mask=live)" for k in range(spec.state)
+    )
+    return f"""
+def kernel(p, plane, shift, n, HALVED: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * HALVED + tl.arange(0, HALVED)
+    live = i < n
+    {_names(spec, "n")} = combine({", ".join(cells)})
+{stores}
+"""
+
+
+@functools.cache
+def build(spec: Fold, kind: str, dialect: Dialect) -> Any:
+    """A kernel of a fold: "sum", "product" or "halving"."""
+    bind = binder(FP64, FP64, (("rc", FP64),), (), dialect)
+    namespace: dict[str, Any] = {"tl": tl}
+    for name in ("term", "merge", "combine"):
+        namespace[name] = bind(getattr(spec, name))
+    for o, fmt in enumerate(spec.formats):
+        namespace[f"widen_{o}"] = widening(fmt, dialect)
+    makers = {"sum": sum_source, "product": product_source, "halving": halving_source}
+    text = makers[kind](spec)
+    filename = f"<mcf triton {kind} {spec.name}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
+    function = namespace["kernel"]
+    assert isinstance(function, FunctionType)
+    function.__module__ = __name__
+    if dialect is Dialect.INTERPRETER:
+        return InterpretedFunction(function)
+    return triton.JITFunction(function)
+
+
+def options(target: Any) -> dict[str, Any]:
+    """The options of every launch."""
+    return {"num_warps": THREADS // target.warp_size, "enable_fp_fusion": False}
+
+
+class _Launcher:
+    """Launches the kernels of one fold on one device."""
+
+    def __init__(self, spec: Fold, device: torch.device) -> None:
+        self.spec = spec
+        self.device = device
+
+    def __call__(self, kind: str, programs: int, *arguments: Any, **constants: int) -> None:
+        if self.device.type == "cpu":
+            # NumPy warns where IEEE arithmetic just goes on to infinity or NaN.
+            with _interpreter, np.errstate(all="ignore"):
+                build(self.spec, kind, Dialect.INTERPRETER)[(programs,)](*arguments, **constants)
+            return
+        with torch.cuda.device(self.device):
+            target = _target(torch.cuda.current_device())
+            kernel = build(self.spec, kind, Dialect.of(target))
+            kernel[(programs,)](*arguments, **constants, **options(target))
+
+    def halve(self, state: Tensor, count: int) -> Tensor:
+        """Halve the first `count` rows of [state, capacity, M] in place; row 0, [state, M]."""
+        capacity, width = state.shape[1:]
+        while count > 1:
+            half = (count + 1) // 2
+            n = (count - half) * width
+            plane, shift = capacity * width, half * width
+            self("halving", -(-n // HALVED), state, plane, shift, n, HALVED=HALVED)
+            count = half
+        return state[:, 0]
+
+
+def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
+    """See `mcf.kernels.fold.fold`."""
+    components = [c.detach() for operand in operands for c in operand]
+    outer, total = components[0].shape
+    launch = _Launcher(spec, components[0].device)
+    # A last block with fewer elements than lanes has a tree of its own.
+    full = total - total % BLOCK if total % BLOCK < LANES else total
+    parts = []
+    for start, stop in ((0, full), (full, total)):
+        if start == stop:
+            continue
+        blocks = -(-(stop - start) // BLOCK)
+        items = outer * blocks
+        lanes = torch.empty(spec.state, LANES, items, dtype=torch.float64, device=launch.device)
+        constants = {"LANES": LANES, "GROUP": GROUP, "BLOCK": BLOCK}
+        launch("sum", items, *components, lanes, start, total, blocks, items, **constants)
+        sums = launch.halve(lanes, min(LANES, stop - start))
+        parts.append(sums.reshape(spec.state, outer, blocks))
+    state = torch.cat(parts, 2).transpose(1, 2).contiguous()
+    return launch.halve(state, state.shape[1]).contiguous()
+
+
+def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
+    """See `mcf.kernels.fold.product`."""
+    batch, rows, inner = left[0].shape
+    columns = right[0].shape[2]
+    launch = _Launcher(spec, left[0].device)
+    out = torch.empty(
+        spec.state, batch, rows, columns, dtype=torch.float64, device=left[0].device
+    )
+    across, down = -(-columns // COLUMNS), -(-rows // ROWS)
+    arguments = [*(c.detach() for c in (*left, *right)), out]
+    sizes = (rows, inner, columns, batch * rows * columns, across, down)
+    constants = {"GROUP": GROUP, "ROWS": ROWS, "COLUMNS": COLUMNS}
+    launch("product", batch * across * down, *arguments, *sizes, **constants)
+    return out
