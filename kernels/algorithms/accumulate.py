@@ -3,8 +3,8 @@
 A partial sum of s = 2, 3 or 4 registers is a tuple, largest first, whose low registers may overlap
 by some bits: each register collects the rounding errors of the one before it, as in SumK and DotK
 of Ogita, Rump, Oishi 2005 (doi:10.1137/030601818). Let T be the sum of the absolute values of the
-terms. `merge` alone keeps register k within a multiple of u**k T; `settle` brings it back to u**k T,
-so that errors grow with the number of merges and not with its powers.
+terms. `merge` alone keeps register k within a multiple of u**k T; `settle` brings it back to
+u**k T, so that errors grow with the number of merges and not with its powers.
 
 The first register goes through plain additions only, so that infinities and NaN come out as IEEE
 arithmetic has them; `settle` does not let the NaN errors of an infinity reach it.
@@ -246,10 +246,10 @@ def narrow_product31_in2(x, y):
 
 
 def narrow_product33_in2(x, y):
-    """(x0, x1, x2) * (y0, y1, y2) without x2 y2; relative error 2**-53 |x0 y1 + x1 y0|."""
+    """(x0, x1, x2) * (y0, y1, y2); relative error 2**-53 |x0 y1 + x1 y0|."""
     cross = rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
     below = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
-    last = rn(rn(x[1] * y[2]) + rn(x[2] * y[1]))
+    last = rn(rn(rn(x[1] * y[2]) + rn(x[2] * y[1])) + rn(x[2] * y[2]))
     return fast_two_sum(rn(x[0] * y[0]), rn(cross + rn(below + last)))
 
 
@@ -260,12 +260,14 @@ def narrow_product41_in2(x, y):
 
 
 def narrow_product44_in2(x, y):
-    """Four by four components of at most 11 bits, down to the fifth order."""
+    """Four by four components of at most 11 bits; relative error 2**-53 |x0 y1 + x1 y0|."""
     cross = rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
     below = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
     third = rn(rn(rn(x[0] * y[3]) + rn(x[3] * y[0])) + rn(rn(x[1] * y[2]) + rn(x[2] * y[1])))
     last = rn(rn(rn(x[1] * y[3]) + rn(x[3] * y[1])) + rn(x[2] * y[2]))
-    return fast_two_sum(rn(x[0] * y[0]), rn(cross + rn(below + rn(third + last))))
+    least = rn(rn(rn(x[2] * y[3]) + rn(x[3] * y[2])) + rn(x[3] * y[3]))
+    low = rn(below + rn(third + rn(last + least)))
+    return fast_two_sum(rn(x[0] * y[0]), rn(cross + low))
 
 
 def narrow_product41_in3(x, y):

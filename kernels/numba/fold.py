@@ -137,8 +137,10 @@ def product_source(spec: Fold) -> str:
         "k = 0",
     )
     cell = "i * columns + left_column + j"
-    for condition, kind, step in (("while k + GROUP <= inner", group, "GROUP"),
-                                  ("while k < inner", text.term(element("k")), "1")):
+    for condition, kind, step in (
+        ("while k + GROUP <= inner", group, "GROUP"),
+        ("while k < inner", text.term(element("k")), "1"),
+    ):
         text.add(2, f"{condition}:")
         text.add(3, "if k == 0:")
         text.add(4, "for i in range(top, bottom):")

@@ -87,9 +87,7 @@ def _block(spec: Fold, operands: list[State]) -> State:
     rest = length - rows * lanes
     if rest:
         both = combine(tuple(s[:, :rest] for s in state), term(*element(rows, length)))
-        state = tuple(
-            torch.cat([b, s[:, rest:]], 1) for b, s in zip(both, state, strict=True)
-        )
+        state = tuple(torch.cat([b, s[:, rest:]], 1) for b, s in zip(both, state, strict=True))
     return halve(combine, state)
 
 

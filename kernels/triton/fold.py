@@ -159,8 +159,9 @@ def halving_source(spec: Fold) -> str:
     """Combines rows j and half + j of [state, capacity, M] in place."""
     cells = [
         "("
-        + ", ".join(f"tl.load(p + {k} * plane + {at}, mask=live, other=0.0)"
-                    for k in range(spec.state))
+        + ", ".join(
+            f"tl.load(p + {k} * plane + {at}, mask=live, other=0.0)" for k in range(spec.state)
+        )
         + ",)"
         for at in ("i", "shift + i")
     ]
@@ -260,9 +261,7 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
     launch = _Launcher(spec, left[0].device)
-    out = torch.empty(
-        spec.state, batch, rows, columns, dtype=torch.float64, device=left[0].device
-    )
+    out = torch.empty(spec.state, batch, rows, columns, dtype=torch.float64, device=left[0].device)
     across, down = -(-columns // COLUMNS), -(-rows // ROWS)
     arguments = [*(c.detach() for c in (*left, *right)), out]
     sizes = (rows, inner, columns, batch * rows * columns, across, down)

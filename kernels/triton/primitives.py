@@ -242,8 +242,10 @@ def _to_fp64(x):
 
 
 def _bf16_to_fp64_bits(x):
-    return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True).to(
-        tl.float64
+    return (
+        (x.to(tl.int16, bitcast=True).to(tl.int32) << 16)
+        .to(tl.float32, bitcast=True)
+        .to(tl.float64)
     )
 
 

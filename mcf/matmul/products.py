@@ -1,0 +1,87 @@
+"""The matrix product on components, with torch.matmul's rules for shapes."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.formats import format_of
+from mcf.reductions.folds import finish, paired, settle
+from mcf.reductions.rows import check_same
+
+Components = tuple[Tensor, ...]
+
+# Products with fewer columns run transposed where there are more rows: loops run over columns.
+NARROW = 16
+
+
+def matmul(x: Components, y: Components, terms: int | None = None) -> Components:
+    """x @ y for expansions; shapes and broadcasting are those of `torch.matmul`.
+
+    Each result is a fold over the inner dimension in a fixed order (`mcf.kernels.fold`), so that an
+    element has the same bits on every executor, whatever the other rows, columns and batches are.
+
+    Args:
+        x: components [..., m, k] or [k], 1 to 4 of one dtype.
+        y: components [..., k, n] or [k], of the same dtype; where both have more than one
+            component and not as many, the shorter is padded with zeros.
+        terms: components of the result; None for the most that an argument has.
+
+    Returns:
+        Components of the same dtype. With T = |x| |y| (the product of absolute values) the error
+        is at most u**terms |x y| + c T; see `mcf.bound("matmul", ...)` for c.
+
+    Raises:
+        TypeError: for mixed dtypes or devices.
+        ValueError: for shapes that do not match.
+    """
+    check_same("matmul", x=x[0], y=y[0])
+    fmt = format_of(x[0].dtype, "matmul: x")
+    shape_x, shape_y = x[0].shape, y[0].shape
+    if not shape_x or not shape_y:
+        raise ValueError("matmul: both arguments need at least one dimension")
+    if len(shape_x) == 1:
+        x = tuple(c[None, :] for c in x)
+    if len(shape_y) == 1:
+        y = tuple(c[:, None] for c in y)
+    if x[0].shape[-1] != y[0].shape[-2]:
+        raise ValueError(
+            f"matmul: shapes {list(shape_x)} and {list(shape_y)} do not match: the inner "
+            f"dimensions are {x[0].shape[-1]} and {y[0].shape[-2]}"
+        )
+    count = max(len(x), len(y)) if terms is None else terms
+    result = finish(settle(_registers(x, y, count)), fmt, count)
+    if len(shape_x) == 1:
+        result = tuple(c[..., 0, :] for c in result)
+    if len(shape_y) == 1:
+        result = tuple(c[..., 0] for c in result)
+    return result
+
+
+def _registers(x: Components, y: Components, terms: int) -> Tensor:
+    """The partial sums [state, ..., m, n]."""
+    x, y = paired(x, y)
+    rows, columns = x[0].shape[-2], y[0].shape[-1]
+    if columns < NARROW and rows > columns:
+        # Terms are commutative, bit for bit.
+        return _registers(tuple(c.mT for c in y), tuple(c.mT for c in x), terms).mT
+    if y[0].dim() == 2 and x[0].dim() > 2:
+        # One right matrix for all batches: one tall product.
+        tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
+        return _registers(tall, y, terms).unflatten(1, x[0].shape[:-1])
+    try:
+        batch = torch.broadcast_shapes(x[0].shape[:-2], y[0].shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"matmul: batches {list(x[0].shape[:-2])} and {list(y[0].shape[:-2])} do not broadcast"
+        ) from None
+    state: Tensor = torch.ops.mcf.fold_matrices(_flat(x, batch), _flat(y, batch), terms)
+    return state.unflatten(1, batch) if batch else state[:, 0]
+
+
+def _flat(x: Components, batch: tuple[int, ...]) -> list[Tensor]:
+    """Components as contiguous [batch, rows, columns]."""
+    size = math.prod(batch)
+    return [c.expand(*batch, *c.shape[-2:]).reshape(size, *c.shape[-2:]).contiguous() for c in x]

@@ -1,0 +1,89 @@
+"""The dimensions that a reduction removes, brought to the end as one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Components = tuple[Tensor, ...]
+Dim = int | Sequence[int] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What is reduced: [outer, length] views or copies of components of one shape.
+
+    Args:
+        shape: of the tensor.
+        dims: the dimensions that go, sorted.
+    """
+
+    shape: tuple[int, ...]
+    dims: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: Sequence[int], dim: Dim) -> Rows:
+        """The rows of a shape; as in torch, None and () mean every dimension.
+
+        Raises:
+            IndexError: for a dimension that the tensor does not have.
+            RuntimeError: for one that is named twice.
+        """
+        n = len(shape)
+        given = (dim,) if isinstance(dim, int) else tuple(dim or range(n))
+        dims = []
+        for d in given:
+            least, most = -max(n, 1), max(n, 1) - 1
+            if not least <= d <= most:
+                raise IndexError(
+                    f"Dimension out of range (expected to be in range of [{least}, {most}], but "
+                    f"got {d})"
+                )
+            dims.append(d % n if n else 0)
+        if len(set(dims)) != len(dims):
+            raise RuntimeError(f"dim {list(given)} names a dimension more than once")
+        return cls(tuple(shape), tuple(sorted(dims)) if n else ())
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The dimensions that stay."""
+        return tuple(d for d in range(len(self.shape)) if d not in self.dims)
+
+    @property
+    def length(self) -> int:
+        """How many elements become one."""
+        return math.prod(self.shape[d] for d in self.dims)
+
+    def gather(self, x: Components) -> list[Tensor]:
+        """Each component as a contiguous [outer, length] tensor."""
+        order = (*self.kept, *self.dims)
+        outer = math.prod(self.shape[d] for d in self.kept)
+        return [c.permute(order).reshape(outer, self.length).contiguous() for c in x]
+
+    def result_shape(self, keepdim: bool) -> tuple[int, ...]:
+        """The shape of the result."""
+        if keepdim:
+            return tuple(1 if d in self.dims else s for d, s in enumerate(self.shape))
+        return tuple(self.shape[d] for d in self.kept)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """A result [outer] as a view that broadcasts against the tensor."""
+        return x.reshape(self.result_shape(True))
+
+
+def check_same(function: str, **arguments: Tensor) -> None:
+    """Raise TypeError unless all tensors have one dtype and device."""
+    (first_name, first), *others = arguments.items()
+    for name, t in others:
+        for what in ("dtype", "device"):
+            if getattr(t, what) != getattr(first, what):
+                raise TypeError(
+                    f"{function}: {name} has {what} {getattr(t, what)} and {first_name} has "
+                    f"{getattr(first, what)}; convert one, nothing is rounded or moved silently"
+                )
+        if t.layout is not torch.strided:
+            raise TypeError(f"{function}: {name} has layout {t.layout}; only dense tensors are")
