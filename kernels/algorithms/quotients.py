@@ -9,7 +9,7 @@ from mcf.kernels.algorithms.pairs import scale
 from mcf.kernels.algorithms.primitives import div, rn
 from mcf.kernels.algorithms.products import pair_times3, pair_times4
 from mcf.kernels.algorithms.sums import minus3, minus4, sum3, sum4
-from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
 
 
 def quotient1(x, y):
@@ -26,6 +26,16 @@ def quotient2(x, y):
     # x0 - r0 is exact.
     d = rn(rn(x0 - r0) + rn(x1 - r1))
     return fast_two_sum(q, rn(div(d, y0)))
+
+
+def by_float2(x, y):
+    """x / y of a pair and a float, DWDivFP3; error <= 3u^2 (p >= 4)."""
+    x0, x1 = x
+    q = rn(div(x0, y[0]))
+    p, e = two_prod(q, y[0])
+    # x0 - q * y is a number of the format: both subtractions are exact.
+    d = rn(rn(rn(x0 - p) - e) + x1)
+    return fast_two_sum(q, rn(div(d, y[0])))
 
 
 def quotient3(x, y):

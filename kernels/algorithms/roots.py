@@ -6,9 +6,9 @@ Three and four: the root of the leading pair, then one Newton step on the residu
 
 from mcf.kernels.algorithms.primitives import div, rn, sqrt
 from mcf.kernels.algorithms.quotients import quotient2
-from mcf.kernels.algorithms.squares import pair_square3, pair_square4
+from mcf.kernels.algorithms.short_products import pair_square3, pair_square4
 from mcf.kernels.algorithms.sums import minus3, minus4, sum3, sum4
-from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_square, two_sum
 
 
 def root1(x):
@@ -20,7 +20,7 @@ def root2(x):
     """sqrt(x) of a pair; error <= 25/8 u^2."""
     x0, x1 = x
     s = rn(sqrt(x0))
-    p, e = two_prod(s, s)
+    p, e = two_square(s)
     # x0 - s * s is a number of the format: both subtractions are exact.
     r = rn(rn(rn(x0 - p) - e) + x1)
     return fast_two_sum(s, rn(div(r, rn(s + s))))

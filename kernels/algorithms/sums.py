@@ -6,7 +6,7 @@ Fast2Sum gates in a fixed order, commutative in x and y, accurate under cancella
 `mcf.kernels.bounds` has the bounds and says which are proved.
 """
 
-from mcf.kernels.algorithms.pairs import add
+from mcf.kernels.algorithms.pairs import add, grow
 from mcf.kernels.algorithms.primitives import neg, rn
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
 
@@ -83,6 +83,12 @@ def sum4(x, y):
     b, c = fast_two_sum(b, c)
     c, d = fast_two_sum(c, d)
     return a, b, c, d
+
+
+def plus_float2(x, y):
+    """x + y of a pair and a float; error <= 2u^2."""
+    x0, x1 = x
+    return grow(x0, x1, y[0])
 
 
 def minus1(x):

@@ -1,6 +1,6 @@
 """Error-free transforms: a rounded result and the rounding error it made, as two components."""
 
-from mcf.kernels.algorithms.primitives import SPLITTER, fms, rc, rn, rx
+from mcf.kernels.algorithms.primitives import SPLITTER, fms, neg, rc, rn, rx
 
 
 def two_sum(a, b):
@@ -46,3 +46,13 @@ def two_prod(a, b):
     """
     p = rn(a * b)
     return p, fms(a, b, p)
+
+
+def two_square(a):
+    """(p, e) with p = RN(a * a) and p + e = a * a exactly; `two_prod` of a with itself.
+
+    By way of -a * a: LLVM takes it that FMA(a, a, c) is never -0, which is wrong where the result
+    underflows, and then turns t - (s - p) into t + (p - s) with the other sign of zero.
+    """
+    p = rn(a * a)
+    return p, neg(fms(neg(a), a, neg(p)))

@@ -36,7 +36,8 @@ def partners(fmt: Format, x: Sequence[Array], seed: int, low: int, high: int) ->
     count = len(x[0])
     depth = source.rng.integers(0, len(x) + 1, count)
     y = [np.where(depth > 0, -x[0], source.partners(x[0]))]
-    outside = np.abs(y[0]) > np.ldexp(1.0, high)
+    size = np.abs(y[0])
+    outside = (size > np.ldexp(1.0, high)) | ((size < np.ldexp(1.0, low)) & (size != 0))
     y[0] = np.where(outside, source.numbers(source.exponents(count, low, high)), y[0])
     for k in range(1, len(x)):
         wanted = np.where(depth > k, -x[k], source.partners(x[k]))

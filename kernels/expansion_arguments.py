@@ -1,0 +1,89 @@
+"""Checks of what the functions on expansions are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.expansion_operators import MAX_TERMS
+from mcf.kernels.formats import format_of
+
+Components = tuple[Tensor, ...]
+Argument = Tensor | Sequence[Tensor]
+Out = Sequence[Tensor] | None
+
+
+def _components(function: str, name: str, argument: Argument, most: int) -> tuple[Tensor, ...]:
+    if isinstance(argument, Tensor):
+        return (argument,)
+    if not isinstance(argument, Sequence) or not all(isinstance(t, Tensor) for t in argument):
+        raise TypeError(
+            f"{function}: {name} must be a tensor or a tuple of tensors, largest component first, "
+            f"got {type(argument).__name__}"
+        )
+    if not 1 <= len(argument) <= most:
+        raise ValueError(
+            f"{function}: {name} must have 1 to {most} components, got {len(argument)}"
+        )
+    return tuple(argument)
+
+
+def checked(
+    function: str, names: Sequence[str], arguments: Sequence[Argument], most: int = MAX_TERMS
+) -> list[list[Tensor]]:
+    """The components of each argument, broadcast to one shape."""
+    grouped = [_components(function, n, a, most) for n, a in zip(names, arguments, strict=True)]
+    first = grouped[0][0]
+    same_shape = True
+    for name, group in zip(names, grouped, strict=True):
+        for k, t in enumerate(group):
+            _check_tensor(function, f"{name}[{k}]", t, first, f"{names[0]}[0]")
+            same_shape = same_shape and t.shape == first.shape
+    if same_shape:
+        return [list(group) for group in grouped]
+    try:
+        shape = torch.broadcast_shapes(*(t.shape for group in grouped for t in group))
+    except RuntimeError:
+        shapes = ", ".join(
+            f"{n} {list(group[0].shape)}" for n, group in zip(names, grouped, strict=True)
+        )
+        raise ValueError(f"{function}: shapes do not broadcast: {shapes}") from None
+    return [[t.expand(shape) for t in group] for group in grouped]
+
+
+def _check_tensor(function: str, name: str, t: Tensor, first: Tensor, first_name: str) -> None:
+    if t is first:
+        format_of(t.dtype, f"{function}: {name}")
+    elif t.dtype != first.dtype or t.device != first.device:
+        what = "dtype" if t.dtype != first.dtype else "device"
+        raise TypeError(
+            f"{function}: {name} has {what} {getattr(t, what)} and {first_name} has "
+            f"{getattr(first, what)}; convert one, nothing is rounded or moved silently"
+        )
+    if t.layout is not torch.strided:
+        raise TypeError(
+            f"{function}: {name} has layout {t.layout}; only dense (torch.strided) tensors are "
+            "allowed"
+        )
+    if t.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{function}: {name} requires grad, and this function has no derivative; detach it or "
+            "use torch.no_grad()"
+        )
+
+
+def check_out(function: str, out: Sequence[Tensor], first: Tensor, terms: int) -> None:
+    """Refuse an `out` that the result does not fit as it is."""
+    if not isinstance(out, (tuple, list)) or not all(isinstance(t, Tensor) for t in out):
+        raise TypeError(f"{function}: out must be a tuple of {terms} tensors")
+    if len(out) != terms:
+        raise ValueError(f"{function}: out must have {terms} components, got {len(out)}")
+    for k, t in enumerate(out):
+        _check_tensor(function, f"out[{k}]", t, first, "the first argument")
+        if t.shape != first.shape:
+            raise ValueError(
+                f"{function}: out[{k}] has shape {list(t.shape)}, the result has "
+                f"{list(first.shape)}"
+            )
