@@ -1,0 +1,4 @@
+"""Elementary functions on expansions: tuples of 1 to 4 tensors, largest component first."""
+
+from mcf.elementary import transcendental as _transcendental  # noqa: F401
+from mcf.elementary import trigonometric as _trigonometric  # noqa: F401

@@ -1,0 +1,152 @@
+"""Mathematical constants to any number of bits, in integer arithmetic.
+
+A number x is held as the integer round(x * 2**BITS), give or take a few units. From such integers
+all tables of `mcf.elementary.tables` are made, once, when they are first wanted.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+
+# 2/pi must reach below the last bit of float64's largest numbers (2**971) and still give the
+# accuracy of four components after the cancellation of as many.
+BITS = 1664
+ONE = 1 << BITS
+
+
+def to_fixed(x: Fraction) -> int:
+    """A rational as a fixed-point integer, rounded down."""
+    return (x.numerator << BITS) // x.denominator
+
+
+def to_fraction(x: int) -> Fraction:
+    """The number that a fixed-point integer stands for."""
+    return Fraction(x, ONE)
+
+
+def _inverse_series(x: Fraction, sign: int) -> int:
+    """x + sign x^3/3 + x^5/5 + sign x^7/7 + ...: atanh (sign 1) and atan (sign -1), |x| < 1."""
+    if x < 0:
+        return -_inverse_series(-x, sign)
+    power, square = to_fixed(x), x * x
+    total, k = 0, 0
+    while power:
+        total += (power // (2 * k + 1)) * (sign if k % 2 else 1)
+        power = power * square.numerator // square.denominator
+        k += 1
+    return total
+
+
+@functools.cache
+def pi() -> int:
+    """Machin: pi/4 = 4 atan(1/5) - atan(1/239)."""
+    return 4 * (4 * atan(Fraction(1, 5)) - atan(Fraction(1, 239)))
+
+
+@functools.cache
+def ln2() -> int:
+    """2 atanh(1/3)."""
+    return 2 * _inverse_series(Fraction(1, 3), 1)
+
+
+@functools.cache
+def ln10() -> int:
+    """3 log 2 + log(5/4)."""
+    return 3 * ln2() + log(Fraction(5, 4))
+
+
+def atan(x: Fraction) -> int:
+    """Arc tangent of a rational below 1; above 1/2 by atan x = pi/4 - atan((1 - x)/(1 + x))."""
+    if x > Fraction(1, 2):
+        return pi() // 4 - _inverse_series((1 - x) / (1 + x), -1)
+    return _inverse_series(x, -1)
+
+
+def log(x: Fraction) -> int:
+    """Logarithm of a rational near 1, 2 atanh((x - 1)/(x + 1))."""
+    return 2 * _inverse_series((x - 1) / (x + 1), 1)
+
+
+def exp(x: int) -> int:
+    """Exponential of a fixed-point number below 1 in magnitude, by its series."""
+    total, term, k = ONE, ONE, 1
+    while term not in (0, -1):
+        term = (term * x >> BITS) // k
+        total += term
+        k += 1
+    return total
+
+
+def sin_cos(x: Fraction) -> tuple[int, int]:
+    """Sine and cosine of a rational below 1 in magnitude, by their series."""
+    sums = [0, 0]
+    term, k = ONE, 0
+    while term:
+        sums[k % 2] += term if k % 4 < 2 else -term
+        k += 1
+        term = term * x.numerator // (x.denominator * k)
+    return sums[1], sums[0]
+
+
+def root(x: int) -> int:
+    """Square root of a fixed-point number."""
+    return math.isqrt(x << BITS)
+
+
+def quotient(x: int, y: int) -> int:
+    """x / y of fixed-point numbers."""
+    return (x << BITS) // y
+
+
+@functools.cache
+def two_over_root_pi() -> int:
+    """2/sqrt(pi)."""
+    return quotient(2 * ONE, root(pi()))
+
+
+def erfcx_by_fraction(t: int) -> int:
+    """exp(t^2) erfc(t) for a whole t >= 20, by Laplace's continued fraction.
+
+    erfcx(t) = 1/sqrt(pi) / (t + (1/2)/(t + (2/2)/(t + (3/2)/(t + ...)))), and 4000 levels leave an
+    error below exp(-2 t sqrt(8000)).
+    """
+    tail = Fraction(t)
+    value = to_fixed(tail)
+    for k in range(4000, 0, -1):
+        value = t * ONE + quotient(k * ONE // 2, value)
+    return quotient(two_over_root_pi() // 2, value)
+
+
+def erfcx_series(t: Fraction, value: int, count: int) -> list[int]:
+    """Taylor coefficients of erfcx around t, where it has that value.
+
+    From w' = 2 x w - 2/sqrt(pi): (k + 1) a_{k+1} = 2 t a_k + 2 a_{k-1}. The recurrence loses bits,
+    which BITS has to spare.
+    """
+    a = [value, 2 * t.numerator * value // t.denominator - two_over_root_pi()]
+    for k in range(1, count - 1):
+        a.append((2 * t.numerator * a[k] // t.denominator + 2 * a[k - 1]) // (k + 1))
+    return a[:count]
+
+
+def evaluate(coefficients: list[int], x: Fraction) -> int:
+    """Value at a rational of a polynomial with fixed-point coefficients, constant first."""
+    total = 0
+    for c in reversed(coefficients):
+        total = total * x.numerator // x.denominator + c
+    return total
+
+
+def components(x: Fraction, count: int) -> tuple[float, ...]:
+    """The nearest float64 to x, the nearest to what is left, and so on: `count` components.
+
+    So the first m of them are the components of x for `count` = m.
+    """
+    out = []
+    for _ in range(count):
+        c = float(x)
+        out.append(c)
+        x -= Fraction(c)
+    return tuple(out)

@@ -1,0 +1,98 @@
+"""Logarithms of float64 expansions, by a table of log(j/256) and the series of atanh."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import series
+from mcf.elementary.tables import (
+    LOG_EXPONENTS,
+    LOG_FIRST,
+    LOG_STEPS,
+    Components,
+    constant,
+    log_base,
+    lookup,
+)
+from mcf.elementary.working import exponent, power, select
+from mcf.kernels import expansions as ex
+
+# (m - f) / (m + f) with |m - f| <= 1/512 and m + f >= sqrt(2), squared.
+_BITS = 18.9
+# Below, log(1 + d) = d to 4 components; scaled up by 2**600 so that no bits are lost on the way.
+_TINY = 2.0**-250
+_TINY_SHIFT = 600
+_TINY_SCALE = 2.0**_TINY_SHIFT
+
+
+def _coefficient(k: int) -> Fraction:
+    """Of (atanh(s)/s - 1) * 3 / s^2 in s^2."""
+    return Fraction(3, 2 * k + 3)
+
+
+def normalized(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Exponent e and m = x / 2**e between sqrt(1/2) and sqrt(2), for positive normal float64."""
+    e = exponent(x)
+    m = x * power(-e.clamp(-1000, 1000)) * power(e.clamp(-1000, 1000) - e)
+    high = m > math.sqrt(2)
+    return e + high.to(torch.int64), torch.where(high, m * 0.5, m)
+
+
+def parts(
+    x: Components, lead: Tensor, terms: int, base: int, shift: Tensor | None = None
+) -> tuple[tuple[Components, Components, Components], Tensor]:
+    """Three expansions and an exponent k: log(sum(x) * 2**shift) = (a + b + c) * 2**k.
+
+    They are 2 atanh((m - f)/(m + f)) and, from tables, the logarithms of the node f nearest to the
+    mantissa m and of the power of two; all divided by log(base).
+
+    Args:
+        x: any floats; in descending order, but that their sum may cancel with that of 1.
+        lead: the float64 nearest to their sum, positive and normal.
+        terms: components wanted.
+        base: 0 for e, 2 or 10.
+        shift: int64; the second and third expansion know of it.
+    """
+    e, m0 = normalized(lead)
+    node = (m0 * LOG_STEPS).round()
+    f = node * (1 / LOG_STEPS)
+    # Scaled by 2**-e in two steps: one factor need not be a number.
+    half = e >> 1
+    first, second = power(-half), power(half - e)
+    m = tuple(c * first * second for c in x)
+    # m - f is exact but for its last component, so that a tiny logarithm is not cancelled away.
+    top, rest = _two_sum(m[0], -f)
+    difference = ex.renormalize((top, *m[1:], rest), terms)
+    # log(1 + d) is d to the last bit, and its powers are no numbers.
+    tiny = (e == 0) & (f == 1.0) & (difference[0].abs() < _TINY)
+    s = ex.div(difference, ex.renormalize((*m, f), terms))
+    z = ex.mul(s, s)
+    tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient))
+    third = constant(Fraction(1, 3), terms, f.device)
+    atanh = series.scaled(ex.add(s, ex.mul(s, ex.mul(tail, third))), 2.0)
+    atanh = select(tiny, series.scaled(difference, _TINY_SCALE), atanh)
+    if base:
+        atanh = ex.mul(atanh, constant(1 / log_base(base), terms, f.device))
+    if shift is not None:
+        e = e + shift
+    whole = lookup(f"log_exponents_{base}", e - LOG_EXPONENTS[0], terms)
+    nodes = lookup(f"log_nodes_{base}", node.to(torch.int64) - LOG_FIRST, terms)
+    return (atanh, nodes, whole), torch.where(tiny, -_TINY_SHIFT, 0)
+
+
+def log(
+    x: Components, lead: Tensor, terms: int, base: int = 0, shift: Tensor | None = None
+) -> tuple[Components, Tensor]:
+    """Components and an exponent: log(sum(x) * 2**shift) = y * 2**k; see `parts`."""
+    (small, node, whole), k = parts(x, lead, terms, base, shift)
+    return ex.add(ex.add(small, node), whole), k
+
+
+def _two_sum(a: Tensor, b: Tensor) -> Components:
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)

@@ -1,0 +1,104 @@
+"""The one custom operator through which every elementary function runs.
+
+It is opaque to `torch.compile`, checks nothing, and works through flat pieces of its arguments
+that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mcf.elementary.tables import Components
+from mcf.kernels.formats import Format, format_of
+
+# What computes a function: arguments in the format, the format, how many components to return.
+Compute = Callable[[tuple[Components, ...], Format, int], Components]
+
+_functions: dict[str, Compute] = {}
+
+# Elements worked on at a time.
+CHUNK = 1 << 14
+
+_library = torch.library.Library("mcf", "FRAGMENT")
+_library.define("elementary(str name, Tensor[] components, int[] terms) -> Tensor[]")
+
+
+def function(compute: Compute) -> Compute:
+    """Register what computes a function under its own name."""
+    _functions[compute.__name__] = compute
+    return compute
+
+
+def _split(components: list[Tensor], terms: list[int]) -> tuple[Components, ...]:
+    out, start = [], 0
+    for n in terms:
+        out.append(tuple(components[start : start + n]))
+        start += n
+    return tuple(out)
+
+
+def _run(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
+    first = components[0]
+    fmt, n = format_of(first.dtype), max(terms)
+    out = [torch.empty(first.shape, dtype=first.dtype, device=first.device) for _ in range(n)]
+    if first.numel() == 0:
+        return out
+    flat = [c.reshape(-1) for c in components]
+    flat_out = [c.view(-1) for c in out]
+    size = CHUNK if first.device.type == "cpu" else first.numel()
+    for start in range(0, first.numel(), size):
+        stop = min(start + size, first.numel())
+        piece = _split([c[start:stop] for c in flat], terms)
+        for target, c in zip(flat_out, _functions[name](piece, fmt, n), strict=True):
+            target[start:stop] = c
+    return out
+
+
+def _fake(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
+    first = components[0]
+    shape, dtype, device = first.shape, first.dtype, first.device
+    return [torch.empty(shape, dtype=dtype, device=device) for _ in range(max(terms))]
+
+
+_library.impl("elementary", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("mcf::elementary", _fake, lib=_library)
+
+
+def apply(name: str, *arguments: Components) -> Components:
+    """Check and broadcast the arguments, and run the function of that name."""
+    for position, argument in enumerate(arguments):
+        where = f"{name}: argument {position}"
+        if not isinstance(argument, tuple | list) or not all(
+            isinstance(c, Tensor) for c in argument
+        ):
+            raise TypeError(
+                f"{where} must be a tuple of 1 to 4 tensors, largest component first, got "
+                f"{type(argument).__name__}"
+            )
+        if not 1 <= len(argument) <= 4:
+            raise ValueError(f"{where} must have 1 to 4 components, got {len(argument)}")
+    flat = [c for argument in arguments for c in argument]
+    first = flat[0]
+    format_of(first.dtype, name)
+    for c in flat:
+        for what in ("dtype", "device"):
+            if getattr(c, what) != getattr(first, what):
+                raise TypeError(
+                    f"{name}: components have {what} {getattr(first, what)} and "
+                    f"{getattr(c, what)}; convert one, nothing is rounded or moved silently"
+                )
+        if c.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"{name}: a component requires grad, and this function on components has no "
+                "derivative; use an MCFTensor, or detach it"
+            )
+    try:
+        tensors = torch.broadcast_tensors(*flat)
+    except RuntimeError:
+        shapes = ", ".join(str(list(c.shape)) for c in flat)
+        raise ValueError(f"{name}: shapes do not broadcast: {shapes}") from None
+    terms = [len(argument) for argument in arguments]
+    return tuple(torch.ops.mcf.elementary(name, list(tensors), terms))

@@ -1,0 +1,62 @@
+"""Polynomials in a small argument, each coefficient to no more components than it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import torch
+
+from mcf.elementary.tables import Components, constant
+from mcf.elementary.working import head
+from mcf.kernels import expansions as ex
+
+_P = 53
+# Bits beyond those of the working precision, so that roundings of high terms do not add up.
+_GUARD = 8
+
+
+def polynomial(x: Components, bits: float, coefficient: Callable[[int], Fraction]) -> Components:
+    """c_0 + c_1 x + c_2 x^2 + ... to the precision of x, for |x| <= 2**-bits.
+
+    Horner's rule. The term of degree k is at most |c_k| 2**(-k bits), so the steps of high degree
+    work on few components, and the series ends where a term no longer counts.
+
+    Args:
+        x: the argument, as many float64 components as are wanted.
+        bits: -log2 of the bound of |x|.
+        coefficient: of degree k, as an exact number; c_0 is about 1 in magnitude, the others are
+            not zero.
+    """
+    wanted = _P * len(x)
+    coefficients: list[tuple[Fraction, int]] = []
+    k = 0
+    while True:
+        c = coefficient(k)
+        left = wanted + _GUARD - k * bits + _log2(c)
+        if left <= 0:
+            break
+        coefficients.append((c, min(len(x), max(1, -int(-left // _P)))))
+        k += 1
+    device = x[0].device
+    c, terms = coefficients.pop()
+    total = tuple(t.expand(x[0].shape) for t in constant(c, terms, device))
+    while coefficients:
+        product = ex.mul(total, x[:terms])
+        c, terms = coefficients.pop()
+        total = ex.add(head(product, terms), constant(c, terms, device))
+    return total
+
+
+def _log2(c: Fraction) -> float:
+    return float(abs(c.numerator).bit_length() - c.denominator.bit_length())
+
+
+def scaled(x: Components, factor: float) -> Components:
+    """X times a power of two."""
+    return tuple(c * factor for c in x)
+
+
+def zeros(x: Components) -> Components:
+    """Zeros shaped as x."""
+    return tuple(torch.zeros_like(c) for c in x)

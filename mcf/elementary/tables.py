@@ -1,0 +1,199 @@
+"""Constants and tables of constants as float64 expansions, made once and kept per device.
+
+Every number is rounded from an exact one (`mcf.elementary.exact`): component by component to
+nearest, so that the first m components of a row are the row of m components.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import exact
+
+Components = tuple[Tensor, ...]
+
+# The most components that any computation works with.
+TERMS = 4
+
+# exp: arguments are reduced to |r| <= log(2) / (2 * EXP_STEPS).
+EXP_STEPS = 256
+# exp: parts of log(2) / EXP_STEPS of so many bits, whose products with an integer are exact.
+EXP_CHUNK = 32
+EXP_CHUNKS = 8
+# expm1: 2**(k / EXP_STEPS) - 1 is kept for |k| up to this.
+EXPM1_LIMIT = 512
+# log: mantissas are compared with multiples of 1 / LOG_STEPS between sqrt(1/2) and sqrt(2).
+LOG_STEPS = 256
+LOG_FIRST, LOG_LAST = 181, 363
+# log: exponents of the reduced argument.
+LOG_EXPONENTS = range(-1080, 1030)
+
+
+def rows(values: Sequence[Fraction], terms: int = TERMS) -> Tensor:
+    """[terms, len(values)] components of each value."""
+    return torch.tensor([exact.components(v, terms) for v in values], dtype=torch.float64).T
+
+
+Maker = Callable[[], Tensor]
+_makers: dict[str, Maker] = {}
+
+
+def _table(maker: Maker) -> Maker:
+    _makers[maker.__name__] = maker
+    return maker
+
+
+@functools.cache
+def table(name: str, device: torch.device) -> Tensor:
+    """A table by the name of the function below that makes it."""
+    return _makers[name]().contiguous().to(device)
+
+
+def lookup(name: str, index: Tensor, terms: int) -> Components:
+    """Rows of a table: `terms` components of the entries at an int64 index."""
+    t = table(name, index.device)
+    return tuple(t[k][index] for k in range(terms))
+
+
+@functools.cache
+def constant(value: Fraction, terms: int, device: torch.device) -> Components:
+    """A number as `terms` tensors without dimensions."""
+    numbers = exact.components(value, terms)
+    return tuple(torch.tensor(c, dtype=torch.float64, device=device) for c in numbers)
+
+
+@_table
+def exp_powers() -> Tensor:
+    """2**(j / EXP_STEPS) for 0 <= j < EXP_STEPS."""
+    return rows(_powers(range(EXP_STEPS)))
+
+
+@_table
+def exp_powers_minus_one() -> Tensor:
+    """2**(k / EXP_STEPS) - 1 at index k + EXPM1_LIMIT."""
+    steps = range(-EXPM1_LIMIT, EXPM1_LIMIT + 1)
+    return rows([p - 1 for p in _powers(steps)])
+
+
+def _powers(steps: range) -> list[Fraction]:
+    factor, value, values = exact.exp(exact.ln2() // EXP_STEPS), exact.ONE, []
+    for _ in range(EXP_STEPS):
+        values.append(value)
+        value = value * factor >> exact.BITS
+    return [
+        exact.to_fraction(values[k % EXP_STEPS]) * Fraction(2) ** (k // EXP_STEPS) for k in steps
+    ]
+
+
+@_table
+def exp_chunks() -> Tensor:
+    """Parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first."""
+    parts, rest = [], exact.to_fraction(exact.ln2()) / EXP_STEPS
+    scale = 2 ** (EXP_CHUNK + 8)
+    for _ in range(EXP_CHUNKS):
+        part = Fraction(round(rest * scale), scale)
+        parts.append(float(part))
+        rest -= part
+        scale <<= EXP_CHUNK
+    return torch.tensor(parts, dtype=torch.float64)
+
+
+def _log_nodes() -> list[Fraction]:
+    nodes = [Fraction(j, LOG_STEPS) for j in range(LOG_FIRST, LOG_LAST)]
+    return [exact.to_fraction(exact.log(f)) for f in nodes]
+
+
+@functools.cache
+def log_base(base: int) -> Fraction:
+    """log(base) for base 2 and 10, 1 for base 0 (e)."""
+    return {
+        0: Fraction(1),
+        2: exact.to_fraction(exact.ln2()),
+        10: exact.to_fraction(exact.ln10()),
+    }[base]
+
+
+@_table
+def log_nodes_0() -> Tensor:
+    """log(j / LOG_STEPS) at index j - LOG_FIRST."""
+    return rows(_log_nodes())
+
+
+@_table
+def log_nodes_2() -> Tensor:
+    """The same to base 2."""
+    return rows([v / log_base(2) for v in _log_nodes()])
+
+
+@_table
+def log_nodes_10() -> Tensor:
+    """The same to base 10."""
+    return rows([v / log_base(10) for v in _log_nodes()])
+
+
+def _log_exponents(base: int) -> Tensor:
+    step = log_base(2) / log_base(base)
+    return rows([k * step for k in LOG_EXPONENTS])
+
+
+@_table
+def log_exponents_0() -> Tensor:
+    """k log(2) at index k - LOG_EXPONENTS[0]."""
+    return _log_exponents(0)
+
+
+@_table
+def log_exponents_2() -> Tensor:
+    """The same to base 2: k."""
+    return _log_exponents(2)
+
+
+@_table
+def log_exponents_10() -> Tensor:
+    """The same to base 10."""
+    return _log_exponents(10)
+
+
+# sin, cos, atan: nodes are multiples of 1 / ANGLE_STEPS.
+ANGLE_STEPS = 64
+SIN_LAST, ATAN_LAST = 52, 64
+# Payne and Hanek: 1/(2 pi) in limbs of so many bits; the first is the one of 2**-LIMB.
+LIMB = 24
+LIMBS_BEFORE, LIMBS_AFTER = 64, 68
+
+
+@_table
+def sines() -> Tensor:
+    """sin(j / ANGLE_STEPS)."""
+    return rows([exact.to_fraction(_sin_cos(j)[0]) for j in range(SIN_LAST + 1)])
+
+
+@_table
+def cosines() -> Tensor:
+    """cos(j / ANGLE_STEPS)."""
+    return rows([exact.to_fraction(_sin_cos(j)[1]) for j in range(SIN_LAST + 1)])
+
+
+def _sin_cos(j: int) -> tuple[int, int]:
+    return exact.sin_cos(Fraction(j, ANGLE_STEPS))
+
+
+@_table
+def arctangents() -> Tensor:
+    """atan(j / ANGLE_STEPS)."""
+    angles = [exact.atan(Fraction(j, ANGLE_STEPS)) for j in range(ATAN_LAST + 1)]
+    return rows([exact.to_fraction(a) for a in angles])
+
+
+@_table
+def turn_limbs() -> Tensor:
+    """1/(2 pi) as LIMB-bit digits, int64; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m."""
+    value = exact.quotient(exact.ONE, 2 * exact.pi())
+    mask = (1 << LIMB) - 1
+    digits = [value >> (exact.BITS - LIMB * m) & mask for m in range(1, LIMBS_AFTER + 1)]
+    return torch.tensor([0] * LIMBS_BEFORE + digits, dtype=torch.int64)

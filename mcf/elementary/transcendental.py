@@ -1,0 +1,104 @@
+"""The exponential and logarithmic functions: special values, and the computation in between."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import exponential, logarithm
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components
+from mcf.elementary.working import (
+    enter,
+    leave,
+    sanitized,
+    scale_all,
+    special,
+    working_terms,
+)
+from mcf.kernels import expansions as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+
+@function
+def exp(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """exp(x)."""
+    (x,) = arguments
+    y = enter(x, fmt)
+    good = y[0].abs() <= exponential.LIMIT
+    result, e = exponential.exp(sanitized(y, good, 0.0), working_terms(fmt, terms))
+    out = leave(result, fmt, terms, e)
+    # exp(inf) = inf, exp(-inf) = 0, exp(nan) = nan.
+    beyond = torch.where(x[0] < 0, 0.0, x[0] * math.inf)
+    return special(~good, beyond.to(fmt.dtype), out)
+
+
+@function
+def expm1(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """exp(x) - 1."""
+    (x,) = arguments
+    y = enter(x, fmt)
+    good = (y[0] <= exponential.LIMIT) & (y[0] >= -200.0)
+    result, e = exponential.expm1(sanitized(y, good, 0.0), working_terms(fmt, terms))
+    out = leave(result, fmt, terms, e)
+    beyond = torch.where(x[0] < 0, -1.0, x[0] * math.inf)
+    out = special(~good, beyond.to(fmt.dtype), out)
+    return special(x[0] == 0, x[0], out)
+
+
+def _log(x: Components, fmt: Format, terms: int, base: int) -> Components:
+    y = enter(x, fmt)
+    good = (y[0] > 0) & (y[0] < math.inf)
+    y = sanitized(y, good)
+    # Subnormal numbers have no exponent of their own.
+    shift = torch.where(y[0] < 2.0**-900, 200, 0)
+    y = scale_all(y, shift)
+    result, k = logarithm.log(y, y[0], working_terms(fmt, terms), base, -shift)
+    out = leave(result, fmt, terms, k)
+    return special(~good, _log_beyond(x[0]), out)
+
+
+def _log_beyond(x: Tensor) -> Tensor:
+    """log of what is not positive and finite: -inf at 0, nan below, inf and nan themselves."""
+    return torch.where(x == 0, -math.inf, torch.where(x < 0, math.nan, x))
+
+
+@function
+def log(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """log(x)."""
+    return _log(arguments[0], fmt, terms, 0)
+
+
+@function
+def log2(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """log(x) / log(2)."""
+    return _log(arguments[0], fmt, terms, 2)
+
+
+@function
+def log10(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """log(x) / log(10)."""
+    return _log(arguments[0], fmt, terms, 10)
+
+
+@function
+def log1p(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """log(1 + x)."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    second = y[1] if len(y) > 1 else torch.zeros_like(y[0])
+    # Whether x > -1 and x < -1; components being normalised, the first two tell.
+    above = (y[0] > -1) | ((y[0] == -1) & (second > 0))
+    below = (y[0] < -1) | ((y[0] == -1) & (second < 0))
+    good = above & (y[0] < math.inf)
+    y = sanitized(y, good)
+    one = torch.ones_like(y[0])
+    lead = ex.renormalize((one, *y), 1)[0]
+    result, k = logarithm.log((one, *y), lead, w)
+    out = leave(result, fmt, terms, k)
+    beyond = torch.where(below, math.nan, torch.where(x[0] == -1, -math.inf, x[0]))
+    return special((x[0] == 0) | ~good, beyond.to(fmt.dtype), out)

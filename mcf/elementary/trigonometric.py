@@ -1,0 +1,215 @@
+"""sin, cos, tan and their inverses: special values, quadrants, and the computation in between."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import angles, exact, reduction
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components, constant
+from mcf.elementary.working import (
+    enter,
+    head,
+    leave,
+    mantissa,
+    minus,
+    sanitized,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+    working_terms,
+)
+from mcf.kernels import expansions as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+# Below, sin x = tan x = atan x = x to 4 components, and powers of x may not be numbers.
+TINY = 2.0**-250
+# Up to here the argument is its own remainder: the reduction would find q = 0.
+_REDUCED = 0.78125
+
+
+def _sin_cos(
+    y: Components, fmt: Format, terms: int, working: int
+) -> tuple[Tensor, Components, Components]:
+    """Quadrant of a finite angle, sine and cosine of what it leaves."""
+    r, q = head(y, working), torch.zeros_like(y[0], dtype=torch.int64)
+    large = y[0].abs() >= _REDUCED
+    if bool(large.any()):
+        turned, reduced = reduction.quarter_turns(y, fmt, terms, working)
+        q, r = torch.where(large, turned, q), select(large, reduced, r)
+    sine, cosine = angles.sin_cos(r)
+    return q, sine, cosine
+
+
+def _prepared(x: Components, fmt: Format) -> tuple[Components, Tensor]:
+    y = enter(x, fmt)
+    finite = y[0].isfinite()
+    return sanitized(y, finite, 0.0), finite
+
+
+@function
+def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """sin(x)."""
+    (x,) = arguments
+    y, finite = _prepared(x, fmt)
+    w = working_terms(fmt, terms)
+    q, s, c = _sin_cos(y, fmt, terms, w)
+    result = signed(select((q & 1) == 1, c, s), sign_of(q >= 2))
+    result = select(y[0].abs() < TINY, head(y, w), result)
+    out = special(~finite, math.nan, leave(result, fmt, terms))
+    return special(x[0] == 0, x[0], out)
+
+
+@function
+def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """cos(x)."""
+    (x,) = arguments
+    y, finite = _prepared(x, fmt)
+    q, s, c = _sin_cos(y, fmt, terms, working_terms(fmt, terms))
+    result = signed(select((q & 1) == 1, s, c), sign_of((q == 1) | (q == 2)))
+    return special(~finite, math.nan, leave(result, fmt, terms))
+
+
+@function
+def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """sin(x) / cos(x)."""
+    (x,) = arguments
+    y, finite = _prepared(x, fmt)
+    w = working_terms(fmt, terms)
+    q, s, c = _sin_cos(y, fmt, terms, w)
+    odd, tiny = (q & 1) == 1, y[0].abs() < TINY
+    s = special(tiny, 1.0, s)
+    result = ex.div(select(odd, minus(c), s), select(odd, s, c))
+    result = select(tiny, head(y, w), result)
+    out = special(~finite, math.nan, leave(result, fmt, terms))
+    return special(x[0] == 0, x[0], out)
+
+
+def _polar(
+    y: Components, x: Components, working: int, negative: Tensor
+) -> tuple[Components, Tensor]:
+    """Angle of (x, y) for x, y > 0, or pi less it where `negative`; and an exponent."""
+    y, ey = mantissa(y)
+    x, ex_ = mantissa(x)
+    apart = ey - ex_
+    # Farther apart than 600 they do not see each other, but for the quotient y/x itself.
+    up = apart.clamp(-600, 600)
+    angle = angles.atan2(
+        scale_all(head(y, working), up.clamp(max=0)),
+        scale_all(head(x, working), (-up).clamp(max=0)),
+        working,
+    )
+    pi = constant(exact.to_fraction(exact.pi()), working, y[0].device)
+    angle = select(negative, ex.add(minus(angle), pi), angle)
+    tiny = (apart < -260) & ~negative
+    if not bool(tiny.any()):
+        return angle, torch.zeros_like(apart)
+    quotient = ex.div(head(y, working), head(x, working))
+    return select(tiny, quotient, angle), torch.where(tiny, apart.clamp(min=-2000), 0)
+
+
+@function
+def atan2(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The angle of the point (x, y), in [-pi, pi]; arguments y, x."""
+    first, second = arguments
+    y, x = enter(first, fmt), enter(second, fmt)
+    w = working_terms(fmt, terms)
+    nan = y[0].isnan() | x[0].isnan()
+    # A zero or infinite coordinate becomes a point on the same ray or diagonal.
+    y0, x0 = y[0].abs(), x[0].abs()
+    on_x = (y0 == 0) | (x0.isinf() & ~y0.isinf())
+    on_y = (x0 == 0) & ~on_x | (y0.isinf() & ~x0.isinf())
+    diagonal = y0.isinf() & x0.isinf()
+    good = ~(nan | on_x | on_y | diagonal)
+    down, left = torch.signbit(y[0]), torch.signbit(x[0])
+    angle, k = _polar(
+        sanitized(signed(y, sign_of(down)), good), sanitized(signed(x, sign_of(left)), good), w, left
+    )
+    for condition, right_angle, left_angle in (
+        (on_x, Fraction(0), Fraction(1)),
+        (on_y, Fraction(1, 2), Fraction(1, 2)),
+        (diagonal, Fraction(1, 4), Fraction(3, 4)),
+    ):
+        for side, part in ((~left, right_angle), (left, left_angle)):
+            value = constant(exact.to_fraction(exact.pi()) * part, w, y[0].device)
+            angle = select(condition & side, value, angle)
+            k = torch.where(condition & side, 0, k)
+    out = leave(angle, fmt, terms, k)
+    out = signed(out, sign_of(down).to(fmt.dtype))
+    return special(nan, math.nan, out)
+
+
+@function
+def atan(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The angle in [-pi/2, pi/2] whose tangent is x."""
+    (x,) = arguments
+    one = torch.ones_like(x[0])
+    return atan2((x, head((one,), terms)), fmt, terms)
+
+
+def _cofactor(y: Components, working: int) -> Components:
+    """sqrt((1 - y)(1 + y)) for 0 <= y <= 1."""
+    one = torch.ones_like(y[0])
+    low = ex.renormalize((one, *minus(y)), working)
+    high = ex.renormalize((one, *y), working)
+    # Near y = 1 the lowest components of the product may not be numbers.
+    small = low[0] < 2.0**-300
+    shift = torch.where(small, 600, 0)
+    root = ex.sqrt(ex.mul(scale_all(low, shift), high))
+    return scale_all(root, torch.where(small, -300, 0))
+
+
+def _inside(y: Components) -> tuple[Tensor, Tensor]:
+    """Whether |y| < 1, and whether |y| = 1."""
+    if len(y) == 1:
+        return y[0].abs() < 1, y[0].abs() == 1
+    edge = y[0].abs() == 1
+    rest = y[1] * torch.copysign(torch.ones_like(y[0]), y[0])
+    return (y[0].abs() < 1) | (edge & (rest < 0)), edge & (rest == 0)
+
+
+def _pi_part(part: Fraction, like: Tensor, fmt: Format, terms: int) -> Components:
+    value = constant(exact.to_fraction(exact.pi()) * part, 4, like.device)
+    return leave(tuple(c.expand(like.shape) for c in value), fmt, terms)
+
+
+@function
+def asin(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The angle in [-pi/2, pi/2] whose sine is x; nan for |x| > 1."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    inside, edge = _inside(y)
+    down = torch.signbit(y[0])
+    good = inside & (y[0] != 0)
+    y = sanitized(signed(y, sign_of(down)), good, 0.5)
+    none = torch.zeros_like(down)
+    angle, k = _polar(y, _cofactor(y, w), w, none)
+    out = select(edge, _pi_part(Fraction(1, 2), y[0], fmt, terms), leave(angle, fmt, terms, k))
+    out = signed(out, sign_of(down).to(fmt.dtype))
+    out = special(~(inside | edge), math.nan, out)
+    return special(x[0] == 0, x[0], out)
+
+
+@function
+def acos(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The angle in [0, pi] whose cosine is x; nan for |x| > 1."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    inside, edge = _inside(y)
+    left = torch.signbit(y[0])
+    good = inside & (y[0] != 0)
+    y = sanitized(signed(y, sign_of(left)), good, 0.5)
+    angle, k = _polar(_cofactor(y, w), y, w, left)
+    out = leave(angle, fmt, terms, k)
+    out = select(x[0] == 0, _pi_part(Fraction(1, 2), y[0], fmt, terms), out)
+    out = select(edge & left, _pi_part(Fraction(1), y[0], fmt, terms), out)
+    out = special(edge & ~left, 0.0, out)
+    return special(~(inside | edge), math.nan, out)

@@ -1,0 +1,155 @@
+"""The arithmetic in which functions are computed: float64 expansions with bits to spare.
+
+A function of n components of any format is computed on `working_terms` components of float64,
+to which the argument is converted exactly, and then rounded once to n components of its format.
+Only operations of `mcf.kernels.expansions` and exact tensor operations occur in between, so that
+every executor gives the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mcf.elementary.tables import TERMS, Components
+from mcf.kernels import expansions as ex
+from mcf.kernels.formats import FP64, Format
+
+_BIAS = 1023
+_P = 53
+
+
+def working_terms(fmt: Format, terms: int) -> int:
+    """How many float64 components a function computes with: some 10 bits more than its result."""
+    if fmt is FP64:
+        return min(terms + 1, TERMS)
+    return 2
+
+
+def enter(x: Components, fmt: Format) -> Components:
+    """The same number as a float64 expansion of as many components, exactly."""
+    if fmt is FP64:
+        return tuple(x)
+    wide = tuple(c.to(torch.float64) for c in x)
+    return ex.renormalize(wide) if len(wide) > 1 else wide
+
+
+def exponent(x: Tensor) -> Tensor:
+    """floor(log2 |x|) of normal float64 numbers, int64; -1023 for zero and subnormal numbers."""
+    return ((x.view(torch.int64) >> (_P - 1)) & 0x7FF) - _BIAS
+
+
+def power(k: Tensor) -> Tensor:
+    """2**k as float64 for an int64 tensor, -1022 <= k <= 1023."""
+    return ((k + _BIAS) << (_P - 1)).view(torch.float64)
+
+
+def scale(x: Tensor, k: Tensor) -> Tensor:
+    """X * 2**k with one rounding at most, for -2044 <= k <= 2046."""
+    half = k >> 1
+    return x * power(half) * power(k - half)
+
+
+def scale_all(x: Components, k: Tensor) -> Components:
+    """`scale` of every component."""
+    half = k >> 1
+    first, second = power(half), power(k - half)
+    return tuple(c * first * second for c in x)
+
+
+def head(x: Components, terms: int) -> Components:
+    """The leading components, with zeros appended where there are fewer."""
+    return x[:terms] + (torch.zeros_like(x[0]),) * (terms - len(x))
+
+
+def select(condition: Tensor, x: Components, y: Components | float) -> Components:
+    """X where the condition holds, else y; a float stands for itself and zeros."""
+    if isinstance(y, float):
+        return (
+            torch.where(condition, x[0], y),
+            *(torch.where(condition, c, 0.0) for c in x[1:]),
+        )
+    return tuple(torch.where(condition, a, b) for a, b in zip(x, y, strict=True))
+
+
+def minus(x: Components) -> Components:
+    """-x."""
+    return tuple(-c for c in x)
+
+
+def signed(x: Components, sign: Tensor) -> Components:
+    """X times 1.0 or -1.0."""
+    return tuple(c * sign for c in x)
+
+
+def sign_of(condition: Tensor) -> Tensor:
+    """-1.0 where the condition holds, else 1.0."""
+    return 1.0 - 2.0 * condition.to(torch.float64)
+
+
+def mantissa(x: Components) -> tuple[Components, Tensor]:
+    """M and int64 e with x = m * 2**e and 1 <= |m[0]| < 2, for any nonzero finite x."""
+    lift = torch.where(x[0].abs() < 2.0**-900, 200, 0)
+    x = scale_all(x, lift)
+    e = exponent(x[0])
+    return scale_all(x, -e), e - lift
+
+
+def sanitized(x: Components, good: Tensor, otherwise: float = 1.0) -> Components:
+    """X where it is good, elsewhere a number for which the computation runs without harm."""
+    return select(good, x, otherwise)
+
+
+def special(condition: Tensor, value: Tensor | float, x: Components) -> Components:
+    """The plain value (with zeros behind it) where the condition holds, else x."""
+    return (
+        torch.where(condition, value, x[0]),
+        *(torch.where(condition, 0.0, c) for c in x[1:]),
+    )
+
+
+def leave(x: Components, fmt: Format, terms: int, k: Tensor | None = None) -> Components:
+    """The number x * 2**k rounded to an expansion of a format.
+
+    Each component is the number of the format nearest to what the components before it leave (ties
+    to even), also among subnormal numbers, so that the error is at most u^terms relative to the
+    result and half of the smallest subnormal where that is more. A result beyond the largest
+    number is infinite.
+    """
+    if k is None:
+        k = torch.zeros((), dtype=torch.int64, device=x[0].device).expand(x[0].shape)
+    if fmt is FP64:
+        out = scale_all(head(ex.renormalize(x, terms), terms), k)
+        low = exponent(x[0]) + k < fmt.emin + _P * terms
+        if bool(low.any()):
+            out = select(low, _rounded(x, fmt, terms, k), out)
+    else:
+        out = _rounded(x, fmt, terms, k)
+    infinite = out[0].to(fmt.dtype).isinf()
+    first = out[0].to(fmt.dtype)
+    rest = (torch.where(infinite, 0.0, c).to(fmt.dtype) for c in out[1:])
+    return (first, *rest)
+
+
+def _rounded(x: Components, fmt: Format, terms: int, k: Tensor) -> Components:
+    """`leave` in float64, component by component."""
+    out: list[Tensor] = []
+    bottom = fmt.emin - fmt.p + 1 - k
+    for _ in range(terms):
+        top = exponent(x[0])
+        unit = torch.minimum(torch.maximum(top - (fmt.p - 1), bottom), top + 2)
+        t = scale(x[0], -unit)
+        whole = t.floor()
+        part = t - whole
+        odd = torch.remainder(whole, 2.0) == 1.0
+        if len(x) > 1:
+            above = (x[1] > 0) | ((x[1] == 0) & odd)
+        else:
+            above = odd
+        up = (part > 0.5) | ((part == 0.5) & above)
+        r = scale(whole + up.to(torch.float64), unit)
+        out.append(torch.copysign(r, x[0]))
+        x = (x[0] - r, *x[1:])
+        if len(x) > 1:
+            x = ex.renormalize(x)
+    return scale_all(tuple(out), k)
