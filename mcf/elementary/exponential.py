@@ -18,7 +18,7 @@ from mcf.elementary.tables import (
     lookup,
     table,
 )
-from mcf.elementary.working import head, power, scale_all, select
+from mcf.elementary.working import collected, head, power, scale_all, select
 from mcf.kernels import expansions as ex
 
 # Beyond, exp is 0 or infinite in every format.
@@ -33,30 +33,44 @@ def _coefficient(k: int) -> Fraction:
     return Fraction(2, math.factorial(k + 2))
 
 
-def reduced(x: Components, terms: int) -> tuple[Tensor, Components, Components]:
-    """Integer k, r and exp(r) - 1 with x = k log(2)/256 + r; x may be any sum of floats <= 1100.
+def steps(lead: Tensor, terms: int) -> tuple[Tensor, Components]:
+    """The whole k nearest to lead / (log(2)/256), and floats whose sum is -k log(2)/256.
 
-    The multiple of log(2) is taken from x before anything is rounded, so r has an absolute error
-    below 2**-(53 * terms + 8), whatever the magnitude of x; where k = 0 it is x itself.
+    Their error is below 2**-(53 * terms + 8), whatever the magnitude of `lead`, which is at most
+    1100.
     """
-    k = (x[0] * _STEPS_PER_UNIT).round()
+    k = (lead * _STEPS_PER_UNIT).round()
     parts = table("exp_chunks", k.device)[: min(EXP_CHUNKS, (53 * terms + 16) // EXP_CHUNK + 1)]
-    r = ex.renormalize((*x, *(k * -c for c in parts)), terms)
+    return k, tuple(k * -c for c in parts)
+
+
+def small(r: Components) -> Components:
+    """exp(r) - 1 for |r| <= log(2)/512 and a little."""
     tail = series.polynomial(r, _BITS, _coefficient)
-    half = series.scaled(ex.mul(r, ex.mul(r, tail)), 0.5)
-    return k.to(torch.int64), r, ex.add(r, half)
+    return ex.add(r, series.scaled(ex.mul(r, ex.mul(r, tail)), 0.5))
+
+
+def combined(k: Tensor, r: Components) -> tuple[Components, Tensor]:
+    """Components of about 1 and an exponent: exp(k log(2)/256 + r) = y * 2**e."""
+    whole = k.to(torch.int64)
+    t = lookup("exp_powers", whole & (EXP_STEPS - 1), len(r))
+    return ex.add(t, ex.mul(t, small(r))), whole >> 8
 
 
 def exp(x: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components of about 1 and an exponent: exp(x) = y * 2**e, for |x| <= 1100."""
-    k, _, p = reduced(x, terms)
-    t = lookup("exp_powers", k & (EXP_STEPS - 1), terms)
-    return ex.add(t, ex.mul(t, p)), k >> 8
+    """Components of about 1 and an exponent: exp(x) = y * 2**e.
+
+    x is any sum of up to 8 floats; the first is near it and at most 1100.
+    """
+    k, floats = steps(x[0], terms)
+    return combined(k, collected((*x, *floats), terms))
 
 
 def expm1(x: Components, terms: int) -> tuple[Components, Tensor]:
     """Components and an exponent: exp(x) - 1 = y * 2**e, for -200 <= x <= 1100."""
-    k, _, p = reduced(x, terms)
+    steps_taken, floats = steps(x[0], terms)
+    p = small(collected((*x, *floats), terms))
+    k = steps_taken.to(torch.int64)
     t = lookup("exp_powers", k & (EXP_STEPS - 1), terms)
     e = k >> 8
     # The 1 as a multiple of 2**e; beyond 2**400 it is below the last bit.

@@ -18,7 +18,7 @@ from mcf.elementary.tables import (
     log_base,
     lookup,
 )
-from mcf.elementary.working import exponent, power, select
+from mcf.elementary.working import collected, exponent, power, select
 from mcf.kernels import expansions as ex
 
 # (m - f) / (m + f) with |m - f| <= 1/512 and m + f >= sqrt(2), squared.
@@ -66,10 +66,10 @@ def parts(
     m = tuple(c * first * second for c in x)
     # m - f is exact but for its last component, so that a tiny logarithm is not cancelled away.
     top, rest = _two_sum(m[0], -f)
-    difference = ex.renormalize((top, *m[1:], rest), terms)
+    difference = collected((top, *m[1:], rest), terms)
     # log(1 + d) is d to the last bit, and its powers are no numbers.
     tiny = (e == 0) & (f == 1.0) & (difference[0].abs() < _TINY)
-    s = ex.div(difference, ex.renormalize((*m, f), terms))
+    s = ex.div(difference, collected((*m, f), terms))
     z = ex.mul(s, s)
     tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient))
     third = constant(Fraction(1, 3), terms, f.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mcf.elementary import exact
 from mcf.elementary.tables import LIMB, LIMBS_BEFORE, Components, constant, table
-from mcf.elementary.working import exponent, power, sign_of, signed
+from mcf.elementary.working import collected, exponent, power, sign_of, signed
 from mcf.kernels import expansions as ex
 from mcf.kernels.formats import Format
 
@@ -106,4 +106,4 @@ def _fraction(digits: list[Tensor], terms: int) -> Components:
         p.to(torch.float64) * unit * float(Fraction(1, 2 ** (2 * LIMB * t)))
         for t, p in enumerate(pairs[:keep])
     ]
-    return ex.renormalize(tuple(floats), terms)
+    return collected(tuple(floats), terms)

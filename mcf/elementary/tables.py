@@ -197,3 +197,41 @@ def turn_limbs() -> Tensor:
     mask = (1 << LIMB) - 1
     digits = [value >> (exact.BITS - LIMB * m) & mask for m in range(1, LIMBS_AFTER + 1)]
     return torch.tensor([0] * LIMBS_BEFORE + digits, dtype=torch.int64)
+
+
+# erfcx: 32 nodes to each of [0, 1), [1, 2), [2, 4), ..., [16, 32).
+ERFCX_STEPS = 32
+ERFCX_OCTAVES = 6
+# Degrees kept, enough for |v|^k <= 1 and coefficients that fall by 6 bits a degree.
+ERFCX_DEGREES = 38
+
+
+def erfcx_nodes() -> list[tuple[Fraction, Fraction]]:
+    """(node, width of its interval), ascending."""
+    nodes = []
+    for octave in range(ERFCX_OCTAVES):
+        start, length = (2 ** (octave - 1), 2 ** (octave - 1)) if octave else (0, 1)
+        width = Fraction(length, ERFCX_STEPS)
+        nodes += [(start + width * (j + Fraction(1, 2)), width) for j in range(ERFCX_STEPS)]
+    return nodes
+
+
+@_table
+def erfcx_series() -> Tensor:
+    """Taylor coefficients at the nodes: [TERMS, nodes * ERFCX_DEGREES], a node's lying together.
+
+    Of the argument v = 2 (z - node) / width. Continued from node to node downwards, in which
+    direction errors shrink.
+    """
+    nodes = erfcx_nodes()
+    at, value = Fraction(32), exact.erfcx_by_fraction(32)
+    coefficients: list[Fraction] = []
+    for node, width in reversed(nodes):
+        while at > node:
+            following = max(node, at - width)
+            series = exact.erfcx_series(at, value, 160)
+            value, at = exact.evaluate(series, following - at), following
+        series = exact.erfcx_series(at, value, ERFCX_DEGREES)
+        scaled = [exact.to_fraction(c) * (width / 2) ** k for k, c in enumerate(series)]
+        coefficients = scaled + coefficients
+    return rows(coefficients)

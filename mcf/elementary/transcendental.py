@@ -11,6 +11,7 @@ from mcf.elementary import exponential, logarithm
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
+    collected,
     enter,
     leave,
     sanitized,
@@ -97,7 +98,7 @@ def log1p(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good = above & (y[0] < math.inf)
     y = sanitized(y, good)
     one = torch.ones_like(y[0])
-    lead = ex.renormalize((one, *y), 1)[0]
+    lead = collected((one, *y), 1)[0]
     result, k = logarithm.log((one, *y), lead, w)
     out = leave(result, fmt, terms, k)
     beyond = torch.where(below, math.nan, torch.where(x[0] == -1, -math.inf, x[0]))

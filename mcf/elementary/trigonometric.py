@@ -12,6 +12,7 @@ from mcf.elementary import angles, exact, reduction
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant
 from mcf.elementary.working import (
+    collected,
     enter,
     head,
     leave,
@@ -158,13 +159,10 @@ def atan(arguments: Arguments, fmt: Format, terms: int) -> Components:
 def _cofactor(y: Components, working: int) -> Components:
     """sqrt((1 - y)(1 + y)) for 0 <= y <= 1."""
     one = torch.ones_like(y[0])
-    low = ex.renormalize((one, *minus(y)), working)
-    high = ex.renormalize((one, *y), working)
-    # Near y = 1 the lowest components of the product may not be numbers.
-    small = low[0] < 2.0**-300
-    shift = torch.where(small, 600, 0)
-    root = ex.sqrt(ex.mul(scale_all(low, shift), high))
-    return scale_all(root, torch.where(small, -300, 0))
+    low = collected((one, *minus(y)), working)
+    high = collected((one, *y), working)
+    product = ex.mul(scale_all(low, torch.where(low[0] < 2.0**-300, 600, 0)), high)
+    return scale_all(ex.sqrt(product), torch.where(low[0] < 2.0**-300, -300, 0))
 
 
 def _inside(y: Components) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mcf.elementary.tables import TERMS, Components
 from mcf.kernels import expansions as ex
+from mcf.kernels import functions
 from mcf.kernels.formats import FP64, Format
 
 _BIAS = 1023
@@ -93,6 +94,28 @@ def mantissa(x: Components) -> tuple[Components, Tensor]:
     x = scale_all(x, lift)
     e = exponent(x[0])
     return scale_all(x, -e), e - lift
+
+
+def collected(floats: Components, terms: int) -> Components:
+    """The sum of up to 16 floats as an expansion.
+
+    Filled up with zeros to one of few lengths: each length is a kernel to compile.
+    """
+    length = next(n for n in (4, 8, 12, 16) if n >= len(floats))
+    zeros = (torch.zeros_like(floats[0]),) * (length - len(floats))
+    return ex.renormalize((*floats, *zeros), terms)
+
+
+def two_prod(a: Tensor, b: Tensor) -> Components:
+    """RN(a * b) and its error."""
+    return functions.apply(functions.TWO_PROD, a, b)
+
+
+def root(x: Components) -> Components:
+    """Square root of x >= 0, small enough to have no underflow on the way or not."""
+    low = x[0] < 2.0**-300
+    y = ex.sqrt(scale_all(x, torch.where(low, 600, 0)))
+    return scale_all(y, torch.where(low, -300, 0))
 
 
 def sanitized(x: Components, good: Tensor, otherwise: float = 1.0) -> Components:

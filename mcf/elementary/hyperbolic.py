@@ -1,0 +1,202 @@
+"""sinh, cosh, tanh, their inverses and the logistic function."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import exponential, logarithm
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components
+from mcf.elementary.trigonometric import TINY
+from mcf.elementary.working import (
+    collected,
+    enter,
+    head,
+    leave,
+    mantissa,
+    minus,
+    root,
+    sanitized,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+    working_terms,
+)
+from mcf.kernels import expansions as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+# Beyond, exp(-2 x) is below the last of 4 components.
+_FAR = 77.0
+# Beyond, x**2 + 1 is x**2 to 4 components, and x**2 is still a number.
+_HUGE = 2.0**300
+
+
+def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]:
+    """|x| where at most the limit and not zero, elsewhere 1; its sign; where it is |x|."""
+    sign = sign_of(torch.signbit(x[0]))
+    a = signed(x, sign)
+    good = (a[0] <= limit) & (a[0] > 0)
+    return sanitized(a, good), sign, good
+
+
+@function
+def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """(exp(x) - exp(-x)) / 2 = (E + E/(E + 1)) / 2 with E = exp(|x|) - 1."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    a, sign, good = _magnitude(y, exponential.LIMIT)
+    value, e = exponential.expm1(a, w)
+    near = a[0] <= _FAR
+    v = scale_all(sanitized(value, near), torch.where(near, e, 0))
+    both = ex.add(v, ex.div(v, ex.add(v, torch.ones_like(v[0]))))
+    result = select(near, both, value)
+    tiny = a[0] < TINY
+    result = select(tiny, head(a, w), result)
+    k = torch.where(tiny, 0, torch.where(near, -1, e - 1))
+    out = signed(leave(result, fmt, terms, k), sign.to(fmt.dtype))
+    return special(~good, x[0] * math.inf if _always(x[0]) else x[0], out)
+
+
+def _always(x: Tensor) -> bool:
+    return False
+
+
+@function
+def cosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """(exp(x) + exp(-x)) / 2."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    a, _, good = _magnitude(y, exponential.LIMIT)
+    value, e = exponential.exp(a, w)
+    near = a[0] <= _FAR
+    v = scale_all(value, torch.where(near, e, 0))
+    both = ex.add(v, ex.div(head((torch.ones_like(v[0]),), w), v))
+    out = leave(select(near, both, value), fmt, terms, torch.where(near, -1, e - 1))
+    beyond = torch.where(x[0] == 0, 1.0, x[0].abs() * math.inf)
+    return special(~good, beyond.to(fmt.dtype), out)
+
+
+@function
+def tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """E/(E + 2) with E = exp(2|x|) - 1."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    a, sign, good = _magnitude(y, _FAR)
+    value, e = exponential.expm1(scale_all(a, torch.ones_like(a[0], dtype=torch.int64)), w)
+    v = scale_all(value, e)
+    result = ex.div(v, ex.add(v, torch.full_like(v[0], 2.0)))
+    result = select(a[0] < TINY, head(a, w), result)
+    out = signed(leave(result, fmt, terms), sign.to(fmt.dtype))
+    beyond = torch.where((x[0] == 0) | x[0].isnan(), x[0], x[0].sign())
+    return special(~good, beyond, out)
+
+
+@function
+def sigmoid(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """1 / (1 + exp(-x)), for x < 0 as exp(x) / (1 + exp(x))."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = y[0].abs() <= exponential.LIMIT
+    y = sanitized(y, good, 0.0)
+    result, k = logistic(y, w)
+    out = leave(result, fmt, terms, k)
+    beyond = torch.where(x[0].isnan(), x[0], (x[0] > 0).to(fmt.dtype))
+    return special(~good, beyond, out)
+
+
+def logistic(y: Components, working: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of 1 / (1 + exp(-y)) for |y| <= 1100."""
+    down = y[0] < 0
+    t, e = exponential.exp(signed(y, -sign_of(down)), working)
+    one = torch.ones_like(y[0])
+    below = ex.add(scale_all(t, e), one)
+    result = ex.div(select(down, t, head((one,), working)), below)
+    return result, torch.where(down, e, 0)
+
+
+def _log1p(z: Components, working: int) -> tuple[Components, Tensor]:
+    one = torch.ones_like(z[0])
+    lead = ex.add((one,), (z[0],))[0]
+    return logarithm.log((one, *z), lead, working)
+
+
+@function
+def asinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """log(|x| + sqrt(x^2 + 1)) = log(1 + |x| + x^2/(1 + sqrt(x^2 + 1)))."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    a, sign, good = _magnitude(y, float(torch.finfo(torch.float64).max))
+    huge, tiny = a[0] > _HUGE, a[0] < TINY
+    v = sanitized(head(a, w), ~(huge | tiny))
+    one = torch.ones_like(v[0])
+    square = ex.mul(v, v)
+    below = ex.add(ex.sqrt(ex.add(square, one)), one)
+    near, k = _log1p(ex.add(v, ex.div(square, below)), w)
+    far, _ = logarithm.log(sanitized(a, huge), sanitized(a, huge)[0], w, 0, huge.to(torch.int64))
+    result = select(tiny, head(a, w), select(huge, far, near))
+    k = torch.where(tiny | huge, 0, k)
+    out = signed(leave(result, fmt, terms, k), sign.to(fmt.dtype))
+    return special(~good, x[0], out)
+
+
+@function
+def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """log(1 + t + sqrt(t (2 + t))) with t = x - 1; nan for x < 1."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    one = torch.ones_like(y[0])
+    finite = y[0].isfinite()
+    t = collected((*sanitized(y, finite), -one), w)
+    good = finite & (t[0] > 0)
+    huge = good & (y[0] > _HUGE)
+    t = sanitized(t, good & ~huge)
+    # The product is about 2 t where t is so small that the root scales it.
+    lift = torch.where(t[0] < 2.0**-300, 600, 0)
+    product = ex.mul(scale_all(t, lift), ex.add(t, torch.full_like(one, 2.0)))
+    side = scale_all(root(product), torch.div(-lift, 2, rounding_mode="floor"))
+    near, k = _log1p(ex.add(t, side), w)
+    far, _ = logarithm.log(sanitized(y, huge), sanitized(y, huge)[0], w, 0, huge.to(torch.int64))
+    out = leave(select(huge, far, near), fmt, terms, torch.where(huge, 0, k))
+    exactly = finite & (collected((*sanitized(y, finite), -one), 1)[0] == 0)
+    beyond = torch.where(exactly, 0.0, torch.where(x[0] == math.inf, x[0], math.nan))
+    return special(~good, beyond.to(fmt.dtype), out)
+
+
+@function
+def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """log(1 + 2x/(1 - x)) / 2; infinite at 1, nan beyond."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    a, sign, good = _magnitude(y, 1.0)
+    one = torch.ones_like(a[0])
+    rest = collected((one, *minus(a)), w)
+    inside = good & (rest[0] > 0)
+    tiny = a[0] < TINY
+    safe = inside & ~tiny
+    a, rest = sanitized(a, safe, 0.5), sanitized(rest, safe, 0.5)
+    below, e = mantissa(rest)
+    quotient = ex.div(head(a, w), below)
+    # 2 a / below * 2**-e, beside which 1 is nothing for large -e.
+    far = e < -300
+    z = scale_all(quotient, torch.where(far, 1, 1 - e))
+    unit = torch.where(far, 0.0, 1.0).to(torch.float64)
+    lead = ex.add((unit,), (z[0],))[0]
+    result, k = logarithm.log((unit, *z), lead, w, 0, torch.where(far, -e, 0))
+    result = select(tiny, head(enter(x, fmt), w), signed(result, sign))
+    out = leave(result, fmt, terms, torch.where(tiny, 0, k - 1))
+    edge = (rest[0] == 0) & False
+    one_exactly = (y[0].abs() == 1) & (collected((one, *minus(_absolute(y))), 1)[0] == 0)
+    beyond = torch.where(one_exactly, sign.to(fmt.dtype) * math.inf, math.nan)
+    out = special(~inside | edge, beyond.to(fmt.dtype), out)
+    return special((x[0] == 0) | x[0].isnan(), x[0], out)
+
+
+def _absolute(y: Components) -> Components:
+    return signed(y, sign_of(torch.signbit(y[0])))
