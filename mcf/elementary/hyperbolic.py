@@ -53,7 +53,7 @@ def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, exponential.LIMIT)
     value, e = exponential.expm1(a, w)
-    near = a[0] <= _FAR
+    near = a[0] <= 3 * _FAR
     v = scale_all(sanitized(value, near), torch.where(near, e, 0))
     both = ex.add(v, ex.div(v, ex.add(v, torch.ones_like(v[0]))))
     result = select(near, both, value)
@@ -61,11 +61,7 @@ def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     result = select(tiny, head(a, w), result)
     k = torch.where(tiny, 0, torch.where(near, -1, e - 1))
     out = signed(leave(result, fmt, terms, k), sign.to(fmt.dtype))
-    return special(~good, x[0] * math.inf if _always(x[0]) else x[0], out)
-
-
-def _always(x: Tensor) -> bool:
-    return False
+    return special(~good, torch.where(x[0] == 0, x[0], x[0] * math.inf), out)
 
 
 @function
@@ -177,7 +173,7 @@ def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     a, sign, good = _magnitude(y, 1.0)
     one = torch.ones_like(a[0])
     rest = collected((one, *minus(a)), w)
-    inside = good & (rest[0] > 0)
+    inside, edge = good & (rest[0] > 0), rest[0] == 0
     tiny = a[0] < TINY
     safe = inside & ~tiny
     a, rest = sanitized(a, safe, 0.5), sanitized(rest, safe, 0.5)
@@ -191,12 +187,6 @@ def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     result, k = logarithm.log((unit, *z), lead, w, 0, torch.where(far, -e, 0))
     result = select(tiny, head(enter(x, fmt), w), signed(result, sign))
     out = leave(result, fmt, terms, torch.where(tiny, 0, k - 1))
-    edge = (rest[0] == 0) & False
-    one_exactly = (y[0].abs() == 1) & (collected((one, *minus(_absolute(y))), 1)[0] == 0)
-    beyond = torch.where(one_exactly, sign.to(fmt.dtype) * math.inf, math.nan)
-    out = special(~inside | edge, beyond.to(fmt.dtype), out)
+    beyond = torch.where(good & edge, sign * math.inf, math.nan)
+    out = special(~inside, beyond.to(fmt.dtype), out)
     return special((x[0] == 0) | x[0].isnan(), x[0], out)
-
-
-def _absolute(y: Components) -> Components:
-    return signed(y, sign_of(torch.signbit(y[0])))

@@ -13,12 +13,13 @@ from mcf.elementary.tables import (
     LOG_EXPONENTS,
     LOG_FIRST,
     LOG_STEPS,
+    TERMS,
     Components,
     constant,
     log_base,
     lookup,
 )
-from mcf.elementary.working import collected, exponent, power, select
+from mcf.elementary.working import collected, exponent, power, select, two_prod, two_sum
 from mcf.kernels import expansions as ex
 
 # (m - f) / (m + f) with |m - f| <= 1/512 and m + f >= sqrt(2), squared.
@@ -65,7 +66,7 @@ def parts(
     first, second = power(-half), power(half - e)
     m = tuple(c * first * second for c in x)
     # m - f is exact but for its last component, so that a tiny logarithm is not cancelled away.
-    top, rest = _two_sum(m[0], -f)
+    top, rest = two_sum(m[0], -f)
     difference = collected((top, *m[1:], rest), terms)
     # log(1 + d) is d to the last bit, and its powers are no numbers.
     tiny = (e == 0) & (f == 1.0) & (difference[0].abs() < _TINY)
@@ -92,7 +93,28 @@ def log(
     return ex.add(ex.add(small, node), whole), k
 
 
-def _two_sum(a: Tensor, b: Tensor) -> Components:
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
+def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tensor, Tensor]]:
+    """log(m * 2**e) as an expansion and two floats, with some 8 to 18 bits more than `terms` give.
+
+    The floats are about log of the power of two and the node, and 2 (m - f)/(m + f); the expansion
+    is the rest. m is between sqrt(1/2) and sqrt(2).
+    """
+    node = (m[0] * LOG_STEPS).round()
+    f = node * (1 / LOG_STEPS)
+    difference = collected((m[0] - f, *m[1:]), terms)
+    total = collected((*m, f), terms)
+    # The leading float of the quotient, and what it leaves of the numerator, exactly.
+    s0 = difference[0] / total[0]
+    taken = tuple(t for c in (*m, f) for t in two_prod(c, -s0))
+    left = ex.div(collected((*difference, *taken), terms), total)
+    s = ex.add(left, s0)
+    z = ex.mul(s, s)
+    tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient))
+    third = constant(Fraction(1, 3), terms, f.device)
+    rest = ex.add(left, ex.mul(s, ex.mul(tail, third)))
+    whole = lookup("log_exponents_0", e - LOG_EXPONENTS[0], TERMS + 1)
+    nodes = lookup("log_nodes_0", node.to(torch.int64) - LOG_FIRST, TERMS + 1)
+    tables = collected((*whole, *nodes), 1)[0]
+    first, second = two_sum(tables, 2.0 * s0)
+    rest = collected((*whole, *nodes, -tables, *series.scaled(rest, 2.0)), terms)
+    return rest, (first, second)

@@ -34,7 +34,11 @@ LOG_FIRST, LOG_LAST = 181, 363
 LOG_EXPONENTS = range(-1080, 1030)
 
 
-def rows(values: Sequence[Fraction], terms: int = TERMS) -> Tensor:
+# Components kept in tables; pow wants more of some than it computes with.
+_KEPT = TERMS + 1
+
+
+def rows(values: Sequence[Fraction], terms: int = _KEPT) -> Tensor:
     """[terms, len(values)] components of each value."""
     return torch.tensor([exact.components(v, terms) for v in values], dtype=torch.float64).T
 
@@ -218,7 +222,7 @@ def erfcx_nodes() -> list[tuple[Fraction, Fraction]]:
 
 @_table
 def erfcx_series() -> Tensor:
-    """Taylor coefficients at the nodes: [TERMS, nodes * ERFCX_DEGREES], a node's lying together.
+    """Taylor coefficients at the nodes: [_KEPT, nodes * ERFCX_DEGREES], a node's lying together.
 
     Of the argument v = 2 (z - node) / width. Continued from node to node downwards, in which
     direction errors shrink.

@@ -111,6 +111,11 @@ def two_prod(a: Tensor, b: Tensor) -> Components:
     return functions.apply(functions.TWO_PROD, a, b)
 
 
+def two_sum(a: Tensor, b: Tensor) -> Components:
+    """RN(a + b) and its error."""
+    return functions.apply(functions.TWO_SUM, a, b)
+
+
 def root(x: Components) -> Components:
     """Square root of x >= 0, small enough to have no underflow on the way or not."""
     low = x[0] < 2.0**-300

@@ -1,0 +1,194 @@
+"""erf, erfc and gelu, by Taylor series of exp(x^2) erfc(x) around 192 nodes."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import exact, exponential, series
+from mcf.elementary.hyperbolic import logistic
+from mcf.elementary.operator import function
+from mcf.elementary.tables import (
+    ERFCX_DEGREES,
+    ERFCX_OCTAVES,
+    ERFCX_STEPS,
+    Components,
+    constant,
+    lookup,
+)
+from mcf.elementary.working import (
+    collected,
+    enter,
+    exponent,
+    head,
+    leave,
+    minus,
+    power,
+    sanitized,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+    two_prod,
+    working_terms,
+)
+from mcf.kernels import expansions as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+# erfc is 0 beyond in every format, and gelu 0 or its argument.
+_FAR = 30.0
+_GELU_FAR = 40.0
+# Up to here erf is its own series.
+_NEAR = 0.25
+# Bits by which each degree of the table's series is smaller, at least.
+_FALL = 6.0
+
+
+def _erf_series(k: int) -> Fraction:
+    """Of erf(x) sqrt(pi) / (2 x) in x^2."""
+    return Fraction((-1) ** k, math.factorial(k) * (2 * k + 1))
+
+
+def _erfcx(z: Components) -> Components:
+    """exp(z^2) erfc(z) for 0 <= z < 32."""
+    terms = len(z)
+    octave = (exponent(z[0]) + 1).clamp(0, ERFCX_OCTAVES - 1)
+    # Intervals of 1/32 below 1, and 2**(octave - 1) / 32 above.
+    width = power((octave - 1).clamp(min=0) - 5)
+    start = torch.where(octave == 0, 0.0, power((octave - 1).clamp(min=0)))
+    j = ((z[0] - start) / width).floor().clamp(0, ERFCX_STEPS - 1)
+    node = start + width * (j + 0.5)
+    v = collected((*z, -node), terms)
+    v = tuple(c * (2.0 / width) for c in v)
+    row = (octave * ERFCX_STEPS + j.to(torch.int64)) * ERFCX_DEGREES
+    wanted = 53 * terms + 8
+    degree = min(ERFCX_DEGREES - 1, int(wanted / _FALL) + 1)
+    total = lookup("erfcx_series", row + degree, 1)
+    for k in range(degree - 1, -1, -1):
+        product = ex.mul(total, v[: len(total)])
+        needed = min(terms, max(1, -int(-(wanted - k * _FALL) // 53)))
+        total = ex.add(head(product, needed), lookup("erfcx_series", row + k, needed))
+    return total
+
+
+def _gauss(x: Components, working: int, halves: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of exp(-x^2 / 2**halves), |x| <= 40.
+
+    x[0]^2 is taken as two floats, exactly; what is left of x^2 is 2**-53 of it.
+    """
+    n = max(working, len(x))
+    factor = -(2.0**-halves)
+    square = tuple(c * factor for c in two_prod(x[0], x[0]))
+    if len(x) > 1:
+        rest = head(x[1:], min(working, n))
+        twice = collected((x[0] * 2.0, *x[1:]), working)
+        square = (*square, *(c * factor for c in ex.mul(twice, head(rest, working))))
+    return exponential.exp(square, working)
+
+
+def _complement(a: Components, working: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of erfc(a), 0 <= a <= 30."""
+    g, e = _gauss(a, working, 0)
+    return ex.mul(g, _erfcx(head(a, working))), e
+
+
+@function
+def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    sign = sign_of(torch.signbit(y[0]))
+    a = signed(y, sign)
+    good = (a[0] <= _FAR) & (a[0] > 0)
+    a = sanitized(a, good)
+    near = a[0] < _NEAR
+    # Scaled, lest the last components of a tiny number are lost in the product.
+    lift = torch.where(a[0] < 2.0**-500, 500, 0)
+    v = sanitized(scale_all(head(a, w), lift), near)
+    z = sanitized(ex.mul(v, v), lift == 0, 0.0)
+    z = sanitized(z, near, 0.0)
+    factor = constant(exact.to_fraction(exact.two_over_root_pi()), w, v[0].device)
+    tail = series.polynomial(z, 4.0, _erf_series)
+    inner = ex.mul(ex.mul(v, tail), factor)
+    c, e = _complement(sanitized(a, ~near), w)
+    outer = ex.add(minus(scale_all(c, e)), torch.ones_like(a[0]))
+    result = select(near, inner, outer)
+    out = signed(leave(result, fmt, terms, -lift), sign.to(fmt.dtype))
+    beyond = torch.where((x[0] == 0) | x[0].isnan(), x[0], x[0].sign())
+    return special(~good, beyond, out)
+
+
+@function
+def erfc(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """1 - erf(x)."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    sign = sign_of(torch.signbit(y[0]))
+    a = signed(y, sign)
+    good = a[0] <= _FAR
+    c, e = _complement(sanitized(a, good), w)
+    left = sign < 0
+    from_two = ex.add(minus(scale_all(c, e)), torch.full_like(a[0], 2.0))
+    out = leave(select(left, from_two, c), fmt, terms, torch.where(left, 0, e))
+    beyond = torch.where(x[0].isnan(), x[0], torch.where(x[0] > 0, 0.0, 2.0).to(fmt.dtype))
+    return special(~good, beyond, out)
+
+
+def _lifted(a: Components) -> tuple[Components, Tensor]:
+    lift = torch.where(a[0].abs() < 2.0**-500, 500, 0)
+    return scale_all(a, lift), lift
+
+
+@function
+def gelu(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """x (1 + erf(x / sqrt(2))) / 2 = x - x c for x > 0 and x c below, c = erfc(|x|/sqrt(2)) / 2."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    down = torch.signbit(y[0])
+    good = y[0].abs() <= _GELU_FAR
+    y = sanitized(y, good)
+    a = signed(y, sign_of(down))
+    half_root = constant(exact.to_fraction(exact.root(exact.ONE // 2)), w, y[0].device)
+    g, e = _gauss(a, w, 1)
+    c = series.scaled(ex.mul(g, _erfcx(ex.mul(head(a, w), half_root))), 0.5)
+    v, lift = _lifted(head(y, w))
+    below = ex.mul(v, c)
+    above = ex.mul(v, ex.add(minus(scale_all(c, e)), torch.ones_like(a[0])))
+    out = leave(select(down, below, above), fmt, terms, torch.where(down, e, 0) - lift)
+    return _gelu_beyond(x, good, out)
+
+
+def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
+    """Where not good, the argument itself or -0, also for infinities; nan for nan."""
+    out = select(good | (x[0] < 0), out, head(x, len(out)))
+    return special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
+
+
+# 2 sqrt(2/pi), and the coefficient that the definition writes in decimal.
+_CUBE = Fraction(44715, 1000000)
+
+
+@function
+def gelu_tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, as x times the logistic function of twice
+    the argument of tanh.
+    """  # noqa: D205
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = y[0].abs() <= 24.0
+    y = sanitized(y, good)
+    v, lift = _lifted(head(y, w))
+    a = head(y, w)
+    cube = constant(_CUBE, w, y[0].device)
+    slope = ex.add(ex.mul(ex.mul(a, a), cube), torch.ones_like(a[0]))
+    root = constant(2 * exact.to_fraction(exact.root(exact.quotient(2 * exact.ONE, exact.pi()))),
+                    w, y[0].device)
+    s, k = logistic(ex.mul(ex.mul(a, root), slope), w)
+    out = leave(ex.mul(v, s), fmt, terms, k - lift)
+    return _gelu_beyond(x, good, out)

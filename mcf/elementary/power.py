@@ -1,0 +1,133 @@
+"""pow and hypot: special values, and the computation in between."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import exponential, logarithm
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components
+from mcf.elementary.working import (
+    collected,
+    enter,
+    head,
+    leave,
+    mantissa,
+    sanitized,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+    two_prod,
+    working_terms,
+)
+from mcf.kernels import expansions as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+
+def _products(y: Components, a: Tensor) -> Components:
+    """Floats whose sum is y * a exactly."""
+    return tuple(t for c in y for t in two_prod(c, a))
+
+
+def _power(x: Components, y: Components, working: int) -> tuple[Components, Tensor, Tensor]:
+    """Components and an exponent of x**y for x > 0, and the float64 nearest to y log(x).
+
+    The exponent of the result's magnitude must be known to more bits than the result has: log(x) is
+    held as two floats, which meet y in exact products, and an expansion of some 2**-18 of it.
+    """
+    m, e = mantissa(x)
+    # sqrt(1/2) <= m: else the table of whole exponents and that of nodes would cancel.
+    high = m[0] > math.sqrt(2)
+    m = tuple(torch.where(high, 0.5 * c, c) for c in m)
+    logs, lead = logarithm.split(m, e + high.to(torch.int64), working)
+    first, second = lead
+    v = y[0] * first
+    inside = v.abs() <= exponential.LIMIT
+    y = sanitized(y, inside, 0.0)
+    k, floats = exponential.steps(torch.where(inside, v, 0.0), working)
+    r = collected((*_products(y, first), *floats), working)
+    tail = ex.mul(head(y, working), logs)
+    result, e = exponential.combined(
+        k, collected((*r, *_products(y, second), *tail), working)
+    )
+    return result, e, v
+
+
+def _whole(y: Components) -> tuple[Tensor, Tensor]:
+    """Whether y is an integer, and whether it is an odd one."""
+    whole = torch.ones_like(y[0], dtype=torch.bool)
+    odd = torch.zeros_like(whole)
+    for c in y:
+        whole &= c == c.floor()
+        odd ^= torch.remainder(c, 2.0) == 1.0
+    return whole, whole & odd
+
+
+@function
+def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:  # noqa: A001
+    """x**y with the special values of C99 (Annex F.10.4.4)."""
+    first, second = arguments
+    x, y = enter(first, fmt), enter(second, fmt)
+    w = working_terms(fmt, terms)
+    whole, odd = _whole(y)
+    down = torch.signbit(x[0])
+    a = signed(x, sign_of(down))
+    good = a[0].isfinite() & (a[0] > 0) & y[0].isfinite() & (y[0] != 0)
+    result, e, v = _power(sanitized(a, good, 1.0), sanitized(y, good, 1.0), w)
+    out = leave(result, fmt, terms, e)
+    # Beyond the range of every format.
+    out = special(v > exponential.LIMIT, math.inf, out)
+    out = special(v < -exponential.LIMIT, 0.0, out)
+    # x = 0 or infinite, or y infinite: 0 or infinity by which side of 1 the base is on.
+    above, is_one = _against_one(a)
+    infinite = torch.where(y[0] > 0, above, ~above)
+    edge = torch.where(infinite, math.inf, 0.0)
+    edge = torch.where(is_one, 1.0, edge)
+    ends = a[0].isinf() | (a[0] == 0) | y[0].isinf()
+    out = special(ends, edge.to(fmt.dtype), out)
+    out = signed(out, sign_of(down & odd).to(fmt.dtype))
+    out = special(down & ~whole & ~ends, math.nan, out)
+    out = special(x[0].isnan() | y[0].isnan(), math.nan, out)
+    one = (y[0] == 0) | (is_one & ~down)
+    return special(one, 1.0, out)
+
+
+def _against_one(a: Components) -> tuple[Tensor, Tensor]:
+    """Whether a > 1, and whether a = 1."""
+    rest = a[1] if len(a) > 1 else torch.zeros_like(a[0])
+    edge = a[0] == 1
+    return (a[0] > 1) | (edge & (rest > 0)), edge & (rest == 0)
+
+
+@function
+def hypot(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """sqrt(x^2 + y^2), without overflow on the way; infinite if x or y is, also beside nan."""
+    first, second = arguments
+    x, y = enter(first, fmt), enter(second, fmt)
+    w = working_terms(fmt, terms)
+    finite = x[0].isfinite() & y[0].isfinite()
+    x, y = sanitized(x, finite), sanitized(y, finite)
+    x = signed(x, sign_of(x[0] < 0))
+    y = signed(y, sign_of(y[0] < 0))
+    swap = y[0] > x[0]
+    n = max(len(x), len(y))
+    x, y = head(x, n), head(y, n)
+    x, y = select(swap, y, x), select(swap, x, y)
+    zero = x[0] == 0
+    _, e = mantissa(sanitized(x, ~zero))
+    x, y = scale_all(head(x, w), -e), scale_all(head(y, w), -e)
+    # Where the smaller is below 2**-300 of the larger, its square does not count.
+    y = sanitized(y, y[0] > 2.0**-300, 0.0)
+    out = leave(ex.sqrt(ex.add(ex.mul(x, x), ex.mul(y, y))), fmt, terms, e)
+    out = special(zero, 0.0, out)
+    infinite = first[0].isinf() | second[0].isinf()
+    beyond = torch.where(infinite, math.inf, math.nan)
+    return special(~finite, beyond.to(fmt.dtype), out)
+
