@@ -66,10 +66,10 @@ def atan2(y: Components, x: Components, terms: int) -> Components:
     low, high = select(steep, x, y), select(steep, y, x)
     node = (low[0] / high[0] * ANGLE_STEPS).round()
     t = node * (1 / ANGLE_STEPS)
-    numerator = ex.add(low, ex.mul(high, -t))
+    numerator = ex.add(low, ex.mul(high, head((-t,), terms)))
     # Exactly low where t = 0.
     numerator = select(node == 0, low, numerator)
-    d = ex.div(numerator, ex.add(high, ex.mul(low, t)))
+    d = ex.div(numerator, ex.add(high, ex.mul(low, head((t,), terms))))
     z = ex.mul(d, d)
     small = _odd(d, z, series.polynomial(z, _BITS, _arctangent), 3)
     angle = ex.add(lookup("arctangents", node.to(torch.int64), terms), small)

@@ -187,8 +187,9 @@ def gelu_tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     a = head(y, w)
     cube = constant(_CUBE, w, y[0].device)
     slope = ex.add(ex.mul(ex.mul(a, a), cube), torch.ones_like(a[0]))
-    root = constant(2 * exact.to_fraction(exact.root(exact.quotient(2 * exact.ONE, exact.pi()))),
-                    w, y[0].device)
+    root = constant(
+        2 * exact.to_fraction(exact.root(exact.quotient(2 * exact.ONE, exact.pi()))), w, y[0].device
+    )
     s, k = logistic(ex.mul(ex.mul(a, root), slope), w)
     out = leave(ex.mul(v, s), fmt, terms, k - lift)
     return _gelu_beyond(x, good, out)

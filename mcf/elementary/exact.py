@@ -58,7 +58,7 @@ def ln10() -> int:
 
 
 def atan(x: Fraction) -> int:
-    """Arc tangent of a rational below 1; above 1/2 by atan x = pi/4 - atan((1 - x)/(1 + x))."""
+    """Arc tangent of a rational below 1; that of x > 1/2 is pi/4 less that of (1 - x)/(1 + x)."""
     if x > Fraction(1, 2):
         return pi() // 4 - _inverse_series((1 - x) / (1 + x), -1)
     return _inverse_series(x, -1)

@@ -58,7 +58,7 @@ def combined(k: Tensor, r: Components) -> tuple[Components, Tensor]:
 
 
 def exp(x: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components of about 1 and an exponent: exp(x) = y * 2**e.
+    """Components y of about 1 and an exponent e of e**x = y * 2**e.
 
     x is any sum of up to 8 floats; the first is near it and at most 1100.
     """

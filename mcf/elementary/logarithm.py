@@ -88,7 +88,7 @@ def parts(
 def log(
     x: Components, lead: Tensor, terms: int, base: int = 0, shift: Tensor | None = None
 ) -> tuple[Components, Tensor]:
-    """Components and an exponent: log(sum(x) * 2**shift) = y * 2**k; see `parts`."""
+    """Components y and an exponent k of the logarithm, y * 2**k; see `parts`."""
     (small, node, whole), k = parts(x, lead, terms, base, shift)
     return ex.add(ex.add(small, node), whole), k
 

@@ -22,8 +22,8 @@ _functions: dict[str, Compute] = {}
 # Elements worked on at a time.
 CHUNK = 1 << 14
 
-_library = torch.library.Library("mcf", "FRAGMENT")
-_library.define("elementary(str name, Tensor[] components, int[] terms) -> Tensor[]")
+_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("elementary(str name, Tensor[] components, int[] terms) -> Tensor[]")  # type: ignore[no-untyped-call]
 
 
 def function(compute: Compute) -> Compute:
@@ -63,7 +63,7 @@ def _fake(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]
     return [torch.empty(shape, dtype=dtype, device=device) for _ in range(max(terms))]
 
 
-_library.impl("elementary", _run, "CompositeExplicitAutograd")
+_library.impl("elementary", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("mcf::elementary", _fake, lib=_library)
 
 
@@ -96,7 +96,7 @@ def apply(name: str, *arguments: Components) -> Components:
                 "derivative; use an MCFTensor, or detach it"
             )
     try:
-        tensors = torch.broadcast_tensors(*flat)
+        tensors = torch.broadcast_tensors(*flat)  # type: ignore[no-untyped-call]
     except RuntimeError:
         shapes = ", ".join(str(list(c.shape)) for c in flat)
         raise ValueError(f"{name}: shapes do not broadcast: {shapes}") from None

@@ -54,9 +54,7 @@ def _power(x: Components, y: Components, working: int) -> tuple[Components, Tens
     k, floats = exponential.steps(torch.where(inside, v, 0.0), working)
     r = collected((*_products(y, first), *floats), working)
     tail = ex.mul(head(y, working), logs)
-    result, e = exponential.combined(
-        k, collected((*r, *_products(y, second), *tail), working)
-    )
+    result, e = exponential.combined(k, collected((*r, *_products(y, second), *tail), working))
     return result, e, v
 
 
@@ -71,7 +69,7 @@ def _whole(y: Components) -> tuple[Tensor, Tensor]:
 
 
 @function
-def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:  # noqa: A001
+def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """x**y with the special values of C99 (Annex F.10.4.4)."""
     first, second = arguments
     x, y = enter(first, fmt), enter(second, fmt)
@@ -130,4 +128,3 @@ def hypot(arguments: Arguments, fmt: Format, terms: int) -> Components:
     infinite = first[0].isinf() | second[0].isinf()
     beyond = torch.where(infinite, math.inf, math.nan)
     return special(~finite, beyond.to(fmt.dtype), out)
-

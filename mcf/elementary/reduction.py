@@ -80,7 +80,7 @@ def quarter_turns(
     # One's complement, so that all digits have one sign; it errs by a unit of the last.
     flip = -negative.to(torch.int64)
     sums = [s ^ (flip & (-1 if t == 0 else _MASK)) for t, s in enumerate(sums)]
-    fraction = _fraction(sums[: count], working)
+    fraction = _fraction(sums[:count], working)
     half_pi = constant(exact.to_fraction(exact.pi()) / 2, working, x[0].device)
     r = ex.mul(fraction, half_pi)
     return q & 3, signed(r, sign_of(negative))

@@ -19,7 +19,6 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import expansions as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
@@ -27,7 +26,7 @@ Arguments = tuple[Components, ...]
 
 @function
 def exp(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """exp(x)."""
+    """As `mcf.elementary.exp`."""
     (x,) = arguments
     y = enter(x, fmt)
     good = y[0].abs() <= exponential.LIMIT
@@ -70,7 +69,7 @@ def _log_beyond(x: Tensor) -> Tensor:
 
 @function
 def log(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(x)."""
+    """As `mcf.elementary.log`."""
     return _log(arguments[0], fmt, terms, 0)
 
 

@@ -58,7 +58,7 @@ def _prepared(x: Components, fmt: Format) -> tuple[Components, Tensor]:
 
 @function
 def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """sin(x)."""
+    """As `mcf.elementary.sin`."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
@@ -71,7 +71,7 @@ def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function
 def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """cos(x)."""
+    """As `mcf.elementary.cos`."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     q, s, c = _sin_cos(y, fmt, terms, working_terms(fmt, terms))
@@ -132,7 +132,10 @@ def atan2(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good = ~(nan | on_x | on_y | diagonal)
     down, left = torch.signbit(y[0]), torch.signbit(x[0])
     angle, k = _polar(
-        sanitized(signed(y, sign_of(down)), good), sanitized(signed(x, sign_of(left)), good), w, left
+        sanitized(signed(y, sign_of(down)), good),
+        sanitized(signed(x, sign_of(left)), good),
+        w,
+        left,
     )
     for condition, right_angle, left_angle in (
         (on_x, Fraction(0), Fraction(1)),

@@ -1,0 +1,50 @@
+"""Elementary functions against ball arithmetic: every function, format and number of components.
+
+The bounds are the table of `mcf.elementary.bounds`. What they catch, of which
+`test_elementary_mutants.py` has some: a constant cut to its leading component, a reduction left
+out, a series one term short.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import mcf.elementary
+from mcf.elementary.bounds import FUNCTIONS, observed
+from mcf.kernels import BF16, FP16, FP32, FP64
+from mcf.kernels.formats import Format
+from tests.helpers.elementary import REFERENCE, inputs, worst
+
+FORMATS = {f.name: f for f in (BF16, FP16, FP32, FP64)}
+ALL = [(f, n) for f in FORMATS for n in (1, 2, 3, 4)]
+
+
+def _check(name: str, fmt: Format, terms: int, count: int, seed: int) -> tuple[float, float]:
+    relative, absolute = 0.0, 0.0
+    for arguments in inputs(name, fmt, terms, count, seed):
+        result = getattr(mcf.elementary, name)(*arguments)
+        assert len(result) == terms
+        r, a = worst(name, fmt, arguments, result)
+        relative, absolute = max(relative, r), max(absolute, a)
+    return relative, absolute
+
+
+def test_every_function_has_a_reference_and_a_row() -> None:
+    assert set(REFERENCE) == set(FUNCTIONS)
+    assert set(FUNCTIONS) <= set(vars(mcf.elementary))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_error_within_the_bound(name: str) -> None:
+    for fmt, terms in ALL:
+        relative, _ = _check(name, FORMATS[fmt], terms, 16, seed=terms)
+        assert relative <= observed(name, FORMATS[fmt], terms), (fmt, terms)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("fmt", "terms"), ALL)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_error_of_many(name: str, fmt: str, terms: int) -> None:
+    relative, absolute = _check(name, FORMATS[fmt], terms, 33_000, seed=100 + terms)
+    print(f"observed {name} {fmt} {terms}: {relative:.4f} u^{terms}; tiny {absolute:.4f}")
+    assert relative <= observed(name, FORMATS[fmt], terms)
