@@ -168,7 +168,9 @@ def positive_above_one(x: Components) -> Components:
 def balls(x: Components) -> list[arb]:
     """The elements as exact balls."""
     columns = [c.double().flatten().tolist() for c in x]
-    return [functools.reduce(lambda s, c: s + arb(c), row, arb(0)) for row in zip(*columns)]
+    return [
+        functools.reduce(lambda s, c: s + arb(c), row, arb(0)) for row in zip(*columns, strict=True)
+    ]
 
 
 def worst(

@@ -1,7 +1,7 @@
 """Special values of the elementary functions: NumPy's (the C library's) are the reference.
 
-Where NumPy gives an infinity, a NaN or a zero, ours is the same, with its sign and low components of
-zero; where it gives a number, ours is one of the same sign.
+Where NumPy gives an infinity, a NaN or a zero, ours is the same, with its sign and low components
+of zero; where it gives a number, ours is one of the same sign.
 """
 
 from __future__ import annotations
