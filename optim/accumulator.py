@@ -118,7 +118,7 @@ class GradientAccumulator:
         if low.numel() != high.numel():
             low = torch.zeros_like(high)
         scalars = torch.zeros(1, 0, dtype=torch.float64)
-        update.update_(_kernel(format_of(high.dtype, "gradient")), [[high, low, grad]], scalars)
+        update.update_(kernel(format_of(high.dtype, "gradient")), [[high, low, grad]], scalars)
         p.grad = high
         self._sums[p] = (high, low, high._version)
 
@@ -146,7 +146,8 @@ class GradientAccumulator:
 
 
 @functools.cache
-def _kernel(fmt: Format) -> Elementwise:
+def kernel(fmt: Format) -> Elementwise:
+    """Adds a gradient to a sum of two components."""
     wide = fmt not in (FP32, FP64)
     return update.registered(
         Elementwise(

@@ -71,6 +71,8 @@ def factor(optimizer: LowPrecisionOptimizer, gradients: Named) -> float | Tensor
         NonFiniteGradientError: naming the first gradient, with `nonfinite="raise"`.
     """
     check(vars(optimizer))
+    if optimizer._released and hasattr(optimizer, "found_inf"):
+        raise RuntimeError("gradient release does not go with a GradScaler: backward has stepped")
     # GradScaler looked already: where it found something, that is what it is there for.
     found = getattr(optimizer, "found_inf", None)
     if found is not None and float(found) != 0:

@@ -56,6 +56,7 @@ class LowPrecisionOptimizer(Optimizer):
         # Second components of gradients, during a step, and who adds them up.
         self._grad_low: dict[Tensor, Tensor] = {}
         self._accumulator: GradientAccumulator | None = None
+        self._released = False
         self._track_metrics = bool(track_metrics)
         self._metrics: StepMetrics | None = None
         super().__init__(params, {**defaults, **options.in_groups(given)})
@@ -105,6 +106,9 @@ class LowPrecisionOptimizer(Optimizer):
             self._check_precision(merged)
             options.check(merged)
             self._check_group(merged)
+            merged = options.with_max_lr(merged)
+            options.check_decay(merged, dict(self._rule(merged).slots), type(self).__name__)
+            param_group = {**param_group, "max_lr": merged["max_lr"]}
             validation.distinct(f"param_groups[{index}]", merged.get("params"))
         super().add_param_group(param_group)
         try:
@@ -189,7 +193,10 @@ class LowPrecisionOptimizer(Optimizer):
                 rows.append([p, *grads, *(state[n] for n in names)])
             steps = self._advance(group, [self.state[p] for _, p in live])
             limit = {"grad_limit": self.max_grad_value or 0.0}
-            columns = {s: limit | self._scalars(group, arith, s) for s in set(steps)}
+            columns = {
+                s: limit | options.weight_decay(group, self._scalars(group, arith, s))
+                for s in set(steps)
+            }
             table = [[columns[s][name] for name in spec.scalars] for s in steps]
             scalars = torch.tensor(table, dtype=torch.float64)
             scalars = scalars.reshape(len(rows), len(spec.scalars))
@@ -332,6 +339,7 @@ class LowPrecisionOptimizer(Optimizer):
         self.__dict__.setdefault("_metrics", None)
         self.__dict__.setdefault("_grad_low", {})
         self.__dict__.setdefault("_accumulator", None)
+        self.__dict__.setdefault("_released", False)
         vars(self).update({k: v for k, v in options.OF_OPTIMIZER.items() if k not in vars(self)})
         super().__setstate__(state)
         # Of an older version, which did not have them.

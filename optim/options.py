@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from torch import Tensor
+
+from mcf.optim.rules import decay
 
 Group = dict[str, Any]
 
@@ -20,6 +23,12 @@ class Options(TypedDict, total=False):
     - `foreach`, `fused`: None, True or False, without effect on any bit.
     - `capturable`: see `LowPrecisionOptimizer`.
     - `differentiable`: only False. The step is one opaque kernel and has no derivative.
+
+    Of weight decay, for rules where it is decoupled from the gradient:
+
+    - `decouple_lr`: decouple it from the learning rate as well: a step takes (lr / max_lr)
+      weight_decay p from p, and not lr weight_decay p.
+    - `max_lr`: the largest learning rate of the schedule; by default that of the constructor.
 
     Those for all parameters of an optimizer, which are its attributes and may change at any time:
 
@@ -35,13 +44,22 @@ class Options(TypedDict, total=False):
     capturable: bool
     differentiable: bool
     fused: bool | None
+    decouple_lr: bool
+    max_lr: float | None
     max_grad_norm: float | None
     max_grad_value: float | None
     nonfinite: str
 
 
 # The options kept in every parameter group, as torch keeps them, and their defaults.
-IN_GROUPS: Group = {"foreach": None, "capturable": False, "differentiable": False, "fused": None}
+IN_GROUPS: Group = {
+    "foreach": None,
+    "capturable": False,
+    "differentiable": False,
+    "fused": None,
+    "decouple_lr": False,
+    "max_lr": None,
+}
 
 # The options that are attributes of the optimizer, and their defaults.
 OF_OPTIMIZER: Group = {"max_grad_norm": None, "max_grad_value": None, "nonfinite": "torch"}
@@ -80,6 +98,8 @@ def check(group: Group) -> None:
     """
     for name, default in IN_GROUPS.items():
         value = group[name]
+        if name == "max_lr":
+            continue
         if not isinstance(value, bool) and not (value is None and default is None):
             allowed = "True, False or None" if default is None else "True or False"
             raise TypeError(f"{name} must be {allowed}, got {value!r}")
@@ -94,6 +114,37 @@ def check(group: Group) -> None:
         )
     if group["capturable"]:
         raise NotImplementedError("capturable=True is not implemented yet; allowed is False")
+
+
+def with_max_lr(group: Group) -> Group:
+    """A new group that decouples its weight decay, with the learning rate it is relative to."""
+    if group["decouple_lr"] and group["max_lr"] is None:
+        return {**group, "max_lr": float(group["lr"])}
+    return group
+
+
+def check_decay(group: Group, slots: Mapping[str, Any], rule: str) -> None:
+    """Raise for a decoupling from the learning rate that the rule cannot have."""
+    value = group["max_lr"]
+    if not group["decouple_lr"]:
+        if value is not None:
+            raise ValueError(f"max_lr is {value} and decouple_lr is False; allowed is None")
+        return
+    if slots.get("decayed") is not decay.added:
+        raise ValueError(
+            f"decouple_lr=True: the weight decay of {rule} is not decoupled from the gradient"
+        )
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"max_lr must be a number or None, got {type(value).__name__}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"Invalid max_lr: {value}; allowed is a number in (0, inf)")
+
+
+def weight_decay(group: Group, scalars: dict[str, float]) -> dict[str, float]:
+    """A step's scalars; weight_decay such that lr times it is what the group asks for."""
+    if group["decouple_lr"]:
+        return {**scalars, "weight_decay": scalars["weight_decay"] / group["max_lr"]}
+    return scalars
 
 
 def check_tensors(group: Group, name: str, value: Any) -> None:

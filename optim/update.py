@@ -109,7 +109,6 @@ class GradientForm:
         return "".join(f"_{word}" for word in words)
 
 
-@functools.cache
 def kernel(
     rule: Rule, arithmetic: Arithmetic, track_metrics: bool, form: GradientForm | None = None
 ) -> Elementwise:
@@ -118,8 +117,14 @@ def kernel(
     Its scalars are the rule's, and `grad_limit` where the gradient is clipped. Without a form the
     gradient is one component in the parameter's format.
     """
+    return _kernel(rule, arithmetic, track_metrics, form or GradientForm(arithmetic.component))
+
+
+@functools.cache
+def _kernel(
+    rule: Rule, arithmetic: Arithmetic, track_metrics: bool, form: GradientForm
+) -> Elementwise:
     formats = states(rule, arithmetic)
-    form = form or GradientForm(arithmetic.component)
     master = arithmetic.strategy.param is Storage.WIDE
     fields = [
         Field("param", arithmetic.component, read=not master, written=True),

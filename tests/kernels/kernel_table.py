@@ -17,6 +17,7 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32
 from mcf.kernels.torch.primitives import primitives
+from mcf.optim import accumulator
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
 from mcf.optim.update import GradientForm, Rule, kernel
@@ -69,7 +70,7 @@ def optimizer_kernels() -> list[Elementwise]:
 
 
 def gradient_kernels() -> list[Elementwise]:
-    """Each form of a gradient, under one arithmetic of each rule."""
+    """Each form of a gradient, under one arithmetic of each rule; and the sums of gradients."""
     forms = [
         GradientForm(fmt, paired, clipped)
         for fmt, paired in ((BF16, False), (BF16, True), (FP32, False))
@@ -77,7 +78,8 @@ def gradient_kernels() -> list[Elementwise]:
     ]
     rules = {rule.name: rule for rules, _ in _optimizer_modules() for rule in rules}
     arith = Arithmetic(STRATEGIES["light"], BF16, strict=False)
-    return [kernel(rule, arith, False, form) for rule in rules.values() for form in forms[1:]]
+    steps = [kernel(rule, arith, False, form) for rule in rules.values() for form in forms[1:]]
+    return [*steps, *(accumulator.kernel(fmt) for fmt in FORMATS.values())]
 
 
 def all_kernels() -> list[Elementwise]:

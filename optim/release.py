@@ -1,0 +1,93 @@
+"""The step in the backward pass: each parameter is updated as soon as its gradient is there."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from mcf.optim.optimizer import LowPrecisionOptimizer
+
+
+class GradientRelease:
+    """Steps each parameter when backward has its gradient, and frees the gradient.
+
+    Gradients then never exist all at once: a model's gradients cost what the largest one costs.
+    Every update has the bits of a step after the backward pass.
+
+        release = GradientRelease(optimizer)
+        loss.backward()         # updates the parameters
+        optimizer.step()        # finds no gradients and does nothing; so does zero_grad()
+        scheduler.step()
+
+    A backward pass is then a step: one for each batch, without accumulation over micro-batches.
+    `nonfinite` is applied to each parameter by itself. Hooks of `optimizer.step` see only the calls
+    of `optimizer.step`.
+
+    Args:
+        optimizer: one of this package; its parameters at this time take part.
+
+    Raises:
+        TypeError: for another optimizer.
+        ValueError: with `max_grad_norm`, `track_metrics` or a `GradientAccumulator`, which need all
+            gradients at once, and if the optimizer is released already.
+        RuntimeError: from a step under a `torch.amp.GradScaler`, whose scale comes too late.
+    """
+
+    def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
+        """See the class."""
+        if not isinstance(optimizer, LowPrecisionOptimizer):
+            raise TypeError(
+                f"optimizer is a {type(optimizer).__name__}; allowed are those of mcf.optim"
+            )
+        for what, there in (
+            ("max_grad_norm", optimizer.max_grad_norm is not None),
+            ("track_metrics", optimizer._track_metrics),
+            ("a GradientAccumulator", optimizer._accumulator is not None),
+            ("another GradientRelease", optimizer._released),
+        ):
+            if there:
+                raise ValueError(f"gradient release does not go with {what}")
+        self._optimizer = optimizer
+        self._handles: list[RemovableHandle] = []
+        self._group: dict[Tensor, int] = {}
+        self._name: dict[Tensor, str] = {}
+        for index in range(len(optimizer.param_groups)):
+            for where, p in optimizer._named(index):
+                self._group[p], self._name[p] = index, where
+                if p.requires_grad:
+                    hook = p.register_post_accumulate_grad_hook(self._step)  # type: ignore[no-untyped-call]
+                    self._handles.append(hook)
+        optimizer._released = True
+
+    def remove(self) -> None:
+        """Step no more in backward passes."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._optimizer._released = False
+
+    def _step(self, p: Tensor) -> None:
+        optimizer = self._optimizer
+        if optimizer.max_grad_norm is not None:
+            raise ValueError("gradient release does not go with max_grad_norm")
+        # The same optimizer, with all its states and this parameter alone.
+        one = object.__new__(type(optimizer))
+        vars(one).update(vars(optimizer))
+        group = {**optimizer.param_groups[self._group[p]], "params": [p]}
+        group.pop("param_names", None)
+
+        def named(index: int) -> Iterator[tuple[str, Tensor]]:
+            yield self._name[p], p
+
+        vars(one).update(
+            param_groups=[group],
+            _named=named,
+            _released=False,
+            _optimizer_step_pre_hooks=collections.OrderedDict(),
+            _optimizer_step_post_hooks=collections.OrderedDict(),
+        )
+        one.step()
+        p.grad = None

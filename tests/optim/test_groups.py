@@ -1,0 +1,200 @@
+"""Parameter groups by name and module, and weight decay decoupled from the learning rate."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import SGD, Adam, AdamW, param_groups
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    assert_same,
+    parameter,
+    random,
+    steps,
+    stored,
+)
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 8)
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 10, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.head(self.norm(self.inner(self.embedding(x))).to(BF16))
+        return h
+
+
+def names(groups: list[dict[str, Any]]) -> list[list[str]]:
+    return [[name for name, _ in g["params"]] for g in groups]
+
+
+def test_first_rule_wins() -> None:
+    model = Block().to(BF16)
+    groups = param_groups(
+        model,
+        (nn.LayerNorm, {"dtype": FP32, "weight_decay": 0.0}),
+        ("*.bias", {"weight_decay": 0.0}),
+        (
+            lambda name, p, owner: p.ndim == 2 and isinstance(owner, nn.Embedding),
+            {"precision": "master"},
+        ),
+    )
+    assert names(groups) == [
+        ["inner.1.weight", "inner.1.bias", "norm.weight", "norm.bias"],
+        ["inner.0.bias", "inner.2.bias"],
+        ["embedding.weight"],
+        ["inner.0.weight", "inner.2.weight"],
+    ]
+    assert [set(g) - {"params"} for g in groups] == [
+        {"weight_decay"}, {"weight_decay"}, {"precision"}, set(),
+    ]  # fmt: skip
+    assert {p.dtype for _, p in groups[0]["params"]} == {FP32}
+    assert {p.dtype for g in groups[1:] for _, p in g["params"]} == {BF16}
+
+
+def test_a_model_with_norms_in_float32_trains() -> None:
+    torch.manual_seed(0)
+    model = Block().to(BF16)
+    optimizer = AdamW(param_groups(model, (nn.LayerNorm, {"dtype": FP32})), 1e-2)
+    assert optimizer.param_groups[0]["param_names"][0] == "inner.1.weight"
+    x = torch.arange(10)
+    losses = []
+    for _ in range(30):
+        # A norm in float32 takes a float32 input; its output goes back to bfloat16.
+        h = model.inner[0](model.embedding(x)).float()
+        h = model.norm(model.inner[2](model.inner[1](h).to(BF16)).float()).to(BF16)
+        loss = nn.functional.cross_entropy(model.head(h).float(), x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
+    assert optimizer.state[model.norm.weight]["exp_avg"].dtype == FP32
+    assert "param_lo" not in optimizer.state[model.norm.weight]
+
+
+def test_rules_that_are_wrong() -> None:
+    model = Block().to(BF16)
+    before = copy.deepcopy(model.state_dict())
+    for rule, error, words in (
+        (("norms.*", {}), ValueError, "no parameter of the module matches 'norms"),
+        ((nn.Conv2d, {}), ValueError, "matches <class .*Conv2d"),
+        (("*", {"dtype": torch.int8}), ValueError, "torch.int8; allowed are floating"),
+        ((3, {}), TypeError, r"rules\[1\] matches 3; allowed are classes"),
+        ("*.bias", TypeError, r"rules\[1\] is '\*.bias'; allowed is a pair"),
+    ):
+        with pytest.raises(error, match=words):
+            param_groups(model, ("norm.*", {"dtype": FP32}), rule)
+        assert {k: t.dtype for k, t in model.state_dict().items()} == dict.fromkeys(before, BF16)
+    model.norm.weight.grad = torch.zeros(8, dtype=BF16)
+    with pytest.raises(ValueError, match=r"norm.weight has a gradient of torch.bfloat16"):
+        param_groups(model, ("norm.*", {"dtype": FP32}))
+
+
+def test_everything_in_one_rule() -> None:
+    assert len(param_groups(nn.Linear(2, 2), ("*", {"lr": 1.0}))) == 1
+
+
+# --- decouple_lr ----------------------------------------------------------------------------
+
+
+def test_decay_follows_the_schedule_and_not_the_rate() -> None:
+    # Without a gradient's share: p <- p (1 - lr / max_lr weight_decay), lr halved at every step.
+    for rate in (1e-3, 0.5):
+        p = Parameter(torch.ones(3, dtype=FP64))
+        optimizer = AdamW([p], rate, weight_decay=0.25, decouple_lr=True)
+        assert optimizer.param_groups[0]["max_lr"] == rate
+        expected = 1.0
+        for t in range(3):
+            optimizer.param_groups[0]["lr"] = rate * 0.5**t
+            p.grad = torch.zeros_like(p)
+            optimizer.step()
+            expected *= 1 - 0.5**t * 0.25
+        torch.testing.assert_close(p, torch.full_like(p, expected), rtol=0, atol=1e-15)
+
+
+def test_it_is_the_weight_decay_divided_by_the_largest_rate() -> None:
+    results = []
+    for options in (
+        {"weight_decay": 1e-3, "decouple_lr": True, "max_lr": 2.0**-7},
+        {"weight_decay": 1e-3 * 2.0**7},
+    ):
+        optimizer = AdamW([parameter(20, BF16), parameter(9, FP16)], 1e-3, **options)
+        steps(optimizer, 3)
+        results.append(stored(optimizer))
+    assert_same(*results)
+
+
+def test_as_optimi() -> None:
+    optimi = pytest.importorskip("optimi", reason="a peer of the benchmarks")
+    results = []
+    for make in (AdamW, optimi.AdamW):
+        p = parameter(30, FP64)
+        options = {"betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 9e-4, "decouple_lr": True}
+        optimizer = make([p], 1e-2, **options)
+        for t in range(5):
+            optimizer.param_groups[0]["lr"] = 1e-2 / (1 + t)
+            p.grad = random(30, FP64, t)
+            optimizer.step()
+        results.append(p.detach())
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_each_group_has_its_own_and_checkpoints_keep_it() -> None:
+    p, q = parameter(3, BF16), parameter(3, BF16)
+    groups = [{"params": [p], "lr": 0.5}, {"params": [q], "decouple_lr": False}]
+    optimizer = AdamW(groups, 0.25, decouple_lr=True, weight_decay=1e-5)
+    assert [g["max_lr"] for g in optimizer.param_groups] == [0.5, None]
+    optimizer.param_groups[0]["lr"] = 1e-6
+    other = AdamW([{"params": [parameter(3, BF16)]}, {"params": [parameter(3, BF16)]}])
+    other.load_state_dict(optimizer.state_dict())
+    assert [g["max_lr"] for g in other.param_groups] == [0.5, None]
+    assert [g["decouple_lr"] for g in other.param_groups] == [True, False]
+
+
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (SGD, {"decouple_lr": True}, ValueError, "weight decay of SGD is not decoupled"),
+    (Adam, {"decouple_lr": True}, ValueError, "weight decay of Adam is not decoupled"),
+    (AdamW, {"max_lr": 1.0}, ValueError, r"max_lr is 1\.0 and decouple_lr is False"),
+    (AdamW, {"max_lr": 0.0, "decouple_lr": True}, ValueError, r"max_lr: 0\.0; allowed"),
+    (AdamW, {"max_lr": "1", "decouple_lr": True}, TypeError, "max_lr must be a number or None"),
+    (AdamW, {"decouple_lr": None}, TypeError, "decouple_lr must be True or False, got None"),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "error", "words"), REFUSED)
+def test_refused(make: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        make([parameter(3, BF16)], **options)
+
+
+def test_adam_with_decoupled_decay_may() -> None:
+    options = {"decouple_lr": True, "weight_decay": 1e-3}
+    results = []
+    for make, more in ((Adam, {"decoupled_weight_decay": True}), (AdamW, {})):
+        optimizer = make([parameter(5, BF16)], 1e-2, **options, **more)
+        steps(optimizer, 2)
+        results.append(stored(optimizer)["0.param"])
+    assert_same_bits(*results)

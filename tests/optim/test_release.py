@@ -1,0 +1,104 @@
+"""Steps in the backward pass: the same bits, no gradients left, what does not go with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import mcf
+from mcf.optim import SGD, AdamW, GradientAccumulator, GradientRelease
+from mcf.optim.gradients import NonFiniteGradientError
+from tests.optim.helpers import BF16, FP32, assert_same, parameters, random, stored
+from tests.optim.test_amp import scaler
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 16))
+    tied = nn.Sequential(layers, layers[3], nn.Linear(16, 1)).to(BF16)
+    tied[0][2].to(FP32)
+    return tied
+
+
+def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
+    net = model()
+    groups = [
+        {"params": list(net[0].parameters())},
+        {"params": list(net[2].parameters()), "lr": 0.1},
+    ]
+    optimizer = make(groups, 0.01, **options)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    release = GradientRelease(optimizer) if released else None
+    for t in range(6):
+        net(random((4, 8), BF16, t)).float().square().mean().backward()
+        if released:
+            assert all(p.grad is None for p in parameters(optimizer))
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    if release is not None:
+        release.remove()
+        net(random((4, 8), BF16, 0)).float().square().mean().backward()
+        assert all(p.grad is not None for p in parameters(optimizer))
+        optimizer.zero_grad()
+    return stored(optimizer)
+
+
+@pytest.mark.parametrize("make", [AdamW, SGD])
+@pytest.mark.parametrize("options", [{}, {"precision": "plain", "max_grad_value": 1e-3}], ids=str)
+def test_same_bits(make: Any, options: dict[str, Any]) -> None:
+    assert_same(train(make, True, **options), train(make, False, **options))
+
+
+def test_not_finite_names_the_parameter() -> None:
+    net = model()
+    optimizer = AdamW(net.parameters(), nonfinite="raise")
+    GradientRelease(optimizer)
+    before = stored(optimizer)
+    with pytest.raises(NonFiniteGradientError, match=r"params\[7\] of param_groups\[0\]\.grad"):
+        (net(random((4, 8), BF16, 0)).sum() * torch.inf).backward()
+    for p in parameters(optimizer):
+        p.grad = None
+    assert_same(stored(optimizer), before)
+
+
+def test_hooks_of_the_step_see_only_its_calls() -> None:
+    net = model()
+    optimizer = AdamW(net.parameters())
+    seen: list[int] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(1))
+    GradientRelease(optimizer)
+    net(random((4, 8), BF16, 0)).sum().backward()
+    assert seen == []
+    optimizer.step()
+    assert seen == [1]
+
+
+def test_refused() -> None:
+    def made(**options: Any) -> AdamW:
+        return AdamW([nn.Parameter(torch.zeros(3))], **options)
+
+    accumulating, twice = made(), made()
+    GradientAccumulator(accumulating)
+    GradientRelease(twice)
+    for optimizer, what in (
+        (made(max_grad_norm=1.0), "max_grad_norm"),
+        (made(track_metrics=True), "track_metrics"),
+        (accumulating, "a GradientAccumulator"),
+        (twice, "another GradientRelease"),
+    ):
+        with pytest.raises(ValueError, match=f"does not go with {what}"):
+            GradientRelease(optimizer)
+    with pytest.raises(TypeError, match="is a SGD; allowed are those of"):
+        GradientRelease(torch.optim.SGD([nn.Parameter(torch.zeros(3))]))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="does not go with a GradScaler"):
+        scaler().step(twice)
