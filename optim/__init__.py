@@ -5,10 +5,10 @@ from mcf.optim.adam import Adam as Adam
 from mcf.optim.adamax import Adamax as Adamax
 from mcf.optim.adamw import AdamW as AdamW
 from mcf.optim.adamw import CollageAdamW as CollageAdamW
+from mcf.optim.groups import param_groups as param_groups
 from mcf.optim.lion import Lion as Lion
 from mcf.optim.nadam import NAdam as NAdam
 from mcf.optim.radam import RAdam as RAdam
-from mcf.optim.groups import param_groups as param_groups
 from mcf.optim.release import GradientRelease as GradientRelease
 from mcf.optim.sgd import SGD as SGD
 from mcf.optim.strategies import STRATEGIES as _STRATEGIES

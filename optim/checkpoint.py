@@ -65,7 +65,7 @@ def _check_group(
     options.check(saved)
     optimizer._check_group({**saved, "lr": size})
     rule = optimizer._rule({**group, **saved})
-    options.check_decay(saved, dict(rule.slots), type(optimizer).__name__)
+    options.check_decay(saved, dict(rule.slots), rule.decoupled, type(optimizer).__name__)
     for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):
         entry = entries.get(key)
         if entry:

@@ -27,6 +27,7 @@ _RULE = Rule(
     metrics=param_terms,
     metric_count=3,
     first="exp_avg",
+    decoupled=True,
 )  # fmt: skip
 
 

@@ -107,7 +107,9 @@ class LowPrecisionOptimizer(Optimizer):
             options.check(merged)
             self._check_group(merged)
             merged = options.with_max_lr(merged)
-            options.check_decay(merged, dict(self._rule(merged).slots), type(self).__name__)
+            rule = self._rule(merged)
+            name = type(self).__name__
+            options.check_decay(merged, dict(rule.slots), rule.decoupled, name)
             param_group = {**param_group, "max_lr": merged["max_lr"]}
             validation.distinct(f"param_groups[{index}]", merged.get("params"))
         super().add_param_group(param_group)

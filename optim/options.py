@@ -123,14 +123,14 @@ def with_max_lr(group: Group) -> Group:
     return group
 
 
-def check_decay(group: Group, slots: Mapping[str, Any], rule: str) -> None:
+def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: str) -> None:
     """Raise for a decoupling from the learning rate that the rule cannot have."""
     value = group["max_lr"]
     if not group["decouple_lr"]:
         if value is not None:
             raise ValueError(f"max_lr is {value} and decouple_lr is False; allowed is None")
         return
-    if slots.get("decayed") is not decay.added:
+    if not decoupled and slots.get("decayed") is not decay.added:
         raise ValueError(
             f"decouple_lr=True: the weight decay of {rule} is not decoupled from the gradient"
         )

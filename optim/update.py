@@ -37,6 +37,7 @@ class Rule:
             float64 on the CPU, and only the host's scalars depend on them.
         absent: a state that the formula names but this variant does not store (momentum of 0).
         slots: what fills slots that the strategy leaves to the rule.
+        decoupled: whether the weight decay is decoupled from the gradient, where no slot says it.
         unused: states that other variants store; one that is there is left as it is.
     """
 
@@ -53,6 +54,7 @@ class Rule:
     absent: tuple[str, ...] = ()
     slots: tuple[tuple[str, Algorithm], ...] = ()
     unused: tuple[str, ...] = ()
+    decoupled: bool = False
 
     @property
     def seconds(self) -> tuple[str, ...]:

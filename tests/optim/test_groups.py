@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, Adam, AdamW, param_groups
+from mcf.optim import SGD, Adam, AdamW, Lion, param_groups
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
     BF16,
@@ -188,6 +188,14 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 def test_refused(make: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         make([parameter(3, BF16)], **options)
+
+
+def test_lion_may() -> None:
+    p = Parameter(torch.ones(3, dtype=FP64))
+    optimizer = Lion([p], 0.5, weight_decay=0.25, decouple_lr=True)
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert_same_bits(p, torch.full((3,), 0.75, dtype=FP64))
 
 
 def test_adam_with_decoupled_decay_may() -> None:
