@@ -37,6 +37,7 @@ from mcf.optim import update
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check
 from tests.kernels.kernel_table import all_kernels
+from tests.optim.variants import VARIANTS
 
 KERNELS = all_kernels()
 
@@ -64,6 +65,11 @@ EVERYDAY = {
         r"adamw_plus_fp16_\w+_metrics",
         "adamw_plain_fp32_wide",
         "sgd_momentum_master_bf16_wide",
+        "adam_amsgrad_plus_bf16_wide",
+        "nadam_plus_bf16_strict",
+        "radam_decoupled_plus_bf16_wide",
+        "adamax_plus_bf16_wide",
+        "lion_light_bf16_wide",
     ),
     "sm_100": _HARD,
     "gfx942": _HARD,
@@ -94,12 +100,7 @@ def test_kernel(spec: Elementwise, target: str) -> None:
 def test_what_optimizers_run_is_in_the_table(dtype: torch.dtype) -> None:
     p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
     p.grad = torch.ones_like(p)
-    makers = [
-        functools.partial(mcf.optim.AdamW, eps=1e-4),
-        mcf.optim.SGD,
-        functools.partial(mcf.optim.SGD, momentum=0.9),
-        functools.partial(mcf.optim.SGD, momentum=0.9, nesterov=True),
-    ]
+    makers = [functools.partial(v.make, **v.options) for v in VARIANTS]
     assert len({spec.name for spec in KERNELS}) == len(KERNELS)
     # Kernels are made once; those of the table were made when it was.
     before = set(update._kernels)

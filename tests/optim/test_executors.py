@@ -38,6 +38,7 @@ from tests.optim.helpers import (
     random,
     stored,
 )
+from tests.optim.variants import NEW, Variant, pairs
 
 ADAMW = cases() + FULL
 # fp16 arithmetic needs an eps that it can hold.
@@ -60,6 +61,14 @@ SGD_CASES = [
     Case("light", FP64, FP32),
 ]
 LARGE_CASES = [Case("plus", BF16, BF16), Case("master", BF16, FP32), Case("plus", FP64, FP32)]
+
+# Each kernel is compiled: by default an arithmetic of each kind, under marker `slow` all.
+OTHER_RULES = [
+    pytest.param(v, case, marks=[] if case in v.few() else [pytest.mark.slow])
+    for v, case in pairs(NEW, "cases") + pairs(NEW, "full")
+    # The kernels of AdamW, bit for bit (test_state_dict.py).
+    if v.name != "adam-decoupled"
+]
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -151,6 +160,12 @@ def test_numba_is_torch_sgd(case: Case) -> None:
         compare("numba", SGD, 100, awkward(case.dtype), **options)
 
 
+@pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
+def test_numba_is_torch_other_rules(variant: Variant, case: Case) -> None:
+    options = {**variant.options, "maximize": True, **case.options()}
+    compare("numba", variant.make, 100, awkward(case.dtype), **options)
+
+
 @pytest.mark.parametrize("case", LARGE_CASES, ids=str)
 def test_numba_is_torch_large(case: Case) -> None:
     compare("numba", AdamW, 2, large(case.dtype), **OPTIONS, **case.options())
@@ -168,6 +183,15 @@ def test_triton_is_torch_sgd(case: Case) -> None:
     for momentum in momenta(case):
         options = {**SGD_OPTIONS, **momentum, **case.options()}
         compare("triton", SGD, 2, a_block_and_more(case.dtype), **options)
+
+
+@needs_triton
+@pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
+def test_triton_is_torch_other_rules(variant: Variant, case: Case) -> None:
+    # RAdam's second formula begins with the sixth step.
+    count = 7 if variant.rule == "radam" else 2
+    options = {**variant.options, **case.options()}
+    compare("triton", variant.make, count, a_block_and_more(case.dtype)[:3], **options)
 
 
 @needs_triton

@@ -39,6 +39,7 @@ from tests.optim.helpers import (
 )
 from tests.optim.register_model import Registers
 from tests.optim.strict_model import Strict
+from tests.optim.variants import NEW, Variant, pairs
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-4, "weight_decay": 0.1}
 MOMENTUM: dict[str, Any] = {
@@ -64,16 +65,17 @@ def intended(
     """The update d of one step, in float64."""
     if case.strict:
         strict = RecordingStrict(format_of(case.dtype), case.precision)
-        step = strict.adamw if make is AdamW else strict.sgd
-        columns = {n: numbers(x) for n, x in before.items() if n != "step"}
+        step = getattr(strict, make.__name__.lower())
+        columns = {n: numbers(x) for n, x in before.items() if x.shape == g.shape}
         found = []
         for k, gradient in enumerate(numbers(g)):
             step({n: c[k] for n, c in columns.items()}, gradient, t=t, **options)  # type: ignore[misc]
             found.append(strict.update)
         return torch.tensor(found, dtype=FP64)
-    wide = RecordingRegisters("plain" if case in FULL else case.precision, case.dtype)
+    full = case.dtype in (FP32, FP64)
+    wide = RecordingRegisters("plain" if full else case.precision, case.dtype)
     state = {n: x.double().numpy().astype(wide.kind) for n, x in before.items()}
-    step = wide.adamw if make is AdamW else wide.sgd  # type: ignore[assignment]
+    step = getattr(wide, make.__name__.lower())
     step(state, g.double().numpy().astype(wide.kind), t=t, **options)  # type: ignore[arg-type]
     update: Tensor = wide.update  # type: ignore[attr-defined]
     return update
@@ -101,7 +103,7 @@ def one_more_step(
     state = {name: x.clone() for name, x in optimizer.state[p].items()}
     before = {"param": p.detach().clone(), **state}
     old = value(optimizer, p)
-    old_v = second_moment(optimizer, p) if make is AdamW else None
+    old_v = second_moment(optimizer, p) if "exp_avg_sq" in before else None
     p.grad = random(n, case.dtype, 99, 0.1)
     optimizer.step()
     d = intended(make, case, before, p.grad, 6, **options)
@@ -141,6 +143,19 @@ def test_adamw(case: Case) -> None:
     if case.precision in ("plus", "master"):
         assert measured["lost_param"] < 0.05
         assert measured["edq_ratio"] == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few"), ids=str)
+def test_other_rules(variant: Variant, case: Case) -> None:
+    with mcf.executor("torch"):
+        measured, expected = one_more_step(variant.make, case, 200, **variant.options)
+    assert set(measured) == {*expected, "groups"}
+    assert ("lost_exp_avg_sq" in measured) == (variant.rule not in ("adamax", "lion"))
+    assert_close(measured, expected)
+    # What it would be of another update.
+    other = {**expected, "edq": 1.01 * expected["edq"]}
+    with pytest.raises(AssertionError):
+        assert_close(measured, other)
 
 
 @pytest.mark.parametrize("case", cases(("plain", "kahan", "light", "master"), (BF16,)), ids=str)

@@ -13,6 +13,7 @@ import mcf
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FULL, Case, cases, parameter, random, stored
+from tests.optim.variants import NEW, Variant, pairs
 
 BAD = {0: torch.nan, 5: torch.inf, 9: -torch.inf}
 N = 20
@@ -82,6 +83,28 @@ def test_sgd_damage_stays_in_its_element(case: Case) -> None:
     assert q.isnan().nonzero().flatten().tolist() == [3]
     others = [k for k in range(N) if k != 3]
     assert_same_bits(q[others].detach(), p[others].detach())
+
+
+@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few"), ids=str)
+def test_damage_stays_in_its_element_for_other_rules(variant: Variant, case: Case) -> None:
+    clean = [random(N, case.dtype, t + 2, 0.1) for t in range(8)]
+    spoiled = [g.clone() for g in clean]
+    for k, bad in BAD.items():
+        spoiled[1][k] = bad
+    options = {k: v for k, v in variant.options.items() if k != "lr"}
+    good, p = run(variant.make, case, clean, **options)
+    broken, q = run(variant.make, case, spoiled, **options)
+    others = [k for k in range(N) if k not in BAD]
+    for name, tensor in stored(good).items():
+        if tensor.ndim:
+            assert_same_bits(stored(broken)[name][others], tensor[others], name)
+    assert torch.isfinite(p).all()
+    # Infinities have a sign, and that is all that Lion looks at; as in its reference.
+    lost = [0] if variant.rule == "lion" else list(BAD)
+    assert q[lost].isnan().all()
+    for name, tensor in broken.state[q].items():
+        if tensor.ndim and name != "param_lo":
+            assert not torch.isfinite(tensor[list(BAD)]).any(), name
 
 
 @pytest.mark.parametrize("case", cases() + FULL, ids=str)

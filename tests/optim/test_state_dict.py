@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW
+from mcf.optim import SGD, Adam, AdamW, NAdam
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
@@ -32,6 +32,7 @@ from tests.optim.helpers import (
     steps,
     stored,
 )
+from tests.optim.variants import NEW, Variant, pairs
 
 Transfer = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -109,6 +110,59 @@ def test_sgd_goes_on_with_the_same_bits(
         return SGD(params, 1e-2, momentum, 0.3 if momentum else 0.0, precision=precision)
 
     assert_round_trip(make, transfer)
+
+
+@pytest.mark.parametrize("transfer", [in_process, through_file])
+@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few"), ids=str)
+def test_other_rules_go_on_with_the_same_bits(
+    variant: Variant, case: Case, transfer: Transfer
+) -> None:
+    def make() -> Any:
+        params = [parameter(s, case.dtype, k) for k, s in enumerate(SHAPES)]
+        return variant.make(params, **variant.options, **case.options())
+
+    assert_round_trip(make, transfer)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_adam_with_decoupled_decay_is_adamw(amsgrad: bool) -> None:
+    results = []
+    for make, options in ((AdamW, {}), (Adam, {"decoupled_weight_decay": True})):
+        params = [parameter(s, BF16, k) for k, s in enumerate(SHAPES)]
+        optimizer = make(params, 1e-2, weight_decay=0.1, amsgrad=amsgrad, **options)
+        steps(optimizer, 3)
+        results.append(stored(optimizer))
+    assert_same(results[1], results[0])
+
+
+def test_numbers_are_float64_on_the_cpu() -> None:
+    # torch saves NAdam's product in float32; it is read as it is, and goes on in float64.
+    optimizer = NAdam([parameter(3, BF16)])
+    steps(optimizer, 2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    exact = saved["state"][0]["mu_product"]
+    assert exact.dtype == FP64
+    saved["state"][0]["mu_product"] = exact.float()
+    optimizer.load_state_dict(saved)
+    loaded = optimizer.state[next(parameters(optimizer))]["mu_product"]
+    assert loaded.dtype == FP64
+    assert loaded.shape == ()
+    assert loaded.item() == exact.float().item() != exact.item()
+
+
+def test_amsgrad_may_be_turned_off() -> None:
+    # torch keeps the maximum, and so do checkpoints; turned on again it is there.
+    optimizer = Adam([parameter(3, BF16)], amsgrad=True)
+    steps(optimizer, 2)
+    p = next(parameters(optimizer))
+    before = optimizer.state[p]["max_exp_avg_sq"].clone()
+    optimizer.param_groups[0]["amsgrad"] = False
+    steps(optimizer, 1, scale=10.0)
+    assert_same_bits(optimizer.state[p]["max_exp_avg_sq"], before)
+    optimizer.load_state_dict(through_file(optimizer.state_dict()))
+    optimizer.param_groups[0]["amsgrad"] = True
+    steps(optimizer, 1)
+    assert (optimizer.state[p]["max_exp_avg_sq"] > before).all()
 
 
 def test_mapped_file(tmp_path: Any) -> None:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import mcf
-from mcf.optim import SGD, AdamW
+from mcf.optim import SGD, AdamW, NAdam
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, steps, stored
+from tests.optim.variants import NEW, Variant
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +145,39 @@ def test_parameters_of_another_dtype_are_refused() -> None:
         AdamW([parameter(3, FP16)]).load_state_dict(of(AdamW, 3))
     with pytest.raises(ValueError, match="its precision and dtype need"):
         AdamW([parameter(3, FP32)]).load_state_dict(of(AdamW, 3))
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (None, ValueError, r"has .*; its precision and dtype need .*'mu_product'"),
+        ("one", TypeError, r"'mu_product' of params\[0\] of param_groups\[0\] must be a number"),
+        (torch.ones(2), ValueError, "'mu_product' .* must be 1-element"),
+        (torch.tensor(torch.nan), ValueError, "'mu_product' .*nan; allowed is"),
+        (torch.tensor(-0.5), ValueError, "'mu_product' .*-0.5; allowed is"),
+    ],
+)
+def test_numbers_are_checked(value: Any, error: type[Exception], words: str) -> None:
+    saved = of(NAdam, 3)
+    if value is None:
+        del saved["state"][0]["mu_product"]
+    else:
+        saved["state"][0]["mu_product"] = value
+    optimizer = NAdam([parameter(3, BF16)])
+    steps(optimizer, 1)
+    before = stored(optimizer)
+    with pytest.raises(error, match=words):
+        optimizer.load_state_dict(saved)
+    assert_same(stored(optimizer), before)
+
+
+@pytest.mark.parametrize("variant", NEW, ids=str)
+def test_rules_refuse_the_state_of_another(variant: Variant) -> None:
+    optimizer = variant.make([parameter(3, BF16)], **variant.options)
+    optimizer.load_state_dict(of(variant.make, 3, **variant.options))
+    entry = of(SGD, 3, momentum=0.9)["state"]
+    with pytest.raises(ValueError, match=r"has .*'momentum_buffer'.* its precision and dtype need"):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": entry})
 
 
 def test_sgd_refuses_the_state_of_another_variant() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW, CollageAdamW
+from mcf.optim import SGD, Adam, Adamax, AdamW, CollageAdamW, Lion, NAdam, RAdam
 from tests.optim.helpers import (
     BF16,
     FP16,
@@ -72,6 +72,36 @@ HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
     (SGD, "nesterov", True, ValueError, "Nesterov momentum requires a momentum and zero dampening"),
     (SGD, "precision", "plus", ValueError, "'plus'; known are 'plain', 'kahan', 'light', 'master'"),
     (SGD, "precision", "fp32_states", ValueError, "'fp32_states'; known are"),
+    (AdamW, "amsgrad", 1, TypeError, "amsgrad must be True or False, got 1"),
+    (Adam, "amsgrad", "yes", TypeError, "amsgrad must be True or False, got 'yes'"),
+    (Adam, "decoupled_weight_decay", None, TypeError, "must be True or False, got None"),
+    (NAdam, "decoupled_weight_decay", 0, TypeError, "must be True or False, got 0"),
+    (RAdam, "decoupled_weight_decay", 0, TypeError, "must be True or False, got 0"),
+    (NAdam, "momentum_decay", -1e-3, ValueError, "momentum_decay value: -0.001; allowed is"),
+    (NAdam, "momentum_decay", "slow", TypeError, "momentum_decay value must be a number, got str"),
+    (
+        Lion,
+        "precision",
+        "plus",
+        ValueError,
+        "precision: 'plus'; known are 'plain', 'kahan', 'light'",
+    ),
+]
+# What every rule with these hyperparameters refuses.
+HYPERPARAMETERS += [
+    (make, name, value, ValueError, words)
+    for make in (Adam, NAdam, RAdam, Adamax, Lion)
+    for name, value, words in (
+        ("lr", -1.0, "learning rate: -1.0"),
+        ("betas", (1.0, 0.9), "index 0: 1.0"),
+        ("betas", (0.9, 1.0), "index 1: 1.0"),
+        ("betas", (0.9, 0.9, 0.9), "allowed is a pair"),
+        ("betas", (torch.tensor(0.9), 0.9), "betas must be either both floats or both Tensors"),
+        ("eps", -1e-8, "epsilon value: -1e-08"),
+        ("weight_decay", -0.1, "weight_decay value: -0.1"),
+        ("precision", "double", "precision: 'double'; known are 'plain'"),
+    )
+    if make is not Lion or name != "eps"
 ]
 
 

@@ -1,0 +1,60 @@
+"""float64 parameters against the rules without rounding, over a run.
+
+Contract: after 60 steps the distance to the exact run is below 1e-13 of the distance travelled:
+each step rounds by some u = 1.1e-16 of the parameter and of the update, and moments forget
+(measured: at most 2e-14). What a wrong formula does: `test_another_rule_is_rejected`.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+import mcf
+from tests.optim.exact_adamw import floats
+from tests.optim.exact_rules import Exact
+from tests.optim.helpers import FP64, random
+from tests.optim.variants import NEW, Variant, named
+
+N, STEPS = 40, 60
+TOLERANCE = 1e-13
+
+
+def distance(variant: Variant, rule: str) -> float:
+    """The relative distance between the optimizer and a rule without rounding."""
+    p = Parameter(random(N, FP64, 1))
+    start = p.detach().clone()
+    exact = Exact(rule, start, variant.options)
+    optimizer = variant.make([p], **variant.options)
+    with mcf.executor("torch"):
+        for t in range(STEPS):
+            # Sizes that fall and rise, so that a maximum is kept for a while.
+            p.grad = random(N, FP64, 10 + t, 10.0 ** -(t % 7))
+            exact.step(p.grad)
+            optimizer.step()
+    end = floats(exact.p)
+    return float((p.detach() - end).norm() / (end - start).norm())
+
+
+@pytest.mark.parametrize("variant", [named("adamw"), *NEW], ids=str)
+def test_float64_is_exact(variant: Variant) -> None:
+    found = distance(variant, variant.rule)
+    print(f"{variant}: {found:.2g}")
+    assert found < TOLERANCE
+
+
+def test_another_rule_is_rejected() -> None:
+    assert distance(named("adam"), "adamw") > 1e9 * TOLERANCE
+    assert distance(named("radam"), "adam") > 1e9 * TOLERANCE
+
+
+def test_amsgrad_keeps_its_maximum() -> None:
+    # Else the rows above would not tell it from Adam.
+    p = Parameter(random(N, FP64, 1))
+    optimizer = named("adam-amsgrad").make([p], **named("adam-amsgrad").options)
+    for scale in (1.0, 1e-3):
+        p.grad = torch.full((N,), scale, dtype=FP64)
+        optimizer.step()
+    state = optimizer.state[p]
+    assert (state["max_exp_avg_sq"] > state["exp_avg_sq"]).all()
