@@ -23,6 +23,8 @@ class Field:
     format: Format
     read: bool = True
     written: bool = False
+    # Rounded up or down at random when stored, and not to nearest; bf16 in float32 registers only.
+    stochastic: bool = False
 
 
 # Compared and hashed by identity: executors look their kernels up at every launch.
@@ -51,6 +53,10 @@ class Elementwise:
         sums: an algorithm over the parameters above, `new_<field>` (the value as stored) and
             `out_<result>`; its results are summed over all elements. None for no sums.
         sum_count: how many results `sums` has.
+        correction: a (result, algorithm) pair: before that result is rounded and stored, what
+            takes its place, from all that `sums` can read of other results. None for no correction.
+
+    Where a field is `stochastic` the last `scalars` are those of `mcf.kernels.streams`.
     """
 
     name: str
@@ -68,6 +74,7 @@ class Elementwise:
     slots: tuple[tuple[str, Algorithm], ...] = ()
     sums: Algorithm | None = None
     sum_count: int = 0
+    correction: tuple[str, Algorithm] | None = None
     # Distinguishes kernels of one name in executors' caches and in generated code.
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
 
@@ -80,6 +87,30 @@ class Elementwise:
         missing = [n for n in wanted if dict(self.loads).get(n, n) not in known]
         if missing:
             raise ValueError(f"kernel {self.name}: nothing supplies {missing}")
+
+    @functools.cached_property
+    def random(self) -> bool:
+        """Whether it draws random bits for each element."""
+        return any(f.stochastic for f in self.fields)
+
+    def ordered_stores(self) -> list[tuple[str, str]]:
+        """The (result, field) pairs in the order in which they are rounded: a correction last."""
+        last = self.correction[0] if self.correction is not None else None
+        return sorted(self.stores, key=lambda pair: pair[0] == last)
+
+    def store_statements(self) -> list[str]:
+        """The statements that correct results and round them to what stores them."""
+        stochastic = {f.name for f in self.fields if f.stochastic}
+        lines = []
+        for result, field in self.ordered_stores():
+            if self.correction is not None and result == self.correction[0]:
+                lines.append(f"out_{result} = correct({self.call_of(self.correction[1])})")
+            if field in stochastic:
+                lines.append(f"new_{field} = stochastic(out_{result}, random)")
+            else:
+                rounding = "" if result in self.rounded else f"round_{field}"
+                lines.append(f"new_{field} = {rounding}(out_{result})")
+        return lines
 
     @functools.cached_property
     def register(self) -> Format:
@@ -114,12 +145,14 @@ class Elementwise:
         """The targets that take the results in generated code."""
         return ", ".join(f"out_{r}" for r in self.results) + ","
 
-    def sums_call(self) -> str:
-        """The argument list of `sums` in generated code; a `new_` of what is absent is 0."""
-        assert self.sums is not None
+    def call_of(self, function: Algorithm) -> str:
+        """The argument list of `sums` or a correction in generated code.
+
+        A `new_` of what is absent is 0.
+        """
         stored = {f"new_{field}" for _, field in self.stores}
         names = []
-        for p in parameters(self.sums):
+        for p in parameters(function):
             source = dict(self.loads).get(p.removeprefix("new_"), p.removeprefix("new_"))
             if p.startswith("new_"):
                 names.append(f"new_{source}" if f"new_{source}" in stored else "ZERO")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from mcf.kernels import streams
 from mcf.kernels.elementwise import Elementwise
 
 Run = Callable[[Elementwise, Sequence[Sequence[Tensor]], Tensor], Tensor | None]
@@ -37,23 +38,46 @@ def _same_layout(row: Sequence[Tensor]) -> bool:
     return is_dense(first) and all(t.stride() == first.stride() for t in row)
 
 
-def _slabs(row: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Cut tensors of one shape into corresponding parts of at most SLAB elements."""
-    shape = row[0].shape
-    if row[0].numel() <= SLAB:
-        yield list(row)
+def _slabs(row: Sequence[Tensor], first: int = 0) -> Iterator[tuple[list[Tensor], int]]:
+    """Cut tensors of one shape into corresponding parts of at most SLAB elements.
+
+    Each is a stretch of the row-major order, and comes with the index of its first element.
+    """
+    shape, size = row[0].shape, row[0].numel()
+    if size <= SLAB:
+        yield list(row), first
         return
-    dim = max(range(len(shape)), key=lambda d: shape[d])
-    step = max(1, shape[dim] * SLAB // row[0].numel())
+    dim = next(d for d, n in enumerate(shape) if n > 1)
+    step = max(1, shape[dim] * SLAB // size)
     for start in range(0, shape[dim], step):
         length = min(step, shape[dim] - start)
-        yield from _slabs([t.narrow(dim, start, length) for t in row])
+        part = [t.narrow(dim, start, length) for t in row]
+        yield from _slabs(part, first + start * (size // shape[dim]))
+
+
+# Where the upper word of an element's index changes.
+_PERIOD = 1 << 32
+
+
+def _below_period(row: Sequence[Tensor], index: int) -> Iterator[tuple[list[Tensor], int]]:
+    """Cut contiguous tensors, the first element of which has an index, at multiples of _PERIOD."""
+    size = row[0].numel()
+    if index % _PERIOD + size <= _PERIOD:
+        yield list(row), index
+        return
+    start = 0
+    while start < size:
+        end = min(size, start + _PERIOD - (index + start) % _PERIOD)
+        yield [t.view(-1)[start:end] for t in row], index + start
+        start = end
 
 
 def launch(
     run: Run, spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor
 ) -> Tensor | None:
     """Apply a kernel to rows of tensors of any strides; see `mcf.kernels.numba.launch.run`."""
+    if spec.random:
+        return _launch_random(run, spec, rows, scalars)
     regular = [k for k, row in enumerate(rows) if _same_layout(row)]
     device = rows[0][0].device
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
@@ -66,10 +90,51 @@ def launch(
     if regular:
         apply([rows[k] for k in regular], regular)
     for k in sorted(set(range(len(rows))) - set(regular)):
-        for part in _slabs(rows[k]):
+        for part, _ in _slabs(rows[k]):
             copies = [t.contiguous() for t in part]
             apply([copies], [k])
             for field, t, copy in zip(spec.fields, part, copies, strict=True):
                 if field.written and copy is not t:
                     t.copy_(copy)
+    return sums if spec.sums is not None else None
+
+
+def _launch_random(
+    run: Run, spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor
+) -> Tensor | None:
+    """The same for a kernel that draws random numbers: elements are known by row-major index."""
+    device = rows[0][0].device
+    sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
+    pieces: list[list[Tensor]] = []
+    table: list[list[float]] = []
+    owners: list[int] = []
+
+    def flush() -> None:
+        if pieces:
+            result = run(spec, pieces, torch.tensor(table, dtype=torch.float64))
+            if result is not None:
+                sums.index_add_(0, torch.tensor(owners, device=device), result)
+        for part in (pieces, table, owners):
+            part.clear()
+
+    def add(part: list[Tensor], k: int, index: int) -> None:
+        *values, key, _ = scalars[k].tolist()
+        for stretch, first in _below_period(part, index):
+            pieces.append(stretch)
+            table.append([*values, *streams.scalars(int(key), first)])
+            owners.append(k)
+
+    for k, row in enumerate(rows):
+        index = int(scalars[k, -1])
+        if all(t.is_contiguous() for t in row):
+            add(list(row), k, index)
+            continue
+        for part, first in _slabs(row, index):
+            copies = [t.contiguous() for t in part]
+            add(copies, k, first)
+            flush()
+            for field, t, copy in zip(spec.fields, part, copies, strict=True):
+                if field.written and copy is not t:
+                    t.copy_(copy)
+    flush()
     return sums if spec.sums is not None else None

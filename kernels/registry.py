@@ -109,7 +109,8 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
         spec: the kernel.
         rows: per row one tensor for each of `spec.fields`, all of one shape and of the field's
             dtype, none overlapping another that is written.
-        scalars: float64 on the CPU, [len(rows), len(spec.scalars)].
+        scalars: float64 on the CPU, [len(rows), len(spec.scalars)]; for a kernel that draws random
+            numbers the last columns are `streams.COLUMNS` instead of `streams.SCALARS`.
 
     Returns:
         float64 sums [len(rows), spec.sum_count] on the rows' device, or None where the kernel has

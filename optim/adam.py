@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from mcf.optim import adamw
 from mcf.optim.moments import MomentOptimizer, adam_rule
 from mcf.optim.options import Options
+from mcf.optim.strategies import STRATEGIES
 from mcf.optim.update import Rule
 
 _RULE = adam_rule("adam", decoupled=False, amsgrad=False)
@@ -42,6 +43,8 @@ class Adam(MomentOptimizer):
 
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
+
+    precisions = tuple(STRATEGIES)
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from mcf.optim import validation
 from mcf.optim.moments import MomentOptimizer, adam_rule
 from mcf.optim.options import Options
+from mcf.optim.strategies import STRATEGIES
 from mcf.optim.update import Rule
 
 _RULE = adam_rule("adamw", decoupled=True, amsgrad=False)
@@ -41,6 +42,11 @@ class AdamW(MomentOptimizer):
     - `"split16"` (10): 16 bits beside the bf16 parameter, which make it a float32 exactly: bit for
       bit a float32 master weight with moments in bf16. bf16 parameters only.
     - `"split8"` (9): 8 bits beside the bf16 parameter, 16 bits of precision. bf16 only.
+    - `"stochastic"` (8): the parameter rounded stochastically, so that updates of any size arrive
+      on the average (Zamirai et al.). bf16 only; see `seed` in `mcf.optim.options.Options`.
+    - `"eco"` (8): the parameter's rounding error goes into the first moment, so that later updates
+      make up for it (ECO, arXiv:2601.22101); betas[0] must not be 0.
+    - `"eco_stochastic"` (8): the same with stochastic rounding. bf16 only.
     - `"fp32_states"` (12): moments in float32.
     - `"master"` (16): moments and a master copy of the parameter in float32. The copy is the truth:
       a change made to the parameter itself after the first step is overwritten by the next.
@@ -72,6 +78,8 @@ class AdamW(MomentOptimizer):
         ValueError, TypeError: for hyperparameters out of range, unknown precisions, and parameters
             or gradients that are not dense floating-point tensors; before anything is changed.
     """
+
+    precisions = tuple(STRATEGIES)
 
     def __init__(
         self,

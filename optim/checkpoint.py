@@ -53,7 +53,8 @@ def _check_group(
             f"state_dict has {len(saved['params'])} parameters in param_groups[{index}]; "
             f"the optimizer has {len(group['params'])}"
         )
-    for name in ("precision", "compute_dtype"):
+    saved = {**optimizer._later_options(), **saved}
+    for name in ("precision", "compute_dtype", "low"):
         if saved[name] != group[name]:
             raise ValueError(
                 f"{where} has {name}={saved[name]!r}; the optimizer has {name}={group[name]!r}"
@@ -61,7 +62,6 @@ def _check_group(
     lr = saved["lr"]
     # A schedule down to 0 can miss it from below by a rounding error.
     size = abs(lr) if isinstance(lr, (int, float, Tensor)) else lr
-    saved = {**optimizer._later_options(), **saved}
     options.check(saved)
     optimizer._check_group({**saved, "lr": size})
     rule = optimizer._rule({**group, **saved})

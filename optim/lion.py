@@ -14,7 +14,7 @@ from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.rules.lion import lion
 from mcf.optim.rules.metrics import param_terms
-from mcf.optim.strategies import STRATEGIES, Arithmetic
+from mcf.optim.strategies import WITHOUT_FEEDBACK, Arithmetic
 from mcf.optim.update import Rule
 
 _RULE = Rule(
@@ -45,8 +45,8 @@ class Lion(LowPrecisionOptimizer):
         lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: of the update and of the moment, in [0, 1).
         weight_decay: decoupled weight decay.
-        precision: any but `"plus"`, which is `"light"` here: no second moment; see
-            `mcf.optim.AdamW`.
+        precision: any of `mcf.optim.AdamW` but `"plus"`, which is `"light"` here (no second
+            moment), and those of ECO.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
@@ -56,7 +56,7 @@ class Lion(LowPrecisionOptimizer):
     """
 
     # What another strategy does with a second moment is not there to be done.
-    precisions = tuple(name for name in STRATEGIES if name != "plus")
+    precisions = tuple(name for name in WITHOUT_FEEDBACK if name != "plus")
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from mcf.optim.optimizer import LowPrecisionOptimizer, beta2_components
 from mcf.optim.options import check_tensors
 from mcf.optim.rules import decay, maximum
 from mcf.optim.rules.adamw import adamw
+from mcf.optim.rules.feedback import adam_feed_back, factor
 from mcf.optim.rules.metrics import adamw_terms
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import Rule
@@ -66,11 +67,12 @@ def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
             "bias_correction2", "inverse_bias_correction2",
         ),
         decoupled=decoupled,
-        results=maxima,
+        results=(*maxima, "divisor"),
         maximum="max_exp_avg_sq" if amsgrad else None,
         absent=() if amsgrad else maxima,
         # torch keeps the maximum of a group whose amsgrad is turned off.
         unused=() if amsgrad else maxima,
+        feed_back=adam_feed_back,
         slots=(("denominator", maximum.largest if amsgrad else maximum.current),),
     )  # fmt: skip
 
@@ -90,6 +92,11 @@ class MomentOptimizer(LowPrecisionOptimizer):
             validation.flag(name, group.get(name, False))
 
     def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
+        if arith.strategy.feedback and group["betas"][0] == 0:
+            raise ValueError(
+                f"Invalid beta parameter at index 0: 0 with precision={group['precision']!r} of "
+                f"{where}, which keeps rounding errors in the first moment; allowed is more than 0"
+            )
         # Half the smallest number is the largest that rounds to 0.
         smallest = float(arith.format.min_subnormal) / 2
         if 0 < group["eps"] <= smallest:
@@ -102,7 +109,7 @@ class MomentOptimizer(LowPrecisionOptimizer):
         beta1, beta2 = (float(b) for b in group["betas"])
         high, low = beta2_components(beta2, arith)
         correction1, correction2 = 1 - beta1**step, 1 - beta2**step
-        return {
+        scalars = {
             "grad_scale": -1.0 if group["maximize"] else 1.0,
             "lr": float(group["lr"]),
             "beta1": beta1,
@@ -117,3 +124,6 @@ class MomentOptimizer(LowPrecisionOptimizer):
             "eps": float(group["eps"]),
             "weight_decay": float(group["weight_decay"]),
         }
+        if arith.strategy.feedback:
+            scalars["feedback"] = correction1 * factor(beta1, float(group["lr"]))
+        return scalars

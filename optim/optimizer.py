@@ -12,10 +12,24 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels import registry
-from mcf.optim import checkpoint, gradients, options, validation
+from mcf.optim import checkpoint, gradients, options, randomness, validation
 from mcf.optim.metrics import StepMetrics
-from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
-from mcf.optim.update import GradientForm, Rule, joined, kernel, states, update_
+from mcf.optim.strategies import (
+    STRATEGIES,
+    WITHOUT_FEEDBACK,
+    Arithmetic,
+    Storage,
+    arithmetic,
+)
+from mcf.optim.update import (
+    GradientForm,
+    Rule,
+    given_scalars,
+    joined,
+    kernel,
+    states,
+    update_,
+)
 
 if TYPE_CHECKING:
     from mcf.optim.accumulator import GradientAccumulator
@@ -29,7 +43,7 @@ class LowPrecisionOptimizer(Optimizer):
     """An update rule under precision strategies; subclasses give the rule and its scalars."""
 
     # The values of `precision` that make sense for the rule.
-    precisions: tuple[str, ...] = tuple(STRATEGIES)
+    precisions: tuple[str, ...] = WITHOUT_FEEDBACK
 
     # torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step instead of unscaling.
     _step_supports_amp_scaling = True
@@ -135,8 +149,14 @@ class LowPrecisionOptimizer(Optimizer):
             name = f" ({names[k]})" if names else ""
             yield f"params[{k}]{name} of param_groups[{index}]", p
 
+    def _parameters(self) -> Iterator[Tensor]:
+        """All parameters, in the order in which checkpoints count them."""
+        for group in self.param_groups:
+            yield from group["params"]
+
     def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
-        found = arithmetic(STRATEGIES[group["precision"]], p.dtype, group["compute_dtype"], where)
+        strategy = STRATEGIES[group["precision"]].with_low(group["low"])
+        found = arithmetic(strategy, p.dtype, group["compute_dtype"], where)
         self._check_arithmetic(group, found, where)
         return found
 
@@ -182,6 +202,7 @@ class LowPrecisionOptimizer(Optimizer):
         if self._track_metrics:
             terms = [self._rule(group).metric_count for group in self.param_groups]
             self._metrics = StepMetrics(terms)
+        places: dict[Tensor, int] = {}
         for index, group, rule, arith, form, live in work:
             spec = kernel(rule, arith, self._track_metrics, form)
             names = tuple(states(rule, arith))
@@ -199,9 +220,13 @@ class LowPrecisionOptimizer(Optimizer):
                 s: limit | options.weight_decay(group, self._scalars(group, arith, s))
                 for s in set(steps)
             }
-            table = [[columns[s][name] for name in spec.scalars] for s in steps]
-            scalars = torch.tensor(table, dtype=torch.float64)
-            scalars = scalars.reshape(len(rows), len(spec.scalars))
+            table = [[columns[s][name] for name in given_scalars(spec)] for s in steps]
+            if spec.random:
+                places = places or {p: k for k, p in enumerate(self._parameters())}
+                counts = [int(self.state[p]["step"]) for _, p in live]
+                streams = randomness.columns(group["seed"], places, [p for _, p in live], counts)
+                table = [row + stream for row, stream in zip(table, streams, strict=True)]
+            scalars = torch.tensor(table, dtype=torch.float64).reshape(len(rows), -1)
             scalars = gradients.scaled(scalars, spec.scalars.index("grad_scale"), scale)
             sums = update_(spec, rows, scalars)
             if self._metrics is not None:

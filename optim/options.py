@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from torch import Tensor
 
+from mcf.optim import validation
 from mcf.optim.rules import decay
 
 Group = dict[str, Any]
@@ -38,6 +39,12 @@ class Options(TypedDict, total=False):
     - `nonfinite`: what an infinity or NaN in a gradient does: `"torch"` lets it into that
       element's parameter and state; `"skip"` makes the step change nothing; `"raise"` raises
       `NonFiniteGradientError` before anything has changed.
+    Those of precisions that round stochastically:
+
+    - `low`: how `"kahan"`, `"light"` and `"plus"` round the low component of a bf16 parameter,
+      `"nearest"` or `"stochastic"`. Stochastically it keeps updates of any size on the average.
+    - `seed`: of the random numbers, which depend on nothing but the seed, the step, the parameter's
+      place among all parameters and the element's index in it. Kept in checkpoints.
     """
 
     foreach: bool | None
@@ -49,17 +56,19 @@ class Options(TypedDict, total=False):
     max_grad_norm: float | None
     max_grad_value: float | None
     nonfinite: str
+    low: str
+    seed: int
 
 
 # The options kept in every parameter group, as torch keeps them, and their defaults.
-IN_GROUPS: Group = {
+_FLAGS: Group = {
     "foreach": None,
     "capturable": False,
     "differentiable": False,
     "fused": None,
     "decouple_lr": False,
-    "max_lr": None,
 }
+IN_GROUPS: Group = {**_FLAGS, "max_lr": None, "low": "nearest", "seed": 0}
 
 # The options that are attributes of the optimizer, and their defaults.
 OF_OPTIMIZER: Group = {"max_grad_norm": None, "max_grad_value": None, "nonfinite": "torch"}
@@ -95,11 +104,13 @@ def check(group: Group) -> None:
         TypeError: for a value that is not a bool (or None, where None is allowed).
         RuntimeError: for combinations that torch refuses with it.
         NotImplementedError: for `differentiable=True`.
+        ValueError: for another value of `low`.
     """
-    for name, default in IN_GROUPS.items():
+    validation.choice("low", group["low"], ("nearest", "stochastic"))
+    if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
+        raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")
+    for name, default in _FLAGS.items():
         value = group[name]
-        if name == "max_lr":
-            continue
         if not isinstance(value, bool) and not (value is None and default is None):
             allowed = "True, False or None" if default is None else "True or False"
             raise TypeError(f"{name} must be {allowed}, got {value!r}")

@@ -13,6 +13,7 @@ from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.rules import sgd as _rules
+from mcf.optim.rules.feedback import factor, momentum_feed_back
 from mcf.optim.rules.metrics import param_terms
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import Rule
@@ -31,6 +32,7 @@ def _rule(name: str, direction: Any, buffer: bool) -> Rule:
         # A schedule may take the momentum to 0 and back; torch keeps the buffer, too.
         unused=() if buffer else ("momentum_buffer",),
         slots=(("direction", direction),),
+        feed_back=momentum_feed_back if direction is _rules.momentum_direction else None,
     )
 
 
@@ -52,7 +54,9 @@ class SGD(LowPrecisionOptimizer):
         dampening: dampening of the momentum.
         weight_decay: L2 penalty.
         nesterov: Nesterov momentum; needs a momentum and no dampening.
-        precision: `"plain"`, `"kahan"`, `"light"` or `"master"`; see `mcf.optim.AdamW`.
+        precision: `"plain"`, `"kahan"`, `"light"`, `"split16"`, `"split8"`, `"stochastic"`,
+            `"eco"`, `"eco_stochastic"` or `"master"`; see `mcf.optim.AdamW`. Those of ECO keep
+            rounding errors in the momentum buffer: they need a momentum, and not Nesterov's.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
@@ -61,7 +65,10 @@ class SGD(LowPrecisionOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
-    precisions = ("plain", "kahan", "light", "master")
+    precisions = (
+        "plain", "kahan", "light", "split16", "split8", "stochastic", "eco", "eco_stochastic",
+        "master",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -102,13 +109,21 @@ class SGD(LowPrecisionOptimizer):
                 f"momentum={group['momentum']}, dampening={group['dampening']}"
             )
 
+    def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
+        if arith.strategy.feedback and (group["momentum"] == 0 or group["nesterov"]):
+            raise ValueError(
+                f"precision={group['precision']!r} of {where} keeps rounding errors in the "
+                "momentum buffer: it needs a momentum, and not Nesterov's, got "
+                f"momentum={group['momentum']}, nesterov={group['nesterov']}"
+            )
+
     def _rule(self, group: dict[str, Any]) -> Rule:
         if group["momentum"] == 0:
             return _PLAIN
         return _NESTEROV if group["nesterov"] else _MOMENTUM
 
     def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
-        return {
+        scalars = {
             "grad_scale": -1.0 if group["maximize"] else 1.0,
             "lr": float(group["lr"]),
             "momentum": float(group["momentum"]),
@@ -116,3 +131,6 @@ class SGD(LowPrecisionOptimizer):
             "one_minus_dampening": 1.0 if step == 1 else 1 - float(group["dampening"]),
             "weight_decay": float(group["weight_decay"]),
         }
+        if arith.strategy.feedback:
+            scalars["feedback"] = factor(float(group["momentum"]), float(group["lr"]))
+        return scalars

@@ -48,23 +48,44 @@ class Strategy:
         param: storage of the parameter; WIDE keeps a float32 master copy beside the parameter.
         first: storage of the first moment or momentum buffer.
         second: storage of the second moment.
+        stochastic: whether the parameter's last component is rounded stochastically when stored.
+        feedback: whether the parameter's rounding error goes into the first moment.
     """
 
     name: str
     param: Storage
     first: Storage = Storage.SINGLE
     second: Storage = Storage.SINGLE
+    stochastic: bool = False
+    feedback: bool = False
 
     @property
     def wide(self) -> bool:
         """Whether anything is stored that only float32 registers can compute."""
         stored = (self.param, self.first, self.second)
-        return Storage.WIDE in stored or self.param.bits is not None
+        beyond = self.param.bits is not None or self.stochastic or self.feedback
+        return Storage.WIDE in stored or beyond
 
     @property
     def bf16_only(self) -> bool:
         """Whether the parameter's bits are those of the upper half of a float32."""
-        return self.param.bits is not None
+        return self.param.bits is not None or self.stochastic
+
+    def with_low(self, low: str) -> Strategy:
+        """The strategy with its low component rounded as an optimizer's `low` says.
+
+        Raises:
+            ValueError: for "stochastic" where there is no low component.
+        """
+        if low == "nearest":
+            return self
+        if not self.param.has_low:
+            allowed = ", ".join(repr(s.name) for s in STRATEGIES.values() if s.param.has_low)
+            raise ValueError(
+                f"low={low!r} with precision={self.name!r}, which stores no low component of the "
+                f"parameter; allowed are {allowed}"
+            )
+        return dataclasses.replace(self, name=f"{self.name}_{low}", stochastic=True)
 
 
 PLAIN = Strategy("plain", Storage.SINGLE)
@@ -78,10 +99,17 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("plus", Storage.PAIR, second=Storage.PAIR),
         Strategy("split16", Storage.SPLIT16),
         Strategy("split8", Storage.SPLIT8),
+        Strategy("stochastic", Storage.SINGLE, stochastic=True),
+        Strategy("eco", Storage.SINGLE, feedback=True),
+        Strategy("eco_stochastic", Storage.SINGLE, stochastic=True, feedback=True),
         Strategy("fp32_states", Storage.SINGLE, Storage.WIDE, Storage.WIDE),
         Strategy("master", Storage.WIDE, Storage.WIDE, Storage.WIDE),
     )
 }
+
+
+# What any rule can have; the others need a first moment of which the update is a multiple.
+WITHOUT_FEEDBACK = tuple(s.name for s in STRATEGIES.values() if not s.feedback)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +219,7 @@ def arithmetic(
         allowed = ", ".join(repr(s.name) for s in STRATEGIES.values() if not s.wide)
         raise ValueError(
             f"compute_dtype={compute_dtype} with precision={strategy.name!r}: that precision "
-            f"stores float32, which {compute_dtype} arithmetic would round away; use "
+            f"needs the bits of float32, which {compute_dtype} arithmetic would round away; use "
             f"compute_dtype=torch.float32, or one of {allowed}"
         )
     if strategy.bf16_only and component != BF16:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.kernels import registry
+from mcf.kernels import registry, streams
 from mcf.kernels.algorithms import words
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.elementwise import Elementwise, Field
@@ -38,6 +38,8 @@ class Rule:
         absent: a state that the formula names but this variant does not store (momentum of 0).
         slots: what fills slots that the strategy leaves to the rule.
         decoupled: whether the weight decay is decoupled from the gradient, where no slot says it.
+        feed_back: the first moment with the parameter's rounding error in it, for strategies that
+            feed it back; None for a rule without.
         unused: states that other variants store; one that is there is left as it is.
     """
 
@@ -55,6 +57,7 @@ class Rule:
     slots: tuple[tuple[str, Algorithm], ...] = ()
     unused: tuple[str, ...] = ()
     decoupled: bool = False
+    feed_back: Algorithm | None = None
 
     @property
     def seconds(self) -> tuple[str, ...]:
@@ -145,6 +148,18 @@ def _kernel(
     absent = [*(n for n in possible if n not in supplied), *rule.absent]
     absent += [] if form.paired else ["grad_lo"]
     absent += [] if form.clipped else ["grad_limit"]
+    if arithmetic.strategy.stochastic:
+        last = "param_lo" if "param_lo" in formats else "param"
+        fields = [dataclasses.replace(f, stochastic=f.name == last) for f in fields]
+    scalars = (*rule.scalars, "grad_limit") if form.clipped else rule.scalars
+    correction = None
+    if arithmetic.strategy.feedback:
+        assert rule.first is not None
+        assert rule.feed_back is not None
+        scalars += ("feedback",)
+        correction = (rule.first, rule.feed_back)
+    if arithmetic.strategy.stochastic:
+        scalars += streams.SCALARS
     arithmetic_name = "strict" if arithmetic.strict else "wide"
     metrics = "_metrics" if track_metrics else ""
     name = f"{rule.name}_{arithmetic.strategy.name}_{arithmetic.component.name}_{arithmetic_name}"
@@ -162,14 +177,20 @@ def _kernel(
         arithmetic=arithmetic.format,
         roundings=arithmetic.roundings,
         loads=renamed,
-        scalars=(*rule.scalars, "grad_limit") if form.clipped else rule.scalars,
+        scalars=scalars,
         absent=tuple(absent),
         rounded=rule.results if arithmetic.strict else tuple(rounded),
         slots=(*arithmetic.slots().items(), *rule.slots, ("scaled_gradient", form.slot)),
         sums=rule.metrics if track_metrics else None,
         sum_count=rule.metric_count if track_metrics else 0,
+        correction=correction,
     )
     return registered(spec)
+
+
+def given_scalars(spec: Elementwise) -> tuple[str, ...]:
+    """The scalars that an optimizer supplies; those of a stream follow them."""
+    return spec.scalars[: -len(streams.SCALARS)] if spec.random else spec.scalars
 
 
 _kernels: dict[str, Elementwise] = {}

@@ -13,3 +13,4 @@ from mcf.kernels.algorithms.words import join8 as join8
 from mcf.kernels.algorithms.words import join16 as join16
 from mcf.kernels.algorithms.words import split8 as split8
 from mcf.kernels.algorithms.words import split16 as split16
+from mcf.kernels.algorithms.words import stochastic as stochastic

@@ -1,4 +1,4 @@
-"""A float32 as a bf16 number and the bits that bf16 does not keep."""
+"""Formulas on bits: a float32 as bf16 and the bits below it, random bits, stochastic rounding."""
 
 from mcf.kernels.algorithms.primitives import (
     bits,
@@ -7,12 +7,14 @@ from mcf.kernels.algorithms.primitives import (
     wadd,
     wand,
     where,
+    wmul,
     wor,
     word,
     wsar,
     wshl,
     wshr,
     wsub,
+    wxor,
 )
 
 
@@ -56,3 +58,34 @@ def split8(x):
 def join8(hi, low):
     """The number of 24 bits whose pattern is that of hi plus 2**8 low, the inverse of `split8`."""
     return from_bits(wadd(bits(hi), wshl(word(low), 8)))
+
+
+def random16(index, a_high, a_low, b_high, b_low, first_high, first_low):
+    """16 random bits of an element, as a word: a hash of its index and two keys of 32 bits.
+
+    Three rounds of xor-shift and multiplication with the constants of Wellons' `triple32` (hash
+    prospector, 2018, public domain), one key before the first and one before the second; what is
+    used is the upper half of the last product. Keys and first index come in halves of 16 bits.
+    """
+    a = wor(wshl(word(a_high), 16), word(a_low))
+    b = wor(wshl(word(b_high), 16), word(b_low))
+    first = wor(wshl(word(first_high), 16), word(first_low))
+    x = wxor(wadd(index, first), a)
+    # The literals are 0xED5AD4BB, 0xAC4C1B51 and 0x31848BAB with their signs.
+    x = wadd(wmul(wxor(x, wshr(x, 17)), -0x12A52B45), b)
+    x = wmul(wxor(x, wshr(x, 11)), -0x53B3E4AF)
+    x = wmul(wxor(x, wshr(x, 15)), 0x31848BAB)
+    return wshr(x, 16)
+
+
+def stochastic(x, random):
+    """x rounded to one of the two bf16 numbers next to it, with 16 random bits; unbiased.
+
+    P(away from zero) is the bits of x below bf16's over 2**16, exactly, so that the mean is x. A
+    bf16 number stays as it is, an infinity too; NaN stays NaN; above the largest bf16 number the
+    neighbour is infinity.
+    """
+    pattern = bits(x)
+    rounded = wand(wadd(pattern, random), -0x10000)
+    quiet = wand(wor(pattern, 0x7FC00000), -0x10000)
+    return from_bits(where(x == x, rounded, quiet))

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from mcf.kernels import streams
+from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import memory, team
-from mcf.kernels.numba.words import WORDS
+from mcf.kernels.numba.words import WORDS, element
 
 # Partial sums per term: enough for any vector length and the latency of an addition.
 LANES = 512
@@ -163,14 +165,14 @@ def _body(spec: Elementwise) -> list[str]:
         if field.read
     ]
     lines.append(f"{spec.outputs()} = function({spec.call()})")
-    for result, field in spec.stores:
-        rounding = "" if result in spec.rounded else f"round_{field}"
-        lines.append(f"new_{field} = {rounding}(out_{result})")
+    if spec.random:
+        lines.append(f"random = draw(element(i), {', '.join(streams.SCALARS)})")
+    lines += spec.store_statements()
     for _, field in spec.stores:
         lines.append(f"store_{field}({field}_address, i, new_{field})")
     if spec.sums is not None:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
-        lines.append(f"{terms}, = sum_terms({spec.sums_call()})")
+        lines.append(f"{terms}, = sum_terms({spec.call_of(spec.sums)})")
         for k in range(spec.sum_count):
             lane = f"{k} * LANES + j"
             lines.append(f"store_lane(lanes, {lane}, load_lane(lanes, {lane}) + term{k})")
@@ -203,6 +205,10 @@ def _build(spec: Elementwise) -> Any:
     if spec.sums is not None:
         namespace["sum_terms"] = bind(spec.sums)
         namespace["scratch"] = memory.scratch(spec.sum_count * LANES * number(0).itemsize)
+    if spec.random:
+        namespace |= {"draw": bind(random16), "stochastic": bind(stochastic), "element": element}
+    if spec.correction is not None:
+        namespace["correct"] = bind(spec.correction[1])
     count = len(spec.fields) + 1
     namespace["load_lane"] = memory.loading(register, register, count - 1, count)
     namespace["store_lane"] = memory.storing(register, register, count - 1, count)

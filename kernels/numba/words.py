@@ -44,6 +44,12 @@ def number(context, w):
     return types.float32(types.int32), lambda c, b, s, args: b.sitofp(args[0], _FLOAT)
 
 
+@intrinsic
+def element(context, i):
+    """An index modulo 2**32, as a word."""
+    return types.int32(types.int64), lambda c, b, s, args: b.trunc(args[0], _I32)
+
+
 def _operation(name: str) -> Any:
     @intrinsic
     def operation(context, a, b):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mcf.kernels import streams
+from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import Format
@@ -29,6 +31,12 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
     bind = _bindings(spec.register, spec.arithmetic, spec.roundings, spec.slots)
     function = bind(spec.function)
     sum_terms = bind(spec.sums) if spec.sums is not None else None
+    corrected, correction, correct = "", "", None
+    if spec.correction is not None:
+        corrected, formula = spec.correction
+        correction, correct = spec.call_of(formula), bind(formula)
+    draw, round_up_or_down = bind(random16), bind(stochastic)
+    stochastically = {f.name for f in spec.fields if f.stochastic}
     kind = spec.register.dtype
     home = rows[0][0].device
     total = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=home)
@@ -45,17 +53,31 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
             part = slice(start, start + block)
             values = {f.name: flat[f.name][part].to(kind, copy=True) for f in spec.fields if f.read}
             values |= constants
+            if spec.random:
+                end = min(start + block, size)
+                index = torch.arange(start, end, device=device).to(torch.int32)
+                values["random"] = draw(index, *(constants[s] for s in streams.SCALARS))
             out = function(*(spec.argument(p, values) for p in parameters(spec.function)))
             values |= {f"out_{name}": x for name, x in zip(spec.results, out, strict=True)}
             formats = {f.name: f.format for f in spec.fields}
-            for result, field in spec.stores:
-                rounded = rounding(spec.register, formats[field])(values[f"out_{result}"])
+            for result, field in spec.ordered_stores():
+                if correct is not None and result == corrected:
+                    values[f"out_{result}"] = correct(*_named(correction, values))
+                if field in stochastically:
+                    rounded = round_up_or_down(values[f"out_{result}"], values["random"])
+                else:
+                    rounded = rounding(spec.register, formats[field])(values[f"out_{result}"])
                 values[f"new_{field}"] = rounded
                 flat[field][part] = rounded.to(flat[field].dtype)
-            if sum_terms is not None:
-                terms = sum_terms(*(values[name] for name in spec.sums_call().split(", ")))
+            if spec.sums is not None and sum_terms is not None:
+                terms = sum_terms(*_named(spec.call_of(spec.sums), values))
                 total[k] += torch.stack([t.sum(dtype=torch.float64) for t in terms])
     return total if spec.sums is not None else None
+
+
+def _named(call: str, values: Mapping[str, Tensor]) -> list[Tensor]:
+    """The arguments of a call in generated code."""
+    return [values[name] for name in call.split(", ")]
 
 
 def _flat(t: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
+from mcf.kernels import streams
+from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
 from mcf.kernels.triton.primitives import Dialect, binder, storage
@@ -57,14 +59,15 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
     for f in spec.fields:
         if f.read:
             lines.append(f"{f.name} = widen_{f.name}(tl.load({f.name}_ptr + i{mask}))")
+    if spec.random:
+        lines.append(f"random = draw(i.to(tl.int32), {', '.join(streams.SCALARS)})")
     lines.append(f"{spec.outputs()} = function({spec.call()})")
-    for result, field in spec.stores:
-        rounding = "" if result in spec.rounded else f"round_{field}"
-        lines.append(f"new_{field} = {rounding}(out_{result})")
+    lines += spec.store_statements()
+    for _, field in spec.stores:
         lines.append(f"tl.store({field}_ptr + i, narrow_{field}(new_{field}){mask})")
     if spec.sums is not None:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
-        lines.append(f"{terms}, = sum_terms({spec.sums_call()})")
+        lines.append(f"{terms}, = sum_terms({spec.call_of(spec.sums)})")
         for k in range(spec.sum_count):
             term = f"tl.where(live, term{k}, 0.0)" if masked else f"term{k}"
             total = f"tl.reduce({term}.to(tl.float64), 0, combine)"
@@ -77,6 +80,10 @@ def build(spec: Elementwise, dialect: Dialect) -> Any:
     """The kernel of a declaration, interpreted or compiled by Triton on its first launch."""
     bind = binder(spec.register, spec.arithmetic, spec.roundings, spec.slots, dialect)
     namespace: dict[str, Any] = {"tl": tl, "function": bind(spec.function)}
+    if spec.random:
+        namespace |= {"draw": bind(random16), "stochastic": bind(stochastic)}
+    if spec.correction is not None:
+        namespace["correct"] = bind(spec.correction[1])
     if spec.sums is not None:
         namespace["sum_terms"] = bind(spec.sums)
         namespace["combine"] = tl.standard._sum_combine

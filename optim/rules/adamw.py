@@ -62,7 +62,8 @@ def adamw(
     second = second_moment_value(max_exp_avg_sq, max_exp_avg_sq_lo)
     root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
     first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
-    update = neg(rn(lr * decayed(rn(div(first, rn(root + eps))), decay)))
+    divisor = rn(root + eps)
+    update = neg(rn(lr * decayed(rn(div(first, divisor)), decay)))
     param, param_lo = accumulate(param, param_lo, update)
     return (
         param,
@@ -72,6 +73,7 @@ def adamw(
         exp_avg_sq_lo,
         max_exp_avg_sq,
         max_exp_avg_sq_lo,
+        divisor,
         update,
         increment,
     )

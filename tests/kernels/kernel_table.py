@@ -50,11 +50,13 @@ def arithmetics(precisions: set[str]) -> list[Arithmetic]:
     for precision in sorted(precisions):
         for dtype in FORMATS:
             for compute_dtype in (torch.float32, dtype):
-                try:
-                    found[arithmetic(STRATEGIES[precision], dtype, compute_dtype, "p")] = None
-                except ValueError:
-                    # The library refuses the combination.
-                    continue
+                for low in ("nearest", "stochastic"):
+                    try:
+                        strategy = STRATEGIES[precision].with_low(low)
+                        found[arithmetic(strategy, dtype, compute_dtype, "p")] = None
+                    except ValueError:
+                        # The library refuses the combination.
+                        continue
     return list(found)
 
 
@@ -65,6 +67,8 @@ def optimizer_kernels() -> list[Elementwise]:
         for rules, classes in _optimizer_modules()
         for rule in rules
         for arith in arithmetics({p for c in classes for p in c.precisions})
+        # Rounding errors are fed back into a first moment that the update is a multiple of.
+        if rule.feed_back is not None or not arith.strategy.feedback
         for track_metrics in (False, True)
     ]
 

@@ -19,7 +19,7 @@ BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.flo
 # Every operation rounded to 16 bits: only where nothing is stored in float32.
 STRICT = ("plain", "kahan", "light", "plus")
 # Bits of bf16, the upper half of a float32.
-BF16_ONLY = ("split16", "split8")
+BF16_ONLY = ("split16", "split8", "stochastic", "eco_stochastic")
 
 
 @dataclasses.dataclass(frozen=True)

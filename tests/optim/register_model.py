@@ -78,6 +78,8 @@ class Registers:
             return {"param": self.stored(master), "master_param": master}
         if self.precision in ("split16", "split8"):
             return self.split(self.value(s) + u)
+        if self.precision == "eco":
+            return {"param": self.stored(s["param"] + u), "exact": s["param"] + u}
         if self.precision not in ("kahan", "light", "plus"):
             return {"param": self.stored(s["param"] + u)}
         y = s["param_lo"] + u
@@ -143,7 +145,11 @@ class Registers:
         direction = (m * f(1 / (1 - beta1**t))) / (root + f(eps))
         if decoupled_weight_decay:
             direction = direction + decay
-        return {**self.accumulate(s, -(f(lr) * direction)), **after}
+        after |= self.accumulate(s, -(f(lr) * direction))
+        if "exact" in after:
+            factor = f((1 - 1 / beta1) * (1 - beta1**t) / lr) * (root + f(eps))
+            after["exp_avg"] = self.moment(m + factor * (after.pop("exact") - after["param"]))
+        return after
 
     def adamw(self, s: State, g: Array, **options: Any) -> State:
         """The stored state after step t, from 1."""
@@ -218,10 +224,12 @@ class Registers:
         """The stored state after step t, from 1."""
         f = self.kind
         g = g + self.penalty(s, weight_decay)
-        moments, direction = {}, g
+        direction = g
         if momentum:
             fresh = 1.0 if t == 1 else 1 - dampening
             b = self.mean(momentum, s["momentum_buffer"], fresh, g)
-            moments = {"momentum_buffer": self.moment(b)}
             direction = g + f(momentum) * b if nesterov else b
-        return {**self.accumulate(s, -(f(lr) * direction)), **moments}
+        after = self.accumulate(s, -(f(lr) * direction))
+        if "exact" in after:
+            b = b + f((1 - 1 / momentum) / lr) * (after.pop("exact") - after["param"])
+        return {**after, "momentum_buffer": self.moment(b)} if momentum else after

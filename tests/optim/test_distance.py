@@ -52,6 +52,10 @@ LIMITS = {
     Case("kahan", BF16, FP32): 0.0066,
     Case("light", BF16, FP32): 0.0066,
     Case("plus", BF16, FP32): 0.0027,
+    # Unbiased, and as far away as a random walk of roundings.
+    Case("stochastic", BF16, FP32): 1.0,
+    Case("eco", BF16, FP32): 1.0,
+    Case("eco_stochastic", BF16, FP32): 1.0,
     # Also above float32 weights the second moment in bf16 stalls.
     Case("split16", BF16, FP32): 0.0066,
     Case("split8", BF16, FP32): 0.0095,

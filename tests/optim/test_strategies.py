@@ -23,6 +23,9 @@ TABLE = {
     "plus": ({"param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo"}, set(), 12),
     "split16": ({"exp_avg", "exp_avg_sq"}, set(), 10),
     "split8": ({"exp_avg", "exp_avg_sq"}, set(), 9),
+    "stochastic": ({"exp_avg", "exp_avg_sq"}, set(), 8),
+    "eco": ({"exp_avg", "exp_avg_sq"}, set(), 8),
+    "eco_stochastic": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "fp32_states": (set(), {"exp_avg", "exp_avg_sq"}, 12),
     "master": (set(), {"master_param", "exp_avg", "exp_avg_sq"}, 16),
 }

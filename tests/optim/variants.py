@@ -38,7 +38,11 @@ class Variant:
 
     def cases(self) -> list[Case]:
         """Every arithmetic it has on 16-bit parameters."""
-        return cases(self.make.precisions)
+        found = cases(self.make.precisions)
+        if self.make is mcf.optim.SGD and self.name != "sgd-momentum":
+            # Rounding errors are kept in a momentum buffer, and not in Nesterov's.
+            found = [c for c in found if not c.precision.startswith("eco")]
+        return found
 
     def full(self) -> list[Case]:
         """Its arithmetics on float32 and float64 parameters."""

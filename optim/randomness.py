@@ -1,0 +1,43 @@
+"""Which random numbers the elements of a parameter get, whatever part of it is in memory here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from mcf.kernels import streams
+
+_ATTRIBUTE = "_mcf_index_offset"
+
+
+def set_index_offset(p: Tensor, offset: int) -> None:
+    """Say that `p` is the part of a larger tensor that begins at its element `offset`.
+
+    For parameters that are cut along their first dimension and shared among processes: with the
+    offset, in row-major order, the parts get the random bits, and so the rounded weights, that
+    the whole tensor would get in one process. The offset belongs to the tensor and not to a
+    checkpoint.
+
+    Args:
+        p: a parameter of an optimizer that rounds stochastically.
+        offset: index of its first element in the whole tensor, from 0.
+
+    Raises:
+        TypeError, ValueError: for an offset that is not a whole number from 0.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"offset must be an int, got {type(offset).__name__}")
+    if not 0 <= offset < 2**53:
+        raise ValueError(f"offset must be from 0 and below 2**53, got {offset}")
+    setattr(p, _ATTRIBUTE, offset)
+
+
+def columns(
+    seed: int, places: Mapping[Tensor, int], params: Sequence[Tensor], steps: Sequence[int]
+) -> list[list[float]]:
+    """`streams.COLUMNS` of parameters at their steps."""
+    return [
+        [float(streams.key(seed, step, places[p])), float(getattr(p, _ATTRIBUTE, 0))]
+        for p, step in zip(params, steps, strict=True)
+    ]

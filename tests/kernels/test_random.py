@@ -1,0 +1,209 @@
+"""Random bits from counters, and rounding with them.
+
+`random16` on every executor has the bits of a Python model written from its docstring. The bits of
+nearby elements, of neighbouring steps, tensors and seeds pass tests of uniformity and independence
+at four standard deviations (seeded, so they pass always or never); a generator with one
+round fails them. `stochastic` is unbiased by construction: for each of the 2**16 draws it is
+compared with exact arithmetic.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry, streams
+from mcf.kernels.algorithms.words import random16, stochastic
+from mcf.kernels.elementwise import Elementwise, Field
+from mcf.kernels.exact import bind
+from mcf.kernels.formats import BF16, FP32
+from tests.helpers import assert_same_bits
+from tests.helpers.executors import on_each_executor
+
+N = 1 << 16
+
+
+def identity(x):
+    return (x,)
+
+
+# Rounds x stochastically to y.
+SPEC = Elementwise(
+    name="stochastically",
+    function=identity,
+    results=("y",),
+    fields=(Field("x", FP32), Field("y", BF16, read=False, written=True, stochastic=True)),
+    stores=(("y", "y"),),
+    arithmetic=FP32,
+    scalars=streams.SCALARS,
+)
+
+
+def rounded(x: Tensor, key: int = 1, index: int = 0, executor: str = "numba") -> Tensor:
+    y = torch.zeros(x.shape, dtype=torch.bfloat16)
+    with registry.executor(executor):
+        registry.run(SPEC, [[x, y]], torch.tensor([[key, index]], dtype=torch.float64))
+    return y
+
+
+def draws(key: int, index: int = 0, n: int = N, rounds: int = 3) -> np.ndarray:
+    """The model: 16 bits of elements from `index` on."""
+    high, low = divmod(index, 2**32)
+    mixed = streams.mix(streams.mix(key) ^ high)
+    a, b = (np.uint32(mixed >> 32), np.uint32(mixed & 0xFFFFFFFF))
+    x = (np.arange(low, low + n, dtype=np.uint64) % 2**32).astype(np.uint32) ^ a
+    x = (x ^ x >> 17) * np.uint32(0xED5AD4BB) + b
+    if rounds > 1:
+        x = (x ^ x >> 11) * np.uint32(0xAC4C1B51)
+    if rounds > 2:
+        x = (x ^ x >> 15) * np.uint32(0x31848BAB)
+    return x >> 16
+
+
+def above(draw: np.ndarray) -> Tensor:
+    """1 + draw / 2**16 of a bf16 unit at 1, which is rounded up for larger draws only."""
+    pattern = 0x3F800000 + (0x10000 - draw.astype(np.int64)) % 0x10000
+    return torch.from_numpy(pattern.astype(np.int32)).view(torch.float32)
+
+
+@on_each_executor
+@pytest.mark.parametrize("index", [0, 12345, 2**31 - 7, 2**32 - 100, 2**35 + 2**32 - 5000])
+def test_bits_are_the_models(executor: str, index: int) -> None:
+    n = 20_000
+    key = streams.key(seed=3, step=7, tensor=2)
+    draw = np.concatenate(
+        [draws(key, i, 1) for i in range(index, index + 300)]
+        + [draws(key, index + 300, n - 300) if (index + n) // 2**32 == (index + 300) // 2**32
+           else np.concatenate([draws(key, i, 1) for i in range(index + 300, index + n)])]
+    )  # fmt: skip
+    # With one less in the lower half the carry of the draw does not arrive.
+    up = rounded(above(draw), key, index, executor)
+    down = rounded(above(draw + 1), key, index, executor)
+    inside = torch.from_numpy(draw > 0)
+    assert (up[inside] == 1 + 2**-7).all()
+    assert (down[inside & torch.from_numpy(draw < 0xFFFF)] == 1).all()
+
+
+def test_exact_executor_has_the_same_bits() -> None:
+    key = streams.key(0, 1, 0)
+    scalars = [Fraction(x) for x in streams.scalars(key, 0)]
+    exact = [bind(random16, FP32)(i, *scalars) for i in range(100)]
+    assert exact == draws(key, n=100).tolist()
+
+
+def test_keys_are_distinct() -> None:
+    keys = {
+        streams.key(seed, step, tensor)
+        for seed in (0, 1, -1, 2**63) for step in range(50) for tensor in range(50)
+    }  # fmt: skip
+    assert len(keys) == 4 * 50 * 50
+    assert all(0 <= k < 2**streams.KEY_BITS for k in keys)
+
+
+def chi_square(x: np.ndarray, bins: int) -> float:
+    """Standard deviations by which the counts of values in [0, bins) are off a uniform one."""
+    counts = np.bincount(x, minlength=bins)
+    expected = len(x) / bins
+    return float((((counts - expected) ** 2 / expected).sum() - (bins - 1)) / (2 * bins - 2) ** 0.5)
+
+
+def correlations(first: np.ndarray, other: np.ndarray) -> float:
+    """Correlation of two draws, in standard deviations."""
+    a, b = first / 65535 - 0.5, other / 65535 - 0.5
+    return float((a * b).mean() * 12 * len(a) ** 0.5)
+
+
+def worst(rounds: int) -> float:
+    key = streams.key(0, 1, 0)
+    x = draws(key, rounds=rounds)
+    others = [draws(streams.key(*k), rounds=rounds) for k in ((0, 2, 0), (0, 1, 1), (1, 1, 0))]
+    found = [chi_square(x >> 8, 256), chi_square(x & 0xFF, 256)]
+    # Pairs of neighbours, and of elements at distances that rows of matrices have.
+    for d in (1, 2, 3, 64, 256, 768, 1024, 4096, 16384):
+        found += [chi_square((x[:-d] >> 12) * 16 + (x[d:] >> 12), 256)]
+        found += [correlations(x[:-d], x[d:])]
+    for y in others:
+        found += [chi_square((x >> 12) * 16 + (y >> 12), 256), correlations(x, y)]
+    return max(abs(f) for f in found)
+
+
+@pytest.mark.statistical
+def test_uniform_and_independent() -> None:
+    assert worst(3) < 4
+    assert worst(1) > 40, "one round is not enough"
+
+
+@on_each_executor
+@pytest.mark.statistical
+def test_unbiased(executor: str) -> None:
+    # Mean of n draws of up (1) or down (0) with probability f: 4 standard deviations.
+    n = 40_000 if executor != "triton" else 8_000
+    for k, fraction in enumerate((1 / 65536, 0.01, 0.3, 0.5, 0.9)):
+        for sign in (1, -1):
+            bits = round(fraction * 65536)
+            x = sign * torch.full((n,), 0x3F800000 + bits, dtype=torch.int32).view(torch.float32)
+            y = rounded(x, streams.key(5, k, 1), executor=executor).float().abs()
+            assert ((y == 1) | (y == 1 + 2**-7)).all()
+            f = bits / 65536
+            mean = float(((y - 1) * 2**7).mean())
+            assert abs(mean - f) <= 4 * (f * (1 - f) / n) ** 0.5 + 1e-9
+
+
+def test_every_draw() -> None:
+    # Over all 2**16 draws the number of times that x is rounded up is exactly its lower half.
+    function = bind(stochastic, FP32)
+    for pattern in (0x3F80_0001, 0x3F80_8000, 0x3F80_FFFF, 0x0000_1234, 0x7F7F_4000):
+        x = Fraction(torch.tensor(pattern, dtype=torch.int32).view(torch.float32).item())
+        ups = sum(function(x, draw) > x for draw in range(0, 2**16, 64))
+        assert ups == sum(draw + (pattern & 0xFFFF) >= 2**16 for draw in range(0, 2**16, 64))
+        assert ups in (0, 1, 512, 1023, 72, 256)
+
+
+@on_each_executor
+def test_numbers_of_the_format_stay(executor: str) -> None:
+    count = 2**16 if executor != "triton" else 2**12
+    top = torch.linspace(-(2**15), 2**15 - 1, count).to(torch.int16)
+    y = top.view(torch.bfloat16)
+    for key in (1, 2):
+        z = rounded(y.float(), key, executor=executor)
+        same = ~y.isnan()
+        assert_same_bits(z[same], y[same])
+        assert z[~same].isnan().all()
+
+
+@on_each_executor
+def test_nan_and_infinity(executor: str) -> None:
+    # Adding to the bits would make -0 of the first, infinity of the third.
+    patterns = [0x7FFFFFFF, 0x7FC00000, 0x7F800001, -1, -0x7FFFFF, 0x7F800000, -0x800000]
+    x = torch.tensor(patterns * 20, dtype=torch.int32).view(torch.float32)
+    y = rounded(x, executor=executor)
+    assert torch.equal(y.isnan(), x.isnan())
+    assert torch.equal(y[y.isinf()].float(), x[x.isinf()])
+    # The largest float32 may go to infinity, and nowhere else.
+    z = rounded(torch.full((100,), torch.finfo(torch.float32).max), executor=executor)
+    assert ((z == torch.inf) | (z == torch.finfo(torch.bfloat16).max)).all()
+
+
+@on_each_executor
+def test_layouts_and_pieces(executor: str) -> None:
+    x = torch.randn(37, 50, generator=torch.Generator().manual_seed(1))
+    whole = rounded(x, executor=executor)
+    for layout in (x.t().contiguous().t(), torch.cat([x, x], 1)[:, :50], x.expand(1, 37, 50)[0]):
+        assert_same_bits(rounded(layout, executor=executor), whole)
+    out = torch.zeros(50, 37, dtype=torch.bfloat16).t()
+    with registry.executor(executor):
+        registry.run(SPEC, [[x, out]], torch.tensor([[1.0, 0.0]]).double())
+    assert_same_bits(out.contiguous(), whole)
+    parts = [rounded(x[a:b], index=50 * a, executor=executor) for a, b in ((0, 5), (5, 6), (6, 37))]
+    assert_same_bits(torch.cat(parts), whole)
+
+
+def test_large_strided_tensors() -> None:
+    # Across the slabs in which tensors that are not contiguous are copied.
+    x = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(1))
+    assert_same_bits(rounded(x.t().contiguous().t()), rounded(x))
+    assert_same_bits(rounded(x.t()), rounded(x.t().contiguous()))

@@ -1,0 +1,227 @@
+"""Precisions that round at random: the same bits wherever a step runs, and no update is lost.
+
+Contract: the random bits of an element are a function of (seed, step, the parameter's place, the
+element's index in the whole parameter), so the executor, the layout, the other tensors, a resume
+from a checkpoint and a cut into shards change nothing. 20,000 updates of 1e-5 move a weight of 1 to
+1.20, within the spread of a random walk, where Grow and Kahan in bf16 arithmetic stop at 1.0039,
+and with float32 registers overshoot (1.224) or, for updates of 5e-6, stop at 1.002 and not 1.10.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import SGD, AdamW, CollageAdamW, set_index_offset
+from tests.helpers import assert_same_bits, count_different
+from tests.helpers.executors import EXECUTORS
+from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, random, stored, value
+
+RANDOM: list[dict[str, Any]] = [
+    {"precision": "stochastic"},
+    {"precision": "eco_stochastic"},
+    {"precision": "kahan", "low": "stochastic"},
+    {"precision": "light", "low": "stochastic"},
+    {"precision": "plus", "low": "stochastic"},
+]
+each = pytest.mark.parametrize("options", RANDOM, ids=lambda o: "-".join(o.values()))
+
+
+def layouts() -> list[Tensor]:
+    transposed = random((6, 11), BF16, 2).t()
+    sliced = random((9, 14), BF16, 1)[1:, ::2]
+    return [random(s, BF16, 5) for s in ((0,), (), (7, 13), (1029,))] + [transposed, sliced]
+
+
+def train(params: list[Tensor], steps: int = 5, **options: Any) -> dict[str, Tensor]:
+    made = [Parameter(p.clone(memory_format=torch.preserve_format)) for p in params]
+    optimizer = AdamW(made, 1e-2, weight_decay=0.1, **options)
+    for t in range(steps):
+        for k, p in enumerate(made):
+            p.grad = random(p.shape, BF16, 1000 * t + k, 0.1)
+        optimizer.step()
+    return stored(optimizer)
+
+
+@each
+def test_executors_agree(options: dict[str, Any]) -> None:
+    results = []
+    for name in ("torch", "numba", "triton"):
+        with mcf.executor(name):
+            results.append(train(layouts(), track_metrics=name == "numba", **options))
+    assert_same(results[1], results[0], "numba")
+    assert_same(results[2], results[0], "triton")
+
+
+@each
+def test_layout_does_not_matter(options: dict[str, Any]) -> None:
+    found = train(layouts(), **options)
+    assert_same(found, train([p.contiguous() for p in layouts()], **options))
+    # Only the parameter's place counts, not what the others are.
+    last = train([torch.zeros(1, dtype=BF16)] * 5 + layouts()[5:], **options)
+    assert_same_bits(last["5.param"], found["5.param"])
+
+
+@each
+def test_seed(options: dict[str, Any]) -> None:
+    first, second = (train(layouts()[2:4], seed=s, **options) for s in (0, 1))
+    again = train(layouts()[2:4], **options)
+    assert_same(again, first)
+    name = "1.param_lo" if "low" in options else "1.param"
+    assert count_different(first[name], second[name]) > 20
+
+
+@each
+def test_resume(options: dict[str, Any]) -> None:
+    p = parameter(500, BF16)
+    optimizer = AdamW([p], 1e-3, seed=7, **options)
+
+    def steps(o: AdamW, q: Tensor, first: int) -> None:
+        for t in range(first, first + 3):
+            q.grad = random(500, BF16, t, 0.1)
+            o.step()
+
+    steps(optimizer, p, 0)
+    file = io.BytesIO()
+    torch.save({"weights": p.detach(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    q = Parameter(saved["weights"])
+    other = AdamW([q], 1e-3, **options)
+    other.load_state_dict(saved["optimizer"])
+    assert other.param_groups[0]["seed"] == 7
+    steps(optimizer, p, 3)
+    steps(other, q, 3)
+    assert_same(stored(other), stored(optimizer))
+
+
+@each
+def test_shards_have_the_bits_of_the_whole(options: dict[str, Any]) -> None:
+    start, rows = random((10, 33), BF16, 1), [0, 4, 7, 7, 10]
+    whole = train([start], **options)
+
+    def shard(a: int, b: int) -> dict[str, Tensor]:
+        p = Parameter(start[a:b].clone())
+        set_index_offset(p, 33 * a)
+        optimizer = AdamW([p], 1e-2, weight_decay=0.1, **options)
+        for t in range(5):
+            p.grad = random(start.shape, BF16, 1000 * t, 0.1)[a:b]
+            optimizer.step()
+        return stored(optimizer)
+
+    parts = [shard(a, b) for a, b in itertools.pairwise(rows)]
+    for name, expected in whole.items():
+        if expected.ndim:
+            assert_same_bits(torch.cat([part[name] for part in parts]), expected, name)
+
+
+@each
+def test_copies_and_old_groups(options: dict[str, Any]) -> None:
+    optimizer = AdamW([parameter(9, BF16)], seed=3, **options)
+    assert copy.deepcopy(optimizer).param_groups[0]["seed"] == 3
+    saved = optimizer.state_dict()
+    del saved["param_groups"][0]["seed"]
+    other = AdamW([parameter(9, BF16)], seed=5, **options)
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["seed"] == 0, "the default of checkpoints without one"
+
+
+COUNT = 20_000
+
+
+def walk(n: int, update: float = 1e-5, **options: Any) -> Tensor:
+    """Weights that began at 1, after COUNT updates."""
+    p = Parameter(torch.ones(n, dtype=BF16))
+    optimizer = SGD([p], update, **options)
+    p.grad = torch.full((n,), -1, dtype=BF16)
+    for _ in range(COUNT):
+        optimizer.step()
+    return value(optimizer, p)
+
+
+@pytest.mark.statistical
+def test_twenty_thousand_small_updates() -> None:
+    for precision in ("kahan", "light"):
+        stuck = walk(4, precision=precision, compute_dtype=BF16)
+        assert ((stuck - 1.0039).abs() < 1e-4).all(), precision
+        # With float32 registers the low word moves by a unit or not at all: too far, or no further.
+        assert ((walk(4, precision=precision) - 1.2243).abs() < 1e-4).all(), precision
+        assert ((walk(4, 5e-6, precision=precision) - 1.0020).abs() < 1e-4).all(), precision
+    assert (walk(4, precision="plain") == 1).all()
+    truth, n = 1.2, 256
+    for precision in ("kahan", "light"):
+        arrived = walk(n, precision=precision, low="stochastic")
+        # Each rounding of the low word, of at most half a unit of 2^-8 2^-7, is off by less than
+        # that unit: a standard deviation of sqrt(COUNT) 2^-16 / 2 per weight.
+        spread = COUNT**0.5 * 2**-17
+        assert (arrived - truth).abs().max() < 5 * spread
+        assert (arrived.mean() - truth).abs() < 4 * spread / n**0.5, "no bias"
+    # A weight of one bf16 word walks in steps of 2^-7, without bias.
+    arrived = walk(n, precision="stochastic")
+    spread = (0.2 * 2**-7) ** 0.5
+    assert (arrived.mean() - truth).abs() < 4 * spread / n**0.5
+    # The exact ones arrive without chance.
+    assert ((walk(4, precision="split16") - truth).abs() < COUNT * 2**-24).all()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@each
+def test_damage_stays_in_its_element(executor: str, options: dict[str, Any]) -> None:
+    bad = {0: torch.nan, 3: torch.inf, 4: -torch.inf}
+    results = []
+    for spoil in (False, True):
+        p = parameter(40, BF16)
+        with mcf.executor(executor):
+            optimizer = AdamW([p], 1e-2, **options)
+            for t in range(3):
+                p.grad = random(40, BF16, t, 0.1)
+                if spoil and t == 1:
+                    for k, x in bad.items():
+                        p.grad[k] = x
+                optimizer.step()
+        results.append(p.detach())
+    clean, spoiled = results
+    others = [k for k in range(40) if k not in bad]
+    assert spoiled[list(bad)].isnan().all()
+    assert_same_bits(spoiled[others], clean[others])
+
+
+def test_full_precision_parameters_are_not_touched() -> None:
+    results = []
+    for options in ({"precision": "plain"}, {"precision": "stochastic", "seed": 4}):
+        p = parameter(30, FP32)
+        optimizer = AdamW([p], **options)  # type: ignore[arg-type]
+        p.grad = random(30, FP32, 1)
+        optimizer.step()
+        results.append(p.detach())
+    assert_same_bits(*results)
+
+
+def test_refusals() -> None:
+    p = parameter(3, BF16)
+    with pytest.raises(ValueError, match="'stochastic' with precision='plain', which stores no"):
+        AdamW([p], precision="plain", low="stochastic")
+    with pytest.raises(ValueError, match="Unknown low: 'up'; known are 'nearest', 'stochastic'"):
+        AdamW([p], low="up")
+    with pytest.raises(TypeError, match="seed must be an int, got float"):
+        AdamW([p], seed=0.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"'light_stochastic' with .*float16"):
+        AdamW([parameter(3, FP16)], precision="light", low="stochastic")
+    with pytest.raises(ValueError, match=r"compute_dtype=torch.bfloat16 with precision='plus_st"):
+        CollageAdamW([p], low="stochastic", compute_dtype=BF16)
+    state = AdamW([p], low="stochastic").state_dict()
+    with pytest.raises(ValueError, match="low='stochastic'; the optimizer has low='nearest'"):
+        AdamW([p]).load_state_dict(state)
+    for wrong in (-1, 2**53):
+        with pytest.raises(ValueError, match=f"from 0 and below .*got {wrong}"):
+            set_index_offset(p, wrong)
+    with pytest.raises(TypeError, match="offset must be an int, got float"):
+        set_index_offset(p, 1.0)  # type: ignore[arg-type]
