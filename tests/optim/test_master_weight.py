@@ -28,7 +28,7 @@ def test_sum_of_the_components(case: Case) -> None:
     state = optimizer.state[p]
     if case.precision == "master":
         assert [c is state["master_param"] for c in components] == [True]
-    elif case.precision in ("plain", "fp32_states"):
+    elif case.precision in ("plain", "fp32_states", "stochastic", "eco", "eco_stochastic"):
         assert len(components) == 1
         assert_same_bits(components[0], p.detach())
     elif "param_bits" in state:
