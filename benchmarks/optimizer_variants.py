@@ -11,6 +11,7 @@ from torch import Tensor
 import mcf
 from mcf.optim import PRECISIONS, AdamW
 from mcf.optim.strategies import STRATEGIES
+from mcf.optim.update import kernel
 
 Step = Callable[[], object]
 Make = Callable[[Sequence[torch.Size], torch.device], Step]
@@ -126,9 +127,15 @@ def _optimi(foreach: bool) -> Make:
     return make
 
 
-# Bytes moved and held by design: `../docs/semantics.md`, precision strategies.
-_MOVED = {"plain": 14, "kahan": 18, "light": 18, "plus": 22, "fp32_states": 22, "master": 28}
-_HELD = {"plain": 8, "kahan": 10, "light": 10, "plus": 12, "fp32_states": 12, "master": 16}
+def _bytes(precision: str) -> tuple[int, int]:
+    """Bytes per parameter that a step moves, and that parameter, gradient and states take."""
+    optimizer = AdamW([torch.nn.Parameter(torch.zeros(1).bfloat16())], precision=precision)
+    group = optimizer.param_groups[0]
+    arith = optimizer._arithmetic(group, group["params"][0], "params[0]")
+    fields = kernel(optimizer._rule(group), arith, False).fields
+    sizes = [f.format.dtype.itemsize if f.format.dtype else 0 for f in fields]
+    moved = sum(n * (f.read + f.written) for n, f in zip(sizes, fields, strict=True))
+    return moved, sum(sizes)
 
 
 def variants(optimi: bool) -> list[Variant]:
@@ -137,17 +144,17 @@ def variants(optimi: bool) -> list[Variant]:
     found = [Variant(FUSED, "torch", _torch(wide, fused=True), 28, 16)]
     found.append(Variant(OPTION_D, "torch", _option_d, None, 16))
     for precision in PRECISIONS:
-        moved, held = _MOVED[precision], _HELD[precision]
+        moved, held = _bytes(precision)
         found.append(Variant(precision, "ours", _ours(precision, wide, False), moved, held))
     metrics = _ours("plus", wide, True)
-    found.append(Variant("plus, metrics", "ours", metrics, _MOVED["plus"], _HELD["plus"]))
+    found.append(Variant("plus, metrics", "ours", metrics, *_bytes("plus")))
     for precision in PRECISIONS:
         if not STRATEGIES[precision].wide:
             name, make = f"{precision}, bf16 arithmetic", _ours(precision, strict, False)
-            found.append(Variant(name, "ours", make, _MOVED[precision], _HELD[precision]))
+            found.append(Variant(name, "ours", make, *_bytes(precision)))
     metrics = _ours("plus", strict, True)
     name = "plus, bf16 arithmetic, metrics"
-    found.append(Variant(name, "ours", metrics, _MOVED["plus"], _HELD["plus"]))
+    found.append(Variant(name, "ours", metrics, *_bytes("plus")))
     for suffix, compute_dtype in (("", wide), (", bf16 arithmetic", strict)):
         make = _ours_eager("plus", compute_dtype)
         found.append(Variant(f"plus{suffix}, eager torch", "eager", make, None, 12))

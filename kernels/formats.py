@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from fractions import Fraction
 
 import torch
@@ -42,7 +43,7 @@ class Format:
         """Smallest positive normal number."""
         return Fraction(2) ** self.emin
 
-    @property
+    @functools.cached_property
     def min_subnormal(self) -> Fraction:
         """Smallest positive number."""
         return Fraction(2) ** (self.emin - self.p + 1)

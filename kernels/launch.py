@@ -31,7 +31,8 @@ def is_dense(t: Tensor) -> bool:
     return True
 
 
-def _same_layout(row: Sequence[Tensor]) -> bool:
+def same_layout(row: Sequence[Tensor]) -> bool:
+    """Whether all tensors are dense and keep their elements in the same order."""
     first = row[0]
     if all(t.is_contiguous() for t in row):
         return True
@@ -78,7 +79,7 @@ def launch(
     """Apply a kernel to rows of tensors of any strides; see `mcf.kernels.numba.launch.run`."""
     if spec.random:
         return _launch_random(run, spec, rows, scalars)
-    regular = [k for k, row in enumerate(rows) if _same_layout(row)]
+    regular = [k for k, row in enumerate(rows) if same_layout(row)]
     device = rows[0][0].device
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
 

@@ -8,12 +8,14 @@ import importlib
 import warnings
 from collections.abc import Iterator, Sequence
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.launch import launch
+from mcf.kernels.launch import same_layout as same_layout
 
 NAMES = ("auto", "torch", "numba", "triton")
 
@@ -120,3 +122,21 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
         return torch.zeros(0, spec.sum_count, dtype=torch.float64) if spec.sums else None
     module = _module(executor_for(rows[0][0].device))
     return launch(module.run, spec, rows, scalars)
+
+
+def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Any:
+    """A launch of a kernel to be repeated on tensors of these sizes and layouts.
+
+    Args:
+        spec: the kernel.
+        rows: as in `run`, with at least one row and one layout in each (`same_layout`).
+
+    Returns:
+        An object with `run(addresses, scalars)`, where addresses are those of all tensors, one row
+        after the other, and scalars a float64 NumPy array [len(rows), len(spec.scalars)]; it
+        returns the sums as an array or a tensor, or None. None where the executor has no such
+        thing.
+    """
+    name = executor_for(rows[0][0].device)
+    make = getattr(_module(name), "Prepared", None)
+    return None if make is None else make(spec, [row[0].numel() for row in rows])

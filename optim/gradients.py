@@ -61,8 +61,15 @@ def form(optimizer: LowPrecisionOptimizer, p: Tensor) -> GradientForm:
     return GradientForm(format_of(given[0].dtype, "gradient"), len(given) > 1, clipped)
 
 
+def looks(optimizer: LowPrecisionOptimizer) -> bool:
+    """Whether `factor` looks at the gradients themselves."""
+    return optimizer.max_grad_norm is not None or optimizer.nonfinite != "torch"
+
+
 def factor(optimizer: LowPrecisionOptimizer, gradients: Named) -> float | Tensor | None:
     """What multiplies every gradient in this step; None where the step is to be skipped.
+
+    It is given the gradients where it `looks` at them.
 
     1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm / (norm +
     1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.

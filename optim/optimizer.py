@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from mcf.kernels import registry
 from mcf.optim import checkpoint, gradients, options, randomness, validation
 from mcf.optim.metrics import StepMetrics
+from mcf.optim.plan import Plan, Work
 from mcf.optim.strategies import (
     STRATEGIES,
     WITHOUT_FEEDBACK,
@@ -73,6 +74,7 @@ class LowPrecisionOptimizer(Optimizer):
         self._released = False
         self._track_metrics = bool(track_metrics)
         self._metrics: StepMetrics | None = None
+        self._plan: Plan | None = None
         super().__init__(params, {**defaults, **options.in_groups(given)})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -194,14 +196,34 @@ class LowPrecisionOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = self._collect()
-        everything = [pair for *_, live in work for pair in live]
-        scale = gradients.factor(self, [(w, gradients.components(self, p)) for w, p in everything])
+        plan = self._plan if self._plan is not None and self._plan.holds(self) else None
+        work = [] if plan is not None and plan.whole else self._collect(plan)
+        found: list[tuple[str, tuple[Tensor, ...]]] = []
+        if gradients.looks(self):
+            everything = [
+                *(plan.live() if plan is not None else []),
+                *(n for w in work for n in w[-1]),
+            ]
+            found = [(w, gradients.components(self, p)) for w, p in everything]
+        scale = gradients.factor(self, found)
         if scale is None:
+            if plan is not None:
+                plan.release()
             return loss
         if self._track_metrics:
             terms = [self._rule(group).metric_count for group in self.param_groups]
             self._metrics = StepMetrics(terms)
+        if plan is not None:
+            work = [*plan.run(self, scale, self._metrics), *work]
+        self._general(work, scale)
+        # What counts more than steps does it state by state.
+        if plan is None and type(self)._advance is LowPrecisionOptimizer._advance:
+            made = Plan(self, work)
+            self._plan = made if made.useful else None
+        return loss
+
+    def _general(self, work: Sequence[Work], scale: float | Tensor) -> None:
+        """Step what was checked, whatever its layout, type, device or executor."""
         places: dict[Tensor, int] = {}
         for index, group, rule, arith, form, live in work:
             spec = kernel(rule, arith, self._track_metrics, form)
@@ -215,11 +237,7 @@ class LowPrecisionOptimizer(Optimizer):
                 grads = [g.resolve_neg() for g in gradients.components(self, p)]
                 rows.append([p, *grads, *(state[n] for n in names)])
             steps = self._advance(group, [self.state[p] for _, p in live])
-            limit = {"grad_limit": self.max_grad_value or 0.0}
-            columns = {
-                s: limit | options.weight_decay(group, self._scalars(group, arith, s))
-                for s in set(steps)
-            }
+            columns = {s: self._columns(group, arith, s) for s in set(steps)}
             table = [[columns[s][name] for name in given_scalars(spec)] for s in steps]
             if spec.random:
                 places = places or {p: k for k, p in enumerate(self._parameters())}
@@ -231,7 +249,6 @@ class LowPrecisionOptimizer(Optimizer):
             sums = update_(spec, rows, scalars)
             if self._metrics is not None:
                 self._metrics.add(index, sums, sum(p.numel() for _, p in live))
-        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, and their second components, as torch does."""
@@ -239,18 +256,23 @@ class LowPrecisionOptimizer(Optimizer):
         if self._accumulator is not None:
             self._accumulator.zero()
 
-    def _collect(
-        self,
-    ) -> list[tuple[int, Group, Rule, Arithmetic, GradientForm, list[tuple[str, Tensor]]]]:
-        """Check all parameters with gradients and sort them by the kernel they need."""
-        work: list[tuple[int, Group, Rule, Arithmetic, GradientForm, list[tuple[str, Tensor]]]]
-        work = []
+    def _columns(self, group: Group, arith: Arithmetic, step: Any) -> dict[str, float]:
+        """All scalars that kernels know by name."""
+        scalars = options.weight_decay(group, self._scalars(group, arith, step))
+        return {"grad_limit": self.max_grad_value or 0.0, **scalars}
+
+    def _collect(self, plan: Plan | None = None) -> list[Work]:
+        """Check all parameters with gradients and sort them by the kernel they need.
+
+        Those that a plan steps are left out.
+        """
+        work: list[Work] = []
         for index, group in enumerate(self.param_groups):
             self._check_precision(group)
             rule = self._rule(group)
             batches: dict[tuple[torch.dtype, torch.device, GradientForm], list[Named]] = {}
             for where, p in self._named(index):
-                if p.grad is not None:
+                if p.grad is not None and (plan is None or id(p) not in plan.stepped):
                     validation.parameter(where, p)
                     validation.gradient(where, p, p.grad)
                     form = gradients.form(self, p)
@@ -355,6 +377,8 @@ class LowPrecisionOptimizer(Optimizer):
             state_dict = before(self, state_dict) or state_dict
         checkpoint.check(self, state_dict)
         groups = checkpoint.groups(self, state_dict)
+        # A plan would go on holding the old addresses.
+        self._plan = None
         self.state = checkpoint.states(self, state_dict)
         self.param_groups = groups
         for after in self._optimizer_load_state_dict_post_hooks.values():
@@ -364,6 +388,7 @@ class LowPrecisionOptimizer(Optimizer):
         """Restore a pickled or copied optimizer."""
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_metrics", None)
+        self.__dict__.setdefault("_plan", None)
         self.__dict__.setdefault("_grad_low", {})
         self.__dict__.setdefault("_accumulator", None)
         self.__dict__.setdefault("_released", False)
