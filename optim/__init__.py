@@ -5,6 +5,9 @@ from mcf.optim.adam import Adam as Adam
 from mcf.optim.adamax import Adamax as Adamax
 from mcf.optim.adamw import AdamW as AdamW
 from mcf.optim.adamw import CollageAdamW as CollageAdamW
+from mcf.optim.conversion import convert as convert
+from mcf.optim.conversion import float32_checkpoint as float32_checkpoint
+from mcf.optim.conversion import load_converted as load_converted
 from mcf.optim.groups import param_groups as param_groups
 from mcf.optim.lion import Lion as Lion
 from mcf.optim.nadam import NAdam as NAdam

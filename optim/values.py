@@ -1,0 +1,82 @@
+"""The exact value of stored numbers, and its rounding to any format that stores them.
+
+A value is a pair of float64 tensors (s, e), s = RN(s + e): exact for a number of any format, for
+the sum of two whose significant bits span at most 106, and for every split of a float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.algorithms import words
+from mcf.kernels.bind import Binder
+from mcf.kernels.formats import FP32
+from mcf.kernels.torch.primitives import primitives
+
+Value = tuple[Tensor, Tensor]
+
+_reference = Binder(lambda f: f, primitives(FP32, FP32, {}))
+
+
+def exact(*components: Tensor) -> Value:
+    """The sum of one or two components, exactly (two_sum in float64)."""
+    total = components[0].detach().to(torch.float64, copy=True)
+    error = torch.zeros_like(total)
+    for component in components[1:]:
+        b = component.detach().double()
+        s = total + b
+        back = s - total
+        error += (total - (s - back)) + (b - back)
+        total = s
+    # An infinity or NaN has no error: what the formula makes of it is NaN.
+    return total, torch.where(total.isfinite(), error, 0.0)
+
+
+def less(value: Value, stored: Tensor) -> Value:
+    """A value minus what was stored of it."""
+    s, e = value
+    difference = torch.where(s.isfinite(), s - stored.double(), 0.0)
+    return exact(difference, e)
+
+
+def rounded(value: Value, dtype: torch.dtype) -> Tensor:
+    """A value to nearest, ties to even, with one rounding.
+
+    Rounding to odd on the way keeps the last rounding right (Boldo and Melquiond 2008,
+    doi:10.1109/TC.2007.70819); torch itself goes through float32 to the 16-bit formats.
+    """
+    s, e = value
+    if dtype == torch.float64:
+        return s.clone()
+    odd = _to_odd(s, e)
+    if dtype == torch.float32:
+        return odd.float()
+    near = odd.float()
+    there = near.isfinite()
+    return _to_odd(near, torch.where(there, odd - near.double(), 0.0)).to(dtype)
+
+
+def _to_odd(near: Tensor, rest: Tensor) -> Tensor:
+    """near + rest rounded to odd, where near is it to nearest, in near's format."""
+    kind = torch.int64 if near.dtype == torch.float64 else torch.int32
+    bits = near.view(kind)
+    # Beyond the value: the number before it is the one towards 0.
+    beyond = (rest != 0) & ((rest < 0) == (near > 0))
+    lower = torch.where(beyond, bits - 1, bits)
+    odd = torch.where(rest != 0, lower | 1, bits)
+    return torch.where(near.isfinite() & (near != 0), odd, bits).view(near.dtype)
+
+
+def split(value: Value, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A float32 as a bf16 number and the int16 or int8 below it; see `mcf.kernels`, `split16`."""
+    function = {torch.int16: words.split16, torch.int8: words.split8}[dtype]
+    hi, low = _reference(function)(rounded(value, torch.float32))
+    return hi.to(torch.bfloat16), low.to(dtype)
+
+
+def join(hi: Tensor, low: Tensor) -> Tensor:
+    """The float32 that `split` took apart."""
+    function = {torch.int16: words.join16, torch.int8: words.join8}[low.dtype]
+    joined: Tensor = _reference(function)(hi.detach().float(), low.float())
+    return joined
