@@ -57,7 +57,7 @@ def _convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> li
     else:
         out = []
         for _ in range(terms):
-            x = round_to(_odd(rest[0], rest[1]) if len(rest) > 1 else rest[0], dtype)
+            x = round_to(round_odd(rest[0], rest[1]) if len(rest) > 1 else rest[0], dtype)
             out.append(x)
             # Exact: x is rest[0] rounded to fewer bits.
             rest = canonical((rest[0] - x.to(wide), *rest[1:]))
@@ -112,7 +112,7 @@ def canonical(components: Components) -> Components:
     return tuple(c)
 
 
-def _odd(x: Tensor, tail: Tensor) -> Tensor:
+def round_odd(x: Tensor, tail: Tensor) -> Tensor:
     """x + tail rounded to odd, for |tail| at most half an ulp of x.
 
     A second rounding to fewer bits (by 2 or more) is then that of x + tail itself; Boldo and
@@ -133,5 +133,5 @@ def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
     if x.dtype is torch.float64 and dtype in (torch.bfloat16, torch.float16):
         f = x.to(torch.float32)
         tail = torch.where(f.isfinite(), x - f.to(torch.float64), 0.0)
-        x = _odd(f, tail)
+        x = round_odd(f, tail)
     return x.to(dtype)

@@ -1,25 +1,29 @@
-"""Functions that make expansion tensors."""
+"""Expansion tensors from numbers, arrays and other tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.convert.numbers import components_of
+from mcf.convert.parse import exact, flatten, printed
 from mcf.convert.rounding import convert
-from mcf.kernels.formats import format_of
+from mcf.kernels.formats import Format, format_of
 from mcf.tensor.promotion import integer_components
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 MAX_TERMS = 4
 
 
-def check_terms(terms: int) -> None:
-    """Raise unless `terms` is 1 to 4."""
-    if not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
+def check_format(terms: int, dtype: torch.dtype) -> Format:
+    """The format of `dtype`; raises unless it is one and `terms` is 1 to 4."""
+    if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
         raise ValueError(f"terms must be 1 to {MAX_TERMS}, got {terms!r}")
+    return format_of(dtype)
 
 
 def tensor(
@@ -29,18 +33,108 @@ def tensor(
     device: torch.device | str | None = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """A tensor of the nearest expansions to `data`."""
-    check_terms(terms)
-    format_of(dtype)
-    if isinstance(data, MCFTensor):
-        source = data.components
+    """A new tensor of the nearest expansions to `data`.
+
+    The nearest expansion of v is x0 = RN(v), x1 = RN(v - x0), ...: exact where `terms` components
+    of `dtype` hold v. As `torch.tensor`, it copies and is a leaf of the graph.
+
+    Args:
+        data: Python numbers (ints of any size), strings ("0.1" is one tenth, not the float; also
+            what printing shows, "[0.1, 0.2]"), Fraction, Decimal, mpmath and NumPy numbers, NumPy
+            arrays (longdouble too), torch tensors, expansion tensors; nested lists of them.
+        terms: number of components, 1 to 4.
+        dtype: of the components: bfloat16, float16, float32 or float64.
+        device: where to put it; None for that of a tensor, else torch's default device.
+        requires_grad: whether autograd records what is done with it.
+
+    Raises:
+        TypeError: for data of another type, complex numbers, another dtype.
+        ValueError: for another `terms`, a string that is no number, ragged lists.
+    """
+    fmt = check_format(terms, dtype)
+    if isinstance(data, str) and data.lstrip().startswith("["):
+        data = printed(data)
+    if isinstance(data, np.ndarray):
+        source = _array_components(data, fmt, terms)
+    elif isinstance(data, Tensor):
+        source = _tensor_components(data)
+    elif isinstance(data, (list, tuple)) and any(_is_array(item) for item in data):
+        rows = [tensor(item, terms, dtype, device) for item in data]
+        result = torch.stack(rows).requires_grad_(requires_grad)
+        assert isinstance(result, MCFTensor)
+        return result
     else:
-        t = torch.as_tensor(data, dtype=None if isinstance(data, Tensor) else torch.float64)
-        source = (t.detach(),) if t.is_floating_point() else integer_components(t.detach())
-    moved = [c.to(device=device) for c in source]
-    result = wrap(convert(moved, dtype, terms))
+        source = _number_components(data, fmt, terms)
+    if device is None and not isinstance(data, Tensor):
+        device = torch.get_default_device()
+    result = wrap(convert([c.to(device=device) for c in source], dtype, terms))
     result.requires_grad_(requires_grad)
     return result
+
+
+def _is_array(item: Any) -> bool:
+    if isinstance(item, (list, tuple)):
+        return any(_is_array(i) for i in item)
+    return isinstance(item, (Tensor, np.ndarray))
+
+
+def _tensor_components(data: Tensor) -> Components:
+    if isinstance(data, MCFTensor):
+        return data.components
+    if data.layout is not torch.strided:
+        raise TypeError(f"data has layout {data.layout}; only dense tensors are allowed")
+    data = data.detach()
+    if not data.is_floating_point():
+        return integer_components(data)
+    format_of(data.dtype, "data")
+    return (data,)
+
+
+def _number_components(data: Any, fmt: Format, terms: int) -> Components:
+    shape, leaves = flatten(data)
+    if all(type(x) is float or (type(x) is int and abs(x) <= 2**53) for x in leaves):
+        return (torch.tensor(leaves, dtype=torch.float64, device="cpu").reshape(shape),)
+    rows = [components_of(exact(x), fmt, terms) for x in leaves]
+    columns = zip(*rows, strict=True)
+    # Numbers of the format: float64 holds each.
+    return tuple(
+        torch.tensor(c, dtype=torch.float64, device="cpu").to(fmt.dtype).reshape(shape)
+        for c in columns
+    )
+
+
+def _array_components(data: np.ndarray[Any, Any], fmt: Format, terms: int) -> Components:
+    if data.dtype.kind == "c":
+        raise TypeError(f"data must be real numbers, got an array of {data.dtype}")
+    if data.dtype.kind not in "biuf":
+        flat = _number_components(data.ravel().tolist(), fmt, terms)
+        return tuple(c.reshape(data.shape) for c in flat)
+    data = np.array(data, dtype=data.dtype.newbyteorder("="), order="C")
+    if data.dtype != np.dtype(np.longdouble) or data.dtype == np.dtype(np.float64):
+        return _tensor_components(torch.from_numpy(data))
+    parts = []
+    finite = np.isfinite(data)
+    for _ in range(3):
+        high = data.astype(np.float64)
+        parts.append(torch.from_numpy(high))
+        with np.errstate(invalid="ignore"):
+            data = np.where(finite & np.isfinite(high), data - high, 0)
+    return tuple(parts)
+
+
+class _FromComponents(torch.autograd.Function):
+    """The sum of tensors as an expansion; each has the sum's gradient, rounded to its dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, *components: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
+        first = components[0]
+        from mcf.kernels import expansions
+
+        return wrap(expansions.renormalize(tuple(components), len(components)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # noqa: D102
+        raise NotImplementedError
 
 
 def from_components(components: Sequence[Tensor]) -> MCFTensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -79,3 +81,22 @@ def integer_components(value: Tensor) -> Components:
     a, b = high.to(torch.float64), low.to(torch.float64)
     s = a + b
     return s, b - (s - a)
+
+
+def aligned(*values: Any) -> tuple[Components, ...]:
+    """The components of each operand in the result's format, all with as many as it has terms."""
+    _, terms = result_format(*values)
+    return tuple(
+        c + tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c)))
+        for c in operands(*values)
+    )
+
+
+def exactly(value: Any, dtype: torch.dtype) -> bool:
+    """Whether up to four components of `dtype` hold the value for certain."""
+    if isinstance(value, Tensor):
+        return value.is_floating_point() or dtype in (torch.float32, torch.float64)
+    if isinstance(value, float) and not math.isfinite(value):
+        return True
+    numbers = components_of(value, format_of(dtype), 4)
+    return all(map(math.isfinite, numbers)) and sum(map(Fraction, numbers)) == Fraction(value)

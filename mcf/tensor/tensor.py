@@ -50,7 +50,7 @@ class MCFTensor(torch.Tensor):
             requires_grad=requires_grad,
         )
 
-    @torch._disable_dynamo  # type: ignore[attr-defined, untyped-decorator]
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def __init__(
         self,
         components: Sequence[Tensor],

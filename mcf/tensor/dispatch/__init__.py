@@ -1,7 +1,11 @@
 """What each torch operator does on expansion tensors, one file a topic."""
 
+from mcf.tensor.dispatch import accumulate as accumulate
 from mcf.tensor.dispatch import arithmetic as arithmetic
+from mcf.tensor.dispatch import compare as compare
 from mcf.tensor.dispatch import copies as copies
+from mcf.tensor.dispatch import movement as movement
+from mcf.tensor.dispatch import order as order
 from mcf.tensor.dispatch import views as views
 from mcf.tensor.dispatch.registry import TABLE as TABLE
 from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError

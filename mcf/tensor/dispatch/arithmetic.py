@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -37,20 +38,27 @@ def neg(x: MCFTensor) -> MCFTensor:
     return wrap([-c for c in x.components])
 
 
+def _scaled(y: Any, alpha: Any) -> Any:
+    """alpha * y in the result's format, before it is added."""
+    if alpha == 1:
+        return y
+    if not isinstance(y, Tensor):
+        return Fraction(y) * Fraction(alpha)
+    return (y if isinstance(y, MCFTensor) else wrap((y,))) * alpha
+
+
 @implements(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> Tensor:
     """x + alpha * y."""
-    a, b = operands(x, y)
-    return wrap(_pair_add(a, b if alpha == 1 else operands(wrap(b) * alpha)[0]))
+    a, b = operands(x, _scaled(y, alpha))
+    return wrap(_pair_add(a, b))
 
 
 @implements(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: Any = 1) -> Tensor:
     """x - alpha * y."""
-    a, b = operands(x, y)
-    return wrap(
-        _pair_add(a, tuple(-c for c in (b if alpha == 1 else (wrap(b) * alpha).components)))
-    )
+    a, b = operands(x, _scaled(y, alpha))
+    return wrap(_pair_add(a, tuple(-c for c in b)))
 
 
 @implements(aten.mul.Tensor, aten.mul.Scalar)

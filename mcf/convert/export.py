@@ -1,0 +1,80 @@
+"""Expansions as other representations of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mcf.convert.rounding import canonical, convert, round_odd, widen
+
+Number = Fraction | float
+
+
+def fractions(components: Sequence[Tensor]) -> list[Number]:
+    """The elements in order, exactly; infinities, NaN and -0 as floats."""
+    rows = [c.detach().double().cpu().flatten().tolist() for c in components]
+    return [_value(parts) for parts in zip(*rows, strict=True)]
+
+
+def _value(parts: tuple[float, ...]) -> Number:
+    if not math.isfinite(parts[0]):
+        return parts[0]
+    value = sum((Fraction(x) for x in parts), Fraction(0))
+    return parts[0] if value == 0 and math.copysign(1.0, parts[0]) < 0 else value
+
+
+def nested(values: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Nested lists of a shape from its elements in order; the element for no dimensions."""
+    if len(shape) == 0:
+        return values[0]
+    step = math.prod(shape[1:])
+    return [nested(values[k * step : (k + 1) * step], shape[1:]) for k in range(shape[0])]
+
+
+def mpmath_number() -> Callable[[Number], Any]:
+    """The function that makes an mpf of a number exactly, whatever `mpmath.mp.prec` is."""
+    import mpmath
+    from mpmath.libmp import from_man_exp
+
+    def make(x: Number) -> Any:
+        if isinstance(x, float):
+            return mpmath.mpf(x)
+        # The denominator is a power of two: these are sums of floats.
+        return mpmath.mp.make_mpf(from_man_exp(x.numerator, 1 - x.denominator.bit_length()))
+
+    return make
+
+
+def array(components: Sequence[Tensor], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A NumPy array of the values rounded to nearest; exact for dtype object (Fractions)."""
+    shape = tuple(components[0].shape)
+    kind = np.dtype(dtype)
+    if kind == np.dtype(object):
+        out = np.empty(len(values := fractions(components)), dtype=object)
+        out[:] = values
+        return out.reshape(shape)
+    torch_dtype = {
+        np.dtype(np.float16): torch.float16,
+        np.dtype(np.float32): torch.float32,
+        np.dtype(np.float64): torch.float64,
+    }.get(kind)
+    host = [c.detach().cpu() for c in components]
+    if torch_dtype is not None:
+        return convert(host, torch_dtype, 1)[0].numpy()
+    if kind != np.dtype(np.longdouble):
+        raise TypeError(
+            f"dtype must be float16, float32, float64, longdouble or object, got {kind}"
+        )
+    parts = canonical(widen(host, torch.float64))
+    high = parts[0].numpy().astype(np.longdouble)
+    if len(parts) == 1:
+        return high
+    low = round_odd(parts[1], parts[2]) if len(parts) > 2 else parts[1]
+    return np.asarray(high + np.where(np.isfinite(high), low.numpy(), 0.0))

@@ -1,0 +1,212 @@
+"""Comparison by value, signs, kinds of numbers, and what selects by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.convert.rounding import convert, widen
+from mcf.tensor.dispatch.movement import where
+from mcf.tensor.dispatch.registry import implements
+from mcf.tensor.promotion import aligned, as_components, exactly, result_format
+from mcf.tensor.tensor import Components, MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def _comparable(*values: Any) -> list[Components]:
+    """The operands exactly, in canonical form, of one format."""
+    dtype, terms = result_format(*values)
+    if not all(exactly(v, dtype) for v in values):
+        dtype = torch.float64
+    if not all(isinstance(v, MCFTensor) for v in values):
+        terms = 4
+    device = next(v.device for v in values if isinstance(v, MCFTensor))
+    out = []
+    for v in values:
+        c = as_components(v, dtype, terms, device)
+        c = widen(c, dtype) + tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c)))
+        out.append(convert(c, dtype, terms))
+    return out
+
+
+def _less(a: Components, b: Components) -> Tensor:
+    result = a[-1] < b[-1]
+    for x, y in zip(reversed(a[:-1]), reversed(b[:-1]), strict=True):
+        result = (x < y) | ((x == y) & result)
+    return result
+
+
+def _equal(a: Components, b: Components) -> Tensor:
+    result = a[0] == b[0]
+    for x, y in zip(a[1:], b[1:], strict=True):
+        result = result & (x == y)
+    return result
+
+
+def less(x: Any, y: Any) -> Tensor:
+    """x < y by value."""
+    return _less(*_comparable(x, y))
+
+
+def equal(x: Any, y: Any) -> Tensor:
+    """x = y by value."""
+    return _equal(*_comparable(x, y))
+
+
+def less_equal(x: Any, y: Any) -> Tensor:
+    """x <= y by value."""
+    a, b = _comparable(x, y)
+    return _less(a, b) | _equal(a, b)
+
+
+def _comparison(name: str, function: Callable[[Any, Any], Tensor]) -> None:
+    packet = getattr(aten, name)
+    implements(packet.Tensor, packet.Scalar)(function)
+
+
+_comparison("lt", less)
+_comparison("le", less_equal)
+_comparison("gt", lambda x, y: less(y, x))
+_comparison("ge", lambda x, y: less_equal(y, x))
+_comparison("eq", equal)
+_comparison("ne", lambda x, y: ~equal(x, y))
+
+
+@implements(aten.equal.default)
+def all_equal(x: Tensor, y: Tensor) -> bool:
+    """Whether shapes and all values are equal."""
+    return x.shape == y.shape and bool(equal(x, y).all())
+
+
+def _of_first(*funcs: Any) -> None:
+    """The first component decides: the others are smaller, and 0 where it is not finite."""
+    for func in funcs:
+        implements(func)(lambda x, func=func: func(x.components[0]))
+
+
+_of_first(
+    aten.isnan.default,
+    aten.isinf.default,
+    aten.isfinite.default,
+    aten.isposinf.default,
+    aten.isneginf.default,
+    aten.signbit.default,
+    aten.logical_not.default,
+    aten.nonzero.default,
+    aten.count_nonzero.dim_IntList,
+    aten.any.default,
+    aten.any.dim,
+    aten.any.dims,
+    aten.all.default,
+    aten.all.dim,
+    aten.all.dims,
+)
+
+
+def _flip_sign(x: MCFTensor, negative: Tensor) -> MCFTensor:
+    return wrap([torch.where(negative, -c, c) for c in x.components])
+
+
+@implements(aten.abs.default)
+def absolute(x: MCFTensor) -> MCFTensor:
+    """|x|, exact."""
+    return _flip_sign(x, x.components[0].signbit())
+
+
+@implements(aten.sign.default, aten.sgn.default)
+def sign(x: MCFTensor) -> MCFTensor:
+    """-1, 0 or 1; NaN for NaN."""
+    first = x.components[0].sgn()
+    return wrap([first, *(torch.zeros_like(first) for _ in x.components[1:])])
+
+
+@implements(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(x: Any, y: Any) -> Tensor:
+    """|x| with the sign of y, exact."""
+    a, b = aligned(x, y)
+    a = tuple(torch.broadcast_tensors(*a, b[0]))[:-1]
+    return _flip_sign(wrap(a), a[0].signbit() ^ b[0].signbit())
+
+
+def _nan_or(x: Any, y: Any, x_wins: Tensor) -> Tensor:
+    """x where it wins or is NaN, else y."""
+    a, b = aligned(x, y)
+    return where(a[0].isnan() | (x_wins & ~b[0].isnan()), wrap(a), wrap(b))
+
+
+@implements(aten.maximum.default)
+def maximum(x: Any, y: Any) -> Tensor:
+    """The larger; NaN where one is."""
+    return _nan_or(x, y, less_equal(y, x))
+
+
+@implements(aten.minimum.default)
+def minimum(x: Any, y: Any) -> Tensor:
+    """The smaller; NaN where one is."""
+    return _nan_or(x, y, less_equal(x, y))
+
+
+@implements(aten.fmax.default)
+def fmax(x: Any, y: Any) -> Tensor:
+    """The larger; the other where one is NaN."""
+    a, b = aligned(x, y)
+    return where(b[0].isnan() | less_equal(y, x), wrap(a), wrap(b))
+
+
+@implements(aten.fmin.default)
+def fmin(x: Any, y: Any) -> Tensor:
+    """The smaller; the other where one is NaN."""
+    a, b = aligned(x, y)
+    return where(b[0].isnan() | less_equal(x, y), wrap(a), wrap(b))
+
+
+@implements(aten.clamp.default, aten.clamp.Tensor)
+def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
+    """min(max(x, lower), upper) by value."""
+    out: Tensor = x
+    if min is not None:
+        out = maximum(out, min)
+    return out if max is None else minimum(out, max)
+
+
+@implements(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(x: MCFTensor, min: Any) -> Tensor:
+    """max(x, lower)."""
+    return maximum(x, min)
+
+
+@implements(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(x: MCFTensor, max: Any) -> Tensor:
+    """min(x, upper)."""
+    return minimum(x, max)
+
+
+@implements(aten.relu.default)
+def relu(x: MCFTensor) -> Tensor:
+    """x where it is positive, else 0; NaN for NaN."""
+    return maximum(x, 0)
+
+
+@implements(aten.threshold_backward.default)
+def threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Tensor:
+    """The gradient where x exceeds the threshold, else 0."""
+    dead = less_equal(x, threshold) if isinstance(x, MCFTensor) else x <= threshold
+    return where(dead, 0, grad)
+
+
+@implements(aten.nan_to_num.default)
+def nan_to_num(
+    x: MCFTensor, nan: float | None = None, posinf: float | None = None, neginf: Any = None
+) -> Tensor:
+    """Numbers in place of NaN and infinities; of infinities the format's largest by default."""
+    first = x.components[0]
+    top = torch.finfo(x.dtype).max
+    out = where(first.isnan(), nan or 0.0, x)
+    out = where(first == float("inf"), top if posinf is None else posinf, out)
+    return where(first == -float("inf"), -top if neginf is None else neginf, out)
+
+
