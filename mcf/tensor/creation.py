@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -120,23 +119,3 @@ def _array_components(data: np.ndarray[Any, Any], fmt: Format, terms: int) -> Co
         with np.errstate(invalid="ignore"):
             data = np.where(finite & np.isfinite(high), data - high, 0)
     return tuple(parts)
-
-
-class _FromComponents(torch.autograd.Function):
-    """The sum of tensors as an expansion; each has the sum's gradient, rounded to its dtype."""
-
-    @staticmethod
-    def forward(ctx: Any, *components: Tensor) -> Tensor:  # type: ignore[override]  # noqa: D102
-        first = components[0]
-        from mcf.kernels import expansions
-
-        return wrap(expansions.renormalize(tuple(components), len(components)))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]  # noqa: D102
-        raise NotImplementedError
-
-
-def from_components(components: Sequence[Tensor]) -> MCFTensor:
-    """The tensor whose value is the sum of the components."""
-    return wrap(tuple(components))

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from mcf.tensor.copying import Copying, register_for_torch
 from mcf.tensor.dispatch import registry
+from mcf.tensor.exports import Exports, refused
 
 Components = tuple[Tensor, ...]
 
 NAMES = ("_c0", "_c1", "_c2", "_c3")
 
 
-class MCFTensor(torch.Tensor):
+class MCFTensor(Exports, Copying, torch.Tensor):  # type: ignore[misc]
     """A tensor of expansions x = c[0] + c[1] + ..., 1 to 4 components, largest first.
 
     Made by `mcf.tensor`, `mcf.from_components` and the other functions that create tensors. It has
@@ -85,7 +87,30 @@ class MCFTensor(torch.Tensor):
         return MCFTensor([inner_tensors[name] for name in NAMES[:meta]], outer_size, outer_stride)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
-        return f"MCFTensor({self.components}, terms={self.terms})"
+        from mcf.tensor.text import text
+
+        return text(self)
+
+    def to(self, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+        """As `torch.Tensor.to`, and to another number of components.
+
+        The values are rounded once, to the nearest expansion; exact where the target holds them.
+        An integer or bool dtype gives a plain tensor (truncated, as torch does).
+
+        Args:
+            *args: a dtype (of the components), a device, or another tensor.
+            terms: number of components, 1 to 4; None keeps it.
+            **kwargs: those of `torch.Tensor.to`.
+        """
+        if terms is None:
+            return super().to(*args, **kwargs)
+        from mcf.tensor.conversion import to_terms
+
+        return to_terms(self, terms, *args, **kwargs)
+
+    data_ptr = refused("data_ptr", "the components' data_ptr")
+    storage = refused("storage", "x.components")
+    untyped_storage = refused("untyped_storage", "x.components")
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -115,3 +140,6 @@ def wrap(components: Sequence[Tensor]) -> MCFTensor:
     same = all(c.stride() == first.stride() for c in components)
     # The tensor's strides are its components' strides: views rely on it.
     return MCFTensor(components if same else [c.contiguous() for c in components])
+
+
+register_for_torch(MCFTensor)

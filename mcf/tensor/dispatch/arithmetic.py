@@ -1,35 +1,39 @@
-"""Arithmetic operators."""
+"""Arithmetic operators: the operands are promoted, then it is `mcf.kernels.expansions`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcf.kernels import functions as pairs
+from mcf.kernels import expansions
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import operands
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
 
-
-def _pair_add(x: Components, y: Components) -> Components:
-    if len(y) == 1:
-        y = (y[0], torch.zeros_like(y[0]))
-    if len(x) == 1:
-        x = (x[0], torch.zeros_like(x[0]))
-    return pairs.apply(pairs.ADD, x, y)
+Binary = Callable[[Components, Components], Components]
 
 
-def _pair_mul(x: Components, y: Components) -> Components:
-    if len(y) == 1:
-        return pairs.apply(pairs.SCALE, x, y[0])
-    if len(x) == 1:
-        return pairs.apply(pairs.SCALE, y, x[0])
-    return pairs.apply(pairs.MUL, x, y)
+def _binary(function: Binary, x: Any, y: Any) -> MCFTensor:
+    a, b = operands(x, y)
+    result = function(a, b)
+    terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
+    # A number or a plain tensor beside a one-term expansion: nothing is missing.
+    return wrap(result + tuple(torch.zeros_like(result[0]) for _ in range(terms - len(result))))
+
+
+def _scaled(y: Any, alpha: Any) -> Any:
+    """alpha * y, rounded in the format of the result."""
+    if alpha == 1:
+        return y
+    if not isinstance(y, Tensor):
+        return Fraction(y) * Fraction(alpha)
+    return y * alpha
 
 
 @implements(aten.neg.default)
@@ -38,37 +42,77 @@ def neg(x: MCFTensor) -> MCFTensor:
     return wrap([-c for c in x.components])
 
 
-def _scaled(y: Any, alpha: Any) -> Any:
-    """alpha * y in the result's format, before it is added."""
-    if alpha == 1:
-        return y
-    if not isinstance(y, Tensor):
-        return Fraction(y) * Fraction(alpha)
-    return (y if isinstance(y, MCFTensor) else wrap((y,))) * alpha
+@implements(aten.positive.default)
+def positive(x: MCFTensor) -> MCFTensor:
+    """+x."""
+    return x
 
 
 @implements(aten.add.Tensor, aten.add.Scalar)
-def add(x: Any, y: Any, alpha: Any = 1) -> Tensor:
+def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x + alpha * y."""
-    a, b = operands(x, _scaled(y, alpha))
-    return wrap(_pair_add(a, b))
+    if alpha != 1 and isinstance(y, Tensor) and not isinstance(y, MCFTensor):
+        y = _like(y, x)
+    return _binary(expansions.add, x, _scaled(y, alpha))
 
 
 @implements(aten.sub.Tensor, aten.sub.Scalar)
-def sub(x: Any, y: Any, alpha: Any = 1) -> Tensor:
+def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x - alpha * y."""
-    a, b = operands(x, _scaled(y, alpha))
-    return wrap(_pair_add(a, tuple(-c for c in b)))
+    if alpha != 1 and isinstance(y, Tensor) and not isinstance(y, MCFTensor):
+        y = _like(y, x)
+    return _binary(expansions.sub, x, _scaled(y, alpha))
 
 
-@implements(aten.mul.Tensor, aten.mul.Scalar)
-def mul(x: Any, y: Any) -> Tensor:
-    """x * y."""
-    a, b = operands(x, y)
-    return wrap(_pair_mul(a, b))
+def _like(y: Tensor, x: MCFTensor) -> MCFTensor:
+    """A plain tensor in the format of its operation with x."""
+    b, _ = operands(y, x)
+    return wrap(b + tuple(torch.zeros_like(b[0]) for _ in range(x.terms - len(b))))
 
 
 @implements(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(x: Any, y: Any, alpha: Any = 1) -> Tensor:
+def rsub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """y - alpha * x."""
     return sub(y, x, alpha)
+
+
+@implements(aten.mul.Tensor, aten.mul.Scalar)
+def mul(x: Any, y: Any) -> MCFTensor:
+    """x * y."""
+    return _binary(expansions.mul, x, y)
+
+
+@implements(aten.div.Tensor, aten.div.Scalar)
+def div(x: Any, y: Any) -> MCFTensor:
+    """x / y."""
+    return _binary(expansions.div, x, y)
+
+
+@implements(aten.reciprocal.default)
+def reciprocal(x: MCFTensor) -> MCFTensor:
+    """1 / x."""
+    return div(1, x)
+
+
+@implements(aten.sqrt.default)
+def sqrt(x: MCFTensor) -> MCFTensor:
+    """The square root."""
+    return wrap(expansions.sqrt(x.components))
+
+
+@implements(aten.addcmul.default)
+def addcmul(x: Any, a: Any, b: Any, *, value: Any = 1) -> Tensor:
+    """x + value * a * b."""
+    return x + a * b * value if value != 1 else x + a * b  # type: ignore[no-any-return]
+
+
+@implements(aten.addcdiv.default)
+def addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Tensor:
+    """x + value * a / b."""
+    return x + a * value / b if value != 1 else x + a / b  # type: ignore[no-any-return]
+
+
+@implements(aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(x: Any, end: Any, weight: Any) -> Tensor:
+    """x + weight * (end - x)."""
+    return x + weight * (end - x)  # type: ignore[no-any-return]

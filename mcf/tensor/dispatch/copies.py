@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
+from mcf.kernels import expansions
 from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.dispatch.componentwise import register
 from mcf.tensor.dispatch.registry import implements
@@ -17,7 +18,7 @@ from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
 
-register(aten.clone.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
+register(aten._pin_memory.default, aten.clone.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
 
 
 def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
@@ -38,7 +39,36 @@ def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
         return x.components[0] != 0
     if dtype in FORMATS:
         return convert(x.components, dtype, 1)[0]
-    raise NotImplementedError(f"an expansion tensor cannot become a tensor of {dtype}")
+    if dtype.is_complex:
+        raise TypeError(f"an expansion tensor cannot become a tensor of {dtype}")
+    return _truncated(x).to(dtype)
+
+
+def _truncated(x: MCFTensor) -> Tensor:
+    """The values without their fractions, as int64; what torch gives for inf and NaN."""
+    parts = convert(x.components, torch.float64, x.terms)
+    whole = [p.floor() for p in parts]
+    integer = sum((w.to(torch.int64) for w in whole[1:]), whole[0].to(torch.int64))
+    # Exact and below x.terms: their floor is what the parts' floors lack.
+    rest = expansions.renormalize([p - w for p, w in zip(parts, whole, strict=True)], x.terms)
+    first = rest[0].floor()
+    lower = rest[1] if x.terms > 1 else torch.zeros_like(first)
+    carry = first - ((rest[0] == first) & (lower < 0)).to(first.dtype)
+    integer = integer + carry.to(torch.int64)
+    fraction = (rest[0] != carry) | (lower != 0)
+    return integer + ((integer < 0) & fraction).to(torch.int64)
+
+
+@implements(aten._local_scalar_dense.default)
+def item(x: MCFTensor) -> float:
+    """The Python float nearest to the value."""
+    return float(convert(x.components, torch.float64, 1)[0].item())
+
+
+@implements(aten.is_pinned.default)
+def is_pinned(x: MCFTensor, device: Any = None) -> bool:
+    """Whether the components are in pinned memory."""
+    return all(c.is_pinned() for c in x.components)
 
 
 @implements(aten.copy_.default)

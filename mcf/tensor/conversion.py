@@ -1,0 +1,122 @@
+"""Conversions with gradients: between formats, plain tensors and expansions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import expansions
+from mcf.kernels.formats import format_of
+from mcf.tensor.creation import check_format
+from mcf.tensor.dispatch.copies import converted, plain
+from mcf.tensor.tensor import MCFTensor, wrap
+
+
+class _Convert(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: MCFTensor, dtype: torch.dtype, terms: int) -> Tensor:
+        ctx.format = x.dtype, x.terms
+        return wrap([c.clone() for c in converted(x, dtype, terms)])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return reformat(grad, *ctx.format), None, None
+
+
+class _Promote(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.dtype = x.dtype
+        return wrap((x.detach().clone(),))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return to_plain(grad, ctx.dtype)
+
+
+class _Plain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: MCFTensor, dtype: torch.dtype) -> Tensor:
+        ctx.format = x.dtype, x.terms
+        return plain(x, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return reformat(promote(grad), *ctx.format), None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *components: Tensor) -> Tensor:
+        detached = [c.detach() for c in components]
+        return wrap(expansions.renormalize(detached, len(detached)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        one = to_plain(grad, grad.dtype)
+        return tuple(one if needed else None for needed in ctx.needs_input_grad)
+
+
+def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
+    """The nearest expansion of a format, with a gradient."""
+    if isinstance(x, MCFTensor) and x.dtype is dtype and x.terms == terms:
+        return x
+    return _Convert.apply(x if isinstance(x, MCFTensor) else promote(x), dtype, terms)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def to_terms(x: MCFTensor, terms: int, *args: Any, **kwargs: Any) -> MCFTensor:
+    """`x.to` with a number of terms, rounded once."""
+    dtype, device, target = kwargs.pop("dtype", None), None, None
+    for argument in args:
+        if isinstance(argument, torch.dtype):
+            dtype = argument
+        elif isinstance(argument, Tensor):
+            target = argument
+        else:
+            device = argument
+    if target is not None:
+        dtype, device = target.dtype, target.device
+    if device is not None:
+        kwargs["device"] = device
+    check_format(terms, dtype or x.dtype)
+    moved = torch.Tensor.to(x, **kwargs) if kwargs else x
+    return reformat(moved, dtype or x.dtype, terms)
+
+
+def promote(x: Tensor) -> MCFTensor:
+    """A plain tensor as an expansion of one component; its gradient is rounded to its dtype."""
+    return x if isinstance(x, MCFTensor) else _Promote.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def to_plain(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The value rounded once to nearest in a plain tensor, with a gradient."""
+    if not isinstance(x, MCFTensor):
+        return x.to(dtype)
+    return _Plain.apply(x, dtype)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def from_components(components: Sequence[Tensor]) -> MCFTensor:
+    """The tensor whose value is the sum of the components, correctly normalised.
+
+    The inverse of `x.components`: components that are normalised come back with the same bits. A
+    component that requires grad gets the gradient of the sum, rounded to its dtype.
+
+    Args:
+        components: 1 to 4 tensors of one dtype (bfloat16, float16, float32, float64) and device,
+            which broadcast; of any order and overlap. NumPy arrays of them as well.
+
+    Raises:
+        TypeError: for other dtypes, mixed dtypes or devices, or what is no tensor.
+        ValueError: for another number of components, or shapes that do not broadcast.
+    """
+    given = [c if isinstance(c, Tensor) else torch.as_tensor(c) for c in components]
+    if not 1 <= len(given) <= expansions.MAX_TERMS:
+        raise ValueError(f"components must be 1 to {expansions.MAX_TERMS} tensors, got {len(given)}")
+    for k, c in enumerate(given):
+        if isinstance(c, MCFTensor):
+            raise TypeError(f"components[{k}] is an MCFTensor; plain tensors are allowed")
+        format_of(c.dtype, f"components[{k}]")
+    return _Sum.apply(*given)  # type: ignore[no-any-return, no-untyped-call]

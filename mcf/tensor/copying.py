@@ -1,0 +1,76 @@
+"""Methods that copy, pickle and share an `MCFTensor`."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+if TYPE_CHECKING:
+    from mcf.tensor.tensor import MCFTensor
+
+
+def rebuild(components: list[Tensor], requires_grad: bool, state: dict[str, Any]) -> MCFTensor:
+    """The tensor that was pickled."""
+    from mcf.tensor.tensor import MCFTensor
+
+    result = MCFTensor(components)
+    result.requires_grad_(requires_grad)
+    for name, value in state.items():
+        setattr(result, name, value)
+    return result
+
+
+class Copying:
+    """Deep copies, pickling, shared memory."""
+
+    def _state(self: Any) -> dict[str, Any]:
+        own = {"_terms", *self.__tensor_flatten__()[0]}
+        return {k: v for k, v in self.__dict__.items() if k not in own}
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        if not self.is_leaf:
+            raise RuntimeError("only leaves of the graph can be pickled; use x.detach()")
+        torch.utils.hooks.warn_if_has_hooks(self)
+        return rebuild, (list(self.components), self.requires_grad, self._state())
+
+    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment"
+            )
+        with torch.no_grad():
+            # Through the memo: tensors that share memory share it after the copy.
+            components = [copy.deepcopy(c, memo) for c in self.components]
+            result = rebuild(components, self.requires_grad, copy.deepcopy(self._state(), memo))
+            if self.grad is not None:
+                result.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = result
+        return result
+
+    def share_memory_(self: Any) -> Any:
+        """Move the components to shared memory, for other processes."""
+        for c in self.components:
+            c.share_memory_()
+        return self
+
+    def is_shared(self: Any) -> bool:
+        """Whether the components are in shared memory."""
+        return all(c.is_shared() for c in self.components)
+
+
+def _collate(batch: list[Tensor], *, collate_fn_map: Any = None) -> Tensor:
+    return torch.stack(batch, 0)
+
+
+def register_for_torch(cls: type) -> None:
+    """Tell torch's loaders about the class: weights_only=True, DataLoader."""
+    torch.serialization.add_safe_globals([rebuild, OrderedDict])
+    default_collate_fn_map[cls] = _collate

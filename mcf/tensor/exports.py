@@ -1,0 +1,103 @@
+"""Methods that give the values as other types of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mcf.convert import export
+
+if TYPE_CHECKING:
+    from mcf.tensor.tensor import MCFTensor
+
+
+class Exports:
+    """Conversion of an `MCFTensor` to Fractions, mpmath numbers, NumPy arrays, plain tensors."""
+
+    def _plain_components(self: Any, what: str) -> tuple[Tensor, ...]:
+        if self.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(f"{what} of a tensor that requires grad; use x.detach().{what}()")
+        components: tuple[Tensor, ...] = self.components
+        return components
+
+    def to_fractions(self: Any) -> Any:
+        """Nested lists of Fractions, exact; infinities, NaN and -0 are floats."""
+        return export.nested(export.fractions(self.components), self.shape)
+
+    def to_mpmath(self: Any) -> Any:
+        """Nested lists of mpmath numbers, exact whatever `mpmath.mp.prec` is."""
+        make = export.mpmath_number()
+        return export.nested([make(x) for x in export.fractions(self.components)], self.shape)
+
+    def to_plain(self: MCFTensor, dtype: torch.dtype | None = None) -> Tensor:  # type: ignore[misc]
+        """One plain tensor of a dtype (that of the components by default).
+
+        Rounded once to nearest even; the gradient passes through.
+        """
+        from mcf.tensor.conversion import to_plain
+
+        return to_plain(self, self.dtype if dtype is None else dtype)
+
+    def numpy(self: Any, dtype: npt.DTypeLike = None, *, force: bool = False) -> npt.NDArray[Any]:
+        """A new NumPy array.
+
+        Args:
+            dtype: float16, float32, float64 or longdouble: rounded once to nearest; object: exact
+                Fractions. None gives float64 where that is exact and an error elsewhere.
+            force: also for a tensor that requires grad.
+
+        Raises:
+            ValueError: without `dtype`, if float64 does not hold every value.
+        """
+        components = self.components if force else self._plain_components("numpy")
+        if dtype is not None:
+            return export.array(components, dtype)
+        out = export.array(components, np.float64)
+        rest = export.array((self.detach() - torch.from_numpy(out).to(self.device)).components, np.float64)
+        if np.any(rest[np.isfinite(out)]):
+            raise ValueError(
+                "numpy: float64 does not hold these values; give dtype=numpy.float64 or "
+                "numpy.longdouble to round to nearest, dtype=object for exact Fractions"
+            )
+        return out
+
+    def __array__(
+        self: Any, dtype: npt.DTypeLike = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError("an array of an expansion tensor is always a copy")
+        out: npt.NDArray[Any] = self.numpy(dtype)
+        return out
+
+    def tolist(self: Any) -> Any:
+        """Nested lists of Python floats, each rounded to nearest; see `to_fractions`."""
+        flat = export.array(self.components, np.float64).ravel().tolist()
+        return export.nested(flat, self.shape)
+
+    def _one(self: Any, what: str) -> Any:
+        if self.numel() != 1:
+            raise RuntimeError(f"{what} needs a tensor of one element, got {self.numel()}")
+        return export.fractions([c.reshape(-1) for c in self.components])[0]
+
+    def __int__(self: Any) -> int:
+        return math.trunc(self._one("int()"))
+
+    def __format__(self: Any, spec: str) -> str:
+        if self.dim() == 0 and spec:
+            return format(self.item(), spec)
+        return str(self)
+
+
+def refused(name: str, instead: str) -> Callable[..., Any]:
+    """A method that an expansion tensor cannot have, since its elements are not in one memory."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{name} is not supported on mcf.MCFTensor; use {instead}")
+
+    return method
