@@ -15,7 +15,21 @@ from mcf.kernels.registry import get_executor as get_executor
 from mcf.kernels.registry import set_executor as set_executor
 from mcf.tensor import MCFTensor as MCFTensor
 from mcf.tensor import UnsupportedError as UnsupportedError
+from mcf.tensor import arange as arange
+from mcf.tensor import eye as eye
 from mcf.tensor import from_components as from_components
+from mcf.tensor import full as full
+from mcf.tensor import full_like as full_like
+from mcf.tensor import linspace as linspace
+from mcf.tensor import ones as ones
+from mcf.tensor import ones_like as ones_like
+from mcf.tensor import rand as rand
+from mcf.tensor import rand_like as rand_like
+from mcf.tensor import randn as randn
+from mcf.tensor import randn_like as randn_like
+from mcf.tensor import set_printoptions as set_printoptions
 from mcf.tensor import tensor as tensor
+from mcf.tensor import zeros as zeros
+from mcf.tensor import zeros_like as zeros_like
 
 __version__ = "0.1.0"

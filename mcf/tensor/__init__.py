@@ -1,7 +1,21 @@
 """The expansion tensor."""
 
+from mcf.convert.printing import set_printoptions as set_printoptions
 from mcf.tensor import dispatch as dispatch
 from mcf.tensor.conversion import from_components as from_components
 from mcf.tensor.creation import tensor as tensor
 from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError
+from mcf.tensor.factories import arange as arange
+from mcf.tensor.factories import eye as eye
+from mcf.tensor.factories import full as full
+from mcf.tensor.factories import full_like as full_like
+from mcf.tensor.factories import linspace as linspace
+from mcf.tensor.factories import ones as ones
+from mcf.tensor.factories import ones_like as ones_like
+from mcf.tensor.factories import zeros as zeros
+from mcf.tensor.factories import zeros_like as zeros_like
+from mcf.tensor.random import rand as rand
+from mcf.tensor.random import rand_like as rand_like
+from mcf.tensor.random import randn as randn
+from mcf.tensor.random import randn_like as randn_like
 from mcf.tensor.tensor import MCFTensor as MCFTensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,12 +91,3 @@ class Exports:
         if self.dim() == 0 and spec:
             return format(self.item(), spec)
         return str(self)
-
-
-def refused(name: str, instead: str) -> Callable[..., Any]:
-    """A method that an expansion tensor cannot have, since its elements are not in one memory."""
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{name} is not supported on mcf.MCFTensor; use {instead}")
-
-    return method

@@ -57,6 +57,8 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
             c += tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c)))
         return c
     if isinstance(value, Tensor):
+        # What the plain operand's gradient is, `mcf.tensor.functions` has seen to.
+        value = value.detach() if value.requires_grad else value
         if value.is_floating_point():
             return widen((value,), dtype)
         return convert(integer_components(value), dtype, terms)

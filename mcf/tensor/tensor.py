@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from mcf.tensor import functions
 from mcf.tensor.copying import Copying, register_for_torch
 from mcf.tensor.dispatch import registry
-from mcf.tensor.exports import Exports, refused
+from mcf.tensor.exports import Exports
+from mcf.tensor.operators import Operators
 
 Components = tuple[Tensor, ...]
 
 NAMES = ("_c0", "_c1", "_c2", "_c3")
 
 
-class MCFTensor(Exports, Copying, torch.Tensor):  # type: ignore[misc]
+class MCFTensor(Operators, Exports, Copying, torch.Tensor):  # type: ignore[misc]
     """A tensor of expansions x = c[0] + c[1] + ..., 1 to 4 components, largest first.
 
     Made by `mcf.tensor`, `mcf.from_components` and the other functions that create tensors. It has
@@ -108,10 +110,6 @@ class MCFTensor(Exports, Copying, torch.Tensor):  # type: ignore[misc]
 
         return to_terms(self, terms, *args, **kwargs)
 
-    data_ptr = refused("data_ptr", "the components' data_ptr")
-    storage = refused("storage", "x.components")
-    untyped_storage = refused("untyped_storage", "x.components")
-
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls,
@@ -130,8 +128,7 @@ class MCFTensor(Exports, Copying, torch.Tensor):  # type: ignore[misc]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        return functions.call(func, args, kwargs or {})
 
 
 def wrap(components: Sequence[Tensor]) -> MCFTensor:

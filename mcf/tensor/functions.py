@@ -1,0 +1,157 @@
+"""What happens above autograd: torch functions with rules of their own for expansion tensors.
+
+Most torch functions need nothing here: they reach the table of operators in `dispatch`, and their
+derivatives are torch's, computed by those operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Torch function -> what is called in its place; above autograd.
+REPLACED: dict[Any, Callable[..., Any]] = {}
+
+
+def replaces(*functions: Any) -> Callable[[Function], Function]:
+    """Register a differentiable function in place of torch functions and methods.
+
+    For functions whose derivative in torch has constants in double precision, or needs a backward
+    operator that expansion tensors do not have. It gets the torch function's own arguments.
+    """
+
+    def register(function: Function) -> Function:
+        for torch_function in functions:
+            REPLACED[torch_function] = function
+        return function
+
+    return register
+
+
+def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A torch function, some argument of which is an expansion tensor."""
+    replacement = REPLACED.get(func)
+    if replacement is not None:
+        return replacement(*args, **kwargs)
+    return forward(func, args, kwargs)
+
+
+def forward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The torch function itself, with plain tensors that require grad promoted."""
+    if torch.is_grad_enabled() and _has_plain_leaf(args):
+        args = _promoted(func, args)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def _is_plain(x: Any) -> bool:
+    from mcf.tensor.tensor import MCFTensor
+
+    return isinstance(x, Tensor) and not isinstance(x, MCFTensor) and x.requires_grad
+
+
+def _has_plain_leaf(args: tuple[Any, ...]) -> bool:
+    return any(
+        any(_is_plain(y) for y in x) if isinstance(x, (list, tuple)) else _is_plain(x)
+        for x in args
+    )
+
+
+def _promoted(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with plain tensors that require grad as expansions.
+
+    So their gradient, which is an expansion, is rounded to nearest when it reaches them. An
+    argument that is written to stays what it is.
+    """
+    from mcf.tensor.conversion import promote
+
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") or name.startswith("__set") or name.startswith("__i")
+    if name == "__set__":
+        return args
+    out = list(args)
+    for k, x in enumerate(args):
+        if k == 0 and in_place:
+            continue
+        if isinstance(x, (list, tuple)):
+            out[k] = type(x)(promote(y) if _is_plain(y) else y for y in x)
+        elif _is_plain(x):
+            out[k] = promote(x)
+    return tuple(out)
+
+
+def _setitem(x: Any, index: Any, value: Any) -> None:
+    """x[index] = value; a number is rounded to x's format, not first to its dtype."""
+    from mcf.tensor.conversion import promote, to_plain
+    from mcf.tensor.creation import tensor
+    from mcf.tensor.tensor import MCFTensor
+
+    if not isinstance(x, MCFTensor):
+        value = to_plain(value, x.dtype) if isinstance(value, MCFTensor) else value
+    elif not isinstance(value, Tensor):
+        value = tensor(value, x.terms, x.dtype, x.device)
+    elif _is_plain(value) and torch.is_grad_enabled():
+        value = promote(value)
+    with torch._C.DisableTorchFunctionSubclass():
+        Tensor.__setitem__(x, index, value)
+
+
+def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    """target.copy_(source), rounded to nearest; the gradient reaches a plain source rounded."""
+    from mcf.tensor.conversion import promote, to_plain
+    from mcf.tensor.tensor import MCFTensor
+
+    if not isinstance(target, MCFTensor):
+        source = to_plain(source, target.dtype)
+    elif _is_plain(source) and torch.is_grad_enabled():
+        source = promote(source)
+    with torch._C.DisableTorchFunctionSubclass():
+        return target.copy_(source, non_blocking)
+
+
+def _set_data(x: Any, value: Any) -> None:
+    """x.data = value: the components are exchanged."""
+    from mcf.tensor.tensor import NAMES, MCFTensor
+
+    if not isinstance(x, MCFTensor) or not isinstance(value, MCFTensor):
+        raise TypeError("x.data of an expansion tensor can only be set to an expansion tensor")
+    if (x.dtype, x.shape, x.terms) == (value.dtype, value.shape, value.terms):
+        with torch._C.DisableTorchFunctionSubclass():
+            Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
+        for name, component in zip(NAMES, value.components, strict=False):
+            setattr(x, name, component)
+        return
+    raise RuntimeError(
+        f"x.data = ...: terms, dtype and shape must stay {x.terms}, {x.dtype}, {list(x.shape)}, got "
+        f"{value.terms}, {value.dtype}, {list(value.shape)}; torch.utils.swap_tensors exchanges any"
+    )
+
+
+def _where(condition: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.where with numbers rounded to the tensor's format, not first to its dtype."""
+    from mcf.tensor.creation import tensor
+    from mcf.tensor.tensor import MCFTensor
+
+    like = next((x for x in args if isinstance(x, MCFTensor)), None)
+    if like is not None:
+        args = tuple(
+            x if isinstance(x, Tensor) else tensor(x, like.terms, like.dtype, like.device)
+            for x in args
+        )
+    return forward(torch.where, (condition, *args), kwargs)
+
+
+def _where_method(x: Any, condition: Tensor, other: Any) -> Any:
+    return _where(condition, x, other)
+
+
+REPLACED[torch.where] = _where
+REPLACED[Tensor.where] = _where_method
+REPLACED[Tensor.__setitem__] = _setitem
+REPLACED[Tensor.copy_] = _copy
+REPLACED[Tensor.data.__set__] = _set_data  # type: ignore[attr-defined]
