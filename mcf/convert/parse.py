@@ -61,13 +61,19 @@ def _text(text: str) -> float | Fraction:
         elif "/" in plain:
             value = Fraction(plain)
         else:
-            return _decimal(decimal.Decimal(plain))
+            return _decimal(decimal.Decimal(_clipped(plain)))
     except (decimal.InvalidOperation, ValueError, ZeroDivisionError):
         raise ValueError(
             f"data has the string {text!r}; allowed are decimal numbers such as '-1.5e-3', "
             "fractions '1/3', hexadecimal '0x1.8p3', 'inf' and 'nan'"
         ) from None
     return value if value else math.copysign(0.0, sign)
+
+
+def _clipped(text: str) -> str:
+    """The decimal string with an exponent that `Decimal` can hold; far beyond every format."""
+    match = re.fullmatch(r"(.*)[eE]([+-]?\d{7,})", text)
+    return text if match is None else f"{match[1]}e{'-' if match[2][0] == '-' else ''}999999999"
 
 
 def _hexadecimal(text: str) -> Fraction:

@@ -111,9 +111,7 @@ def shortest(value: Number, fmt: Format, terms: int) -> str:
     return decimal(value, high)
 
 
-def body(
-    shape: tuple[int, ...], element: Callable[[tuple[int, ...]], str], indent: int
-) -> str:
+def body(shape: tuple[int, ...], element: Callable[[tuple[int, ...]], str], indent: int) -> str:
     """The nested brackets of a tensor of a shape whose elements print themselves."""
     summarise = math.prod(shape) > OPTIONS.threshold
     edge = OPTIONS.edgeitems

@@ -81,6 +81,19 @@ def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return s, (a - (s - t)) + (b - t)
 
 
+def _settle(c: list[Tensor], first: int) -> None:
+    """Sweep until each component is that and the next one's sum, rounded. In place, exact."""
+    for _ in range(3 * len(c)):
+        settled = True
+        for k in reversed(range(first, len(c) - 1)):
+            s, e = _two_sum(c[k], c[k + 1])
+            settled = settled and bool(((s == c[k]) | ~s.isfinite()).all())
+            c[k], c[k + 1] = s, e
+        if settled:
+            return
+    raise AssertionError("sweeps of components do not settle")
+
+
 def canonical(components: Components) -> Components:
     """The same value with every component the rounding of what it and those below it sum to.
 
@@ -93,20 +106,18 @@ def canonical(components: Components) -> Components:
     # Sums of finite components do not overflow where the first is the value rounded; others stay.
     finite = c[0].isfinite()
     c = [torch.where(finite, x, torch.zeros_like(x)) for x in c]
-    for _ in range(2 * len(c)):
-        settled = True
-        for k in reversed(range(len(c) - 1)):
-            s, e = _two_sum(c[k], c[k + 1])
-            settled = settled and bool((s == c[k]).all())
-            c[k], c[k + 1] = s, e
-        if settled:
-            break
-    for k in reversed(range(len(c) - 2)):
+    _settle(c, 0)
+    for k in range(len(c) - 2):
         # c[k+1] is half the gap from c[k] to a neighbour, and the rest points to the neighbour.
         neighbour = c[k] + 2 * c[k + 1]
         tie = (neighbour - c[k] == 2 * c[k + 1]) & (c[k + 1] * c[k + 2].sign() > 0)
         c[k] = torch.where(tie, neighbour, c[k])
         c[k + 1] = torch.where(tie, -c[k + 1], c[k + 1])
+        # c[k] is final; the others may round in another way now.
+        _settle(c, k + 1)
+    overflow = finite & ~c[0].isfinite()
+    c = [torch.where(overflow, torch.zeros_like(x), x) for x in c]
+    c[0] = torch.where(overflow, components[0] * torch.inf, c[0])
     keep = ~finite | (c[0] == 0)
     c[0] = torch.where(keep, components[0], c[0])
     return tuple(c)
@@ -119,7 +130,8 @@ def round_odd(x: Tensor, tail: Tensor) -> Tensor:
     Melquiond 2008, doi:10.1109/TC.2007.70819.
     """
     bits = x.view(_INTEGERS[x.dtype])
-    step = torch.where((tail > 0) == (x > 0), 1, -1).to(bits.dtype)
+    away = ((tail > 0) == (x > 0)) | (x == 0)
+    step = torch.where(away, 1, -1).to(bits.dtype)
     inexact = (tail != 0) & x.isfinite() & (bits & 1 == 0)
     return torch.where(inexact, bits + step, bits).view(x.dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import expansions
+from mcf.kernels import functions as pairs
 from mcf.kernels.formats import format_of
 from mcf.tensor.creation import check_format
 from mcf.tensor.dispatch.copies import converted, plain
@@ -52,12 +54,21 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *components: Tensor) -> Tensor:
         detached = [c.detach() for c in components]
-        return wrap(expansions.renormalize(detached, len(detached)))
+        return wrap(_normalised(torch.broadcast_tensors(*detached)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         one = to_plain(grad, grad.dtype)
         return tuple(one if needed else None for needed in ctx.needs_input_grad)
+
+
+def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Expansions as they are, other elements renormalised."""
+    result = expansions.renormalize(components, len(components))
+    already = torch.ones_like(components[0], dtype=torch.bool)
+    for above, below in itertools.pairwise(components):
+        already &= pairs.apply(pairs.TWO_SUM, above, below)[0] == above
+    return [torch.where(already, c, r) for c, r in zip(components, result, strict=True)]
 
 
 def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
@@ -114,7 +125,9 @@ def from_components(components: Sequence[Tensor]) -> MCFTensor:
     """
     given = [c if isinstance(c, Tensor) else torch.as_tensor(c) for c in components]
     if not 1 <= len(given) <= expansions.MAX_TERMS:
-        raise ValueError(f"components must be 1 to {expansions.MAX_TERMS} tensors, got {len(given)}")
+        raise ValueError(
+            f"components must be 1 to {expansions.MAX_TERMS} tensors, got {len(given)}"
+        )
     for k, c in enumerate(given):
         if isinstance(c, MCFTensor):
             raise TypeError(f"components[{k}] is an MCFTensor; plain tensors are allowed")

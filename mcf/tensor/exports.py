@@ -58,7 +58,9 @@ class Exports:
         if dtype is not None:
             return export.array(components, dtype)
         out = export.array(components, np.float64)
-        rest = export.array((self.detach() - torch.from_numpy(out).to(self.device)).components, np.float64)
+        rest = export.array(
+            (self.detach() - torch.from_numpy(out).to(self.device)).components, np.float64
+        )
         if np.any(rest[np.isfinite(out)]):
             raise ValueError(
                 "numpy: float64 does not hold these values; give dtype=numpy.float64 or "

@@ -57,8 +57,7 @@ def _is_plain(x: Any) -> bool:
 
 def _has_plain_leaf(args: tuple[Any, ...]) -> bool:
     return any(
-        any(_is_plain(y) for y in x) if isinstance(x, (list, tuple)) else _is_plain(x)
-        for x in args
+        any(_is_plain(y) for y in x) if isinstance(x, (list, tuple)) else _is_plain(x) for x in args
     )
 
 

@@ -89,8 +89,7 @@ def aligned(*values: Any) -> tuple[Components, ...]:
     """The components of each operand in the result's format, all with as many as it has terms."""
     _, terms = result_format(*values)
     return tuple(
-        c + tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c)))
-        for c in operands(*values)
+        c + tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c))) for c in operands(*values)
     )
 
 

@@ -208,5 +208,3 @@ def nan_to_num(
     out = where(first.isnan(), nan or 0.0, x)
     out = where(first == float("inf"), top if posinf is None else posinf, out)
     return where(first == -float("inf"), -top if neginf is None else neginf, out)
-
-

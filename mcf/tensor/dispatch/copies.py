@@ -18,7 +18,12 @@ from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
 
-register(aten._pin_memory.default, aten.clone.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
+register(
+    aten._pin_memory.default,
+    aten.clone.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+)
 
 
 def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
@@ -47,9 +52,9 @@ def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
 def _truncated(x: MCFTensor) -> Tensor:
     """The values without their fractions, as int64; what torch gives for inf and NaN."""
     parts = convert(x.components, torch.float64, x.terms)
-    whole = [p.floor() for p in parts]
+    whole = [p.trunc() for p in parts]
     integer = sum((w.to(torch.int64) for w in whole[1:]), whole[0].to(torch.int64))
-    # Exact and below x.terms: their floor is what the parts' floors lack.
+    # Exact; the floor of their sum is what the integer lacks.
     rest = expansions.renormalize([p - w for p, w in zip(parts, whole, strict=True)], x.terms)
     first = rest[0].floor()
     lower = rest[1] if x.terms > 1 else torch.zeros_like(first)

@@ -55,9 +55,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return wrap([aten.stack.default(list(c), dim) for c in zip(*parts, strict=True)])
 
 
-@implements(
-    aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar
-)
+@implements(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     """x where the condition holds, y elsewhere."""
     a, b = aligned(x, y)
@@ -117,10 +115,7 @@ def scatter_value(x: MCFTensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """x with a number at the indices."""
     a, v = aligned(x, value)
     return wrap(
-        [
-            aten.scatter.src(c, dim, index, w.expand(index.shape))
-            for c, w in zip(a, v, strict=True)
-        ]
+        [aten.scatter.src(c, dim, index, w.expand(index.shape)) for c, w in zip(a, v, strict=True)]
     )
 
 

@@ -60,7 +60,9 @@ class _Ldexp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: MCFTensor, k: Tensor) -> Tensor:
         ctx.k = k
-        return wrap(convert(tuple(torch.broadcast_tensors(*_scaled(x.components, k))), x.dtype, x.terms))
+        return wrap(
+            convert(tuple(torch.broadcast_tensors(*_scaled(x.components, k))), x.dtype, x.terms)
+        )
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

@@ -73,9 +73,7 @@ def topk(
 
 
 @implements(aten.kthvalue.default)
-def kthvalue(
-    x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
+def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The k-th smallest along a dimension and its index."""
     index = _order(x, dim, False)
     index = index.narrow(dim, k - 1, 1) if x.ndim else index

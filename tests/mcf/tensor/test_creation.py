@@ -1,0 +1,196 @@
+"""Exact: what `mcf.tensor` makes of every kind of number, and round trips through each of them.
+
+Caught mutant: reading strings through Python's float.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+import mcf
+from mcf.convert.numbers import components_of
+from mcf.kernels.formats import FORMATS, format_of
+from tests.helpers import assert_all_same_bits
+from tests.mcf.tensor.inputs import hard
+
+TENTH = Fraction(1, 10)
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        ("0.1", TENTH),
+        (" -1_0.25e-1 ", Fraction(-41, 40)),
+        ("1/3", Fraction(1, 3)),
+        ("0x1.8p-3", Fraction(3, 16)),
+        (Decimal("0.1"), TENTH),
+        (Fraction(2, 7), Fraction(2, 7)),
+        (10**30 + 1, Fraction(10**30 + 1)),
+        (True, Fraction(1)),
+        (0.1, Fraction(0.1)),
+        (np.float32(0.1), Fraction(float(np.float32(0.1)))),
+        (np.int64(2**62 + 1), Fraction(2**62 + 1)),
+    ],
+    ids=str,
+)
+def test_numbers_become_the_nearest_expansion(
+    data: Any, value: Fraction, dtype: torch.dtype
+) -> None:
+    for terms in (1, 2, 4):
+        x = mcf.tensor(data, terms=terms, dtype=dtype)
+        assert x.shape == ()
+        got = tuple(c.item() for c in x.components)
+        assert got == components_of(value, format_of(dtype), terms)
+
+
+def test_mpmath_numbers_are_taken_with_all_their_digits() -> None:
+    with mpmath.workprec(300):
+        root = mpmath.sqrt(2)
+        x = mcf.tensor([root, mpmath.inf, -mpmath.inf, mpmath.nan], 4, torch.float64)
+        # The nearest expansion: no component could be larger than half an ulp of the last.
+        assert abs(x[0].to_mpmath() - root) < root * mpmath.mpf(2) ** -212
+    assert x.tolist()[1:3] == [math.inf, -math.inf]
+    assert math.isnan(x.tolist()[3])
+
+
+def test_longdouble_is_exact() -> None:
+    a = np.array([1, 2, -7], dtype=np.longdouble) / 3
+    x = mcf.tensor(a, dtype=torch.float64)
+    assert (x.numpy(np.longdouble) == a).all()
+    assert mcf.tensor(a[0], dtype=torch.float64).to_fractions() == x[0].to_fractions()
+
+
+def test_integers_of_64_bits_are_exact() -> None:
+    t = torch.tensor([2**63 - 1, -(2**63), 2**53 + 1, 0])
+    assert [int(v) for v in mcf.tensor(t, terms=3).to_fractions()] == t.tolist()
+    u = np.array([2**64 - 1, 2**63, 1], dtype=np.uint64)
+    assert [int(v) for v in mcf.tensor(u, terms=3).to_fractions()] == u.tolist()
+
+
+def test_nested_lists_of_everything() -> None:
+    x = mcf.tensor([["0.1", 1], [Fraction(1, 2), Decimal(3)]])
+    assert x.shape == (2, 2)
+    y = mcf.tensor([torch.ones(2), np.zeros(2), mcf.tensor([1.0, 2.0])])
+    assert y.tolist() == [[1, 1], [0, 0], [1, 2]]
+    assert (
+        mcf.tensor(np.array(["0.1", "2"])).to_fractions() == mcf.tensor(["0.1", 2]).to_fractions()
+    )
+    assert mcf.tensor([]).shape == (0,)
+    assert mcf.tensor([[], []]).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e400", "1e999999999999999999999", "-1e-500", "inf", "-0", "nan"]
+)
+def test_strings_beyond_the_range(text: str) -> None:
+    first, second = mcf.tensor(text, dtype=torch.float64).components
+    assert_all_same_bits(
+        (first, second),
+        (
+            torch.tensor(float(Decimal(text) if len(text) < 8 else "inf")).double(),
+            torch.zeros((), dtype=torch.float64),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ("one", ValueError, "'one'"),
+        ("1/0", ValueError, "'1/0'"),
+        ([[1], [1, 2]], ValueError, "different shapes"),
+        (1j, TypeError, "complex"),
+        (np.array([1j]), TypeError, "complex"),
+        (torch.tensor([1j]), TypeError, "complex"),
+        (object(), TypeError, "object"),
+        (None, TypeError, "NoneType"),
+    ],
+    ids=str,
+)
+def test_what_is_no_real_number_is_refused(data: Any, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        mcf.tensor(data)
+
+
+def test_terms_and_dtype_are_checked() -> None:
+    with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
+        mcf.tensor(1.0, terms=5)
+    with pytest.raises(TypeError, match="torch.int32"):
+        mcf.tensor(1.0, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
+def test_every_round_trip_keeps_the_components(dtype: torch.dtype) -> None:
+    for terms in (1, 2, 3, 4):
+        x = mcf.tensor(mcf.MCFTensor(hard(dtype, terms, 40, seed=terms)), terms, dtype)
+        for name, there in {
+            "fractions": x.to_fractions(),
+            "mpmath": x.to_mpmath(),
+            "numpy": x.numpy(object),
+            "components": [str(v) for v in x.to_fractions()],
+        }.items():
+            back = mcf.tensor(there, terms, dtype)
+            assert_all_same_bits(back.components, x.components, f"{name} {terms}")
+        again = mcf.from_components(x.components)
+        assert_all_same_bits(again.components, x.components, f"from_components {terms}")
+
+
+def test_numpy_refuses_to_round_unless_told() -> None:
+    x = mcf.tensor(["0.1", "0.5"])
+    assert x[1:].numpy().tolist() == [0.5]
+    with pytest.raises(ValueError, match="dtype=numpy.float64"):
+        mcf.tensor(["0.1"], terms=3).numpy()
+    assert mcf.tensor(["0.1"], terms=3).numpy(np.float64).tolist() == [0.1]
+    assert np.asarray(x).dtype == np.float64
+    with pytest.raises(RuntimeError, match="detach"):
+        x.clone().requires_grad_().numpy()
+
+
+def test_factories() -> None:
+    assert mcf.arange(0, 1, "0.1").to_fractions() == [
+        mcf.tensor(Fraction(k, 10)).to_fractions() for k in range(10)
+    ]
+    assert mcf.arange(5, 2, -1).tolist() == [5, 4, 3]
+    assert mcf.linspace(0, 1, 4, terms=3).to_fractions() == [
+        mcf.tensor(Fraction(k, 3), terms=3).to_fractions() for k in range(4)
+    ]
+    assert mcf.eye(2, 3).tolist() == [[1, 0, 0], [0, 1, 0]]
+    assert mcf.full((2,), "0.1", terms=3)[1].to_fractions() == mcf.tensor("0.1", 3).to_fractions()
+    assert mcf.zeros(2, 3).shape == mcf.zeros((2, 3)).shape == (2, 3)
+    like = mcf.ones_like(torch.zeros(3, dtype=torch.float64))
+    assert (like.dtype, like.terms, like.tolist()) == (torch.float64, 2, [1, 1, 1])
+    assert mcf.ones(2, requires_grad=True).is_leaf
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
+def test_random_numbers_fill_all_components_and_follow_the_seed(dtype: torch.dtype) -> None:
+    for terms in (1, 2, 4):
+        for make in (mcf.rand, mcf.randn):
+            torch.manual_seed(1)
+            x = make(500, terms=terms, dtype=dtype)
+            torch.manual_seed(1)
+            y = make(500, terms=terms, dtype=dtype, generator=None)
+            assert_all_same_bits(x.components, y.components)
+            g = torch.Generator().manual_seed(1)
+            z = make(500, terms=terms, dtype=dtype, generator=g)
+            assert_all_same_bits(x.components, z.components)
+            # float16 ends at 2**-24: its third component is often 0.
+            filled = 2 if dtype is torch.float16 else terms
+            for c in x.components[:filled]:
+                assert (c != 0).float().mean() > 0.6
+            mean = sum(x.to_fractions()) / 500
+            # Five standard deviations of the mean of 500.
+            expected, width = (0.5, 0.29) if make is mcf.rand else (0.0, 1.0)
+            assert abs(mean - expected) < 5 * width / 500**0.5
+            if make is mcf.rand:
+                assert all(0 <= v < 1 for v in x.to_fractions())
