@@ -26,7 +26,7 @@ def exact(value: Any) -> int | float | Fraction:
         TypeError: for anything else; ValueError: for a string that is no number.
     """
     if isinstance(value, (bool, int, float, Fraction)):
-        return float(value) if isinstance(value, np.floating) else value
+        return value
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, decimal.Decimal):

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.convert.rounding import convert
 from mcf.kernels import expansions
 from mcf.kernels import functions as pairs
 from mcf.kernels.formats import format_of
-from mcf.tensor.creation import check_format
+from mcf.tensor.creation import MAX_TERMS, check_format
 from mcf.tensor.dispatch.copies import converted, plain
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import MCFTensor, broadcast, wrap
 
 
 class _Convert(torch.autograd.Function):
@@ -54,7 +55,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *components: Tensor) -> Tensor:
         detached = [c.detach() for c in components]
-        return wrap(_normalised(torch.broadcast_tensors(*detached)))
+        return wrap(_normalised(broadcast(*detached)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -64,7 +65,8 @@ class _Sum(torch.autograd.Function):
 
 def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
     """Expansions as they are, other elements renormalised."""
-    result = expansions.renormalize(components, len(components))
+    count = len(components)
+    result = convert(expansions.renormalize(components, count), components[0].dtype, count)
     already = torch.ones_like(components[0], dtype=torch.bool)
     for above, below in itertools.pairwise(components):
         already &= pairs.apply(pairs.TWO_SUM, above, below)[0] == above
@@ -99,7 +101,7 @@ def to_terms(x: MCFTensor, terms: int, *args: Any, **kwargs: Any) -> MCFTensor:
 
 def promote(x: Tensor) -> MCFTensor:
     """A plain tensor as an expansion of one component; its gradient is rounded to its dtype."""
-    return x if isinstance(x, MCFTensor) else _Promote.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+    return x if isinstance(x, MCFTensor) else _Promote.apply(x)  # type: ignore[no-untyped-call]
 
 
 def to_plain(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -124,10 +126,8 @@ def from_components(components: Sequence[Tensor]) -> MCFTensor:
         ValueError: for another number of components, or shapes that do not broadcast.
     """
     given = [c if isinstance(c, Tensor) else torch.as_tensor(c) for c in components]
-    if not 1 <= len(given) <= expansions.MAX_TERMS:
-        raise ValueError(
-            f"components must be 1 to {expansions.MAX_TERMS} tensors, got {len(given)}"
-        )
+    if not 1 <= len(given) <= MAX_TERMS:
+        raise ValueError(f"components must be 1 to {MAX_TERMS} tensors, got {len(given)}")
     for k, c in enumerate(given):
         if isinstance(c, MCFTensor):
             raise TypeError(f"components[{k}] is an MCFTensor; plain tensors are allowed")

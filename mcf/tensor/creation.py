@@ -58,7 +58,7 @@ def tensor(
     elif isinstance(data, Tensor):
         source = _tensor_components(data)
     elif isinstance(data, (list, tuple)) and any(_is_array(item) for item in data):
-        rows = [tensor(item, terms, dtype, device) for item in data]
+        rows: list[Tensor] = [tensor(item, terms, dtype, device) for item in data]
         result = torch.stack(rows).requires_grad_(requires_grad)
         assert isinstance(result, MCFTensor)
         return result

@@ -43,7 +43,9 @@ class Exports:
 
         return to_plain(self, self.dtype if dtype is None else dtype)
 
-    def numpy(self: Any, dtype: npt.DTypeLike = None, *, force: bool = False) -> npt.NDArray[Any]:
+    def numpy(
+        self: Any, dtype: npt.DTypeLike | None = None, *, force: bool = False
+    ) -> npt.NDArray[Any]:
         """A new NumPy array.
 
         Args:
@@ -69,7 +71,7 @@ class Exports:
         return out
 
     def __array__(
-        self: Any, dtype: npt.DTypeLike = None, copy: bool | None = None
+        self: Any, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError("an array of an expansion tensor is always a copy")
@@ -87,7 +89,8 @@ class Exports:
         return export.fractions([c.reshape(-1) for c in self.components])[0]
 
     def __int__(self: Any) -> int:
-        return math.trunc(self._one("int()"))
+        whole: int = math.trunc(self._one("int()"))
+        return whole
 
     def __format__(self: Any, spec: str) -> str:
         if self.dim() == 0 and spec:

@@ -118,7 +118,10 @@ def arange(
         start: a number as `mcf.tensor` takes; with one argument that is `end` and this is 0.
         end: the numbers stay below it (above it for a negative step).
         step: not 0; "0.1" is one tenth.
-        terms, dtype, device, requires_grad: as `mcf.full`.
+        terms: as `mcf.full`.
+        dtype: as `mcf.full`.
+        device: as `mcf.full`.
+        requires_grad: as `mcf.full`.
     """
     if end is None:
         start, end = 0, start
@@ -148,7 +151,10 @@ def linspace(
         start: the first number, as `mcf.tensor` takes it.
         end: the last number.
         steps: how many, at least 0.
-        terms, dtype, device, requires_grad: as `mcf.full`.
+        terms: as `mcf.full`.
+        dtype: as `mcf.full`.
+        device: as `mcf.full`.
+        requires_grad: as `mcf.full`.
     """
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")

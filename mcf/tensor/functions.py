@@ -126,8 +126,8 @@ def _set_data(x: Any, value: Any) -> None:
             setattr(x, name, component)
         return
     raise RuntimeError(
-        f"x.data = ...: terms, dtype and shape must stay {x.terms}, {x.dtype}, {list(x.shape)}, got "
-        f"{value.terms}, {value.dtype}, {list(value.shape)}; torch.utils.swap_tensors exchanges any"
+        f"x.data: terms, dtype and shape must stay {x.terms}, {x.dtype}, {list(x.shape)}, "
+        f"got {value.terms}, {value.dtype}, {list(value.shape)}"
     )
 
 

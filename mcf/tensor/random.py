@@ -10,7 +10,7 @@ from torch import Tensor
 from mcf.convert.rounding import convert
 from mcf.kernels import expansions
 from mcf.kernels.formats import Format, format_of
-from mcf.tensor.creation import check_format
+from mcf.tensor.creation import MAX_TERMS, check_format
 from mcf.tensor.factories import Device, _format, leaf, shape_of
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
@@ -32,7 +32,7 @@ def uniform_components(
         size = min(_CHUNK, bits - low)
         k = torch.randint(0, 2**size, shape, generator=generator, device=device)
         parts.append(k.to(torch.float64) * 2.0 ** -(low + size))
-    wide = expansions.renormalize(parts, min(len(parts), expansions.MAX_TERMS))
+    wide = expansions.renormalize(parts, min(len(parts), MAX_TERMS))
     # float64 parts stay normalised when the first is 0; then the format's own components.
     return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
 

@@ -20,7 +20,7 @@ Components = tuple[Tensor, ...]
 NAMES = ("_c0", "_c1", "_c2", "_c3")
 
 
-class MCFTensor(Operators, Exports, Copying, torch.Tensor):  # type: ignore[misc]
+class MCFTensor(Operators, Exports, Copying, torch.Tensor):
     """A tensor of expansions x = c[0] + c[1] + ..., 1 to 4 components, largest first.
 
     Made by `mcf.tensor`, `mcf.from_components` and the other functions that create tensors. It has
@@ -93,7 +93,7 @@ class MCFTensor(Operators, Exports, Copying, torch.Tensor):  # type: ignore[misc
 
         return text(self)
 
-    def to(self, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+    def to(self, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
         """As `torch.Tensor.to`, and to another number of components.
 
         The values are rounded once, to the nearest expansion; exact where the target holds them.
@@ -129,6 +129,11 @@ class MCFTensor(Operators, Exports, Copying, torch.Tensor):  # type: ignore[misc
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         return functions.call(func, args, kwargs or {})
+
+
+def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Plain tensors expanded to one shape."""
+    return tuple(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
 
 
 def wrap(components: Sequence[Tensor]) -> MCFTensor:

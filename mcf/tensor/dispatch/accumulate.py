@@ -14,12 +14,12 @@ from torch import Tensor
 
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import aligned
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import wrap
 
 aten = torch.ops.aten
 
 
-def _sum_by_place(values: MCFTensor, place: Tensor) -> tuple[MCFTensor, Tensor]:
+def _sum_by_place(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
     """Values [m, ...] summed where their places [m] are equal; each place then appears once."""
     order = torch.argsort(place, stable=True)
     place, values = place[order], values[order]
@@ -40,7 +40,7 @@ def _sum_by_place(values: MCFTensor, place: Tensor) -> tuple[MCFTensor, Tensor]:
     return values, place
 
 
-def _add_rows(x: MCFTensor, place: Tensor, values: Tensor) -> Tensor:
+def _add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
     """x [r, ...] with values [m, ...] added to its rows `place` [m]."""
     if len(place) == 0:
         return x.clone()
@@ -52,7 +52,7 @@ def _add_rows(x: MCFTensor, place: Tensor, values: Tensor) -> Tensor:
 
 
 @implements(aten.index_add.default)
-def index_add(x: MCFTensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
     """x with alpha times the source's slices added to slices of x."""
     source = source if alpha == 1 else wrap(aligned(x, source)[1]) * alpha
     if x.ndim == 0:
@@ -63,7 +63,7 @@ def index_add(x: MCFTensor, dim: int, index: Tensor, source: Tensor, alpha: Any 
 
 @implements(aten.index_put.default)
 def index_put(
-    x: MCFTensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
     """x with x[indices] = values, or += values."""
     if not accumulate:
@@ -78,7 +78,7 @@ def index_put(
 
 
 @implements(aten.scatter_add.default)
-def scatter_add(x: MCFTensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """x with the source's elements added at the indices along a dimension."""
     if x.ndim == 0:
         return scatter_add(x[None], 0, index.reshape(1), src.reshape(1))[0]
@@ -92,7 +92,7 @@ def scatter_add(x: MCFTensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 @implements(aten.embedding_dense_backward.default)
 def embedding_dense_backward(
-    grad: MCFTensor, indices: Tensor, num_weights: int, padding_idx: int, scale_by_freq: bool
+    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_by_freq: bool
 ) -> Tensor:
     """The gradient of an embedding's weight."""
     if scale_by_freq:

@@ -12,7 +12,7 @@ from mcf.convert.rounding import convert, widen
 from mcf.tensor.dispatch.movement import where
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import aligned, as_components, exactly, result_format
-from mcf.tensor.tensor import Components, MCFTensor, wrap
+from mcf.tensor.tensor import Components, MCFTensor, broadcast, wrap
 
 aten = torch.ops.aten
 
@@ -128,7 +128,7 @@ def sign(x: MCFTensor) -> MCFTensor:
 def copysign(x: Any, y: Any) -> Tensor:
     """|x| with the sign of y, exact."""
     a, b = aligned(x, y)
-    a = tuple(torch.broadcast_tensors(*a, b[0]))[:-1]
+    a = broadcast(*a, b[0])[:-1]
     return _flip_sign(wrap(a), a[0].signbit() ^ b[0].signbit())
 
 

@@ -16,7 +16,7 @@ from mcf.tensor.dispatch.movement import where
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.functions import replaces
 from mcf.tensor.promotion import aligned
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import MCFTensor, broadcast, wrap
 
 aten = torch.ops.aten
 
@@ -60,9 +60,7 @@ class _Ldexp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: MCFTensor, k: Tensor) -> Tensor:
         ctx.k = k
-        return wrap(
-            convert(tuple(torch.broadcast_tensors(*_scaled(x.components, k))), x.dtype, x.terms)
-        )
+        return wrap(convert(broadcast(*_scaled(x.components, k)), x.dtype, x.terms))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

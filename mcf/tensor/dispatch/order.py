@@ -85,7 +85,7 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
     """The lower median along a dimension and its index; NaN where there is one."""
     nan = x.components[0].isnan()
     size = x.shape[dim] if x.ndim else 1
-    values, index = kthvalue(x, (size + 1) // 2, dim, True)
+    _, index = kthvalue(x, (size + 1) // 2, dim, True)
     any_nan, at = nan.max(dim, keepdim=True)
     index = torch.where(any_nan, at, index)
     return _reduced(_take(x, dim, index), index, dim, keepdim)

@@ -27,7 +27,7 @@ def sum_dims(
     rest = moved.shape[len(kept) :]
     flat = moved.reshape(-1, *rest)
     if flat.shape[0] == 0:
-        flat = x.new_zeros((1, *rest))  # type: ignore[assignment]
+        flat = x.new_zeros((1, *rest))
     while flat.shape[0] > 1:
         half = flat.shape[0] // 2
         tail = flat[2 * half :]
