@@ -20,13 +20,15 @@ from __future__ import annotations
 from mcf.elementary import error as _error
 from mcf.elementary import hyperbolic as _hyperbolic
 from mcf.elementary import power as _power
+from mcf.elementary import rounding as _rounding
+from mcf.elementary import softmax as _softmax
 from mcf.elementary import transcendental as _transcendental
 from mcf.elementary import trigonometric as _trigonometric
 from mcf.elementary.operator import apply
 from mcf.elementary.tables import Components
 
 # Importing them registers what they compute.
-_MODULES = (_error, _hyperbolic, _power, _transcendental, _trigonometric)
+_MODULES = (_error, _hyperbolic, _power, _rounding, _transcendental, _trigonometric)
 
 
 def exp(x: Components) -> Components:
@@ -157,3 +159,56 @@ def pow(x: Components, y: Components) -> Components:
 def hypot(x: Components, y: Components) -> Components:
     """sqrt(x^2 + y^2) without overflow on the way; inf if either is infinite."""
     return apply("hypot", x, y)
+
+
+def floor(x: Components) -> Components:
+    """Largest integer at most x. Exact."""
+    return apply("floor", x)
+
+
+def ceil(x: Components) -> Components:
+    """Smallest integer at least x. Exact."""
+    return apply("ceil", x)
+
+
+def round(x: Components) -> Components:
+    """Integer nearest to x, the even one of two that are as near. Exact."""
+    return apply("round", x)
+
+
+def trunc(x: Components) -> Components:
+    """Integer nearest to x among those not beyond it. Exact."""
+    return apply("trunc", x)
+
+
+def fmod(x: Components, y: Components) -> Components:
+    """x - y trunc(x/y), with the sign of x; nan for infinite x or y = 0.
+
+    Exact but for the rounding of the result to its components; by rational arithmetic on the host,
+    some microseconds an element.
+    """
+    return apply("fmod", x, y)
+
+
+def remainder(x: Components, y: Components) -> Components:
+    """x - y floor(x/y), with the sign of y; nan for infinite x or y = 0.
+
+    Exact but for the rounding of the result to its components; by rational arithmetic on the host,
+    some microseconds an element.
+    """
+    return apply("remainder", x, y)
+
+
+def softmax(x: Components, dim: int) -> Components:
+    """exp(x_i) / sum_j exp(x_j) along a dimension."""
+    return _softmax.softmax(x, dim)
+
+
+def log_softmax(x: Components, dim: int) -> Components:
+    """x_i - logsumexp(x) along a dimension."""
+    return _softmax.log_softmax(x, dim)
+
+
+def logsumexp(x: Components, dim: int) -> Components:
+    """log(sum_j exp(x_j)) along a dimension, which the result lacks."""
+    return _softmax.logsumexp(x, dim)

@@ -69,6 +69,13 @@ torch.library.register_fake("mcf::elementary", _fake, lib=_library)
 
 def apply(name: str, *arguments: Components) -> Components:
     """Check and broadcast the arguments, and run the function of that name."""
+    tensors = checked(name, *arguments)
+    terms = [len(argument) for argument in arguments]
+    return tuple(torch.ops.mcf.elementary(name, tensors, terms))
+
+
+def checked(name: str, *arguments: Components) -> list[Tensor]:
+    """The components of all arguments, broadcast to one shape."""
     for position, argument in enumerate(arguments):
         where = f"{name}: argument {position}"
         if not isinstance(argument, tuple | list) or not all(
@@ -96,9 +103,7 @@ def apply(name: str, *arguments: Components) -> Components:
                 "derivative; use an MCFTensor, or detach it"
             )
     try:
-        tensors = torch.broadcast_tensors(*flat)  # type: ignore[no-untyped-call]
+        return list(torch.broadcast_tensors(*flat))  # type: ignore[no-untyped-call]
     except RuntimeError:
         shapes = ", ".join(str(list(c.shape)) for c in flat)
         raise ValueError(f"{name}: shapes do not broadcast: {shapes}") from None
-    terms = [len(argument) for argument in arguments]
-    return tuple(torch.ops.mcf.elementary(name, list(tensors), terms))
