@@ -98,6 +98,13 @@ def _complement(a: Components, working: int) -> tuple[Components, Tensor]:
     return ex.mul(g, _erfcx(head(a, working))), e
 
 
+def _tail(a: Components, working: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of erfc(a / sqrt(2)) / 2, 0 <= a <= 40."""
+    half_root = constant(exact.to_fraction(exact.root(exact.ONE // 2)), working, a[0].device)
+    g, e = _gauss(a, working, 1)
+    return series.scaled(ex.mul(g, _erfcx(ex.mul(head(a, working), half_root))), 0.5), e
+
+
 @function
 def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
@@ -154,14 +161,39 @@ def gelu(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good = y[0].abs() <= _GELU_FAR
     y = sanitized(y, good)
     a = signed(y, sign_of(down))
-    half_root = constant(exact.to_fraction(exact.root(exact.ONE // 2)), w, y[0].device)
-    g, e = _gauss(a, w, 1)
-    c = series.scaled(ex.mul(g, _erfcx(ex.mul(head(a, w), half_root))), 0.5)
+    c, e = _tail(a, w)
     v, lift = _lifted(head(y, w))
     below = ex.mul(v, c)
     above = ex.mul(v, ex.add(minus(scale_all(c, e)), torch.ones_like(a[0])))
     out = leave(select(down, below, above), fmt, terms, torch.where(down, e, 0) - lift)
     return _gelu_beyond(x, good, out)
+
+
+@function
+def normal_cdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """erfc(-x / sqrt(2)) / 2."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    down = torch.signbit(y[0])
+    good = y[0].abs() <= _GELU_FAR
+    a = signed(sanitized(y, good), sign_of(down))
+    c, e = _tail(a, w)
+    above = ex.add(minus(scale_all(c, e)), torch.ones_like(a[0]))
+    out = leave(select(down, c, above), fmt, terms, torch.where(down, e, 0))
+    beyond = torch.where(x[0].isnan(), x[0], (x[0] > 0).to(fmt.dtype))
+    return special(~good, beyond, out)
+
+
+@function
+def normal_pdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """exp(-x^2 / 2) / sqrt(2 pi)."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = y[0].abs() <= _GELU_FAR
+    g, e = _gauss(sanitized(y, good), w, 1)
+    factor = exact.to_fraction(exact.quotient(exact.ONE, exact.root(2 * exact.pi())))
+    out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
+    return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
 
 
 def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:

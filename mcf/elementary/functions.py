@@ -136,6 +136,16 @@ def erfc(x: Components) -> Components:
     return apply("erfc", x)
 
 
+def normal_cdf(x: Components) -> Components:
+    """The normal distribution function, accurate in the lower tail too."""
+    return apply("normal_cdf", x)
+
+
+def normal_pdf(x: Components) -> Components:
+    """The normal density, exp(-x^2 / 2) / sqrt(2 pi)."""
+    return apply("normal_pdf", x)
+
+
 def gelu(x: Components) -> Components:
     """x times the normal distribution function, accurate in the lower tail too."""
     return apply("gelu", x)

@@ -1,4 +1,4 @@
-"""floor, ceil, round, trunc, fmod, remainder: exact, but that results are rounded to their terms."""
+"""floor, ceil, round, trunc, fmod, remainder: exact, but for the rounding to a result."""
 
 from __future__ import annotations
 

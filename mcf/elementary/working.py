@@ -166,17 +166,17 @@ def _rounded(x: Components, fmt: Format, terms: int, k: Tensor) -> Components:
     for _ in range(terms):
         top = exponent(x[0])
         unit = torch.minimum(torch.maximum(top - (fmt.p - 1), bottom), top + 2)
-        t = scale(x[0], -unit)
+        # Of magnitudes, so that the part of a number below 1 is the number itself.
+        t = scale(x[0].abs(), -unit)
         whole = t.floor()
         part = t - whole
-        odd = torch.remainder(whole, 2.0) == 1.0
+        above = torch.remainder(whole, 2.0) == 1.0
         if len(x) > 1:
-            above = (x[1] > 0) | ((x[1] == 0) & odd)
-        else:
-            above = odd
+            rest = x[1] * x[0].sign()
+            above = (rest > 0) | ((rest == 0) & above)
         up = (part > 0.5) | ((part == 0.5) & above)
-        r = scale(whole + up.to(torch.float64), unit)
-        out.append(torch.copysign(r, x[0]))
+        r = torch.copysign(scale(whole + up.to(torch.float64), unit), x[0])
+        out.append(r)
         x = (x[0] - r, *x[1:])
         if len(x) > 1:
             x = ex.renormalize(x)

@@ -42,6 +42,8 @@ REFERENCE: dict[str, Callable[..., arb]] = {
     "sigmoid": lambda x: 1 / (1 + (-x).exp()),
     "erf": lambda x: x.erf(),
     "erfc": lambda x: x.erfc(),
+    "normal_cdf": lambda x: (-x / arb(2).sqrt()).erfc() / 2,
+    "normal_pdf": lambda x: (-x * x / 2).exp() / (2 * arb.pi()).sqrt(),
     "gelu": lambda x: x / 2 * (-x / arb(2).sqrt()).erfc(),
     "gelu_tanh": lambda x: (
         x / (1 + (-2 * (2 / arb.pi()).sqrt() * (x + arb(44715) / 1000000 * x**3)).exp())
@@ -133,7 +135,7 @@ def inputs(name: str, fmt: Format, terms: int, n: int, seed: int) -> list[tuple[
     if name == "acosh":
         x = d.near(np.array([1.0, 1.5, 2.0]), n)
         return [(d.between(1, 5000, n, positive=True),), (positive_above_one(x),)]
-    if name in ("erf", "erfc", "gelu", "gelu_tanh"):
+    if name in ("erf", "erfc", "normal_cdf", "normal_pdf", "gelu", "gelu_tanh"):
         return [(d.between(-5000, 5, n),), (d.between(-4, 2, n),), (d.between(2, 5, n),)]
     if name in ("atan2", "hypot"):
         wide = (d.between(-5000, fmt.emax - 1, n), d.between(-5000, fmt.emax - 1, n))
