@@ -20,9 +20,9 @@ from mcf.elementary.functions import gelu as gelu
 from mcf.elementary.functions import gelu_tanh as gelu_tanh
 from mcf.elementary.functions import hypot as hypot
 from mcf.elementary.functions import log as log
-from mcf.elementary.functions import log10 as log10
 from mcf.elementary.functions import log1p as log1p
 from mcf.elementary.functions import log2 as log2
+from mcf.elementary.functions import log10 as log10
 from mcf.elementary.functions import log_softmax as log_softmax
 from mcf.elementary.functions import logsumexp as logsumexp
 from mcf.elementary.functions import normal_cdf as normal_cdf

@@ -46,7 +46,7 @@ def steps(lead: Tensor, terms: int) -> tuple[Tensor, Components]:
 
 def small(r: Components) -> Components:
     """exp(r) - 1 for |r| <= log(2)/512 and a little."""
-    tail = series.polynomial(r, _BITS, _coefficient)
+    tail = series.polynomial(r, _BITS, _coefficient, _BITS + 1)
     return ex.add(r, series.scaled(ex.mul(r, ex.mul(r, tail)), 0.5))
 
 

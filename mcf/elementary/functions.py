@@ -194,8 +194,8 @@ def trunc(x: Components) -> Components:
 def fmod(x: Components, y: Components) -> Components:
     """x - y trunc(x/y), with the sign of x; nan for infinite x or y = 0.
 
-    Exact but for the rounding of the result to its components; by rational arithmetic on the host,
-    some microseconds an element.
+    A zero has the sign of x. Exact but for the rounding of the result to its components; by
+    rational arithmetic on the host, some microseconds an element.
     """
     return apply("fmod", x, y)
 
@@ -203,8 +203,8 @@ def fmod(x: Components, y: Components) -> Components:
 def remainder(x: Components, y: Components) -> Components:
     """x - y floor(x/y), with the sign of y; nan for infinite x or y = 0.
 
-    Exact but for the rounding of the result to its components; by rational arithmetic on the host,
-    some microseconds an element.
+    A zero has the sign of x. Exact but for the rounding of the result to its components; by
+    rational arithmetic on the host, some microseconds an element.
     """
     return apply("remainder", x, y)
 

@@ -117,9 +117,7 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     t = torch.tensor(columns, dtype=torch.float64, device=x[0].device).reshape(-1, 4)
     parts = tuple(t[:, k].reshape(x[0].shape) for k in range(4))
     out = leave(parts, fmt, terms)
-    # The sign of a zero is that of x for fmod, of y for the other.
-    like = first[0] if towards_zero else second[0]
-    out = (torch.where(out[0] == 0, torch.copysign(out[0], like), out[0]), *out[1:])
+    out = (torch.where(out[0] == 0, torch.copysign(out[0], first[0]), out[0]), *out[1:])
     # x for infinite y: but for `remainder` of other signs, which is y.
     beyond = second[0].isinf() & first[0].isfinite()
     out = select(beyond, head(first, terms), out)

@@ -16,7 +16,9 @@ _P = 53
 _GUARD = 8
 
 
-def polynomial(x: Components, bits: float, coefficient: Callable[[int], Fraction]) -> Components:
+def polynomial(
+    x: Components, bits: float, coefficient: Callable[[int], Fraction], weight: float = 0.0
+) -> Components:
     """c_0 + c_1 x + c_2 x^2 + ... to the precision of x, for |x| <= 2**-bits.
 
     Horner's rule. The term of degree k is at most |c_k| 2**(-k bits), so the steps of high degree
@@ -27,17 +29,11 @@ def polynomial(x: Components, bits: float, coefficient: Callable[[int], Fraction
         bits: -log2 of the bound of |x|.
         coefficient: of degree k, as an exact number; c_0 is about 1 in magnitude, the others are
             not zero.
+        weight: bits by which the polynomial is smaller than what it is added to; it may be as
+            much less accurate.
     """
-    wanted = _P * len(x)
-    coefficients: list[tuple[Fraction, int]] = []
-    k = 0
-    while True:
-        c = coefficient(k)
-        left = wanted + _GUARD - k * bits + _log2(c)
-        if left <= 0:
-            break
-        coefficients.append((c, min(len(x), max(1, -int(-left // _P)))))
-        k += 1
+    needed = terms_needed(_P * len(x) + _GUARD - weight, bits, coefficient)
+    coefficients = [(c, min(terms, len(x))) for c, terms in needed]
     device = x[0].device
     c, terms = coefficients.pop()
     total = tuple(t.expand(x[0].shape) for t in constant(c, terms, device))
@@ -46,6 +42,19 @@ def polynomial(x: Components, bits: float, coefficient: Callable[[int], Fraction
         c, terms = coefficients.pop()
         total = ex.add(head(product, terms), constant(c, terms, device))
     return total
+
+
+def terms_needed(
+    wanted: float, bits: float, coefficient: Callable[[int], Fraction]
+) -> list[tuple[Fraction, int]]:
+    """The coefficients that count for `wanted` bits, and how many components each needs."""
+    found: list[tuple[Fraction, int]] = []
+    while True:
+        c = coefficient(len(found))
+        left = wanted - len(found) * bits + _log2(c)
+        if left <= 0:
+            return found
+        found.append((c, -int(-left // _P)))
 
 
 def _log2(c: Fraction) -> float:
