@@ -17,14 +17,25 @@ _serial = itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One tensor of a kernel: how it is stored and what the kernel does with it."""
+    """One tensor of a kernel: how it is stored and what the kernel does with it.
+
+    Args:
+        name: of the field.
+        format: of its elements.
+        read: whether the kernel loads it.
+        written: whether the kernel stores it.
+        stochastic: whether it is rounded up or down at random when stored, and not to nearest;
+            bf16 in float32 registers only.
+        uniform: whether the tensor has one element, which stands for every index. Never the first
+            field of a kernel, never written.
+    """
 
     name: str
     format: Format
     read: bool = True
     written: bool = False
-    # Rounded up or down at random when stored, and not to nearest; bf16 in float32 registers only.
     stochastic: bool = False
+    uniform: bool = False
 
 
 # Compared and hashed by identity: executors look their kernels up at every launch.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,6 +89,7 @@ def _kernel(
     arguments: Sequence[tuple[str, int, int]],
     terms: int,
     constants: tuple[str, ...] = (),
+    uniform: frozenset[str] = frozenset(),
 ) -> Elementwise:
     """A kernel whose parameters are tuples.
 
@@ -99,17 +101,19 @@ def _kernel(
             what memory lacks is zero.
         terms: components of the result.
         constants: names of parameters that a launch gives as scalars.
+        uniform: names of parameters of which there is one for all elements.
     """
     results = tuple(f"r{k}" for k in range(terms))
-    stored = tuple(f"{a}{k}" for a, given, _ in arguments for k in range(given))
+    stored = [
+        Field(f"{a}{k}", fmt, uniform=a in uniform)
+        for a, given, _ in arguments
+        for k in range(given)
+    ]
     return Elementwise(
         name=name,
         function=function,
         results=results,
-        fields=(
-            *(Field(n, fmt) for n in stored),
-            *(Field(r, fmt, read=False, written=True) for r in results),
-        ),
+        fields=(*(Field(r, fmt, read=False, written=True) for r in results), *stored),
         stores=tuple((r, r) for r in results),
         arithmetic=fmt,
         roundings=(("rc", fmt),),
@@ -122,9 +126,15 @@ def _kernel(
 
 
 @functools.cache
-def kernel(operation: Operation, fmt: Format, *given: int) -> Elementwise:
-    """The kernel of an operation for the number of components of each argument."""
+def kernel(
+    operation: Operation, fmt: Format, *given: int, uniform: frozenset[str] = frozenset()
+) -> Elementwise:
+    """The kernel of an operation for the number of components of each argument.
+
+    `uniform` names the arguments that are one number for all elements.
+    """
     name = f"expansion_{operation.name}_{''.join(map(str, given))}_{fmt.name}"
+    name += "".join(f"_one_{a}" for a in sorted(uniform))
     special = dict(operation.special).get(given)
     widest = max(given)
     arguments = []
@@ -139,14 +149,17 @@ def kernel(operation: Operation, fmt: Format, *given: int) -> Elementwise:
         arguments,
         operation.terms(given),
         operation.constants,
+        uniform,
     )
 
 
 @functools.cache
-def renormalize_kernel(fmt: Format, count: int, terms: int) -> Elementwise:
+def renormalize_kernel(fmt: Format, count: int, terms: int, uniform: bool = False) -> Elementwise:
     """The kernel of `renormalize` for a number of floats and of components."""
-    name = f"expansion_renormalize_{count}to{terms}_{fmt.name}"
-    return _kernel(name, distillation.distill(count, terms), fmt, [("x", count, count)], terms)
+    name = f"expansion_renormalize_{count}to{terms}_{fmt.name}{'_one_x' * uniform}"
+    function = distillation.distill(count, terms)
+    names = frozenset("x" if uniform else "")
+    return _kernel(name, function, fmt, [("x", count, count)], terms, uniform=names)
 
 
 # Every scalar is the constant 1.
@@ -154,15 +167,31 @@ _SCALARS = {k: torch.ones(1, k, dtype=torch.float64) for k in range(2)}
 
 
 def _run(spec: Elementwise, given: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    registry.run(spec, [[*given, *out]], _SCALARS[len(spec.scalars)])
+    registry.run(spec, [[*out, *given]], _SCALARS[len(spec.scalars)])
 
 
 def _empty(first: Tensor, terms: int) -> list[Tensor]:
     return [torch.empty_like(first, memory_format=torch.contiguous_format) for _ in range(terms)]
 
 
-def _flat(arguments: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    return [t for a in arguments for t in a]
+def _one_element(group: Sequence[Tensor]) -> bool:
+    """Whether a group is one number, expanded to more elements."""
+    return all(t.numel() > 1 and not any(t.stride()) for t in group)
+
+
+def _prepare(
+    spec: Callable[..., Elementwise], arguments: Sequence[Any]
+) -> tuple[Elementwise, list[Tensor]]:
+    """The kernel for an operator's arguments, and the tensors it reads."""
+    uniform = []
+    given = []
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, list):
+            if not argument[0].is_contiguous() and _one_element(argument):
+                uniform.append(position)
+                argument = [t.as_strided((), ()) for t in argument]
+            given += argument
+    return spec(*arguments, uniform=uniform), given
 
 
 def _register(name: str, inputs: str, spec: Callable[..., Elementwise]) -> None:
@@ -171,27 +200,23 @@ def _register(name: str, inputs: str, spec: Callable[..., Elementwise]) -> None:
     Args:
         name: under `torch.ops.mcf`.
         inputs: the schema of its arguments: lists of tensors, then integers.
-        spec: the kernel for these arguments.
+        spec: the kernel for these arguments and the positions of those that are one number.
     """
 
-    def lists(arguments: Sequence[object]) -> list[list[Tensor]]:
-        return [a for a in arguments if isinstance(a, list)]
-
-    def run(*arguments: object) -> list[Tensor]:
-        given = _flat(lists(arguments))
-        kernel = spec(*arguments)
-        out = _empty(given[0], len(kernel.results))
+    def run(*arguments: Any) -> list[Tensor]:
+        kernel, given = _prepare(spec, arguments)
+        out = _empty(arguments[0][0], len(kernel.results))
         _run(kernel, given, out)
         return out
 
-    def fake(*arguments: object) -> list[Tensor]:
-        given = _flat(lists(arguments))
-        return _empty(given[0], len(spec(*arguments).results))
+    def fake(*arguments: Any) -> list[Tensor]:
+        return _empty(arguments[0][0], len(spec(*arguments, uniform=()).results))
 
-    def run_into(*arguments: object, out: list[Tensor]) -> None:
-        _run(spec(*arguments), _flat(lists(arguments)), out)
+    def run_into(*arguments: Any, out: list[Tensor]) -> None:
+        kernel, given = _prepare(spec, arguments)
+        _run(kernel, given, out)
 
-    def fake_into(*arguments: object, out: list[Tensor]) -> None:
+    def fake_into(*arguments: Any, out: list[Tensor]) -> None:
         return None
 
     _library.define(f"{name}({inputs}) -> Tensor[]")
@@ -204,18 +229,20 @@ def _register(name: str, inputs: str, spec: Callable[..., Elementwise]) -> None:
 
 
 def _spec_of(operation: Operation) -> Callable[..., Elementwise]:
-    def spec(*arguments: list[Tensor]) -> Elementwise:
-        return kernel(operation, FORMATS[arguments[0][0].dtype], *map(len, arguments))
+    def spec(*arguments: list[Tensor], uniform: Sequence[int]) -> Elementwise:
+        names = frozenset(operation.arguments[k] for k in uniform)
+        fmt = FORMATS[arguments[0][0].dtype]
+        return kernel(operation, fmt, *map(len, arguments), uniform=names)
 
     return spec
+
+
+def _renormalize_spec(x: list[Tensor], terms: int, uniform: Sequence[int]) -> Elementwise:
+    return renormalize_kernel(FORMATS[x[0].dtype], len(x), terms, bool(uniform))
 
 
 for _operation in OPERATIONS:
     _inputs = ", ".join(f"Tensor[] {a}" for a in _operation.arguments)
     _register(f"expansion_{_operation.name}", _inputs, _spec_of(_operation))
 
-_register(
-    "expansion_renormalize",
-    "Tensor[] x, int terms",
-    lambda x, terms: renormalize_kernel(FORMATS[x[0].dtype], len(x), terms),
-)
+_register("expansion_renormalize", "Tensor[] x, int terms", _renormalize_spec)

@@ -79,6 +79,12 @@ def launch(
     """Apply a kernel to rows of tensors of any strides; see `mcf.kernels.numba.launch.run`."""
     if spec.random:
         return _launch_random(run, spec, rows, scalars)
+    if len(rows) == 1 and spec.sums is None and all(t.is_contiguous() for t in rows[0]):
+        # One small tensor costs little more than this function.
+        return run(spec, rows, scalars)
+    uniform = [k for k, field in enumerate(spec.fields) if field.uniform]
+    if uniform:
+        return _launch_uniform(run, spec, rows, scalars, uniform)
     regular = [k for k, row in enumerate(rows) if same_layout(row)]
     device = rows[0][0].device
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
@@ -139,3 +145,24 @@ def _launch_random(
                     t.copy_(copy)
     flush()
     return sums if spec.sums is not None else None
+
+
+def _launch_uniform(
+    run: Run,
+    spec: Elementwise,
+    rows: Sequence[Sequence[Tensor]],
+    scalars: Tensor,
+    uniform: Sequence[int],
+) -> None:
+    """Apply a kernel some of whose tensors have one element, to rows that are not all dense."""
+    assert spec.sums is None, "sums over uniform fields are not implemented"
+    full = [k for k in range(len(spec.fields)) if k not in uniform]
+    for j, row in enumerate(rows):
+        for part, _ in _slabs([row[k] for k in full]):
+            pieces = list(row)
+            for k, t in zip(full, part, strict=True):
+                pieces[k] = t.contiguous()
+            run(spec, [pieces], scalars[j : j + 1])
+            for k, t in zip(full, part, strict=True):
+                if spec.fields[k].written and pieces[k] is not t:
+                    t.copy_(pieces[k])

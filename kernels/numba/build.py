@@ -132,12 +132,15 @@ def source(spec: Elementwise) -> str:
         "        last = number(stops, item)",
     ]
     emit = lines.append
-    if spec.sums is not None or any(f.format == FP32 for f in spec.fields):
+    if spec.sums is not None or any(f.format in (FP32, FP64) for f in spec.fields):
         lines.insert(1, "    prefer_wide_vectors()")
     for k, field in enumerate(spec.fields):
         emit(f"        {field.name}_address = word(addresses, row * {len(spec.fields)} + {k})")
     for k, scalar in enumerate(spec.scalars):
         emit(f"        {scalar} = load_lane(scalars, row * {len(spec.scalars)} + {k})")
+    for field in spec.fields:
+        if field.uniform:
+            emit(f"        {field.name} = load_{field.name}({field.name}_address, 0)")
     if spec.sums is None:
         emit("        for i in range(first, last):")
         lines += ["            " + line for line in _body(spec)]
@@ -162,7 +165,7 @@ def _body(spec: Elementwise) -> list[str]:
     lines = [
         f"{field.name} = load_{field.name}({field.name}_address, i)"
         for field in spec.fields
-        if field.read
+        if field.read and not field.uniform
     ]
     lines.append(f"{spec.outputs()} = function({spec.call()})")
     if spec.random:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -74,6 +74,12 @@ class Prepared:
         return total
 
 
+# A loop over small tensors meets few sizes, and to prepare costs as much as such a call.
+@lru_cache(maxsize=256)
+def _prepared(spec: Elementwise, sizes: tuple[int, ...]) -> Prepared:
+    return Prepared(spec, sizes)
+
+
 def run(
     spec: Elementwise, rows: Sequence[Sequence[torch.Tensor]], scalars: torch.Tensor
 ) -> torch.Tensor | None:
@@ -87,7 +93,7 @@ def run(
     Returns:
         The sums, float64 of shape [len(rows), spec.sum_count], or None if the kernel has none.
     """
-    prepared = Prepared(spec, [row[0].numel() for row in rows])
+    prepared = _prepared(spec, tuple(row[0].numel() for row in rows))
     sums = prepared.run([t.data_ptr() for row in rows for t in row], scalars.numpy())
     return None if sums is None else torch.from_numpy(sums)
 

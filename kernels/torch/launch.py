@@ -51,7 +51,11 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
         block = BLOCK.get(device.type, DEVICE_BLOCK)
         for start in range(0, size, block):
             part = slice(start, start + block)
-            values = {f.name: flat[f.name][part].to(kind, copy=True) for f in spec.fields if f.read}
+            values = {
+                f.name: flat[f.name][slice(None) if f.uniform else part].to(kind, copy=True)
+                for f in spec.fields
+                if f.read
+            }
             values |= constants
             if spec.random:
                 end = min(start + block, size)

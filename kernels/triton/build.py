@@ -45,6 +45,9 @@ def source(spec: Elementwise) -> str:
     register = "tl.float32" if spec.register == FP32 else "tl.float64"
     for k, scalar in enumerate(spec.scalars):
         lines.append(f"    {scalar} = tl.load(scalars_ptr + {k}).to({register})")
+    for f in spec.fields:
+        if f.uniform:
+            lines.append(f"    {f.name} = widen_{f.name}(tl.load({f.name}_ptr))")
     lines.append("    if start + BLOCK <= n:")
     lines += _body(spec, masked=False)
     lines.append("    else:")
@@ -57,7 +60,7 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
     mask = ", mask=live" if masked else ""
     lines = []
     for f in spec.fields:
-        if f.read:
+        if f.read and not f.uniform:
             lines.append(f"{f.name} = widen_{f.name}(tl.load({f.name}_ptr + i{mask}))")
     if spec.random:
         lines.append(f"random = draw(i.to(tl.int32), {', '.join(streams.SCALARS)})")
