@@ -9,6 +9,7 @@ from mcf.functions import scale as scale
 from mcf.functions import split as split
 from mcf.functions import two_prod as two_prod
 from mcf.functions import two_sum as two_sum
+from mcf.kernels.expansion_bounds import bound as bound
 from mcf.kernels.registry import ExecutorWarning as ExecutorWarning
 from mcf.kernels.registry import executor as executor
 from mcf.kernels.registry import get_executor as get_executor

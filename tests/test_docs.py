@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from mcf.kernels import expansion_bounds
 from mcf.kernels.bounds import markdown
 from mcf.optim import PRECISIONS
 
@@ -12,6 +13,12 @@ def test_the_page_of_bounds_is_the_table_of_bounds() -> None:
     page = (DOCS / "numerics.md").read_text()
     begin, end = "<!-- bounds: begin -->\n", "\n<!-- bounds: end -->"
     assert page.split(begin)[1].split(end)[0] == markdown()
+
+
+def test_the_page_of_expansion_bounds_is_their_table() -> None:
+    page = (DOCS / "numerics.md").read_text()
+    begin, end = "<!-- expansion bounds: begin -->\n", "\n<!-- expansion bounds: end -->"
+    assert page.split(begin)[1].split(end)[0] == expansion_bounds.markdown()
 
 
 def test_every_precision_has_its_row() -> None:

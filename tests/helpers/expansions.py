@@ -52,21 +52,30 @@ def tensors(fmt: Format, parts: Sequence[Array]) -> tuple[Tensor, ...]:
     return tuple(source.tensor(p) for p in parts)
 
 
+def _whole(t: Tensor) -> tuple[Array, Array]:
+    """Odd integers and exponents of the elements; 0 has exponent 0."""
+    fraction, exponent = np.frexp(t.detach().double().numpy().ravel())
+    mantissas = (fraction * 2.0**53).astype(np.int64)
+    lowest_bit = (mantissas & -mantissas).astype(np.float64)
+    trailing = np.where(mantissas == 0, 0, np.frexp(lowest_bit)[1] - 1)
+    exponents = exponent.astype(np.int64) - 53 + trailing
+    return mantissas >> trailing, np.where(mantissas == 0, 0, exponents)
+
+
+def lowest(components: Sequence[Tensor]) -> int:
+    """The largest k <= 0 such that 2**k divides every element."""
+    return min(0, *(int(_whole(t)[1].min(initial=0)) for t in components))
+
+
 def value(components: Sequence[Tensor], unit: int) -> Integers:
     """The exact sums of finite components in units of 2**unit, which must divide them."""
     total: Any = 0
     for t in components:
-        fraction, exponent = np.frexp(t.detach().double().numpy().ravel())
-        mantissas = (fraction * 2.0**53).astype(np.int64)
-        trailing = np.where(
-            mantissas == 0, 0, np.frexp((mantissas & -mantissas).astype(float))[1] - 1
-        )
-        shifts = np.where(mantissas == 0, 0, exponent.astype(np.int64) - 53 + trailing - unit)
+        integers, exponents = _whole(t)
+        shifts = np.where(integers == 0, 0, exponents - unit)
         assert (shifts >= 0).all(), "not a multiple of the unit"
-        out = np.empty(len(mantissas), dtype=object)
-        out[:] = [
-            m << s for m, s in zip((mantissas >> trailing).tolist(), shifts.tolist(), strict=True)
-        ]
+        out = np.empty(len(integers), dtype=object)
+        out[:] = [m << s for m, s in zip(integers.tolist(), shifts.tolist(), strict=True)]
         total = total + out
     return total
 

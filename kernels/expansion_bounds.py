@@ -1,0 +1,221 @@
+"""What the operations on expansions guarantee, by number of components: for docs and tests.
+
+With eta the smallest subnormal number of the format and t the exact result on the given
+components, a result r satisfies
+
+    |r - t| <= relative(u) * |t| + absolute * eta * s
+
+s is 1 for sums, products and squares, 1 + 1/|y| for x / y, 1 + 1/t for t = sqrt(x), and for
+1/sqrt(x) it is t * (1 + x + 1/x); for `fma` |t| becomes |x * y| + |t|. The second part is what
+underflow costs; where no product comes near the bottom of the range it does not matter. Nothing
+may overflow on the way: all arguments and the result are below an eighth of the largest number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+
+import torch
+
+from mcf.kernels.formats import format_of
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpansionBound:
+    """One row.
+
+    Args:
+        operation: its name in `mcf.kernels.expansions`.
+        terms: components of the result.
+        coefficients: (power, coefficient) pairs of the relative part, a polynomial in u.
+        absolute: the absolute part, in units of eta.
+        algorithm: its name.
+        source: where it is proved; "observed" for a bound that was not exceeded in the trials of
+            `docs/numerics.md` and is no more than that.
+        float_second: whether the row is for a float as second argument.
+    """
+
+    operation: str
+    terms: int
+    coefficients: tuple[tuple[int, Fraction], ...]
+    absolute: int
+    algorithm: str
+    source: str
+    float_second: bool = False
+
+    @property
+    def proven(self) -> bool:
+        """Whether there is a proof that covers all four formats."""
+        return self.source != "observed"
+
+    @property
+    def formula(self) -> str:
+        """The relative part as written in the documentation."""
+        return " + ".join(f"{c} u^{k}" if c != 1 else f"u^{k}" for k, c in self.coefficients)
+
+    def relative(self, dtype: torch.dtype) -> Fraction:
+        """The relative part for a dtype, exactly."""
+        u = format_of(dtype).u
+        return sum((c * u**k for k, c in self.coefficients), Fraction(0))
+
+
+_JMP = "Joldes, Muller, Popescu 2017, doi:10.1145/3121432"
+_ZA = "Zhang, Aiken 2025, doi:10.1007/978-3-031-98682-6_12"
+_IEEE = "IEEE 754"
+_OBSERVED = "observed"
+
+# Operation, then per number of components: relative part, absolute part, algorithm, source.
+_ROWS: dict[str, list[tuple[list[tuple[int, int | Fraction]], int, str, str]]] = {
+    "add": [
+        ([(1, 1)], 0, "rounding", _IEEE),
+        ([(2, 2)], 0, "network of Zhang and Aiken", _ZA),
+        ([(3, 4)], 0, "network of Zhang and Aiken", _OBSERVED),
+        ([(4, 4)], 0, "network of Zhang and Aiken", _OBSERVED),
+    ],
+    "mul": [
+        ([(1, 1)], 1, "rounding", _IEEE),
+        ([(2, 5)], 4, "DWTimesDW1", "Muller, Rideau 2022, doi:10.1145/3484514"),
+        ([(3, 10)], 8, "network of Zhang and Aiken", _OBSERVED),
+        ([(4, 10)], 12, "network of Zhang and Aiken", _OBSERVED),
+    ],
+    "div": [
+        ([(1, 1)], 1, "rounding", _IEEE),
+        ([(2, 15), (3, 56)], 6, "DWDivDW2", _JMP),
+        ([(3, 16)], 12, "DWDivDW2 and a Newton step", _OBSERVED),
+        ([(4, 40)], 20, "DWDivDW2 and a Newton step", _OBSERVED),
+    ],
+    "fma": [
+        ([(1, 1), (2, 4)], 4, "2MultFMA and 2Sum", _OBSERVED),
+        ([(2, 5), (4, 10)], 5, "mul, then add", "mul and add"),
+        ([(3, 10)], 9, "mul, then add", _OBSERVED),
+        ([(4, 10)], 13, "mul, then add", _OBSERVED),
+    ],
+    "square": [
+        ([(1, 1)], 1, "rounding", _IEEE),
+        ([(2, 5)], 4, "DWTimesDW1", "Muller, Rideau 2022, doi:10.1145/3484514"),
+        ([(3, 8)], 8, "products by order", _OBSERVED),
+        ([(4, 12)], 16, "products by order", _OBSERVED),
+    ],
+    "sqrt": [
+        ([(1, 1)], 1, "rounding", _IEEE),
+        (
+            [(2, Fraction(25, 8))],
+            6,
+            "SQRTDWtoDW",
+            "Lefèvre, Louvet, Muller, Picot, Rideau 2023, doi:10.1145/3568672",
+        ),
+        ([(3, 10)], 12, "SQRTDWtoDW and a Newton step", _OBSERVED),
+        ([(4, 20)], 20, "SQRTDWtoDW and a Newton step", _OBSERVED),
+    ],
+    "reciprocal": [
+        ([(1, 1)], 1, "rounding", _IEEE),
+        ([(2, 15), (3, 56)], 6, "DWDivDW2", _JMP),
+        ([(3, 12)], 12, "DWDivDW2 and a Newton step", _OBSERVED),
+        ([(4, 32)], 20, "DWDivDW2 and a Newton step", _OBSERVED),
+    ],
+    "rsqrt": [
+        ([(1, 1), (2, 20)], 8, "sqrt, then reciprocal, of pairs", _OBSERVED),
+        ([(2, 19)], 12, "sqrt, then reciprocal", "sqrt and reciprocal"),
+        ([(3, 16)], 24, "sqrt, then reciprocal", _OBSERVED),
+        ([(4, 32)], 40, "sqrt, then reciprocal", _OBSERVED),
+    ],
+    "renormalize": [
+        ([(1, 1), (2, 2)], 0, "VecSum sweeps", _OBSERVED),
+        ([(2, 1), (3, 2)], 0, "VecSum sweeps", _OBSERVED),
+        ([(3, 1), (4, 2)], 0, "VecSum sweeps", _OBSERVED),
+        ([(4, 1), (5, 2)], 0, "VecSum sweeps", _OBSERVED),
+    ],
+}
+# Where a float as second argument has an algorithm of its own.
+_BY_FLOAT: dict[tuple[str, int], tuple[list[tuple[int, int | Fraction]], int, str, str]] = {
+    ("add", 2): ([(2, 2)], 0, "DWPlusFP", _JMP),
+    ("mul", 2): ([(2, Fraction(3, 2)), (3, 4)], 3, "DWTimesFP1", _JMP),
+    ("mul", 3): ([(3, 4)], 6, "products by order", _OBSERVED),
+    ("mul", 4): ([(4, 4)], 8, "products by order", _OBSERVED),
+    ("div", 2): ([(2, 3)], 6, "DWDivFP3", _JMP),
+}
+
+
+def _row(operation: str, terms: int, float_second: bool, cells: object) -> ExpansionBound:
+    coefficients, absolute, algorithm, source = cells  # type: ignore[misc]
+    exact = tuple((k, Fraction(c)) for k, c in coefficients)
+    return ExpansionBound(operation, terms, exact, absolute, algorithm, source, float_second)
+
+
+EXPANSION_BOUNDS = (
+    *(_row(name, n + 1, False, c) for name, rows in _ROWS.items() for n, c in enumerate(rows)),
+    *(_row(name, terms, True, cells) for (name, terms), cells in _BY_FLOAT.items()),
+)
+
+
+def expansion_bound(operation: str, terms: int, *, float_second: bool = False) -> ExpansionBound:
+    """The row of an operation; that of a float as second argument where it has one of its own."""
+    found = [r for r in EXPANSION_BOUNDS if (r.operation, r.terms) == (operation, terms)]
+    if not found:
+        known = ", ".join(_ROWS)
+        raise ValueError(
+            f"no bound for operation {operation!r} with {terms!r} terms; operations "
+            f"are {known}, terms 1 to 4"
+        )
+    return found[-1] if float_second else found[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+    """The answer of `mcf.bound`.
+
+    Args:
+        relative: the error is at most this times the exact result ...
+        absolute: ... plus this, which is what underflow costs (scaled as
+            `mcf.kernels.expansion_bounds` says for quotients and roots).
+        proven: whether there is a proof; otherwise the bound was observed.
+        formula: the relative part, a polynomial in u = 2**-p.
+        algorithm: its name.
+        source: of the proof, or "observed".
+    """
+
+    relative: float
+    absolute: float
+    proven: bool
+    formula: str
+    algorithm: str
+    source: str
+
+
+def bound(operation: str, terms: int = 2, dtype: torch.dtype = torch.float32) -> Guarantee:
+    """How large the error of an operation on expansions can be.
+
+    Args:
+        operation: "add" (and subtraction), "mul", "div", "fma", "square", "sqrt", "reciprocal",
+            "rsqrt" or "renormalize".
+        terms: components of the result, 1 to 4.
+        dtype: of the components.
+
+    Raises:
+        ValueError: for another operation or number of terms.
+        TypeError: for another dtype.
+    """
+    fmt = format_of(dtype)
+    row = expansion_bound("add" if operation == "sub" else operation, terms)
+    return Guarantee(
+        float(row.relative(dtype)),
+        float(row.absolute * fmt.min_subnormal),
+        row.proven,
+        row.formula,
+        row.algorithm,
+        row.source,
+    )
+
+
+def markdown() -> str:
+    """The table as `docs/numerics.md` shows it."""
+    lines = [
+        "| operation | n | relative | absolute | algorithm | proof |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in EXPANSION_BOUNDS:
+        name = f"`{r.operation}`" + (" by a float" if r.float_second else "")
+        cells = (name, r.terms, r.formula, f"{r.absolute} eta", r.algorithm, r.source)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,174 @@
+"""The bounds of the table hold on hard inputs, in exact integers, and reject wrong algorithms.
+
+On the torch executor; that the others give its bits is in test_expansions.py. The mutants are made
+from the algorithms: in each, one step (a TwoSum, a product, a nested network) loses its last
+component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mcf
+from mcf.kernels import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.algorithms import distillation, products, quotients, roots, short_products, sums
+from mcf.kernels.bind import Binder
+from mcf.kernels.expansion_bounds import EXPANSION_BOUNDS, ExpansionBound, bound, expansion_bound
+from mcf.kernels.torch.primitives import primitives
+from tests.helpers.worst import arguments, errors, measured
+
+FORMATS = [BF16, FP16, FP32, FP64]
+by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+
+
+def ranges(fmt: Format) -> list[tuple[int, int]]:
+    """Leading exponents in the middle of the range, and from its bottom on."""
+    bottom = fmt.emin - fmt.p + 1
+    return [(-8, 8), (bottom, min(bottom + 4 * fmt.p, 0))]
+
+
+def check(row: ExpansionBound, fmt: Format, count: int) -> None:
+    for low, high in ranges(fmt):
+        name, by_float = row.operation, row.float_second
+        with mcf.executor("torch"):
+            found = measured(name, fmt, row.terms, by_float, count, 7, low, high)
+        assert len(found.error) > count // 8
+        assert found.exceeds(row.relative(fmt.dtype), row.absolute) == 0
+
+
+def name(row: ExpansionBound) -> str:
+    return f"{row.operation}{'_float' * row.float_second}-{row.terms}"
+
+
+@by_format
+@pytest.mark.parametrize("row", EXPANSION_BOUNDS, ids=name)
+def test_bounds_hold(row: ExpansionBound, fmt: Format) -> None:
+    check(row, fmt, 2000)
+
+
+@pytest.mark.slow
+@by_format
+@pytest.mark.parametrize("row", EXPANSION_BOUNDS, ids=name)
+def test_bounds_hold_on_many_inputs(row: ExpansionBound, fmt: Format) -> None:
+    check(row, fmt, 100_000)
+
+
+ALGORITHMS: dict[tuple[str, int, bool], FunctionType] = {
+    ("add", 2, False): sums.sum2,
+    ("add", 3, False): sums.sum3,
+    ("add", 4, False): sums.sum4,
+    ("add", 2, True): sums.plus_float2,
+    ("mul", 2, False): products.product2,
+    ("mul", 3, False): products.product3,
+    ("mul", 4, False): products.product4,
+    ("mul", 2, True): short_products.times_float2,
+    ("mul", 3, True): short_products.times_float3,
+    ("mul", 4, True): short_products.times_float4,
+    ("div", 2, False): quotients.quotient2,
+    ("div", 3, False): quotients.quotient3,
+    ("div", 4, False): quotients.quotient4,
+    ("div", 2, True): quotients.by_float2,
+    ("square", 2, False): short_products.squared2,
+    ("square", 3, False): short_products.squared3,
+    ("square", 4, False): short_products.squared4,
+    ("sqrt", 2, False): roots.root2,
+    ("sqrt", 3, False): roots.root3,
+    ("sqrt", 4, False): roots.root4,
+    ("renormalize", 2, False): distillation.distill(4, 2),
+    ("renormalize", 3, False): distillation.distill(6, 3),
+    ("renormalize", 4, False): distillation.distill(8, 4),
+}
+# Steps whose last component is too small to matter for the bound: of a residual that gives only its
+# leading components, and terms of order u^5 in a sum of four.
+HARMLESS = {
+    ("add", 4, False): {13, 19},
+    ("div", 3, False): {3},
+    ("div", 4, False): {3},
+    ("sqrt", 3, False): {3},
+    ("sqrt", 4, False): {3},
+}
+Components = tuple[Tensor, ...]
+
+
+def faulty(
+    algorithm: FunctionType, fmt: Format, fault: int
+) -> tuple[Callable[..., Any], list[int]]:
+    """The algorithm with step number `fault` losing its last component, and its count of steps."""
+    table = primitives(fmt.register, fmt, {"rc": fmt})
+    function = Binder(lambda f: f, table)(algorithm)
+    steps = [0]
+
+    def lossy(step: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            result = step(*arguments)
+            if not isinstance(result, tuple):
+                return result
+            steps[0] += 1
+            if steps[0] - 1 != fault:
+                return result
+            return (*result[:-1], torch.zeros_like(result[-1]))
+
+        return run
+
+    for key, value in list(function.__globals__.items()):
+        if isinstance(value, FunctionType) and key not in table:
+            function.__globals__[key] = lossy(value)
+    return function, steps
+
+
+def broken(
+    row: ExpansionBound, fmt: Format, algorithm: FunctionType, fault: int
+) -> tuple[int, int]:
+    """How many results of a faulty algorithm break the bound; how many steps there are."""
+    given = arguments(row.operation, fmt, row.terms, 3000, 5, -8, 8)
+    if row.float_second:
+        given[1] = given[1][:1]
+    registers = [tuple(t.to(fmt.register.dtype) for t in c) for c in given]
+    function, steps = faulty(algorithm, fmt, fault)
+    result = [t.to(fmt.dtype) for t in function(*registers)]
+    found = errors(row.operation, fmt, given, result)
+    return found.exceeds(row.relative(fmt.dtype), row.absolute), steps[0]
+
+
+@pytest.mark.parametrize("case", ALGORITHMS, ids=str)
+def test_bounds_reject_every_mutant(case: tuple[str, int, bool]) -> None:
+    operation, terms, float_second = case
+    row = expansion_bound(operation, terms, float_second=float_second)
+    none, count = broken(row, FP32, ALGORITHMS[case], -1)
+    assert none == 0
+    assert count > 0
+    accepted = {k for k in range(count) if broken(row, FP32, ALGORITHMS[case], k)[0] == 0}
+    if operation == "renormalize":
+        # A sweep's later steps pass on what is then dropped, or zeros, in most inputs.
+        assert len(accepted) <= count // 2
+    else:
+        assert accepted == HARMLESS.get(case, set())
+
+
+def test_bound_answers_for_a_dtype() -> None:
+    answer = mcf.bound("mul", terms=2, dtype=torch.float32)
+    assert answer.proven
+    assert answer.relative == 5 * 2.0**-48
+    assert answer.absolute == 4 * 2.0**-149
+    assert answer.formula == "5 u^2"
+    assert mcf.bound("sub", terms=3, dtype=torch.float64) == mcf.bound("add", 3, torch.float64)
+    assert not mcf.bound("div", terms=4, dtype=torch.bfloat16).proven
+    assert bound is mcf.bound
+    row = expansion_bound("div", 2)
+    assert row.relative(torch.bfloat16) == 15 * Fraction(1, 2**16) + 56 * Fraction(1, 2**24)
+
+
+def test_bound_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="no bound for operation 'exp' with 2 terms"):
+        mcf.bound("exp")
+    with pytest.raises(ValueError, match="with 5 terms"):
+        mcf.bound("add", terms=5)
+    with pytest.raises(TypeError, match=r"torch\.int32"):
+        mcf.bound("add", dtype=torch.int32)
