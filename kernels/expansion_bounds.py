@@ -65,8 +65,10 @@ _ZA = "Zhang, Aiken 2025, doi:10.1007/978-3-031-98682-6_12"
 _IEEE = "IEEE 754"
 _OBSERVED = "observed"
 
-# Operation, then per number of components: relative part, absolute part, algorithm, source.
-_ROWS: dict[str, list[tuple[list[tuple[int, int | Fraction]], int, str, str]]] = {
+# Relative part, absolute part, algorithm, source.
+_Cells = tuple[list[tuple[int, int | Fraction]], int, str, str]
+# By operation and number of components.
+_ROWS: dict[str, list[_Cells]] = {
     "add": [
         ([(1, 1)], 0, "rounding", _IEEE),
         ([(2, 2)], 0, "network of Zhang and Aiken", _ZA),
@@ -128,7 +130,7 @@ _ROWS: dict[str, list[tuple[list[tuple[int, int | Fraction]], int, str, str]]] =
     ],
 }
 # Where a float as second argument has an algorithm of its own.
-_BY_FLOAT: dict[tuple[str, int], tuple[list[tuple[int, int | Fraction]], int, str, str]] = {
+_BY_FLOAT: dict[tuple[str, int], _Cells] = {
     ("add", 2): ([(2, 2)], 0, "DWPlusFP", _JMP),
     ("mul", 2): ([(2, Fraction(3, 2)), (3, 4)], 3, "DWTimesFP1", _JMP),
     ("mul", 3): ([(3, 4)], 6, "products by order", _OBSERVED),
@@ -137,8 +139,8 @@ _BY_FLOAT: dict[tuple[str, int], tuple[list[tuple[int, int | Fraction]], int, st
 }
 
 
-def _row(operation: str, terms: int, float_second: bool, cells: object) -> ExpansionBound:
-    coefficients, absolute, algorithm, source = cells  # type: ignore[misc]
+def _row(operation: str, terms: int, float_second: bool, cells: _Cells) -> ExpansionBound:
+    coefficients, absolute, algorithm, source = cells
     exact = tuple((k, Fraction(c)) for k, c in coefficients)
     return ExpansionBound(operation, terms, exact, absolute, algorithm, source, float_second)
 

@@ -84,7 +84,8 @@ def launch(
         return run(spec, rows, scalars)
     uniform = [k for k, field in enumerate(spec.fields) if field.uniform]
     if uniform:
-        return _launch_uniform(run, spec, rows, scalars, uniform)
+        _launch_uniform(run, spec, rows, scalars, uniform)
+        return None
     regular = [k for k, row in enumerate(rows) if same_layout(row)]
     device = rows[0][0].device
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
