@@ -1,0 +1,191 @@
+"""Sums without any rounding, in wide integers: the order of the elements cannot matter.
+
+A sum is kept as digits of 32 bits in int64, one for each 32 binary places from the smallest product
+of float64 numbers to beyond the largest: Kulisch's long accumulator in the form of Neal's small
+superaccumulator (2015, arXiv:1505.05571). Integer additions are exact in any order, on any device
+and with any number of threads; only the result is rounded, once, to the nearest expansion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import functions
+from mcf.kernels.formats import Format, format_of
+
+Components = tuple[Tensor, ...]
+
+BITS = 32
+MASK = (1 << BITS) - 1
+# Places below the lowest bit of a product of two subnormal numbers, and above 2**60 of the largest.
+BASE = -2208
+DIGITS = (2048 + 64 - BASE) // BITS
+# Elements that are added before digits are carried: a digit takes less than 2**33 from each number.
+CHUNK = 1 << 18
+_MOST = 1 << 28
+
+
+def exact_sums(x: Sequence[Tensor], terms: int) -> Components:
+    """The nearest expansions to the sums of the rows of [M, K] components; new tensors [M].
+
+    Infinities and NaN add up as in IEEE arithmetic; a sum that is 0 is +0.
+    """
+    rows = _Rows(x[0])
+    for start in range(0, x[0].shape[1], CHUNK):
+        for k, component in enumerate(x):
+            part = component[:, start : start + CHUNK].double()
+            rows.add(part, torch.zeros_like(part, dtype=torch.int32))
+            if k == 0:
+                rows.special(part)
+    return rows.rounded(format_of(x[0].dtype), terms)
+
+
+def exact_dots(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
+    """The nearest expansions to the dot products of the rows of [M, K] components."""
+    rows = _Rows(x[0])
+    for start in range(0, x[0].shape[1], CHUNK):
+        part = slice(start, start + CHUNK)
+        rows.special(_special_products(x[0][:, part].double(), y[0][:, part].double()))
+        for a in x:
+            m, e = _split(a[:, part])
+            for b in y:
+                n, f = _split(b[:, part])
+                # Of numbers from 1/2 to 1: no underflow, whatever the exponents are.
+                for product in functions.apply(functions.TWO_PROD, m, n):
+                    rows.add(product, e + f)
+    return rows.rounded(format_of(x[0].dtype), terms)
+
+
+def _split(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Fractions from 1/2 to 1 and exponents; 0 for what is not finite."""
+    wide = t.double()
+    wide = torch.where(wide.isfinite(), wide, 0.0)
+    fraction, exponent = torch.frexp(wide)
+    return fraction, exponent
+
+
+def _special_products(a: Tensor, b: Tensor) -> Tensor:
+    """The products of infinities and NaN; 0 elsewhere."""
+    finite = a.isfinite() & b.isfinite()
+    return torch.where(finite, 0.0, a * b)
+
+
+class _Rows:
+    """A long accumulator for each row."""
+
+    def __init__(self, like: Tensor) -> None:
+        count, self.device = like.shape[0], like.device
+        self.digits = torch.zeros(count, DIGITS + 2, dtype=torch.int64, device=self.device)
+        self.added = 0
+        self.plus = torch.zeros(count, dtype=torch.bool, device=self.device)
+        self.minus, self.nan = self.plus.clone(), self.plus.clone()
+
+    def special(self, x: Tensor) -> None:
+        """Note the infinities and NaN among the terms."""
+        self.plus |= (x == torch.inf).any(1)
+        self.minus |= (x == -torch.inf).any(1)
+        self.nan |= x.isnan().any(1)
+
+    def add(self, x: Tensor, exponent: Tensor) -> None:
+        """Add x * 2**exponent, [M, k]; what is not finite counts as 0."""
+        if self.added + x.shape[1] > _MOST:
+            self.carry()
+        self.added += x.shape[1]
+        fraction, e = _split(x)
+        mantissa = (fraction * 2.0**53).long()
+        place = (e + exponent).long() - 53 - BASE
+        place = torch.where(mantissa == 0, 0, place)
+        digit, shift = place >> 5, place & 31
+        low = (mantissa & MASK) << shift
+        high = (mantissa >> BITS) << shift
+        self.digits.scatter_add_(1, digit, low & MASK)
+        self.digits.scatter_add_(1, digit + 1, (low >> BITS) + (high & MASK))
+        self.digits.scatter_add_(1, digit + 2, high >> BITS)
+
+    def carry(self) -> None:
+        """Bring every digit but the last to 0 .. 2**32 - 1."""
+        columns = list(self.digits.unbind(1))
+        for k in range(len(columns) - 1):
+            columns[k + 1] = columns[k + 1] + (columns[k] >> BITS)
+            columns[k] = columns[k] & MASK
+        self.digits = torch.stack(columns, 1)
+        self.added = 0
+
+    def rounded(self, fmt: Format, terms: int) -> Components:
+        """The sums as expansions x0 = RN(sum), x1 = RN(sum - x0), ..."""
+        assert fmt.dtype is not None
+        out = []
+        for _ in range(terms):
+            x = self._leading(fmt)
+            out.append(x.to(fmt.dtype))
+            self.add(
+                -torch.where(x.isfinite(), x, 0.0)[:, None], torch.zeros_like(x)[:, None].int()
+            )
+        first = torch.where(self.plus, torch.inf, out[0].double())
+        first = torch.where(self.minus, -torch.inf, first)
+        first = torch.where(self.nan | (self.plus & self.minus), torch.nan, first)
+        finite = first.isfinite() & out[0].isfinite()
+        low = [torch.where(finite, x, torch.zeros_like(x)) for x in out[1:]]
+        return first.to(fmt.dtype), *low
+
+    def _leading(self, fmt: Format) -> Tensor:
+        """The sums rounded to nearest even in a format, as float64."""
+        self.carry()
+        negative = self.digits[:, -1] < 0
+        size = _Magnitude(torch.where(negative[:, None], -self.digits, self.digits))
+        value = size.rounded(fmt)
+        return torch.where(negative, -value, value)
+
+
+class _Magnitude:
+    """A number without its sign, as digits."""
+
+    def __init__(self, digits: Tensor) -> None:
+        columns = list(digits.unbind(1))
+        for k in range(len(columns) - 1):
+            columns[k + 1] = columns[k + 1] + (columns[k] >> BITS)
+            columns[k] = columns[k] & MASK
+        self.digits = torch.stack([torch.zeros_like(columns[0])] * 2 + columns, 1)
+
+    def rounded(self, fmt: Format) -> Tensor:
+        """The nearest number of a format, ties to even, as float64."""
+        place = torch.arange(self.digits.shape[1], device=self.digits.device)
+        top = torch.where(self.digits != 0, place, 2).amax(1)
+        d2, d1, d0 = (self.digits.gather(1, (top - k)[:, None])[:, 0] for k in range(3))
+        below = ((self.digits != 0) & (place < (top - 2)[:, None])).any(1)
+        _, bits = torch.frexp(d2.double())
+        bits = bits.long()
+        # The 62 leading bits, and whether anything is below them.
+        over = (bits - 30).clamp(min=0)
+        window = d2 << (62 - bits)
+        window += (d1 << (30 - bits).clamp(min=0)) >> over
+        window += torch.where(over > 0, 0, d0 >> (bits + 2))
+        below |= (d1 & ((1 << over) - 1)) != 0
+        below |= torch.where(over > 0, d0, d0 & ((1 << (bits + 2).clamp(max=32)) - 1)) != 0
+        exponent = (top - 2) * BITS + BASE + bits - 1
+        # The lowest bit that the format keeps, and how many of the window's are below it.
+        last = exponent.clamp(min=fmt.emin) - fmt.p + 1
+        drop = last - (exponent - 61)
+        vanishes = drop > 62
+        drop = drop.clamp(max=62)
+        kept = window >> drop
+        rest = window - (kept << drop)
+        half = 1 << (drop - 1)
+        up = (rest > half) | ((rest == half) & (below | (kept & 1 == 1)))
+        kept = torch.where(vanishes, 0, kept + up)
+        return _scaled(kept.double(), last)
+
+
+def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
+    """x * 2**exponent, exact or infinite, for integers x up to 2**53."""
+    first = exponent.clamp(-1000, 900)
+    second = exponent.clamp(min=-1100, max=1100) - first
+    return x * _power(first) * _power(second)
+
+
+def _power(exponent: Tensor) -> Tensor:
+    """2**exponent for -1022 <= exponent <= 1023, made from its bits."""
+    return ((exponent + 1023) << 52).view(torch.float64)

@@ -1,0 +1,110 @@
+"""Vector norms on components."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import expansions
+from mcf.kernels.fold import state_for
+from mcf.kernels.formats import format_of
+from mcf.reductions.exact import exact_dots
+from mcf.reductions.folds import finish, row_products
+from mcf.reductions.rows import Components, Dim, Rows
+from mcf.reductions.sums import _shaped
+from mcf.reductions.sums import sum as sum_
+
+
+def norm(
+    x: Components,
+    p: float = 2,
+    dim: Dim = None,
+    keepdim: bool = False,
+    *,
+    terms: int | None = None,
+    reproducible: bool = False,
+) -> Components:
+    """The p-norm over dimensions for p = 0, 1, 2, inf or -inf.
+
+    The 2-norm is the root of a sum of squares, each row scaled by a power of two, so that it
+    neither overflows nor underflows on the way.
+
+    Raises:
+        ValueError: for another p; for inf and -inf over no elements.
+    """
+    fmt, count = format_of(x[0].dtype, "norm: x"), terms or len(x)
+    rows = Rows.of(x[0].shape, dim)
+    if p == 0:
+        nonzero = tuple((x[0] != 0).to(x[0].dtype) for _ in range(1))
+        return sum_(nonzero, dim, keepdim, terms=count)
+    if p == 1:
+        return sum_(absolute(x), dim, keepdim, terms=count, reproducible=reproducible)
+    if math.isinf(p):
+        given = rows.gather(absolute(x))
+        if rows.length == 0:
+            raise ValueError(f"norm: p={p} has no value for no elements")
+        return _shaped(finish_plain(_extreme(given, p > 0), count), rows, keepdim)
+    if p != 2:
+        raise ValueError(f"norm: p must be 0, 1, 2, inf or -inf, got {p}")
+    given = rows.gather(x)
+    state = state_for(fmt, count)
+    if rows.length == 0:
+        return sum_(x, dim, keepdim, terms=count)
+    if x[0].dtype is torch.float64:
+        scaled, exponent = _scale(given)
+    else:
+        # Squares of the narrower formats are in float64's range.
+        scaled, exponent = given, None
+    if reproducible:
+        squares = exact_dots([c.double() for c in scaled], [c.double() for c in scaled], state)
+    else:
+        squares = row_products(scaled, scaled, count)
+    root = expansions.sqrt(squares)
+    if exponent is not None:
+        root = tuple(_times_power(c, exponent) for c in root)
+    return _shaped(finish(root, fmt, count), rows, keepdim)
+
+
+def absolute(x: Components) -> Components:
+    """|x|: the components with the sign of the first taken off."""
+    negative = torch.signbit(x[0])
+    return tuple(torch.where(negative, -c, c) for c in x)
+
+
+def finish_plain(x: Components, terms: int) -> Components:
+    """Components of a result that is one of the elements."""
+    return x[:terms] + tuple(torch.zeros_like(x[0]) for _ in range(terms - len(x)))
+
+
+def _extreme(x: list[Tensor], largest: bool) -> Components:
+    """The largest or smallest of the rows of nonnegative expansions; NaN if there is one."""
+    best = x[0].amax(1) if largest else x[0].amin(1)
+    result = [best]
+    among = x[0] == best[:, None]
+    for c in x[1:]:
+        worst = -torch.inf if largest else torch.inf
+        rest = torch.where(among, c, worst)
+        low = rest.amax(1) if largest else rest.amin(1)
+        among &= rest == low[:, None]
+        result.append(torch.where(best.isfinite(), low, 0.0).to(c.dtype))
+    return tuple(result)
+
+
+def _scale(x: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Rows times a power of two that brings the largest to [1/2, 1), and its negative exponent."""
+    largest = x[0].abs().amax(1)
+    _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
+    return [_times_power(c, -exponent[:, None]) for c in x], exponent
+
+
+def _times_power(x: Tensor, exponent: Tensor) -> Tensor:
+    """x * 2**exponent, rounded at most once."""
+    half = torch.div(exponent, 2, rounding_mode="floor").long()
+    return x * _power(half) * _power(exponent.long() - half)
+
+
+def _power(exponent: Tensor) -> Tensor:
+    """2**exponent for |exponent| < 1022, made from its bits."""
+    return ((exponent + 1023) << 52).view(torch.float64)
