@@ -4,11 +4,12 @@ from mcf.tensor.dispatch import accumulate as accumulate
 from mcf.tensor.dispatch import arithmetic as arithmetic
 from mcf.tensor.dispatch import compare as compare
 from mcf.tensor.dispatch import copies as copies
+from mcf.tensor.dispatch import matmul as matmul
 from mcf.tensor.dispatch import movement as movement
 from mcf.tensor.dispatch import neighbours as neighbours
 from mcf.tensor.dispatch import order as order
 from mcf.tensor.dispatch import random as random
-from mcf.tensor.dispatch import sums as sums
+from mcf.tensor.dispatch import reductions as reductions
 from mcf.tensor.dispatch import views as views
 from mcf.tensor.dispatch.registry import TABLE as TABLE
 from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError
