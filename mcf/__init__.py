@@ -1,5 +1,11 @@
 """Multi-component floats: numbers kept as unevaluated sums of a few low-precision floats."""
 
+from mcf.accurate import dot as dot
+from mcf.accurate import mean as mean
+from mcf.accurate import norm as norm
+from mcf.accurate import std as std
+from mcf.accurate import sum as sum
+from mcf.accurate import var as var
 from mcf.functions import add as add
 from mcf.functions import fast_two_sum as fast_two_sum
 from mcf.functions import grow as grow
@@ -14,6 +20,7 @@ from mcf.kernels.registry import ExecutorWarning as ExecutorWarning
 from mcf.kernels.registry import executor as executor
 from mcf.kernels.registry import get_executor as get_executor
 from mcf.kernels.registry import set_executor as set_executor
+from mcf.polynomials import polyval as polyval
 from mcf.tensor import MCFTensor as MCFTensor
 from mcf.tensor import UnsupportedError as UnsupportedError
 from mcf.tensor import arange as arange

@@ -62,7 +62,7 @@ def matmul(x: Components, y: Components, terms: int | None = None) -> Components
 
 def _registers(x: Components, y: Components, terms: int) -> Tensor:
     """The partial sums [state, ..., m, n]."""
-    x, y = paired(x, y)
+    x, y = paired(x, y, terms)
     rows, columns = x[0].shape[-2], y[0].shape[-1]
     if columns < NARROW and rows > columns:
         # Terms are commutative, bit for bit.
@@ -70,15 +70,20 @@ def _registers(x: Components, y: Components, terms: int) -> Tensor:
     if y[0].dim() == 2 and x[0].dim() > 2:
         # One right matrix for all batches: one tall product.
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
-        return _registers(tall, y, terms).unflatten(1, x[0].shape[:-1])
+        return _unfold(_registers(tall, y, terms), x[0].shape[:-1])
     try:
-        batch = torch.broadcast_shapes(x[0].shape[:-2], y[0].shape[:-2])
+        batch = torch.broadcast_shapes(x[0].shape[:-2], y[0].shape[:-2])  # type: ignore[no-untyped-call]
     except RuntimeError:
         raise ValueError(
             f"matmul: batches {list(x[0].shape[:-2])} and {list(y[0].shape[:-2])} do not broadcast"
         ) from None
     state: Tensor = torch.ops.mcf.fold_matrices(_flat(x, batch), _flat(y, batch), terms)
-    return state.unflatten(1, batch) if batch else state[:, 0]
+    return _unfold(state, batch)
+
+
+def _unfold(state: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The second dimension as several, or none."""
+    return state.reshape(state.shape[0], *shape, *state.shape[2:])
 
 
 def _flat(x: Components, batch: tuple[int, ...]) -> list[Tensor]:

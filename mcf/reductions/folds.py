@@ -92,16 +92,16 @@ def finish(x: Components, fmt: Format, terms: int) -> Components:
 
 
 def pad(x: Components, terms: int) -> Components:
-    """x with zero components added."""
+    """x with as many zero components added; a plain tensor stays one."""
+    if len(x) == 1:
+        return x
     return x + tuple(torch.zeros_like(x[0]) for _ in range(terms - len(x)))
 
 
-def paired(x: Components, y: Components) -> tuple[Components, Components]:
-    """Both with as many components, or one of them with one."""
-    if 1 in (len(x), len(y)):
-        return x, y
-    terms = max(len(x), len(y))
-    return pad(x, terms), pad(y, terms)
+def paired(x: Components, y: Components, terms: int) -> tuple[Components, Components]:
+    """Both with as many components, or one of them with one: what there are terms for."""
+    count = max(len(x), len(y), terms)
+    return pad(x, count), pad(y, count)
 
 
 def row_sums(x: Sequence[Tensor], terms: int) -> Components:

@@ -11,7 +11,7 @@ from mcf.kernels import expansions
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots
-from mcf.reductions.folds import finish, row_products
+from mcf.reductions.folds import finish, paired, row_products
 from mcf.reductions.rows import Components, Dim, Rows
 from mcf.reductions.sums import _shaped
 from mcf.reductions.sums import sum as sum_
@@ -60,7 +60,7 @@ def norm(
     if reproducible:
         squares = exact_dots([c.double() for c in scaled], [c.double() for c in scaled], state)
     else:
-        squares = row_products(scaled, scaled, count)
+        squares = row_products(*paired(tuple(scaled), tuple(scaled), count), count)
     root = expansions.sqrt(squares)
     if exponent is not None:
         root = tuple(_times_power(c, exponent) for c in root)

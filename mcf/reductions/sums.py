@@ -17,7 +17,7 @@ from mcf.kernels import expansions
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots, exact_sums
-from mcf.reductions.folds import finish, paired, row_products, row_sums
+from mcf.reductions.folds import finish, pad, paired, row_products, row_sums
 from mcf.reductions.rows import Components, Dim, Rows, check_same
 
 
@@ -44,7 +44,7 @@ def sum(
     given = rows.gather(x)
     if reproducible:
         return _shaped(exact_sums(given, count), rows, keepdim)
-    return _shaped(finish(row_sums(given, count), fmt, count), rows, keepdim)
+    return _shaped(finish(row_sums(pad(tuple(given), count), count), fmt, count), rows, keepdim)
 
 
 def dot(
@@ -60,7 +60,7 @@ def dot(
         )
     count = terms or max(len(x), len(y))
     rows = Rows.of(x[0].shape, None)
-    a, b = paired(x, y)
+    a, b = paired(x, y, count)
     if reproducible:
         result = exact_dots(rows.gather(x), rows.gather(y), count)
     else:

@@ -29,7 +29,8 @@ def _check(name: str, x: Tensor, y: Tensor, dims: tuple[int, int]) -> None:
 
 def _product(name: str, x: Any, y: Any, *dims: int) -> Tensor:
     _check(name, x, y, (dims[0], dims[1]))
-    return wrap(matmul.matmul(*operands(x, y)))
+    left, right = operands(x, y)
+    return wrap(matmul.matmul(left, right))
 
 
 @implements(aten.mm.default)
@@ -56,7 +57,8 @@ def _plus(given: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
         product = product * alpha
     if beta == 0:
         return product + torch.zeros_like(given) if given.shape != product.shape else product
-    return product + (given if beta == 1 else given * beta)
+    total: Tensor = product + (given if beta == 1 else given * beta)
+    return total
 
 
 @implements(aten.addmm.default)

@@ -1,0 +1,236 @@
+"""Accurate sums, dot products, norms and moments of plain tensors and of expansion tensors.
+
+Every function takes a floating-point `torch.Tensor` or an `mcf.MCFTensor`. A plain tensor counts as
+an expansion of one component. `terms` is the number of components of the result: by default those
+of the arguments; 1 on plain tensors gives a plain tensor, anything else an `MCFTensor`.
+
+A sum is computed like Sum2 and Dot2, or SumK and DotK for three components and more (Ogita, Rump,
+Oishi 2005, doi:10.1137/030601818), in a fixed order of partial sums: the bits do not depend on the
+executor, the number of threads, or the layout in memory. With T the sum of the absolute values of
+the terms, the error is at most u |exact| + O(T u**2) for a plain result and O(T u**terms) for an
+expansion; `mcf.kernels.fold_bounds.fold_bound` has the constants.
+
+With `reproducible=True` sums are exact, in integers as wide as the range of the format (Kulisch;
+Neal 2015, arXiv:1505.05571), and rounded once: the result is the nearest one, whatever the order
+of the elements is.
+
+The functions are differentiable; gradients of expansions are computed in expansion arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf import reductions
+from mcf.kernels.formats import format_of
+from mcf.reductions.rows import Components, Dim, Rows
+from mcf.tensor.tensor import MCFTensor, wrap
+
+
+def _given(function: str, name: str, x: Any) -> Components:
+    if isinstance(x, MCFTensor):
+        return x.components
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{function}: {name} must be a tensor, got {type(x).__name__}")
+    format_of(x.dtype, f"{function}: {name}")
+    return (x.detach(),)
+
+
+def _check_terms(function: str, terms: int | None) -> None:
+    if terms is not None and (not isinstance(terms, int) or not 1 <= terms <= 4):
+        raise ValueError(f"{function}: terms must be 1 to 4 or None, got {terms!r}")
+
+
+def _result(components: Components, *arguments: Tensor) -> Tensor:
+    """A plain tensor where there is one component and no argument is an expansion."""
+    if len(components) == 1 and not any(isinstance(x, MCFTensor) for x in arguments):
+        return components[0]
+    return wrap(components)
+
+
+def _gradient(value: Tensor, x: Tensor) -> Tensor:
+    """A gradient in the kind of x: its nearest plain tensor for a plain x."""
+    if isinstance(value, MCFTensor) and not isinstance(x, MCFTensor):
+        return value.components[0]
+    return value
+
+
+class _Reduction(torch.autograd.Function):
+    """A function of components with a derivative of its own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        compute: Callable[[], Components],
+        backward: Callable[..., tuple[Tensor | None, ...]],
+        *arguments: Tensor,
+    ) -> Tensor:
+        result = _result(compute(), *arguments)
+        ctx.save_for_backward(result, *arguments)
+        ctx.derivative = backward
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        result, *arguments = ctx.saved_tensors
+        gradients = ctx.derivative(grad, result, *arguments)
+        kind = [
+            None if g is None else _gradient(g, x)
+            for g, x in zip(gradients, arguments, strict=True)
+        ]
+        return None, None, *kind
+
+
+def _spread(grad: Tensor, rows: Rows, keepdim: bool) -> Tensor:
+    """The gradient of a sum: that of the result for every element."""
+    if not keepdim:
+        grad = grad.reshape(rows.result_shape(True))
+    return grad.expand(rows.shape)
+
+
+def sum(
+    x: Tensor,
+    dim: Dim = None,
+    keepdim: bool = False,
+    *,
+    terms: int | None = None,
+    reproducible: bool = False,
+) -> Tensor:
+    """The sum over dimensions.
+
+    Args:
+        x: the tensor.
+        dim: the dimensions, all by default.
+        keepdim: keep them with size 1.
+        terms: components of the result.
+        reproducible: sum exactly and round once.
+
+    Raises:
+        TypeError: for other dtypes.
+        ValueError: for other numbers of terms.
+        IndexError: for a dimension that x does not have.
+    """
+    _check_terms("sum", terms)
+    given, rows = _given("sum", "x", x), Rows.of(x.shape, dim)
+    return _Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
+        lambda: reductions.sum(given, dim, keepdim, terms=terms, reproducible=reproducible),
+        lambda grad, result, x: (_spread(grad, rows, keepdim),),
+        x,
+    )
+
+
+def mean(
+    x: Tensor, dim: Dim = None, keepdim: bool = False, *, reproducible: bool = False
+) -> Tensor:
+    """The sum over dimensions divided by the number of elements; arguments as those of `sum`."""
+    given, rows = _given("mean", "x", x), Rows.of(x.shape, dim)
+    return _Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
+        lambda: reductions.mean(given, dim, keepdim, reproducible=reproducible),
+        lambda grad, result, x: (_spread(grad / rows.length, rows, keepdim),),
+        x,
+    )
+
+
+def dot(x: Tensor, y: Tensor, *, terms: int | None = None, reproducible: bool = False) -> Tensor:
+    """The dot product of two vectors of one dtype.
+
+    Args:
+        x: a vector, plain or of expansions.
+        y: a vector of the same length, plain or of expansions.
+        terms: components of the result.
+        reproducible: sum the exact products exactly and round once; underflow cannot harm then.
+
+    Without `reproducible` products should not be smaller than about the smallest normal number over
+    u, below which the error of a product is lost (float64 only).
+
+    Raises:
+        TypeError: for other or mixed dtypes.
+        ValueError: for other shapes or numbers of terms.
+    """
+    _check_terms("dot", terms)
+    a, b = _given("dot", "x", x), _given("dot", "y", y)
+    return _Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
+        lambda: reductions.dot(a, b, terms=terms, reproducible=reproducible),
+        lambda grad, result, x, y: (grad * y, grad * x),
+        x,
+        y,
+    )
+
+
+def norm(
+    x: Tensor,
+    p: float = 2,
+    dim: Dim = None,
+    keepdim: bool = False,
+    *,
+    terms: int | None = None,
+    reproducible: bool = False,
+) -> Tensor:
+    """The p-norm over dimensions, for p = 1, 2, inf and -inf; neither overflows on the way.
+
+    Arguments and errors as those of `sum`; `ValueError` for another p. Only the 2-norm has a
+    derivative; it is 0 where the norm is.
+    """
+    _check_terms("norm", terms)
+    given, rows = _given("norm", "x", x), Rows.of(x.shape, dim)
+    if p != 2 and x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(f"norm: only p=2 has a derivative, got p={p} and x requires grad")
+
+    def derivative(grad: Tensor, result: Tensor, x: Tensor) -> tuple[Tensor]:
+        one = torch.ones_like(result)
+        share = torch.where(result == 0, torch.zeros_like(result), grad) / torch.where(
+            result == 0, one, result
+        )
+        return (x * _spread(share, rows, keepdim),)
+
+    return _Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
+        lambda: reductions.norm(given, p, dim, keepdim, terms=terms, reproducible=reproducible),
+        derivative,
+        x,
+    )
+
+
+def _moment(
+    name: str, compute: Callable[..., Components], x: Tensor, *arguments: Any, **options: Any
+) -> Tensor:
+    given = _given(name, "x", x)
+    if x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{name}: x requires grad, and mcf.{name} has no derivative; use torch.{name} on an "
+            "expansion tensor, detach x or use torch.no_grad()"
+        )
+    return _result(compute(given, *arguments, **options), x)
+
+
+def var(
+    x: Tensor,
+    dim: Dim = None,
+    *,
+    correction: float = 1,
+    keepdim: bool = False,
+    reproducible: bool = False,
+) -> Tensor:
+    """The variance over dimensions: squared distances from the mean over count - correction.
+
+    Arguments as those of `torch.var`. Without derivative: `RuntimeError` for an x that requires
+    grad while grad mode is on.
+    """
+    options = {"keepdim": keepdim, "reproducible": reproducible}
+    return _moment("var", reductions.var, x, dim, correction, **options)
+
+
+def std(
+    x: Tensor,
+    dim: Dim = None,
+    *,
+    correction: float = 1,
+    keepdim: bool = False,
+    reproducible: bool = False,
+) -> Tensor:
+    """The square root of the variance; see `var`."""
+    options = {"keepdim": keepdim, "reproducible": reproducible}
+    return _moment("std", reductions.std, x, dim, correction, **options)
