@@ -41,9 +41,13 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return forward(func, args, kwargs)
 
 
+# They speak of the very tensors they are given.
+_KEEP = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
+
+
 def forward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The torch function itself, with plain tensors that require grad promoted."""
-    if torch.is_grad_enabled() and _has_plain_leaf(args):
+    if func not in _KEEP and torch.is_grad_enabled() and _has_plain_leaf(args):
         args = _promoted(func, args)
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
