@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from mcf.optim import adamw
 from mcf.optim.moments import MomentOptimizer, adam_rule
 from mcf.optim.options import Options
+from mcf.optim.precision import Precision
 from mcf.optim.strategies import STRATEGIES
 from mcf.optim.update import Rule
 
@@ -55,7 +56,7 @@ class Adam(MomentOptimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         *,
-        precision: str = "plus",
+        precision: str | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,

@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from mcf.optim.moments import MomentOptimizer
 from mcf.optim.options import Options
+from mcf.optim.precision import Precision
 from mcf.optim.rules.adamax import adamax
 from mcf.optim.rules.metrics import param_terms
 from mcf.optim.update import Rule
@@ -62,7 +63,7 @@ class Adamax(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         *,
-        precision: str = "plus",
+        precision: str | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

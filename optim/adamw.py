@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from mcf.optim import validation
 from mcf.optim.moments import MomentOptimizer, adam_rule
 from mcf.optim.options import Options
+from mcf.optim.precision import Precision
 from mcf.optim.strategies import STRATEGIES
 from mcf.optim.update import Rule
 
@@ -62,7 +63,8 @@ class AdamW(MomentOptimizer):
         eps: added to the denominator.
         weight_decay: decoupled weight decay.
         amsgrad: divide by the largest v so far (arXiv:1904.09237), which is stored as v is.
-        precision: one of the above; may differ between groups.
+        precision: one of the above, or a `Precision` put together from storage formats; may differ
+            between groups.
         compute_dtype: `torch.float32` keeps float32 registers and rounds only what is stored; the
             parameter's 16-bit dtype rounds every operation, as in the Collage paper.
         maximize: maximize the objective.
@@ -90,7 +92,7 @@ class AdamW(MomentOptimizer):
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
         *,
-        precision: str = "plus",
+        precision: str | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,
@@ -135,6 +137,7 @@ class CollageAdamW(AdamW):
     """
 
     precisions = ("light", "plus", "kahan")
+    custom = False
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group as torch does; it may name its own `mode`."""

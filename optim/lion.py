@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
+from mcf.optim.precision import Precision
 from mcf.optim.rules.lion import lion
 from mcf.optim.rules.metrics import param_terms
 from mcf.optim.strategies import WITHOUT_FEEDBACK, Arithmetic
@@ -65,7 +66,7 @@ class Lion(LowPrecisionOptimizer):
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
         weight_decay: float = 0.0,
         *,
-        precision: str = "light",
+        precision: str | Precision = "light",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

@@ -15,6 +15,7 @@ from mcf.kernels import registry
 from mcf.optim import checkpoint, gradients, options, randomness, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.plan import Plan, Work
+from mcf.optim.precision import by_name, parts, strategy_of
 from mcf.optim.strategies import (
     STRATEGIES,
     WITHOUT_FEEDBACK,
@@ -45,6 +46,8 @@ class LowPrecisionOptimizer(Optimizer):
 
     # The values of `precision` that make sense for the rule.
     precisions: tuple[str, ...] = WITHOUT_FEEDBACK
+    # Whether others can be put together (`Precision`).
+    custom = True
 
     # torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step instead of unscaling.
     _step_supports_amp_scaling = True
@@ -75,7 +78,7 @@ class LowPrecisionOptimizer(Optimizer):
         self._track_metrics = bool(track_metrics)
         self._metrics: StepMetrics | None = None
         self._plan: Plan | None = None
-        super().__init__(params, {**defaults, **options.in_groups(given)})
+        super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Show users every option of the constructor."""
@@ -118,6 +121,7 @@ class LowPrecisionOptimizer(Optimizer):
             params = param_group.get("params")
             if isinstance(params, Iterator):
                 param_group = {**param_group, "params": list(params)}
+            param_group = by_name(param_group)
             merged = {**self.defaults, **param_group}
             self._check_precision(merged)
             options.check(merged)
@@ -140,8 +144,21 @@ class LowPrecisionOptimizer(Optimizer):
 
     def _check_precision(self, group: Group) -> None:
         """Raise for a precision or compute_dtype that is not one of those known."""
-        validation.choice("precision", group["precision"], self.precisions)
+        if group["precision"] not in self.precisions:
+            self._check_custom(group["precision"])
         validation.compute_dtype(group["compute_dtype"])
+
+    def _check_custom(self, precision: Any) -> None:
+        """Raise for a precision that is none of `precisions` and cannot be put together either."""
+        composed = None if precision in STRATEGIES or not self.custom else parts(precision)
+        if composed is None:
+            validation.choice("precision", precision, self.precisions)
+        elif composed.feedback and "eco" not in self.precisions:
+            raise ValueError(
+                f"precision={precision!r} feeds rounding errors back, which needs a first moment "
+                f"that the update of {type(self).__name__} is a multiple of; allowed is "
+                "feedback=False"
+            )
 
     def _named(self, index: int) -> Iterator[tuple[str, Tensor]]:
         """The parameters of a group, each with the words that name it in messages."""
@@ -157,7 +174,7 @@ class LowPrecisionOptimizer(Optimizer):
             yield from group["params"]
 
     def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
-        strategy = STRATEGIES[group["precision"]].with_low(group["low"])
+        strategy = strategy_of(group["precision"]).with_low(group["low"])
         found = arithmetic(strategy, p.dtype, group["compute_dtype"], where)
         self._check_arithmetic(group, found, where)
         return found

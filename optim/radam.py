@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from mcf.optim.moments import MomentOptimizer, two_moments
 from mcf.optim.options import Options
+from mcf.optim.precision import Precision
 from mcf.optim.rules.radam import radam
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import Rule
@@ -73,7 +74,7 @@ class RAdam(MomentOptimizer):
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
         *,
-        precision: str = "plus",
+        precision: str | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

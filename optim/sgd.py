@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
+from mcf.optim.precision import Precision
 from mcf.optim.rules import sgd as _rules
 from mcf.optim.rules.feedback import factor, momentum_feed_back
 from mcf.optim.rules.metrics import param_terms
@@ -79,7 +80,7 @@ class SGD(LowPrecisionOptimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
-        precision: str = "light",
+        precision: str | Precision = "light",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

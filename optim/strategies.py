@@ -77,7 +77,7 @@ class Strategy:
         Raises:
             ValueError: for "stochastic" where there is no low component.
         """
-        if low == "nearest":
+        if low == "nearest" or (self.stochastic and self.param.has_low):
             return self
         if not self.param.has_low:
             allowed = ", ".join(repr(s.name) for s in STRATEGIES.values() if s.param.has_low)

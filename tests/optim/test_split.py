@@ -1,6 +1,6 @@
 """`split16` is a float32 master weight with bf16 moments, bit for bit, in 10 bytes.
 
-The reference stores the master copy apart (`Storage.WIDE`) and is otherwise the same rule. Weights
+The reference stores the master copy apart and is otherwise the same rule. Weights
 cross binades and change sign, and every tie occurs (gradients of few bits). `split8` is what that
 reference is after rounding to 24 bits at every step, and so it fails the comparison.
 """
@@ -12,25 +12,18 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import AdamW
-from mcf.optim.strategies import STRATEGIES, Storage, Strategy
+from mcf.optim import AdamW, Precision
 from tests.helpers import assert_same_bits, count_different
 from tests.helpers.executors import EXECUTORS
 from tests.optim.helpers import BF16, FP16, parameter, random
 
-REFERENCE = Strategy("master_bf16_moments", Storage.WIDE)
-
-
-@pytest.fixture(autouse=True)
-def reference_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STRATEGIES, REFERENCE.name, REFERENCE)
-    monkeypatch.setattr(AdamW, "precisions", (*AdamW.precisions, REFERENCE.name))
+REFERENCE = Precision(param="float32")
 
 
 def pair(precision: str, n: int) -> list[AdamW]:
     start = random(n, BF16, 1) * torch.logspace(-6, 1, n)
     made = []
-    for name in (precision, REFERENCE.name):
+    for name in (precision, REFERENCE):
         p = Parameter(start.to(BF16).clone())
         made.append(AdamW([p], 3e-3, (0.9, 0.99), weight_decay=0.1, precision=name))
     return made

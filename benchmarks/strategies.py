@@ -1,0 +1,228 @@
+"""Train one small GPT under every precision strategy and beside other projects' optimizers.
+
+    python benchmarks/strategies.py                  # the model of `make pretrain`, hours
+    python benchmarks/strategies.py --quick          # a seventh of its size, 300 steps each
+    python benchmarks/strategies.py --report         # table and plot of what there is
+
+Every variant starts from the same weights and sees the same batches, for each seed and beta2. Rows
+are appended to a CSV as runs end; started again, the script goes on where it was, and several
+processes share the work. Columns: validation loss and its distance from float32 master weights, the
+part of each update that the weights took (EDQ / |d|) and lost additions over the last quarter,
+bytes per parameter counted on the tensors, and the time of a step in one interleaved run. Then a
+long horizon: the same updates at a rate that falls from 4e-6 to 1e-6, where low words stall.
+"""
+
+# The model is imported from beside this folder.
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import math
+import os
+import re
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+
+import strategy_report as report
+from harness import device_name
+from pretraining import data, measure, model, options
+from strategy_variants import Variant, set_rate, stored_bytes, variants
+from torch import nn
+
+MODELS = {
+    "full": ["--steps", "3000"],
+    "quick": ["--layers", "2", "--width", "64", "--heads", "2", "--context", "32",
+              "--batch-size", "8", "--steps", "300", "--eval-windows", "512"],
+}  # fmt: skip
+BETA2 = (0.95, 0.99, 0.999)
+
+
+def groups(gpt: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay, the vectors of norm layers do not."""
+    weights = list(gpt.parameters())
+    return [
+        {"params": [w for w in weights if w.dim() >= 2], "weight_decay": decay},
+        {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def rate(step: int, chosen: options.Options, final: float) -> float:
+    """Linear to `lr`, then a half cosine to `final` times it."""
+    if step <= chosen.warmup:
+        return chosen.lr * step / chosen.warmup
+    done = (step - chosen.warmup) / max(1, chosen.steps - chosen.warmup)
+    return chosen.lr * (final + (1 - final) * (1 + math.cos(math.pi * done)) / 2)
+
+
+def train(
+    variant: Variant, seed: int, beta2: float, chosen: options.Options, corpus: data.Corpus,
+    device: torch.device, final: float,
+) -> dict[str, Any]:  # fmt: skip
+    """One training; the row of the table."""
+    torch.manual_seed(seed)
+    gpt = model.build(chosen, corpus.vocab_size, seed, device)
+    tracked = {"track_metrics": True} if variant.family == "ours" else {}
+    optimizer = variant.make(groups(gpt, chosen.weight_decay), chosen.lr, beta2, seed, **tracked)
+    found: list[dict[str, float]] = []
+    length = chosen.context + 1
+    for step in range(1, chosen.steps + 1):
+        windows = data.batch(
+            corpus.train, seed=seed, step=step, size=chosen.batch_size, length=length
+        )
+        set_rate(optimizer, rate(step, chosen, final))
+        optimizer.zero_grad()
+        model.loss(gpt, torch.from_numpy(windows).to(device)).backward()
+        nn.utils.clip_grad_norm_(gpt.parameters(), chosen.clip)
+        optimizer.step()
+        if tracked and 4 * step > 3 * chosen.steps:
+            found.append(optimizer.metrics())  # type: ignore[attr-defined]
+    held_out = data.evenly_spaced(corpus.val, count=chosen.eval_windows, length=length)
+    with torch.no_grad():
+        parts = torch.from_numpy(held_out).to(device).split(64)
+        loss = sum(float(model.loss(gpt, w)) * len(w) for w in parts) / len(held_out)
+    count = sum(w.numel() for w in gpt.parameters())
+    names = ("edq_ratio", "lost_param", "lost_exp_avg_sq")
+    return {
+        "val_loss": loss,
+        **{n: statistics.fmean(f[n] for f in found) if found else math.nan for n in names},
+        "bytes_per_param": stored_bytes(optimizer, gpt.parameters()) / count,
+    }
+
+
+def claim(folder: Path, key: str) -> bool:
+    """Take a run that no living process has."""
+    path = folder / f"{key}.claim"
+    try:
+        os.write(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY), str(os.getpid()).encode())
+    except FileExistsError:
+        try:
+            os.kill(int(path.read_text() or os.getpid()), 0)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+            return claim(folder, key)
+        except PermissionError:
+            pass
+        return False
+    return True
+
+
+def append(path: Path, row: dict[str, Any]) -> None:
+    """Add a row in one write, after a header where there is none."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def grid(arguments: argparse.Namespace, path: Path, device: torch.device) -> None:
+    """All trainings that are not in the CSV yet."""
+    chosen = options.parse([*MODELS[arguments.model], "--beta2", "0.5"])
+    corpus = data.load(chosen)
+    claims = arguments.out / f"claims-{path.stem}"
+    claims.mkdir(parents=True, exist_ok=True)
+    all_variants = variants(device)
+    runs = list(itertools.product(arguments.seeds, sorted(BETA2, reverse=True), all_variants))
+    for seed, beta2, variant in tqdm(runs, desc="trainings", mininterval=10):
+        # Others' optimizers where beta2 is hardest.
+        if variant.family != "ours" and beta2 != max(BETA2):
+            continue
+        key = {"model": arguments.model, "steps": str(chosen.steps), "variant": variant.name,
+               "family": variant.family, "beta2": str(beta2), "seed": str(seed)}  # fmt: skip
+        done = report.read(path)
+        if any(all(row[k] == v for k, v in key.items()) for row in done):
+            continue
+        if not claim(claims, "-".join(key.values()).replace(" ", "_").replace(",", "")):
+            continue
+        start = time.perf_counter()
+        row = train(variant, seed, beta2, chosen, corpus, device, arguments.final)
+        append(path, {**key, **row, "seconds": round(time.perf_counter() - start, 1)})
+
+
+def speed(path: Path, device: torch.device) -> None:
+    """Time of a step of every variant on the full model's tensors, taking turns."""
+    chosen = options.parse(MODELS["full"])
+    gpt = model.build(chosen, 256, 0, device)
+    makers = {
+        v.name: lambda weights, make=v.make: make(
+            [{"params": list(weights), "weight_decay": 0.1}], 1e-3, 0.999, 0
+        )
+        for v in variants(device)
+    }
+    path.unlink(missing_ok=True)
+    for name, nanoseconds in measure.step_nanoseconds(gpt, makers, rounds=30).items():
+        append(path, {"variant": name, "ns_per_param": round(nanoseconds, 3)})
+
+
+def horizon(path: Path, device: torch.device, steps: int = 10_000) -> None:
+    """Updates of 4e-6 down to 1e-6 on weights of 1: the share of the way that was gone."""
+    path.unlink(missing_ok=True)
+    for variant in tqdm(variants(device), desc="long horizon"):
+        weight = nn.Parameter(torch.ones(512, dtype=torch.bfloat16, device=device))
+        weight.grad = torch.full_like(weight, -1)
+        optimizer = variant.make([{"params": [weight], "weight_decay": 0.0}], 4e-6, 0.999, 0)
+        way = 0.0
+        for t in range(steps):
+            lr = 1e-6 + 3e-6 * (1 + math.cos(math.pi * t / steps)) / 2
+            set_rate(optimizer, lr)
+            optimizer.step()
+            way += lr
+        if hasattr(optimizer, "master_weight"):
+            end = optimizer.master_weight(weight).double()
+        else:
+            low = optimizer.state[weight].get("kahan_comp")
+            end = weight.double() + (low.double() if low is not None else 0.0)
+        append(path, {"variant": variant.name, "gone": round(float((end - 1).mean() / way), 4)})
+
+
+def main() -> None:
+    """Run what is missing, then report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--quick",
+        dest="model",
+        action="store_const",
+        const="quick",
+        default="full",
+        help="the small model",
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--final",
+        type=float,
+        default=1e-3,
+        help="share of the learning rate at the end of the cosine: 1e-6 at 1e-3",
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs", help="where claims are kept")
+    parser.add_argument("--report", action="store_true", help="only report what there is")
+    arguments = parser.parse_args()  # fmt: skip
+    torch.set_num_threads(arguments.threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    machine = re.sub("[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
+    stem = f"strategies-{arguments.model}-{machine}"
+    results = ROOT / "benchmarks" / "results"
+    paths = [results / f"{stem}{part}.csv" for part in ("", "-speed", "-horizon")]
+    if not arguments.report:
+        grid(arguments, paths[0], device)
+        if not paths[2].exists():
+            horizon(paths[2], device)
+        speed(paths[1], device)
+    report.show(paths, ROOT / "docs" / "images" / "strategies.png")
+
+
+if __name__ == "__main__":
+    main()

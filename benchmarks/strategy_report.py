@@ -1,0 +1,101 @@
+"""The table and the plot of `strategies.py`, from its CSV files."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from harness import table
+from strategy_variants import TRUTH
+
+Rows = list[dict[str, Any]]
+
+
+def read(path: Path) -> Rows:
+    """All rows; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def gaps(rows: Rows) -> dict[tuple[str, str], list[float]]:
+    """For each (variant, beta2), the losses less those of TRUTH with the same seed."""
+    truth = {(r["beta2"], r["seed"]): float(r["val_loss"]) for r in rows if r["variant"] == TRUTH}
+    found = defaultdict(list)
+    for r in rows:
+        key = (r["beta2"], r["seed"])
+        if key in truth:
+            found[r["variant"], r["beta2"]].append(float(r["val_loss"]) - truth[key])
+    return dict(found)
+
+
+def _mean(rows: Rows, name: str) -> float:
+    return statistics.fmean(float(r[name]) for r in rows)
+
+
+def _spread(values: list[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):+.4f}{spread}"
+
+
+def show(paths: list[Path], image: Path) -> None:
+    """Print the table; draw bytes per parameter against the distance from float32 masters."""
+    rows, speeds, horizons = (read(p) for p in paths)
+    found = gaps(rows)
+    betas = sorted({r["beta2"] for r in rows}, key=float)
+    speed = {r["variant"]: r["ns_per_param"] for r in speeds}
+    gone = {r["variant"]: r["gone"] for r in horizons}
+    lines = []
+    for name in dict.fromkeys(r["variant"] for r in rows):
+        of_name = [r for r in rows if r["variant"] == name]
+        hardest = [r for r in of_name if r["beta2"] == betas[-1]]
+        lines.append({
+            "variant": name,
+            "bytes/param": f"{_mean(of_name, 'bytes_per_param'):.2f}",
+            **{f"loss - master, beta2={b}": _spread(found[name, b]) if (name, b) in found else ""
+               for b in betas},
+            "EDQ/|d|": f"{_mean(hardest, 'edq_ratio'):.4f}" if hardest else "",
+            "lost p": f"{_mean(hardest, 'lost_param'):.1%}" if hardest else "",
+            "lost v": f"{_mean(hardest, 'lost_exp_avg_sq'):.1%}" if hardest else "",
+            "long horizon": gone.get(name, ""),
+            "step ns/param": speed.get(name, ""),
+        })  # fmt: skip
+    if not lines:
+        print("nothing to report yet")
+        return
+    print(table(lines, list(lines[0])))
+    draw(rows, found, betas, image)
+    print(f"\n{image}")
+
+
+def draw(
+    rows: Rows, found: dict[tuple[str, str], list[float]], betas: list[str], image: Path
+) -> None:
+    """One panel for each beta2: bytes per parameter, mean loss gap and its standard error."""
+    from matplotlib.figure import Figure
+
+    size = {r["variant"]: float(r["bytes_per_param"]) for r in rows}
+    family = {r["variant"]: r["family"] for r in rows}
+    figure = Figure(figsize=(5.2 * len(betas), 4.4), layout="constrained")
+    for k, beta2 in enumerate(betas):
+        axes = figure.add_subplot(1, len(betas), k + 1)
+        for (name, b), values in found.items():
+            if b != beta2:
+                continue
+            error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+            colour = "#0072B2" if family[name] == "ours" else "#D55E00"
+            mean = statistics.fmean(values)
+            axes.errorbar(size[name], mean, error, fmt="o", color=colour, markersize=4)
+            axes.annotate(name, (size[name], mean), xytext=(4, 3), fontsize=6.5,
+                          textcoords="offset points", color=colour)  # fmt: skip
+        axes.axhline(0, color="#999999", linewidth=0.8)
+        axes.set_title(f"beta2 = {beta2}", loc="left", fontsize=11)
+        axes.set_xlabel("bytes per parameter, gradient included")
+        axes.set_ylabel("validation loss - float32 master weights")
+        axes.spines[["top", "right"]].set_visible(False)
+    image.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(image, dpi=110)

@@ -1,0 +1,153 @@
+"""Storage formats put together by the user."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from mcf.optim import validation
+from mcf.optim.strategies import STRATEGIES, Storage, Strategy
+
+_NAMES = {
+    "single": Storage.SINGLE,
+    "kahan": Storage.KAHAN,
+    "pair": Storage.PAIR,
+    "split16": Storage.SPLIT16,
+    "split8": Storage.SPLIT8,
+    "float32": Storage.WIDE,
+}
+_WORDS = {storage: name for name, storage in _NAMES.items()}
+# Bytes beside those of the 16-bit parameter itself.
+_MORE = {"single": 0, "kahan": 2, "pair": 2, "split16": 2, "split8": 1, "float32": 4}
+
+_MOMENTS = {
+    "exp_avg": (
+        ("single", "float32"),
+        "it forgets in 1 / (1 - beta1) steps, so little is lost that a low word could keep",
+    ),
+    "exp_avg_sq": (("single", "pair", "float32"), "it is positive and takes only positive numbers"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """How each tensor of an optimizer is stored, for a 16-bit parameter.
+
+        AdamW(params, precision=Precision(param="pair", exp_avg="float32", exp_avg_sq="pair"))
+
+    Args:
+        param: `"single"` (the 16-bit parameter alone), `"kahan"` or `"pair"` (and a low word),
+            `"split16"` or `"split8"` (and that many further bits; bf16 only), `"float32"` (and a
+            float32 copy).
+        exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`.
+        exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`. Without an
+            effect for rules that have none.
+        rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter.
+        feedback: whether the parameter's rounding error goes into the first moment (ECO).
+
+    `str()` is what parameter groups and checkpoints keep: the name of the precision that is so
+    composed (`"plus"`), or the parts joined (`"pair_float32_pair"`), which optimizers take too.
+
+    Raises:
+        ValueError: for a name that is not known, or parts that do not go together, with the reason.
+    """
+
+    param: str = "single"
+    exp_avg: str = "single"
+    exp_avg_sq: str = "single"
+    rounding: str = "nearest"
+    feedback: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the parts and that they go together."""
+        validation.choice("param", self.param, _NAMES)
+        for name, (allowed, reason) in _MOMENTS.items():
+            given = getattr(self, name)
+            if given in _NAMES and given not in allowed:
+                known = ", ".join(map(repr, allowed))
+                raise ValueError(f"{name}={given!r}: {reason}; allowed are {known}")
+            validation.choice(name, given, allowed)
+        validation.choice("rounding", self.rounding, ("nearest", "stochastic"))
+        validation.flag("feedback", self.feedback)
+        if self.rounding == "stochastic" and self.param not in ("single", "kahan", "pair"):
+            raise ValueError(
+                f"rounding='stochastic' with param={self.param!r}, whose last word is not bf16; "
+                "allowed are 'single', 'kahan', 'pair'"
+            )
+        if self.feedback and self.param != "single":
+            raise ValueError(
+                f"feedback=True with param={self.param!r}, which stores what rounding to one "
+                "component loses; allowed is 'single'"
+            )
+
+    @property
+    def strategy(self) -> Strategy:
+        """The same, as optimizers use it."""
+        found = Strategy(
+            "_".join(
+                [self.param, self.exp_avg, self.exp_avg_sq]
+                + ["stochastic"] * (self.rounding == "stochastic")
+                + ["feedback"] * self.feedback
+            ),
+            _NAMES[self.param],
+            _NAMES[self.exp_avg],
+            _NAMES[self.exp_avg_sq],
+            self.rounding == "stochastic",
+            self.feedback,
+        )
+        for named in STRATEGIES.values():
+            if dataclasses.replace(found, name=named.name) == named:
+                return named
+        return found
+
+    def __str__(self) -> str:
+        return self.strategy.name
+
+    @property
+    def bytes_per_param(self) -> int:
+        """Bytes of parameter, 16-bit gradient and two moments."""
+        moments = {"single": 2, "pair": 4, "float32": 4}
+        return 4 + _MORE[self.param] + moments[self.exp_avg] + moments[self.exp_avg_sq]
+
+    @classmethod
+    def of(cls, precision: str) -> Precision:
+        """The parts of a precision, from its name or its parts joined.
+
+        Raises:
+            ValueError: for a string that is neither.
+        """
+        if precision in STRATEGIES:
+            s = STRATEGIES[precision]
+            rounding = "stochastic" if s.stochastic else "nearest"
+            return cls(_WORDS[s.param], _WORDS[s.first], _WORDS[s.second], rounding, s.feedback)
+        found = parts(precision)
+        if found is None:
+            validation.choice("precision", precision, STRATEGIES)
+            raise AssertionError("no precision")
+        return found
+
+
+def parts(precision: Any) -> Precision | None:
+    """The precision whose parts are joined in a string; None for another string.
+
+    Raises:
+        ValueError: for parts that do not go together.
+    """
+    words = precision.split("_") if isinstance(precision, str) else []
+    if len(words) < 3 or words[0] not in _NAMES or set(words[3:]) - {"stochastic", "feedback"}:
+        return None
+    rounding = "stochastic" if "stochastic" in words[3:] else "nearest"
+    return Precision(words[0], words[1], words[2], rounding, "feedback" in words[3:])
+
+
+@functools.cache
+def strategy_of(precision: str) -> Strategy:
+    """The strategy of a precision that was checked."""
+    return STRATEGIES.get(precision) or Precision.of(precision).strategy
+
+
+def by_name(group: dict[str, Any]) -> dict[str, Any]:
+    """A group in which a `Precision` is replaced by its name."""
+    given = group.get("precision")
+    return {**group, "precision": str(given)} if isinstance(given, Precision) else group
