@@ -1,20 +1,31 @@
-"""Reduction of an angle modulo pi/2, in integers, for any argument that a format can hold.
+"""Reduction of an angle modulo pi/2, for any argument that a format can hold.
 
-x / (2 pi) modulo 1 is computed as a fixed-point number: each component's 53-bit integer times
-those digits of 1/(2 pi) that are neither whole turns nor too small to count. Payne and Hanek,
-"Radian reduction for trigonometric functions", SIGNUM Newsletter 18, 1983,
-doi:10.1145/1057600.1057602; here for sums of several floats.
+Up to some thousand a multiple of pi/2, in parts whose products are exact, is taken from x (Cody and
+Waite, Software Manual for the Elementary Functions, 1980). Beyond, x / (2 pi) modulo 1 is computed
+as a fixed-point number: each component's 53-bit integer times those digits of 1/(2 pi) that are
+neither whole turns nor too small to count (Payne and Hanek, "Radian reduction for trigonometric
+functions", SIGNUM Newsletter 18, 1983, doi:10.1145/1057600.1057602; here for sums of several
+floats).
 """
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from mcf.elementary import exact
-from mcf.elementary.tables import LIMB, LIMBS_BEFORE, Components, constant, table
+from mcf.elementary.tables import (
+    HALF_PI_CHUNK,
+    HALF_PI_CHUNKS,
+    LIMB,
+    LIMBS_BEFORE,
+    Components,
+    constant,
+    table,
+)
 from mcf.elementary.working import collected, exponent, power, sign_of, signed
 from mcf.kernels import expansions as ex
 from mcf.kernels.formats import Format
@@ -22,15 +33,26 @@ from mcf.kernels.formats import Format
 _MASK = (1 << LIMB) - 1
 
 
-def limbs_needed(fmt: Format, terms: int, working: int) -> int:
-    """Digits of the fraction: the result's bits, and those that the worst cancellation takes.
+# Up to here `medium` serves.
+MEDIUM = 3000.0
+
+
+def bits_needed(fmt: Format, terms: int, working: int) -> int:
+    """Bits of the remainder: the result's, and those that the worst cancellation takes.
 
     Of 2**N arguments the one nearest to a multiple of pi/2 is about 2**-N away, N being the bits of
     all exponents and mantissas of the argument.
     """
     exponent_bits = (fmt.emax + 1).bit_length()
-    bits = 53 * working + (fmt.p + exponent_bits) * terms + 16
-    return -(-bits // (2 * LIMB)) * 2
+    return 53 * working + (fmt.p + exponent_bits) * terms + 16
+
+
+def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor, Components]:
+    """`quarter_turns` for |x| <= MEDIUM."""
+    k = (x[0] * (2 / math.pi)).round()
+    count = -(-bits_needed(fmt, terms, working) // HALF_PI_CHUNK)
+    parts = table("half_pi_chunks", k.device)[: min(count, HALF_PI_CHUNKS)]
+    return k.to(torch.int64) & 3, collected((*x, *(k * -c for c in parts)), working)
 
 
 def _pieces(x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -57,7 +79,7 @@ def quarter_turns(
     r has `working` components and their full relative accuracy, also where x is as near to a
     multiple of pi/2 as a number of its format can be.
     """
-    count = limbs_needed(fmt, terms, working)
+    count = -(-bits_needed(fmt, terms, working) // (2 * LIMB)) * 2
     digits = table("turn_limbs", x[0].device)
     sums = [torch.zeros_like(x[0], dtype=torch.int64) for _ in range(count + 1)]
     for c in x:

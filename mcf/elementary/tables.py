@@ -97,13 +97,17 @@ def _powers(steps: range) -> list[Fraction]:
 @_table
 def exp_chunks() -> Tensor:
     """Parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first."""
-    parts, rest = [], exact.to_fraction(exact.ln2()) / EXP_STEPS
-    scale = 2 ** (EXP_CHUNK + 8)
-    for _ in range(EXP_CHUNKS):
-        part = Fraction(round(rest * scale), scale)
+    return _chunks(exact.to_fraction(exact.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS)
+
+
+def _chunks(value: Fraction, shift: int, bits: int, count: int) -> Tensor:
+    """A number below 2**-shift in parts of so many bits."""
+    parts, scale = [], Fraction(2) ** (bits + shift)
+    for _ in range(count):
+        part = round(value * scale) / scale
         parts.append(float(part))
-        rest -= part
-        scale <<= EXP_CHUNK
+        value -= part
+        scale *= 2**bits
     return torch.tensor(parts, dtype=torch.float64)
 
 
@@ -166,6 +170,9 @@ def log_exponents_10() -> Tensor:
 # sin, cos, atan: nodes are multiples of 1 / ANGLE_STEPS.
 ANGLE_STEPS = 64
 SIN_LAST, ATAN_LAST = 52, 64
+# Cody and Waite: pi/2 in parts of so many bits, whose products with k < 2**11 are exact.
+HALF_PI_CHUNK = 42
+HALF_PI_CHUNKS = 12
 # Payne and Hanek: 1/(2 pi) in limbs of so many bits; the first is the one of 2**-LIMB.
 LIMB = 24
 LIMBS_BEFORE, LIMBS_AFTER = 64, 68
@@ -192,6 +199,12 @@ def arctangents() -> Tensor:
     """atan(j / ANGLE_STEPS)."""
     angles = [exact.atan(Fraction(j, ANGLE_STEPS)) for j in range(ATAN_LAST + 1)]
     return rows([exact.to_fraction(a) for a in angles])
+
+
+@_table
+def half_pi_chunks() -> Tensor:
+    """Parts of pi/2, HALF_PI_CHUNK bits each, largest first."""
+    return _chunks(exact.to_fraction(exact.pi()) / 2, -1, HALF_PI_CHUNK, HALF_PI_CHUNKS)
 
 
 @_table

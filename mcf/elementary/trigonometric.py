@@ -42,7 +42,13 @@ def _sin_cos(
 ) -> tuple[Tensor, Components, Components]:
     """Quadrant of a finite angle, sine and cosine of what it leaves."""
     r, q = head(y, working), torch.zeros_like(y[0], dtype=torch.int64)
-    large = y[0].abs() >= _REDUCED
+    size = y[0].abs()
+    medium = (size >= _REDUCED) & (size <= reduction.MEDIUM)
+    if bool(medium.any()):
+        near = sanitized(y, medium, 1.0)
+        turned, reduced = reduction.medium(near, fmt, terms, working)
+        q, r = torch.where(medium, turned, q), select(medium, reduced, r)
+    large = size > reduction.MEDIUM
     if bool(large.any()):
         turned, reduced = reduction.quarter_turns(y, fmt, terms, working)
         q, r = torch.where(large, turned, q), select(large, reduced, r)

@@ -93,12 +93,12 @@ def test_the_last_part_of_log_2_missing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_angles_not_reduced_far_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Digits of 1/(2 pi) for the result's bits alone, none for those that cancel."""
+    """Bits of the result alone, none for those that cancel."""
 
-    def limbs(fmt: Format, terms: int, working: int) -> int:
-        return -(-53 * working // 48) * 2
+    def bits(fmt: Format, terms: int, working: int) -> int:
+        return 53 * working
 
-    monkeypatch.setattr(reduction, "limbs_needed", limbs)
+    monkeypatch.setattr(reduction, "bits_needed", bits)
     assert _fails("sin")
 
 
