@@ -1,0 +1,148 @@
+"""Time elementary functions on float64 expansions beside QD, mpmath, python-flint and torch.
+
+    python benchmarks/elementary.py                # 2**18 elements, all functions
+    python benchmarks/elementary.py --short        # 2**16, three functions, some seconds
+
+One thread. Nanoseconds per element, medians of interleaved rounds; QD is Debian's libqd-dev,
+compiled here; what is not installed is left out. The error column is the worst of 200 elements in
+units of u^terms (u = 2**-53) against python-flint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from harness import environment, in_turn, save_csv, table
+
+import mcf.elementary
+from mcf.elementary.bounds import FUNCTIONS
+
+HERE = Path(__file__).parent
+# Function -> the interval of the arguments.
+DOMAINS = {
+    "exp": (-20.0, 20.0), "log": (0.01, 100.0), "sin": (-100.0, 100.0), "tan": (-1.5, 1.5),
+    "atan": (-5.0, 5.0), "asin": (-1.0, 1.0), "sinh": (-5.0, 5.0), "tanh": (-3.0, 3.0),
+    "erf": (-4.0, 4.0), "gelu": (-4.0, 4.0), "sigmoid": (-10.0, 10.0),
+}  # fmt: skip
+SHORT = ("exp", "log", "sin")
+
+
+def qd() -> ctypes.CDLL | None:
+    """QD behind a few entries, or None with a line of why."""
+    if shutil.which("g++") is None:
+        print("QD: no g++")
+        return None
+    library = Path(tempfile.mkdtemp()) / "elementary.so"
+    source = HERE / "peers" / "elementary.cpp"
+    command = ["g++", "-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
+    result = subprocess.run(
+        [*command, str(source), "-o", str(library), "-lqd"], capture_output=True, text=True
+    )
+    if result.returncode:
+        print("QD: not installed (libqd-dev), or it does not compile")
+        return None
+    return ctypes.CDLL(str(library))
+
+
+def variants(name: str, terms: int, n: int, library: ctypes.CDLL | None) -> dict[str, Any]:
+    """What is timed: name -> (call, elements)."""
+    rng = np.random.default_rng(1)
+    low, high = DOMAINS[name]
+    x0 = rng.uniform(low, high, n)
+    planes = [x0]
+    for _ in range(terms - 1):
+        planes.append(planes[-1] * 2.0**-54 * rng.uniform(-1, 1, n))
+    x = tuple(torch.from_numpy(p) for p in planes)
+    ours: Callable[..., Any] = getattr(mcf.elementary, name)
+    out: dict[str, Any] = {"mcf": (lambda: ours(x), n)}
+    kind = {2: "dd", 4: "qd"}.get(terms)
+    if library is not None and kind and hasattr(library, f"{kind}_{name}"):
+        entry = getattr(library, f"{kind}_{name}")
+        few = n if kind == "dd" else n // 8
+        given = np.ascontiguousarray(np.stack(planes, -1)[:few])
+        result = np.empty_like(given)
+        pointer = ctypes.POINTER(ctypes.c_double)
+        a, b = given.ctypes.data_as(pointer), result.ctypes.data_as(pointer)
+        out["QD"] = (lambda: entry(ctypes.c_size_t(few), a, b), few)
+    bits = 53 * terms
+    rows = [sum(map(float, r)) for r in np.stack(planes, -1)[:200]]
+    if importlib.util.find_spec("mpmath") and name != "gelu" and name != "sigmoid":
+        import mpmath
+
+        context = mpmath.mp.clone()
+        context.prec = bits
+        numbers = [context.mpf(v) for v in rows]
+        function = getattr(context, name)
+        out["mpmath"] = (lambda: [function(v) for v in numbers], len(rows))
+    if importlib.util.find_spec("flint") and name not in ("gelu", "sigmoid"):
+        import flint
+
+        flint.ctx.prec = bits
+        balls = [flint.arb(v) for v in rows]
+        out["flint"] = (lambda: [getattr(v, name)() for v in balls], len(rows))
+    plain = torch.nn.functional.gelu if name == "gelu" else getattr(torch, name)
+    if terms == 1:
+        out["torch"] = (lambda: plain(x[0]), n)
+    return out
+
+
+def error(name: str, terms: int) -> str:
+    """The worst of some elements against ball arithmetic."""
+    if importlib.util.find_spec("flint") is None:
+        return "-"
+    sys.path.insert(0, str(HERE.parent))
+    from mcf.kernels import FP64
+    from tests.helpers.elementary import Inputs, worst
+
+    assert name in FUNCTIONS
+    d = Inputs(FP64, terms, seed=9)
+    low, high = DOMAINS[name]
+    x = d.expansion(d.rng.uniform(low, high, 200))
+    return f"{worst(name, FP64, (x,), getattr(mcf.elementary, name)(x))[0]:.2f}"
+
+
+def main() -> None:
+    """Time, print and record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="fewer functions and elements")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per variant")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "elementary.csv")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    n = 1 << 16 if options.short else 1 << 18
+    seconds = 0.3 if options.short else options.seconds
+    library = qd()
+    rows = []
+    for name in SHORT if options.short else DOMAINS:
+        for terms in (1, 2, 3, 4):
+            timed = variants(name, terms, n, library)
+            calls = {k: call for k, (call, _) in timed.items()}
+            times = in_turn(calls, rounds=20, seconds=seconds, device=torch.device("cpu"))
+            ns = {k: times[k].median / timed[k][1] * 1e9 for k in timed}
+            row: dict[str, Any] = {"function": name, "terms": terms}
+            for peer in ("mcf", "QD", "mpmath", "flint", "torch"):
+                row[f"{peer} ns"] = f"{ns[peer]:.4g}" if peer in ns else "-"
+            row["QD / mcf"] = f"{ns['QD'] / ns['mcf']:.2f}" if "QD" in ns else "-"
+            row["error"] = error(name, terms)
+            rows.append(row)
+            print(" ".join(f"{k} {v}" for k, v in row.items()), flush=True)
+    comments = environment(torch.device("cpu"))
+    print(table(rows, list(rows[0])))
+    save_csv(options.output, rows, comments)
+
+
+if __name__ == "__main__":
+    main()
