@@ -17,7 +17,7 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32
 from mcf.kernels.torch.primitives import primitives
-from mcf.optim import accumulator
+from mcf.optim import accumulator, plugin
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
 from mcf.optim.update import GradientForm, Rule, kernel
@@ -83,7 +83,8 @@ def gradient_kernels() -> list[Elementwise]:
     rules = {rule.name: rule for rules, _ in _optimizer_modules() for rule in rules}
     arith = Arithmetic(STRATEGIES["light"], BF16, strict=False)
     steps = [kernel(rule, arith, False, form) for rule in rules.values() for form in forms[1:]]
-    return [*steps, *(accumulator.kernel(fmt) for fmt in FORMATS.values())]
+    sums = [accumulator.kernel(fmt) for fmt in FORMATS.values()]
+    return [*steps, *sums, *(plugin.kernel(fmt) for fmt in (BF16, FP16))]
 
 
 def all_kernels() -> list[Elementwise]:
