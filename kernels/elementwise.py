@@ -64,6 +64,7 @@ class Elementwise:
         sums: an algorithm over the parameters above, `new_<field>` (the value as stored) and
             `out_<result>`; its results are summed over all elements. None for no sums.
         sum_count: how many results `sums` has.
+        counts: how many of them, the last, are booleans.
         correction: a (result, algorithm) pair: before that result is rounded and stored, what
             takes its place, from all that `sums` can read of other results. None for no correction.
 
@@ -85,6 +86,7 @@ class Elementwise:
     slots: tuple[tuple[str, Algorithm], ...] = ()
     sums: Algorithm | None = None
     sum_count: int = 0
+    counts: int = 0
     correction: tuple[str, Algorithm] | None = None
     # Distinguishes kernels of one name in executors' caches and in generated code.
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))

@@ -183,6 +183,8 @@ def _kernel(
         slots=(*arithmetic.slots().items(), *rule.slots, ("scaled_gradient", form.slot)),
         sums=rule.metrics if track_metrics else None,
         sum_count=rule.metric_count if track_metrics else 0,
+        # Two sums, and shares of lost additions.
+        counts=rule.metric_count - 2 if track_metrics else 0,
         correction=correction,
     )
     return registered(spec)

@@ -19,8 +19,8 @@ from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import memory, team
 from mcf.kernels.numba.words import WORDS, element
 
-# Partial sums per term: enough for any vector length and the latency of an addition.
-LANES = 512
+# Elements whose terms are added up in registers before they are added in float64.
+CHUNK = 4096
 
 _lock = threading.RLock()
 _kernels: dict[Elementwise, Any] = {}
@@ -53,6 +53,12 @@ class Table(NamedTuple):
 def _jit(function: Any) -> Any:
     # Inlined into the loop whatever its length, or the loop does not vectorise.
     return numba.njit(function, error_model="numpy", nogil=True, forceinline=True)
+
+
+def _jit_sums(function: Any) -> Any:
+    return numba.njit(
+        function, error_model="numpy", nogil=True, forceinline=True, fastmath={"contract"}
+    )
 
 
 @_jit
@@ -115,9 +121,8 @@ def source(spec: Elementwise) -> str:
     `data` is the address of a table, see `Table`. Threads take items in turn; which of them
     computes an item changes nothing.
 
-    Sums are kept in LANES separate registers per term, element i of an item in lane i mod LANES,
-    and folded at the end of the item: a single running sum would be one long chain of additions, or
-    a sum whose order depends on the processor's vector length.
+    Sums are added up in vector registers, CHUNK elements at a time: their order depends on the
+    processor's vectors, and on nothing else.
     """
     lines = [
         "def kernel(data):",
@@ -145,23 +150,23 @@ def source(spec: Elementwise) -> str:
         emit("        for i in range(first, last):")
         lines += ["            " + line for line in _body(spec)]
         return "\n".join(lines) + "\n"
-    lines.insert(1, "    lanes = scratch()")
-    emit(f"        for j in range({spec.sum_count} * LANES):")
-    emit("            store_lane(lanes, j, ZERO)")
-    emit("        for start in range(first, last, LANES):")
-    emit("            for j in range(min(LANES, last - start)):")
-    emit("                i = start + j")
+    terms = range(spec.sum_count)
+    for k in terms:
+        emit(f"        sum{k} = 0.0")
+    emit("        for start in range(first, last, CHUNK):")
+    for k in terms:
+        emit(f"            total{k} = {'NONE' if k >= spec.sum_count - spec.counts else 'ZERO'}")
+    emit("            for i in range(start, min(start + CHUNK, last)):")
     lines += ["                " + line for line in _body(spec)]
-    for k in range(spec.sum_count):
-        emit("        total = 0.0")
-        emit("        for j in range(LANES):")
-        emit(f"            total += load_lane(lanes, {k} * LANES + j)")
-        emit(f"        store_total(sums, item * {spec.sum_count} + {k}, total)")
+    for k in terms:
+        emit(f"            sum{k} += total{k}")
+    for k in terms:
+        emit(f"        store_total(sums, item * {spec.sum_count} + {k}, sum{k})")
     return "\n".join(lines) + "\n"
 
 
 def _body(spec: Elementwise) -> list[str]:
-    """The statements for element i, which is in lane j."""
+    """The statements for element i."""
     lines = [
         f"{field.name} = load_{field.name}({field.name}_address, i)"
         for field in spec.fields
@@ -176,9 +181,7 @@ def _body(spec: Elementwise) -> list[str]:
     if spec.sums is not None:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
         lines.append(f"{terms}, = sum_terms({spec.call_of(spec.sums)})")
-        for k in range(spec.sum_count):
-            lane = f"{k} * LANES + j"
-            lines.append(f"store_lane(lanes, {lane}, load_lane(lanes, {lane}) + term{k})")
+        lines += [f"total{k} = accumulate(total{k}, term{k})" for k in range(spec.sum_count)]
     return lines
 
 
@@ -199,15 +202,17 @@ def _build(spec: Elementwise) -> Any:
     namespace: dict[str, Any] = {
         "ZERO": number(0),
         "function": bind(spec.function),
-        "LANES": LANES,
+        "NONE": np.int32(0),
+        "CHUNK": CHUNK,
+        "accumulate": memory.accumulate,
         "prefer_wide_vectors": memory.prefer_wide_vectors,
         "word": memory.word,
         "number": memory.number,
         "claim": team.claim,
     }
     if spec.sums is not None:
-        namespace["sum_terms"] = bind(spec.sums)
-        namespace["scratch"] = memory.scratch(spec.sum_count * LANES * number(0).itemsize)
+        table = primitives(register, spec.arithmetic, dict(spec.roundings), payloads)
+        namespace["sum_terms"] = Binder(_jit_sums, table, dict(spec.slots))(spec.sums)
     if spec.random:
         namespace |= {"draw": bind(random16), "stochastic": bind(stochastic), "element": element}
     if spec.correction is not None:

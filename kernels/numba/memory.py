@@ -150,21 +150,21 @@ def number(context, address, i):
     return types.int64(types.uint64, types.int64), generate
 
 
-@functools.cache
-def scratch(size: int) -> Any:
-    """Intrinsic () -> the address of `size` bytes on the calling function's stack."""
+@intrinsic
+def accumulate(context, total, term):
+    """Intrinsic (total, term) -> total + term, of which a loop may keep several.
 
-    @intrinsic
-    def allocate(context):
-        def generate(c, b, signature, args):
-            with b.goto_entry_block():
-                memory = b.alloca(ir.ArrayType(ir.IntType(8), size))
-                memory.align = 64
-            return b.ptrtoint(memory, _I64)
+    Sums of one loop are added up in any order and contracted with their products; a boolean term is
+    counted.
+    """
 
-        return types.uint64(), generate
+    def generate(c, b, signature, args):
+        if signature.args[1] == types.boolean:
+            one = b.trunc(args[1], ir.IntType(1)) if args[1].type.width > 1 else args[1]
+            return b.add(args[0], b.zext(one, _I32))
+        return b.fadd(args[0], args[1], flags=("reassoc", "nsz", "contract"))
 
-    return allocate
+    return total(total, term), generate
 
 
 @functools.cache

@@ -6,14 +6,14 @@ the stored number keeps its value although what is added is not zero (Definition
 operand that is kept).
 """
 
-from mcf.kernels.algorithms.primitives import ONE, ZERO, where
+from mcf.kernels.algorithms.primitives import ZERO
 from mcf.optim.rules.slots import param_moved
 
 
 def param_terms(param, param_lo, new_param, new_param_lo, out_update):
-    """Per element: <effective, intended>, |intended|^2, parameter addition lost (0 or 1)."""
+    """Per element: <effective, intended>, |intended|^2, whether the parameter lost the addition."""
     effective = param_moved(param, param_lo, new_param, new_param_lo)
-    lost = where((effective == ZERO) & (out_update != ZERO), ONE, ZERO)
+    lost = (effective == ZERO) & (out_update != ZERO)
     return effective * out_update, out_update * out_update, lost
 
 
@@ -30,12 +30,12 @@ def adamw_terms(
     out_increment,
     one_minus_beta2,
 ):
-    """The terms of the parameter, and second-moment addition lost (0 or 1).
+    """The terms of the parameter, and whether the second moment lost one.
 
     The second moment v takes the change (1 - beta2) (g^2 - v).
     """
     along, norm, lost = param_terms(param, param_lo, new_param, new_param_lo, out_update)
     decay = one_minus_beta2 * (exp_avg_sq + exp_avg_sq_lo)
     unchanged = (new_exp_avg_sq == exp_avg_sq) & (new_exp_avg_sq_lo == exp_avg_sq_lo)
-    lost_sq = where(unchanged & (out_increment != decay), ONE, ZERO)
+    lost_sq = unchanged & (out_increment != decay)
     return along, norm, lost, lost_sq
