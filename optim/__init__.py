@@ -10,6 +10,7 @@ from mcf.optim.conversion import float32_checkpoint as float32_checkpoint
 from mcf.optim.conversion import load_converted as load_converted
 from mcf.optim.groups import param_groups as param_groups
 from mcf.optim.lion import Lion as Lion
+from mcf.optim.muon import Muon as Muon
 from mcf.optim.nadam import NAdam as NAdam
 from mcf.optim.precision import Precision as Precision
 from mcf.optim.plugin import collage as collage

@@ -12,6 +12,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels import registry
+from mcf.kernels.elementwise import Elementwise
 from mcf.optim import checkpoint, gradients, options, randomness, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.plan import Plan, Work
@@ -241,9 +242,8 @@ class LowPrecisionOptimizer(Optimizer):
 
     def _general(self, work: Sequence[Work], scale: float | Tensor) -> None:
         """Step what was checked, whatever its layout, type, device or executor."""
-        places: dict[Tensor, int] = {}
-        for index, group, rule, arith, form, live in work:
-            spec = kernel(rule, arith, self._track_metrics, form)
+        for each in work:
+            index, group, rule, arith, _, live = each
             names = tuple(states(rule, arith))
             rows = []
             for _, p in live:
@@ -255,17 +255,37 @@ class LowPrecisionOptimizer(Optimizer):
                 rows.append([p, *grads, *(state[n] for n in names)])
             steps = self._advance(group, [self.state[p] for _, p in live])
             columns = {s: self._columns(group, arith, s) for s in set(steps)}
-            table = [[columns[s][name] for name in given_scalars(spec)] for s in steps]
-            if spec.random:
-                places = places or {p: k for k, p in enumerate(self._parameters())}
-                counts = [int(self.state[p]["step"]) for _, p in live]
-                streams = randomness.columns(group["seed"], places, [p for _, p in live], counts)
-                table = [row + stream for row, stream in zip(table, streams, strict=True)]
-            scalars = torch.tensor(table, dtype=torch.float64).reshape(len(rows), -1)
-            scalars = gradients.scaled(scalars, spec.scalars.index("grad_scale"), scale)
-            sums = update_(spec, rows, scalars)
+            sums = self._launch(each, rows, [columns[s] for s in steps], scale)
             if self._metrics is not None:
                 self._metrics.add(index, sums, sum(p.numel() for _, p in live))
+
+    def _launch(
+        self,
+        work: Work,
+        rows: list[list[Tensor]],
+        columns: list[dict[str, float]],
+        scale: float | Tensor,
+    ) -> Tensor:
+        """Step rows of parameters, gradients and states; the sums of the metrics."""
+        _, _, rule, arith, form, _ = work
+        spec = kernel(rule, arith, self._track_metrics, form)
+        return update_(spec, rows, self._table(spec, work, columns, scale))
+
+    def _table(
+        self, spec: Elementwise, work: Work, columns: list[dict[str, float]], scale: float | Tensor
+    ) -> Tensor:
+        """A kernel's scalars, one line for each row."""
+        _, group, _, _, _, live = work
+        table = [[column[name] for name in given_scalars(spec)] for column in columns]
+        if spec.random:
+            places = {p: k for k, p in enumerate(self._parameters())}
+            counts = [int(self.state[p]["step"]) for _, p in live]
+            streams = randomness.columns(group["seed"], places, [p for _, p in live], counts)
+            table = [row + stream for row, stream in zip(table, streams, strict=True)]
+        scalars = torch.tensor(table, dtype=torch.float64).reshape(len(columns), -1)
+        if "grad_scale" in spec.scalars:
+            scalars = gradients.scaled(scalars, spec.scalars.index("grad_scale"), scale)
+        return scalars
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, and their second components, as torch does."""

@@ -68,3 +68,8 @@ def decayed(direction, decay):
 def denominator(second, second_lo, maximum, maximum_lo):
     """The second moment to divide by, after the stored maximum, which it may replace."""
     _unfilled("denominator")
+
+
+def ahead(fresh, buffer, momentum):
+    """What Muon orthogonalises."""
+    _unfilled("ahead")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import importlib
+import itertools
 import pkgutil
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32
 from mcf.kernels.torch.primitives import primitives
-from mcf.optim import accumulator, plugin
+from mcf.optim import accumulator, muon, plugin
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
 from mcf.optim.update import GradientForm, Rule, kernel
@@ -87,9 +88,24 @@ def gradient_kernels() -> list[Elementwise]:
     return [*steps, *sums, *(plugin.kernel(fmt) for fmt in (BF16, FP16))]
 
 
+def muon_kernels() -> list[Elementwise]:
+    """The first half of Muon's step, and the second where its matrix is not in the component."""
+    found: dict[Elementwise, None] = {}
+    for arith in arithmetics(set(muon.Muon.precisions)):
+        forms = [GradientForm(arith.component)]
+        if arith == Arithmetic(STRATEGIES["light"], BF16, strict=False):
+            forms.append(GradientForm(FP32, clipped=True))
+        for form, nesterov in itertools.product(forms, (False, True)):
+            found[muon.momentum_kernel(arith, form, nesterov)] = None
+        form = GradientForm(muon.orthogonal_format(arith.component))
+        if form.format != arith.component:
+            found |= dict.fromkeys(kernel(muon._UPDATE, arith, t, form) for t in (False, True))
+    return list(found)
+
+
 def all_kernels() -> list[Elementwise]:
     """Every kernel."""
-    return operation_kernels() + optimizer_kernels() + gradient_kernels()
+    return operation_kernels() + optimizer_kernels() + gradient_kernels() + muon_kernels()
 
 
 @functools.cache

@@ -70,6 +70,8 @@ EVERYDAY = {
         "radam_decoupled_plus_bf16_wide",
         "adamax_plus_bf16_wide",
         "lion_light_bf16_wide",
+        "muon_nesterov_fp32_bf16",
+        "muon_light_bf16_wide",
     ),
     "sm_100": _HARD,
     "gfx942": _HARD,

@@ -217,6 +217,23 @@ class Registers:
         after = self.moment(self.mean(beta2, s["exp_avg"], 1 - beta2, g))
         return {**self.accumulate(s, u), "exp_avg": after}
 
+    def muon_half(
+        self, s: State, g: Array, *, momentum: float, nesterov: bool
+    ) -> tuple[Array, Array]:
+        """The stored buffer and what is orthogonalised, which is not rounded."""
+        f = self.kind
+        fresh = f(1 - momentum) * g
+        b = f(momentum) * s["momentum_buffer"] + fresh
+        return self.moment(b), fresh + f(momentum) * b if nesterov else b
+
+    def muon_other_half(
+        self, s: State, o: Array, *, lr: float, weight_decay: float, adjustment: float
+    ) -> State:
+        """The stored parameter after the orthogonalised matrix."""
+        f = self.kind
+        u = -(f(lr) * (f(adjustment) * o + self.penalty(s, weight_decay)))
+        return self.accumulate(s, u)
+
     def sgd(
         self, s: State, g: Array, *, lr: float, momentum: float, dampening: float,
         weight_decay: float, nesterov: bool, t: int,

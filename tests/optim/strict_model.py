@@ -205,6 +205,23 @@ class Strict:
         # The moment's rate is beta2, beta1 is the update's.
         return {**self.accumulate(s, u), "exp_avg": self.first(s, g, beta2)}
 
+    def muon_half(
+        self, s: State, g: Fraction, *, momentum: float, nesterov: bool
+    ) -> tuple[Fraction, Fraction]:
+        """The buffer and what is orthogonalised."""
+        rn, f = self.rn, self.register
+        fresh = rn("(1-mu) g", f(1 - momentum) * g)
+        b = rn("b", rn("mu b", f(momentum) * s["momentum_buffer"]) + fresh)
+        return b, rn("ahead", fresh + rn("mu b'", f(momentum) * b)) if nesterov else b
+
+    def muon_other_half(
+        self, s: State, o: Fraction, *, lr: float, weight_decay: float, adjustment: float
+    ) -> State:
+        """The parameter after the orthogonalised matrix."""
+        rn, f = self.rn, self.register
+        direction = rn("a O + wd p", rn("a O", f(adjustment) * o) + self.penalty(s, weight_decay))
+        return self.accumulate(s, -rn("u", f(lr) * direction))
+
     def sgd(
         self, s: State, g: Fraction, *, lr: float, momentum: float, dampening: float,
         weight_decay: float, nesterov: bool, t: int,
