@@ -2,6 +2,7 @@
 
 from mcf.tensor.dispatch import accumulate as accumulate
 from mcf.tensor.dispatch import arithmetic as arithmetic
+from mcf.tensor.dispatch import backward as backward
 from mcf.tensor.dispatch import compare as compare
 from mcf.tensor.dispatch import copies as copies
 from mcf.tensor.dispatch import matmul as matmul

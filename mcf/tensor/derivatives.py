@@ -1,0 +1,98 @@
+"""Functions whose derivative in torch has constants in double precision: with all their digits.
+
+Each is composed so that it can be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf import elementary
+from mcf.tensor.creation import tensor
+from mcf.tensor.functions import replaces
+from mcf.tensor.tensor import MCFTensor, wrap
+
+# 80 digits; four components of float64 hold 64.
+CONSTANTS = {
+    "ln 2": "0.69314718055994530941723212145817656807550013436025525412068000949339362196969472",
+    "ln 10": "2.3025850929940456840179914546843642076011014886287729760333279009675726096773525",
+    "2 / sqrt(pi)": "1.1283791670955125738961589031215451716881012586579977136881714434212849368829868",
+    "sqrt(1/2)": "0.70710678118654752440084436210484903928483593768847403658833986899536623923105352",
+    "1 / sqrt(2 pi)": "0.39894228040143267793994605993438186847585863116493465766592582967065792589930184",
+    "sqrt(2 / pi)": "0.79788456080286535587989211986876373695171726232986931533185165934131585179860368",
+}
+
+
+def constant(name: str, like: MCFTensor) -> MCFTensor:
+    """The nearest expansion of a constant in the format and on the device of a tensor."""
+    return tensor(CONSTANTS[name], like.terms, like.dtype, like.device)
+
+
+def _normal_density(x: MCFTensor) -> Tensor:
+    return torch.exp(-(x * x) / 2) * constant("1 / sqrt(2 pi)", x)
+
+
+def _gelu_slope(x: MCFTensor, y: MCFTensor) -> Tensor:
+    cdf = torch.erfc(-x * constant("sqrt(1/2)", x)) / 2
+    return cdf + x * _normal_density(x)
+
+
+def _gelu_tanh_slope(x: MCFTensor, y: MCFTensor) -> Tensor:
+    k, c = constant("sqrt(2 / pi)", x), tensor("0.044715", x.terms, x.dtype, x.device)
+    t = torch.tanh(k * (x + c * x * x * x))
+    return (1 + t) / 2 + x / 2 * ((1 - t) * (1 + t)) * k * (1 + 3 * c * x * x)
+
+
+# The derivative by the argument x and the value y.
+SLOPES: dict[str, Callable[[MCFTensor, MCFTensor], Any]] = {
+    "log2": lambda x, y: 1 / (x * constant("ln 2", x)),
+    "log10": lambda x, y: 1 / (x * constant("ln 10", x)),
+    "erf": lambda x, y: constant("2 / sqrt(pi)", x) * torch.exp(-(x * x)),
+    "erfc": lambda x, y: -constant("2 / sqrt(pi)", x) * torch.exp(-(x * x)),
+    "gelu": _gelu_slope,
+    "gelu_tanh": _gelu_tanh_slope,
+}
+
+
+class _Elementary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: MCFTensor, name: str) -> Tensor:
+        y = wrap(getattr(elementary, name)(x.components))
+        ctx.name = name
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * SLOPES[ctx.name](x, y), None
+
+
+def _register(name: str, *functions: Any) -> None:
+    def function(x: MCFTensor, *, out: Tensor | None = None) -> Tensor:
+        y: Tensor = _Elementary.apply(x, name)  # type: ignore[no-untyped-call]
+        return y if out is None else out.copy_(y)
+
+    replaces(*functions)(function)
+    in_place = getattr(Tensor, f"{name}_", None)
+    if in_place is not None:
+        replaces(in_place)(lambda x: x.copy_(function(x)))
+
+
+_register("log2", torch.log2, Tensor.log2)
+_register("log10", torch.log10, Tensor.log10)
+_register("erf", torch.erf, Tensor.erf, torch.special.erf)
+_register("erfc", torch.erfc, Tensor.erfc, torch.special.erfc)
+
+
+@replaces(torch.nn.functional.gelu)
+def gelu(x: MCFTensor, approximate: str = "none") -> Tensor:
+    """x Phi(x), Phi the normal distribution; or its approximation with tanh."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate must be 'none' or 'tanh', got {approximate!r}")
+    name = "gelu" if approximate == "none" else "gelu_tanh"
+    return _Elementary.apply(x, name)  # type: ignore[no-any-return, no-untyped-call]
