@@ -139,7 +139,8 @@ def index_put_(
 
         return torch.ops.aten.copy_.default(x, index_put(x, indices, values, True))  # type: ignore[no-any-return]
     for c, v in zip(x.components, converted(values, x.dtype, x.terms), strict=True):
-        aten.index_put_.default(c, indices, v)
+        # The values may be a view of what is written.
+        aten.index_put_.default(c, indices, v.clone())
     return x
 
 

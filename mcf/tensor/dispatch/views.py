@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch._ops import OpOverload
 
 from mcf.tensor.dispatch.componentwise import register
+from mcf.tensor.dispatch.registry import implements
+from mcf.tensor.tensor import MCFTensor
 
 aten = torch.ops.aten
+
+
+def _in_place(func: OpOverload) -> None:
+    """Register an operator that changes the shape of its argument."""
+
+    def implementation(x: MCFTensor, *args: Any) -> MCFTensor:
+        for c in x.components:
+            func(c, *args)
+        return x
+
+    implements(func)(implementation)
+
+
+_in_place(aten.t_.default)
+_in_place(aten.transpose_.default)
+_in_place(aten.squeeze_.default)
+_in_place(aten.squeeze_.dim)
+_in_place(aten.squeeze_.dims)
+_in_place(aten.unsqueeze_.default)
+_in_place(aten.as_strided_.default)
 
 register(
     aten.alias.default,

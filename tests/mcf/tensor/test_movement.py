@@ -1,0 +1,215 @@
+"""Exact: what moves elements moves all components; what writes converts; promotion loses nothing.
+
+The oracle is torch's own operator on float64 tensors whose numbers need both components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mcf
+from tests.helpers import assert_same_bits
+
+INDEX = torch.tensor([[0, 2, 1], [1, 1, 0]])
+F = torch.nn.functional
+
+
+def data(*shape: int) -> Tensor:
+    """Integers of up to 40 bits: two components of float32, all operators below exact on them."""
+    g = torch.Generator().manual_seed(len(shape))
+    return torch.randint(-(2**40), 2**40, shape, generator=g).double()
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "reshape": lambda x: x.reshape(6, 2),
+    "transpose": lambda x: x.transpose(0, 1).contiguous(),
+    "permute": lambda x: x.permute(1, 0).flatten(),
+    "expand": lambda x: x[:, :1].expand(3, 5) + 0,
+    "squeeze": lambda x: x[:1].squeeze(0).unsqueeze(1),
+    "slice": lambda x: x[1:, ::2],
+    "select": lambda x: x[-1, 2],
+    "ellipsis": lambda x: x[..., 1],
+    "index": lambda x: x[torch.tensor([0, 0, 2])],
+    "mask": lambda x: x[x > 0],
+    "split": lambda x: x.split(2, 1)[1],
+    "chunk": lambda x: x.chunk(2)[0],
+    "unbind": lambda x: x.unbind(0)[2],
+    "diagonal": lambda x: x.diagonal(),
+    "diag": lambda x: torch.diag(x[0]),
+    "cat": lambda x: torch.cat([x, x[:1]]),
+    "stack": lambda x: torch.stack([x, -x], 1),
+    "hstack": lambda x: torch.hstack([x, x]),
+    "where": lambda x: torch.where(x > 0, x, -x),
+    "where scalar": lambda x: torch.where(x > 0, x, 7),
+    "gather": lambda x: x.gather(0, INDEX),
+    "scatter": lambda x: x.scatter(0, INDEX, x + 1),
+    "scatter scalar": lambda x: x.scatter(0, INDEX[:1], 5),
+    "scatter_add": lambda x: x.scatter_add(0, INDEX, x + 1),
+    "index_add": lambda x: x.index_add(0, torch.tensor([1, 1, 1, 0]), torch.cat([x, x[:1]])),
+    "index_select": lambda x: x.index_select(1, torch.tensor([3, 0])),
+    "index_put": lambda x: x.index_put((INDEX[0],), x[:1] * 2, accumulate=True),
+    "masked_fill": lambda x: x.masked_fill(x > 0, 3),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "take": lambda x: x.take(INDEX),
+    "flip": lambda x: x.flip(1),
+    "roll": lambda x: x.roll(1, 0),
+    "tril": lambda x: x.tril(),
+    "triu": lambda x: x.triu(1),
+    "repeat": lambda x: x.repeat(2, 1),
+    "tile": lambda x: x.tile(2),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 0),
+    "pad": lambda x: F.pad(x, (1, 0), value=2),
+    "unfold": lambda x: x.unfold(1, 2, 1).contiguous(),
+    "meshgrid": lambda x: torch.meshgrid(x[0], x[1], indexing="ij")[0],
+    "movedim": lambda x: x.movedim(0, 1).clone(),
+    "view_as": lambda x: x.view_as(x.reshape(3, 4)),
+    "broadcast_to": lambda x: x[:1].broadcast_to(3, 4).clone(),
+    "embedding": lambda x: F.embedding(INDEX, x),
+    "sum": lambda x: x.sum(0),
+    "sum all": lambda x: x.sum(),
+    "add": lambda x: x + x.flip(0),
+    "sub scalar": lambda x: 5 - x,
+    "alpha": lambda x: torch.add(x, x.flip(0), alpha=3),
+    "relu": lambda x: F.relu(x),
+    "split_with_sizes": lambda x: x.split([1, 3], 1)[1],
+    "swapaxes": lambda x: x.swapaxes(0, 1) * 1,
+    "nonzero": lambda x: x.nonzero(),
+    "any": lambda x: (x > 0).any(),
+    "select_scatter": lambda x: x.select_scatter(x[0] + 1, 0, 1),
+    "slice_scatter": lambda x: x.slice_scatter(x[:1] + 1, 0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operator_agrees_with_float64(name: str) -> None:
+    t = data(3, 4)
+    got = OPERATIONS[name](mcf.tensor(t))
+    want = OPERATIONS[name](t)
+    if isinstance(got, mcf.MCFTensor):
+        assert (got.terms, got.dtype) == (2, torch.float32)
+        assert got.stride() == got.components[1].stride()
+        got = got.to_plain(torch.float64)
+    assert_same_bits(got, want, name)
+
+
+def write(name: str, x: Any) -> None:
+    y = x[1]
+    match name:
+        case "slice":
+            x[0, 1:] = x[1, 1:] + 1
+        case "scalar":
+            x[0] = 2**33 + 1
+        case "mask":
+            x[x > 0] = 9
+        case "index":
+            x[torch.tensor([0, 2])] = x[1].clone()
+        case "add_":
+            y.add_(2**35 + 1)
+        case "mul_":
+            x.t().mul_(3)
+        case "copy_":
+            x.copy_(x.flip(0).clone())
+        case "fill_":
+            y.fill_(2**39 - 1)
+        case "zero_":
+            y.zero_()
+        case "masked_fill_":
+            x.masked_fill_(x < 0, 2**39 - 1)
+        case "scatter_":
+            x.scatter_(0, INDEX, x[:2] * 2)
+        case "index_add_":
+            x.index_add_(0, torch.tensor([0, 0]), x[1:].clone())
+        case "neg_":
+            y.neg_()
+        case "clamp_":
+            x.clamp_(-(2**30), 2**30 + 1)
+        case "sub_":
+            y -= x[0]
+        case "t_":
+            x[:, :3].t_().add_(1)
+        case "squeeze_":
+            y.unsqueeze_(0).add_(1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["slice", "scalar", "mask", "index", "add_", "mul_", "copy_", "fill_", "zero_", "masked_fill_"]
+    + ["scatter_", "index_add_", "neg_", "clamp_", "sub_", "t_", "squeeze_"],
+)
+def test_writing_through_views_agrees_with_float64(name: str) -> None:
+    t = data(3, 4)
+    x = mcf.tensor(t)
+    write(name, x)
+    write(name, t)
+    assert_same_bits(x.to_plain(torch.float64), t, name)
+
+
+def test_a_number_is_written_with_all_its_digits() -> None:
+    x = mcf.zeros(3)
+    x[0] = 0.1
+    x[1] = "0.1"
+    x[2:] = [0.1]
+    y = torch.where(torch.tensor([True, False, True]), x, 0.1)
+    both = {mcf.tensor(v).to_fractions() for v in (0.1, "0.1")}
+    assert set(x.to_fractions()) | set(y.to_fractions()) <= both
+    assert x.masked_fill(x > 0, 0.1)[0].to_fractions() == mcf.tensor(0.1).to_fractions()
+    assert mcf.zeros(1).fill_(0.1).to_fractions() == [mcf.tensor(0.1).to_fractions()]
+
+
+def test_promotion_keeps_every_operand() -> None:
+    x = mcf.tensor(["0.1"], terms=3, dtype=torch.bfloat16)
+    for other, dtype, terms in [
+        (torch.ones(1, dtype=torch.float64), torch.float64, 3),
+        (torch.ones((), dtype=torch.float32), torch.float32, 3),
+        (torch.ones(1, dtype=torch.float16), torch.float32, 3),
+        (torch.ones(1, dtype=torch.int64), torch.bfloat16, 3),
+        (mcf.ones(1, terms=4), torch.float32, 4),
+        (2.0, torch.bfloat16, 3),
+    ]:
+        for y in (
+            x + other,
+            other + x,
+            torch.cat([x, other]) if getattr(other, "ndim", 0) else x * other,
+        ):
+            assert (y.dtype, y.terms) == (dtype, terms)
+    assert (x * torch.ones(1, dtype=torch.float64)).to_fractions() == x.to_fractions()
+    with pytest.raises(TypeError, match="complex"):
+        torch.add(x, torch.tensor([1j]))
+    with pytest.raises(TypeError):
+        x + torch.tensor([1j])
+
+
+def test_results_go_into_out_and_plain_tensors_are_not_written_silently() -> None:
+    x = mcf.tensor(["0.1", "0.2"])
+    out = mcf.zeros(2)
+    torch.add(x, x, out=out)
+    assert out.to_fractions() == (x + x).to_fractions()
+    plain = torch.ones(2)
+    with pytest.raises(mcf.UnsupportedError, match=r"torch.add_"):
+        plain.add_(x)
+    plain.copy_(x)
+    assert_same_bits(plain, torch.tensor([0.1, 0.2]))
+    plain[0] = x[1]
+    assert_same_bits(plain, torch.tensor([0.2, 0.2]))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.erfinv(x),
+        lambda x: torch.fft.fft(x),
+        lambda x: torch.histc(x),
+        lambda x: x.view(torch.int32),
+        lambda x: torch.bitwise_not(x),
+        lambda x: torch.special.i0(x),
+    ],
+    ids=["erfinv", "fft", "histc", "view dtype", "bitwise_not", "i0"],
+)
+def test_what_is_not_supported_raises(call: Callable[..., Any]) -> None:
+    with pytest.raises((NotImplementedError, RuntimeError, TypeError)):
+        call(mcf.tensor([0.5, 0.25]))

@@ -1,0 +1,143 @@
+"""Exact: comparison, sorting, extremes, signs by value, against Fractions.
+
+Caught mutants: comparing leading components only; lexicographic comparison without canonical form.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from fractions import Fraction
+
+import pytest
+import torch
+
+import mcf
+from mcf.convert.numbers import components_of
+from mcf.kernels.formats import FORMATS, format_of
+from tests.helpers import assert_all_same_bits
+from tests.mcf.tensor.inputs import hard
+
+DTYPES = pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
+OPERATORS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+
+
+def close(dtype: torch.dtype, terms: int) -> mcf.MCFTensor:
+    """Values that differ in the last component only, and one value in two forms."""
+    u = 2.0 ** -FORMATS[dtype].p
+    rows = [(1.0, u, 0.0), (1.0, u, u * u / 2), (1.0, u, -u * u / 2), (1 + 2 * u, -u, 0.0)]
+    rows += [
+        (1.0, 0.0, 0.0),
+        (1.0, -u / 2, 0.0),
+        (-1.0, -u, 0.0),
+        (0.0, 0.0, 0.0),
+        (-0.0, 0.0, 0.0),
+    ]
+    c = torch.tensor(rows, dtype=torch.float64).to(dtype).unbind(1)
+    return mcf.MCFTensor([t.contiguous() for t in c][:terms])
+
+
+@DTYPES
+def test_comparisons_are_those_of_the_values(dtype: torch.dtype) -> None:
+    x = close(dtype, 3)
+    values = x.to_fractions()
+    for compare in OPERATORS:
+        got = compare(x[:, None], x[None, :])
+        assert got.dtype is torch.bool
+        assert got.tolist() == [[compare(a, b) for b in values] for a in values]
+
+
+def test_comparison_with_numbers_and_plain_tensors_is_exact() -> None:
+    x = mcf.tensor(["0.1", 0.1, 1e30], dtype=torch.bfloat16)
+    for number in (0.1, 1, 2**62 + 1):
+        for compare in OPERATORS:
+            assert compare(x, number).tolist() == [
+                compare(v, Fraction(number)) for v in x.to_fractions()
+            ]
+    plain = torch.tensor([0.1, 0.1, 1e30], dtype=torch.float64)
+    assert (x == plain).tolist() == [
+        v == Fraction(p) for v, p in zip(x.to_fractions(), plain.tolist(), strict=True)
+    ]
+    assert (plain > x).tolist() == [
+        Fraction(p) > v for v, p in zip(x.to_fractions(), plain.tolist(), strict=True)
+    ]
+
+
+def test_nan_and_infinities_compare_as_ieee_has_it() -> None:
+    x = mcf.tensor(["nan", "inf", "-inf", 1.0])
+    assert (x == x).tolist() == [False, True, True, True]
+    assert (x != x).tolist() == [True, False, False, False]
+    assert (x < float("inf")).tolist() == [False, False, True, True]
+    assert x.isnan().tolist() == [True, False, False, False]
+    assert x.isinf().tolist() == [False, True, True, False]
+    assert x.isfinite().tolist() == [False, False, False, True]
+    assert torch.maximum(x, mcf.ones(4)).tolist()[1:] == [math.inf, 1, 1]
+    assert torch.maximum(x, mcf.ones(4)).isnan().tolist() == [True, False, False, False]
+    assert torch.fmax(x, mcf.ones(4)).tolist() == [1, math.inf, 1, 1]
+
+
+@DTYPES
+def test_sorting_and_extremes(dtype: torch.dtype) -> None:
+    x = close(dtype, 3)
+    values = x.to_fractions()
+    rank = sorted(range(len(values)), key=lambda k: values[k])
+    assert x.argsort().tolist() == rank
+    ordered, index = x.sort(descending=True)
+    assert [values[k] for k in index.tolist()] == sorted(values, reverse=True)
+    assert ordered.to_fractions() == sorted(values, reverse=True)
+    assert x.topk(3).values.to_fractions() == sorted(values)[:-4:-1]
+    assert x.topk(2, largest=False).values.to_fractions() == sorted(values)[:2]
+    assert x.max().to_fractions() == max(values)
+    assert x.argmax().item() == values.index(max(values))
+    assert x.argmin().item() == values.index(min(values))
+    table = x.reshape(3, 3)
+    rows = table.to_fractions()
+    assert table.amax(1).to_fractions() == [max(r) for r in rows]
+    assert table.min(1).values.to_fractions() == [min(r) for r in rows]
+    assert x.median().to_fractions() == sorted(values)[4]
+    assert x.clamp(0, 1).to_fractions() == [min(max(v, 0), 1) for v in values]
+
+
+@DTYPES
+def test_signs_are_exact(dtype: torch.dtype) -> None:
+    x = mcf.MCFTensor(hard(dtype, 3, 60, seed=5))
+    values = x.to_fractions()
+    assert x.abs().to_fractions() == [abs(v) for v in values]
+    assert (-x).to_fractions() == [-v for v in values]
+    assert x.sign().tolist() == [(v > 0) - (v < 0) for v in values]
+    other = torch.tensor([-1.0, 1.0, -0.0] * 20)
+    assert x.copysign(other).to_fractions() == [
+        math.copysign(1, s) * abs(v) if isinstance(v, float) else int(math.copysign(1, s)) * abs(v)
+        for v, s in zip(values, other.tolist(), strict=True)
+    ]
+    assert x.signbit().tolist() == [math.copysign(1, v) < 0 for v in values]
+
+
+@DTYPES
+def test_frexp_and_ldexp(dtype: torch.dtype) -> None:
+    x = mcf.tensor(["1", "0.5", "-3", "0", "0.99"], 2, dtype)
+    below = 1 - Fraction(1, 4 ** FORMATS[dtype].p)
+    x[4] = below
+    mantissa, exponent = torch.frexp(x)
+    for v, m, e in zip(x.to_fractions(), mantissa.to_fractions(), exponent.tolist(), strict=True):
+        assert v == m * Fraction(2) ** e
+        assert v == 0 or Fraction(1, 2) <= abs(m) < 1
+    back = torch.ldexp(mantissa, exponent)
+    assert_all_same_bits(back.components[:1], x.components[:1])
+    assert back.to_fractions() == x.to_fractions()
+
+
+@DTYPES
+def test_nextafter_is_the_nearest_expansion_on_that_side(dtype: torch.dtype) -> None:
+    fmt = format_of(dtype)
+    x = mcf.tensor(["0.1", "-7", "0", "1"], 2, dtype)
+    for target in ("inf", "-inf"):
+        y = torch.nextafter(x, mcf.tensor([target] * 4, 2, dtype))
+        for a, b in zip(x.to_fractions(), y.to_fractions(), strict=True):
+            assert (b > a) == (target == "inf")
+            middle = (a + b) / 2
+            # No expansion lies between: the middle rounds to one of the two.
+            assert sum(map(Fraction, components_of(middle, fmt, 2))) in (a, b)
+    top = torch.nextafter(mcf.tensor(["inf"], 2, dtype), mcf.tensor([0.0], 2, dtype))
+    assert top.isfinite().all()
+    assert torch.nextafter(x, x).to_fractions() == x.to_fractions()
