@@ -138,8 +138,8 @@ def write(name: str, x: Any) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["slice", "scalar", "mask", "index", "add_", "mul_", "copy_", "fill_", "zero_", "masked_fill_"]
-    + ["scatter_", "index_add_", "neg_", "clamp_", "sub_", "t_", "squeeze_"],
+    "slice scalar mask index add_ mul_ copy_ fill_ zero_ masked_fill_ scatter_ index_add_ neg_ "
+    "clamp_ sub_ t_ squeeze_".split(),
 )
 def test_writing_through_views_agrees_with_float64(name: str) -> None:
     t = data(3, 4)
