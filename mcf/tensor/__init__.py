@@ -2,7 +2,6 @@
 
 from mcf.convert.printing import set_printoptions as set_printoptions
 from mcf.tensor import dispatch as dispatch
-from mcf.tensor import gradients as gradients
 from mcf.tensor.conversion import from_components as from_components
 from mcf.tensor.creation import tensor as tensor
 from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError

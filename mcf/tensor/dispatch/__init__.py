@@ -1,8 +1,8 @@
 """What each torch operator does on expansion tensors, one file a topic."""
 
 from mcf.tensor.dispatch import accumulate as accumulate
+from mcf.tensor.dispatch import activations as activations
 from mcf.tensor.dispatch import arithmetic as arithmetic
-from mcf.tensor.dispatch import backward as backward
 from mcf.tensor.dispatch import compare as compare
 from mcf.tensor.dispatch import copies as copies
 from mcf.tensor.dispatch import matmul as matmul

@@ -91,7 +91,13 @@ def div(x: Any, y: Any) -> MCFTensor:
 @implements(aten.reciprocal.default)
 def reciprocal(x: MCFTensor) -> MCFTensor:
     """1 / x."""
-    return div(1, x)
+    return wrap(expansions.reciprocal(x.components))
+
+
+@implements(aten.rsqrt.default)
+def rsqrt(x: MCFTensor) -> MCFTensor:
+    """1 / sqrt(x)."""
+    return wrap(expansions.rsqrt(x.components))
 
 
 @implements(aten.sqrt.default)

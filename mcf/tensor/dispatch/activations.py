@@ -1,4 +1,4 @@
-"""Operators that torch's derivatives call, and losses, in terms of arithmetic and exp."""
+"""Activations and losses with their derivatives, in terms of other functions."""
 
 from __future__ import annotations
 
@@ -11,65 +11,6 @@ from mcf.tensor.dispatch.movement import where
 from mcf.tensor.dispatch.registry import implements
 
 aten = torch.ops.aten
-
-
-@implements(aten.tanh_backward.default)
-def tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
-    """grad (1 - y^2) for y = tanh(x), as a product that cancels less."""
-    return grad * ((1 - y) * (1 + y))
-
-
-@implements(aten.sigmoid_backward.default)
-def sigmoid_backward(grad: Tensor, y: Tensor) -> Tensor:
-    """grad y (1 - y) for y = sigmoid(x)."""
-    return grad * (y * (1 - y))
-
-
-@implements(aten._softmax.default)
-def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    """exp(x - max) over its sum."""
-    if x.ndim == 0:
-        return softmax(x[None], 0)[0]
-    e = (x - x.amax(dim, keepdim=True)).exp()
-    return e / e.sum(dim, keepdim=True)
-
-
-@implements(aten._log_softmax.default)
-def log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    """x - max - log(sum exp(x - max))."""
-    if x.ndim == 0:
-        return log_softmax(x[None], 0)[0]
-    shifted = x - x.amax(dim, keepdim=True)
-    return shifted - shifted.exp().sum(dim, keepdim=True).log()
-
-
-@implements(aten._softmax_backward_data.default)
-def softmax_backward(grad: Tensor, y: Tensor, dim: int, input_dtype: Any = None) -> Tensor:
-    """y (grad - sum(grad y))."""
-    if y.ndim == 0:
-        return softmax_backward(grad[None], y[None], 0)[0]
-    return y * (grad - (grad * y).sum(dim, keepdim=True))
-
-
-@implements(aten._log_softmax_backward_data.default)
-def log_softmax_backward(grad: Tensor, y: Tensor, dim: int, input_dtype: Any = None) -> Tensor:
-    """Grad - exp(y) sum(grad)."""
-    if y.ndim == 0:
-        return log_softmax_backward(grad[None], y[None], 0)[0]
-    return grad - y.exp() * grad.sum(dim, keepdim=True)
-
-
-@implements(aten.logsumexp.default)
-def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    """Log of the sum of exp(x) over dimensions."""
-    dims = [dim] if isinstance(dim, int) else list(dim)
-    top = x.amax(dims, keepdim=True)
-    top = where(top.isinf(), 0, top)
-    out = (x - top).exp().sum(dims, keepdim=True).log() + top
-    if keepdim or x.ndim == 0:
-        return out
-    kept = {d % x.ndim for d in dims} if dims else set(range(x.ndim))
-    return out.reshape([n for d, n in enumerate(x.shape) if d not in kept])
 
 
 @implements(aten.silu.default)
@@ -85,6 +26,61 @@ def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
     return grad * (s * (1 + x * (1 - s)))
 
 
+@implements(aten.softplus.default)
+def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + exp(beta x)) / beta; there is no threshold, the value is accurate everywhere."""
+    z = x * beta
+    return (z.clamp_min(0) + (-z.abs()).exp().log1p()) / beta
+
+
+@implements(aten.softplus_backward.default)
+def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    """Grad sigmoid(beta x)."""
+    return grad * (x * beta).sigmoid()
+
+
+@implements(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    """log(sigmoid(x)), and a buffer that its derivative does not need."""
+    return -softplus(-x), x.new_empty((0,))
+
+
+@implements(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
+    """Grad sigmoid(-x)."""
+    return grad * (-x).sigmoid()
+
+
+@implements(aten.elu.default)
+def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
+    """scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
+    return where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
+
+
+@implements(aten.elu_backward.default)
+def elu_backward(
+    grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor
+) -> Tensor:
+    """The derivative of elu by x, or by its result, times grad."""
+    if is_result:
+        low = (x + scale * alpha) * input_scale
+    else:
+        low = (x * input_scale).clamp_max(0).exp() * alpha * scale * input_scale
+    return grad * where(x > 0, scale, low)
+
+
+@implements(aten.frac.default)
+def frac(x: Tensor) -> Tensor:
+    """x without its integer part, exact."""
+    return x - x.trunc()
+
+
+@implements(aten.floor_divide.default)
+def floor_divide(x: Any, y: Any) -> Tensor:
+    """x / y rounded down."""
+    return torch.div(x, y, rounding_mode="floor")
+
+
 @implements(aten.leaky_relu.default)
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     """x where positive, else slope x."""
@@ -95,19 +91,6 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, is_result: bool) -> Tensor:
     """The gradient, times the slope where x is not positive."""
     return where(x > 0, grad, grad * negative_slope)
-
-
-@implements(aten.softplus.default)
-def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    """log(1 + exp(beta x)) / beta; there is no threshold, the value is accurate everywhere."""
-    z = x * beta
-    return (torch.clamp_min(z, 0) + (-z.abs()).exp().log1p()) / beta
-
-
-@implements(aten.softplus_backward.default)
-def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
-    """Grad sigmoid(beta x)."""
-    return grad * (x * beta).sigmoid()
 
 
 def _reduced(x: Tensor, reduction: int) -> Tensor:
