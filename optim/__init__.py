@@ -12,8 +12,8 @@ from mcf.optim.groups import param_groups as param_groups
 from mcf.optim.lion import Lion as Lion
 from mcf.optim.muon import Muon as Muon
 from mcf.optim.nadam import NAdam as NAdam
-from mcf.optim.precision import Precision as Precision
 from mcf.optim.plugin import collage as collage
+from mcf.optim.precision import Precision as Precision
 from mcf.optim.radam import RAdam as RAdam
 from mcf.optim.randomness import set_index_offset as set_index_offset
 from mcf.optim.release import GradientRelease as GradientRelease

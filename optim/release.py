@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.optimizer import LowPrecisionOptimizer, Named
 
 
 class GradientRelease:
@@ -54,6 +54,7 @@ class GradientRelease:
         self._handles: list[RemovableHandle] = []
         self._group: dict[Tensor, int] = {}
         self._name: dict[Tensor, str] = {}
+        self._views: dict[Tensor, LowPrecisionOptimizer] = {}
         for index in range(len(optimizer.param_groups)):
             for where, p in optimizer._named(index):
                 self._group[p], self._name[p] = index, where
@@ -73,21 +74,44 @@ class GradientRelease:
         optimizer = self._optimizer
         if optimizer.max_grad_norm is not None:
             raise ValueError("gradient release does not go with max_grad_norm")
-        # The same optimizer, with all its states and this parameter alone.
-        one = object.__new__(type(optimizer))
-        vars(one).update(vars(optimizer))
-        group = {**optimizer.param_groups[self._group[p]], "params": [p]}
-        group.pop("param_names", None)
+        one = self._views.get(p)
+        if one is None:
+            one = self._views[p] = self._view(p)
+        # What may have changed since: hyperparameters, states that were loaded, options.
+        (group,) = one.param_groups
+        group.update({**optimizer.param_groups[self._group[p]], "params": group["params"]})
+        kept = {name: vars(one)[name] for name in _OWN}
+        vars(one).update({**vars(optimizer), **kept})
+        one.step()
+        p.grad = None
 
-        def named(index: int) -> Iterator[tuple[str, Tensor]]:
+    def _view(self, p: Tensor) -> LowPrecisionOptimizer:
+        """The same optimizer, with all its states, and this parameter alone."""
+
+        def named(index: int) -> Iterator[Named]:
             yield self._name[p], p
 
+        one = object.__new__(type(self._optimizer))
         vars(one).update(
-            param_groups=[group],
+            param_groups=[{"params": [p]}],
+            # What names parameters in messages, and counts them for random numbers.
             _named=named,
+            _parameters=self._optimizer._parameters,
             _released=False,
+            _plan=None,
             _optimizer_step_pre_hooks=collections.OrderedDict(),
             _optimizer_step_post_hooks=collections.OrderedDict(),
         )
-        one.step()
-        p.grad = None
+        return one
+
+
+# What a view does not share with its optimizer.
+_OWN = (
+    "param_groups",
+    "_named",
+    "_parameters",
+    "_released",
+    "_plan",
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+)

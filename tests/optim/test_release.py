@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -54,9 +55,33 @@ def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("make", [AdamW, SGD])
-@pytest.mark.parametrize("options", [{}, {"precision": "plain", "max_grad_value": 1e-3}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"precision": "plain", "max_grad_value": 1e-3}, {"precision": "stochastic"}],
+    ids=str,
+)
 def test_same_bits(make: Any, options: dict[str, Any]) -> None:
     assert_same(train(make, True, **options), train(make, False, **options))
+
+
+def test_on_the_cpu_executor_and_after_loading() -> None:
+    # Its prepared steps are kept between backward passes; a loaded state replaces all tensors.
+    results = []
+    for released in (True, False):
+        net = model()
+        optimizer = AdamW(net.parameters(), 0.01)
+        release = GradientRelease(optimizer) if released else None
+        with mcf.executor("numba"):
+            for t in range(6):
+                net(random((4, 8), BF16, t)).float().square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if t == 3:
+                    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+                    optimizer.param_groups[0]["lr"] = 0.5
+        assert (release is not None) == released
+        results.append(stored(optimizer))
+    assert_same(*results)
 
 
 def test_not_finite_names_the_parameter() -> None:
