@@ -1,0 +1,146 @@
+"""`torch.linalg` on expansion tensors: shapes, errors and derivatives are torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from mcf.kernels import expansions
+
+linalg = mcf.linalg
+
+
+def tensor(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> mcf.MCFTensor:
+    g = torch.Generator().manual_seed(seed)
+    hi = (torch.rand(*shape, generator=g, dtype=torch.float64) - 0.5).to(dtype)
+    lo = (hi * torch.finfo(dtype).eps / 4 * torch.rand(*shape, generator=g).to(dtype)).to(dtype)
+    return mcf.from_components(expansions.renormalize((hi, lo)))
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "lu": linalg.lu,
+    "lu_no_pivot": lambda a: linalg.lu(a, pivot=False)[1:],
+    "lu_factor": linalg.lu_factor,
+    "qr": linalg.qr,
+    "qr_complete": lambda a: linalg.qr(a, mode="complete"),
+    "qr_r": lambda a: linalg.qr(a, mode="r"),
+    "cholesky": lambda a: linalg.cholesky(a @ a.mT + 1),
+    "cholesky_upper": lambda a: linalg.cholesky(a @ a.mT + 1, upper=True),
+    "det": linalg.det,
+    "slogdet": linalg.slogdet,
+    "inv": linalg.inv,
+    "solve": lambda a: linalg.solve(a, a[..., :2]),
+    "solve_vector": lambda a: linalg.solve(a, a[..., 0]),
+    "solve_right": lambda a: linalg.solve(a, a[..., :2, :], left=False),
+    "triangular": lambda a: linalg.solve_triangular(a, a[..., :2], upper=True),
+    "lu_solve": lambda a: linalg.lu_solve(*linalg.lu_factor(a), a[..., :1]),
+}
+
+
+def flatten(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 4), (2, 1, 3, 3)])
+@pytest.mark.parametrize("name", CALLS)
+def test_shapes_and_leading_digits_are_those_of_torch(name: str, shape: tuple[int, ...]) -> None:
+    """The seed's condition numbers are below 1e4, so float64's own error is below 1e-10."""
+    a = tensor(*shape)
+    ours, theirs = flatten(CALLS[name](a)), flatten(CALLS[name](a.double()))
+    assert len(ours) == len(theirs)
+    for x, y in zip(ours, theirs, strict=True):
+        assert x.shape == y.shape
+        if y.is_floating_point():
+            assert isinstance(x, mcf.MCFTensor)
+            torch.testing.assert_close(x.double(), y, rtol=1e-10, atol=1e-10)
+        else:
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("name", ["lu", "qr", "cholesky", "det", "slogdet", "inv", "solve"])
+def test_derivatives_are_right(name: str) -> None:
+    """Against float64's; that they are right beyond float64 is tested where they are exact."""
+    a = tensor(4, 4).requires_grad_()
+    b = a.detach().double().requires_grad_()
+    for x in (a, b):
+        parts = [t for t in flatten(CALLS[name](x)) if t.requires_grad]
+        sum((t * t).sum() for t in parts).backward()
+    assert isinstance(a.grad, mcf.MCFTensor)
+    torch.testing.assert_close(a.grad.double(), b.grad, rtol=1e-9, atol=1e-9)
+
+
+def fractions(x: mcf.MCFTensor) -> list[list[Fraction]]:
+    c = [t.detach().double().tolist() for t in x.components]
+    rows, columns = x.shape
+    return [[sum(Fraction(t[i][j]) for t in c) for j in range(columns)] for i in range(rows)]
+
+
+def test_the_derivative_of_det_has_all_components() -> None:
+    """d det / dA is the matrix of cofactors, integers for an integer matrix."""
+    a = mcf.tensor([[2, -1, 3], [1, 5, 7], [-4, 2, 6]], terms=2, dtype=torch.float64)
+    a.requires_grad_()
+    linalg.det(a).backward()
+    cofactors = [[16, -34, 22], [12, 24, 0], [-22, -11, 11]]
+    assert a.grad is not None
+    for row, wanted in zip(fractions(a.grad), cofactors, strict=True):
+        for x, y in zip(row, wanted, strict=True):
+            # Float64 alone would be off by about 2**-50; the condition number is below 2**5.
+            assert abs(x - y) <= 64 * Fraction(1, 2**98)
+
+
+def test_the_derivative_of_solve_has_all_components() -> None:
+    """X = A^-1 B gives dB = A^-T G and dA = -dB X^T; the first is checked by its residual."""
+    a, b = tensor(5, 5, seed=1).requires_grad_(), tensor(5, 2, seed=2).requires_grad_()
+    x = linalg.solve(a, b)
+    x.sum().backward()
+    assert a.grad is not None
+    assert b.grad is not None
+    at, db, xs = fractions(a.mT.detach()), fractions(b.grad), fractions(x.detach())
+    for i in range(5):
+        for j in range(2):
+            terms = [at[i][k] * db[k][j] for k in range(5)]
+            # A few roundings of u^2 = 2**-106 relative to |A^T||dB|; float64 would leave 2**-53.
+            assert abs(sum(terms) - 1) <= 100 * Fraction(1, 2**106) * sum(map(abs, terms))
+    da = fractions(a.grad)
+    for i in range(5):
+        for j in range(5):
+            terms = [db[i][k] * xs[j][k] for k in range(2)]
+            assert abs(da[i][j] + sum(terms)) <= 20 * Fraction(1, 2**106) * sum(map(abs, terms))
+
+
+def test_a_plain_matrix_and_an_expansion_right_side() -> None:
+    a, b = tensor(6, 6).double(), tensor(6, 2)
+    wide = mcf.from_components((a, torch.zeros_like(a)))
+    x, y = linalg.solve(a, b), linalg.solve(wide, b)
+    assert all(torch.equal(s, t) for s, t in zip(x.components, y.components, strict=True))
+
+
+REFUSED: dict[str, Callable[[mcf.MCFTensor], Any]] = {
+    "inv": linalg.inv,
+    "det": linalg.det,
+    "slogdet": linalg.slogdet,
+    "cholesky": linalg.cholesky,
+    "solve": lambda a: linalg.solve(a, a),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_matrix_that_is_not_square_is_refused_as_torch_does(name: str) -> None:
+    with pytest.raises(RuntimeError, match=f"linalg.{name}: A must be batches of square matrices"):
+        REFUSED[name](tensor(2, 3))
+
+
+def test_a_singular_matrix_raises_as_in_torch() -> None:
+    zero = mcf.from_components((torch.zeros(2, 2), torch.zeros(2, 2)))
+    for call in (linalg.inv, lambda a: linalg.solve(a, a)):
+        with pytest.raises(linalg.LinAlgError, match="singular"):
+            call(zero)
+    with pytest.raises(linalg.LinAlgError, match="not positive-definite"):
+        linalg.cholesky(zero)
+    assert linalg.det(zero).double() == 0
+    assert linalg.slogdet(zero)[1].double() == -torch.inf
