@@ -125,19 +125,24 @@ def inv_ex(a: MCFTensor, *, check_errors: bool = False) -> Any:
     return wrap(inverse), info
 
 
+def _determinant_factors(name: str, a: MCFTensor) -> tuple[Components, Tensor]:
+    """Of A^T where A is contiguous: torch's derivative takes the factors for those."""
+    _matrix(name, a, square=True)
+    parts = transpose(a.components) if a.is_contiguous() else a.components
+    return lu_factors.factor(parts)[:2]
+
+
 @implements(aten._linalg_det.default)
 def det(a: MCFTensor) -> Any:
     """The determinant, and the factors it came from."""
-    _matrix("det", a, square=True)
-    factors, pivots, _ = lu_factors.factor(a.components)
+    factors, pivots = _determinant_factors("det", a)
     return wrap(lu_factors.determinant(factors, pivots)), wrap(factors), pivots
 
 
 @implements(aten._linalg_slogdet.default)
 def slogdet(a: MCFTensor) -> Any:
     """The determinant's sign and the logarithm of its absolute value, and the factors."""
-    _matrix("slogdet", a, square=True)
-    factors, pivots, _ = lu_factors.factor(a.components)
+    factors, pivots = _determinant_factors("slogdet", a)
     diagonal = each(lambda c: c.diagonal(dim1=-2, dim2=-1), factors)
     negative = torch.signbit(diagonal[0])
     size = each(lambda c: torch.where(negative, -c, c), diagonal)

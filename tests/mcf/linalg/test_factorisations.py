@@ -79,6 +79,14 @@ def test_lu(dtype: torch.dtype, terms: int, shape: tuple[int, int]) -> None:
     assert (lu_factors.lower(factors)[0].abs() <= 1).all(), "partial pivoting keeps |L| <= 1"
 
 
+def test_lu_without_pivoting() -> None:
+    """Which torch does on GPUs only; safe here because the diagonal dominates."""
+    a = expansions.add(random(torch.float64, 2, 34, 34), torch.eye(34, dtype=torch.float64) * 40)
+    factors, pivots, _ = lu_factors.factor(a, pivot=False)
+    assert torch.equal(pivots, torch.arange(1, 35, dtype=torch.int32))
+    lu_error(a, factors, pivots)
+
+
 @pytest.mark.parametrize("size", SQUARE)
 @pytest.mark.parametrize(("dtype", "terms"), CASES)
 def test_cholesky(dtype: torch.dtype, terms: int, size: int) -> None:
