@@ -37,6 +37,11 @@ def transpose(x: Components) -> Components:
     return each(lambda c: c.mT, x)
 
 
+def padded(x: Components, terms: int) -> Components:
+    """x with zero components added up to `terms`."""
+    return x + tuple(torch.zeros_like(x[0]) for _ in range(terms - len(x)))
+
+
 def like(x: Components, leading: Tensor) -> Components:
     """The expansions that a plain tensor is: the leading components, and zeros."""
     return (leading, *(torch.zeros_like(leading) for _ in x[1:]))

@@ -5,6 +5,7 @@ from mcf.tensor.dispatch import activations as activations
 from mcf.tensor.dispatch import arithmetic as arithmetic
 from mcf.tensor.dispatch import compare as compare
 from mcf.tensor.dispatch import copies as copies
+from mcf.tensor.dispatch import linalg as linalg
 from mcf.tensor.dispatch import matmul as matmul
 from mcf.tensor.dispatch import movement as movement
 from mcf.tensor.dispatch import neighbours as neighbours

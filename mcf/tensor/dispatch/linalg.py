@@ -9,9 +9,8 @@ from torch import Tensor
 
 from mcf.elementary import log
 from mcf.linalg import cholesky_factor, lu_factors, qr_factors, triangular
-from mcf.linalg.parts import Components, each, like, transpose
+from mcf.linalg.parts import Components, each, like, padded, transpose
 from mcf.reductions import sum as total
-from mcf.reductions.folds import pad
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import operands, result_format
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -45,7 +44,7 @@ def _right_side(name: str, a: Tensor, b: Tensor, left: bool) -> None:
 def _padded(a: Any, b: Any) -> tuple[Components, ...]:
     """The components of both, as many for each: a plain matrix's factors have them all."""
     terms = result_format(a, b)[1]
-    return tuple(pad(x, terms) for x in operands(a, b))
+    return tuple(padded(x, terms) for x in operands(a, b))
 
 
 def _raise(name: str, info: Tensor, wanted: bool) -> None:
