@@ -144,3 +144,6 @@ SPLITTER = None
 # The register's 0 and 1; a literal would be a float64 on some executors.
 ZERO = None
 ONE = None
+
+# The largest finite number of the format of `rv`.
+LARGEST = None

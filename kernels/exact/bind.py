@@ -83,6 +83,7 @@ def primitives(
         "SPLITTER": Fraction(2 ** ((fmt.p + 1) // 2) + 1),
         "ZERO": Fraction(0),
         "ONE": Fraction(1),
+        "LARGEST": roundings.get("rv", fmt).max,
         **{name: twice(to) for name, to in roundings.items()},
     }
 

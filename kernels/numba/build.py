@@ -103,6 +103,7 @@ def primitives(
         "SPLITTER": number(2 ** ((arithmetic.p + 1) // 2) + 1),
         "ZERO": number(0),
         "ONE": number(1),
+        "LARGEST": number(roundings.get("rv", arithmetic).max),
         **{name: memory.rounding(register, fmt, payloads) for name, fmt in roundings.items()},
     }
 

@@ -105,5 +105,6 @@ def primitives(
         "SPLITTER": 2 ** ((arithmetic.p + 1) // 2) + 1,
         "ZERO": 0.0,
         "ONE": 1.0,
+        "LARGEST": float(roundings.get("rv", arithmetic).max),
         **{name: rounding(register, fmt) for name, fmt in roundings.items()},
     }

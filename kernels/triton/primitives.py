@@ -212,7 +212,12 @@ def binder(
         table["fms"] = Binder(wrap, table)(_fms_of_16_bits)
     else:
         table["fms"] = wrap(_fms_interpreted if interpret else _fms_fma)
-    constants = {"SPLITTER": 2.0 ** ((arithmetic.p + 1) // 2) + 1, "ZERO": 0.0, "ONE": 1.0}
+    constants = {
+        "SPLITTER": 2.0 ** ((arithmetic.p + 1) // 2) + 1,
+        "ZERO": 0.0,
+        "ONE": 1.0,
+        "LARGEST": float(dict(roundings).get("rv", arithmetic).max),
+    }
     table |= {name: constant(value) for name, value in constants.items()}
     return Binder(wrap, table, dict(slots))
 

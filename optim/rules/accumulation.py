@@ -9,7 +9,7 @@ from mcf.kernels.algorithms import (
     split8,
     split16,
 )
-from mcf.kernels.algorithms.primitives import ZERO, div, rn, rv
+from mcf.kernels.algorithms.primitives import LARGEST, ZERO, div, rn, rv, where
 
 
 def single(hi, lo, update):
@@ -78,9 +78,9 @@ def as_one(value):
 
 
 def split(value):
-    """A wide register as its rounding and the rest."""
+    """A wide register as its rounding and the rest; an infinity's rest is one too, and not NaN."""
     hi = rv(value)
-    return hi, rn(value - hi)
+    return hi, rn(value - where(hi > LARGEST, LARGEST, hi))
 
 
 def leading(hi, lo):

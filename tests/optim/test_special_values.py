@@ -136,17 +136,13 @@ def test_tiny_gradients(case: Case) -> None:
 @pytest.mark.parametrize("precision", AdamW.precisions)
 def test_squares_that_overflow(precision: str) -> None:
     # |g| > 1.8e19, finite as it is: v is infinite, and stops its element for ever, as in torch.
-    # In `plus` the low word of an infinite v is inf - inf, and the element is NaN from then on.
     p = Parameter(torch.ones(3, dtype=BF16))
     optimizer = AdamW([p], 1e-2, weight_decay=0.0, precision=precision)
     for g in (1e20, 0.1, 0.1):
         p.grad = torch.tensor([g, 0.1, 0.1], dtype=BF16)
         optimizer.step()
-    assert optimizer.state[p]["exp_avg_sq"][0].isinf() or precision == "plus"
-    if precision == "plus":
-        assert p[0].isnan()
-    else:
-        assert p[0] == 1
+    assert optimizer.state[p]["exp_avg_sq"][0].isinf()
+    assert p[0] == 1
     assert (p[1:] < 1).all()
 
 
