@@ -1,0 +1,99 @@
+"""The kernels of folds, compiled for GPUs that need not be there, and read.
+
+They must hold exactly the FMAs that their products ask for: one contracted addition more would give
+other bits. Mutant: the same kernels with fusion on.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="triton has wheels for Linux only")
+
+from triton.compiler import ASTSource
+
+from mcf.kernels.fold import BLOCK, GROUP, LANES, Fold, product_fold, sum_fold
+from mcf.kernels.formats import BF16, FP32, FP64
+from mcf.kernels.triton import fold
+from mcf.kernels.triton.build import THREADS
+from mcf.kernels.triton.primitives import Dialect
+from tests.kernels import machine_code as code
+
+SPECS = {
+    "sum_bf16": sum_fold(BF16, 2, 2),
+    "sum_fp64": sum_fold(FP64, 2, 2),
+    "product_bf16": product_fold(BF16, 2, 2, 2),
+    "product_fp32": product_fold(FP32, 4, 4, 4),
+    "product_fp64": product_fold(FP64, 2, 2, 2),
+    "product4_fp64": product_fold(FP64, 4, 4, 4),
+}
+# A group of terms twice and a single one twice stand in the text of a kernel.
+COPIES = 2 * GROUP + 2
+FMAS = {"product_fp64": 1, "product4_fp64": 6}
+EVERYDAY = {("product_bf16", "sum"), ("product_fp64", "sum"), ("product_fp64", "product")}
+
+
+def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
+    """The kernel's assembly."""
+    reason = code.unavailable(target)
+    if reason is not None:
+        pytest.skip(reason)
+    if kind == "halving":
+        signature = {"p": "*fp64", "plane": "i32", "shift": "i32", "n": "i32"}
+        constants = {"HALVED": fold.HALVED}
+    else:
+        signature = {
+            f"p_{o}_{c}": f"*{fmt.name}"
+            for o, (count, fmt) in enumerate(zip(spec.components, spec.formats, strict=True))
+            for c in range(count)
+        }
+        sizes = ("start", "total", "blocks", "items")
+        constants = {"LANES": LANES, "GROUP": GROUP, "BLOCK": BLOCK}
+        if kind == "product":
+            sizes = ("rows", "inner", "columns", "stride", "across", "down")
+            constants = {"GROUP": GROUP, "ROWS": fold.ROWS, "COLUMNS": fold.COLUMNS}
+        signature |= {"out_ptr": "*fp64", **dict.fromkeys(sizes, "i32")}
+    signature |= dict.fromkeys(constants, "constexpr")
+    function = fold.build(spec, kind, Dialect.of(code.TARGETS[target]))
+    source = ASTSource(fn=function, signature=signature, constexprs=constants)
+    chosen = fold.options(code.TARGETS[target]) | changes
+    asm = code.compile_source(source, target, chosen).asm
+    return str(asm["ptx"] if "ptx" in asm else asm["amdgcn"])
+
+
+def fmas(text: str) -> int:
+    return len(re.findall(r"\bfma\.rn\.f64|\bv_(?:pk_)?fma\w*_f64|\bv_fmac_f64", text))
+
+
+def expected(name: str, kind: str) -> set[int]:
+    """How many FMAs there may be; compilers may make one of the two single terms of a product."""
+    elements = {"sum": LANES, "product": fold.ROWS * fold.COLUMNS, "halving": 0}[kind]
+    copy = FMAS.get(name, 0) * elements // THREADS
+    return {COPIES * copy, (COPIES - (kind == "product")) * copy}
+
+
+def cases() -> list[Any]:
+    out = []
+    for target in code.TARGETS:
+        for name, spec in SPECS.items():
+            kinds = ("sum", "halving") if spec.name.startswith("sum") else ("sum", "product")
+            for kind in kinds:
+                everyday = (name, kind) in EVERYDAY and target == "sm_90"
+                marks = [] if everyday else [pytest.mark.slow]
+                out.append(pytest.param(name, kind, target, marks=marks))
+    return out
+
+
+@pytest.mark.parametrize(("name", "kind", "target"), cases())
+def test_no_addition_is_contracted(name: str, kind: str, target: str) -> None:
+    text = compiled(SPECS[name], kind, target)
+    assert fmas(text) in expected(name, kind)
+    assert not re.search(r"\.approx|\.ftz", text)
+
+
+def test_with_fusion_the_check_fails() -> None:
+    text = compiled(SPECS["product_fp64"], "sum", "sm_90", enable_fp_fusion=True)
+    assert fmas(text) not in expected("product_fp64", "sum")
