@@ -1,0 +1,202 @@
+"""Matrix products and dot products of expansions beside the peers that are installed.
+
+    python benchmarks/matmul.py [--sizes 64 128 256 512 1024] [--threads 2] [--rounds 5] [--short]
+
+QD (Debian's libqd-dev) runs in a C++ driver that is compiled on the way; xprec, numpy-quaddtype and
+python-flint run where they can be imported; float64 in torch is the limit. "ozaki" is the scheme of
+error-free slices on torch's product, which the library does not use (benchmarks/peers/ozaki.py).
+Speeds are multiplications and additions per second. The error is the largest over a sample of
+elements, relative to |A| |B|, in units of 2**(-53 n).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from harness import environment, in_turn, save_csv, table
+from peers import ozaki
+from torch import Tensor
+
+from mcf import reductions
+from mcf.kernels import expansions
+from mcf.matmul import matmul
+
+HERE = Path(__file__).parent
+Components = tuple[Tensor, ...]
+
+
+def build_qd(folder: Path) -> ctypes.CDLL | None:
+    """The C++ driver, or None where there is no compiler or no QD."""
+    library = folder / "matmul.so"
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        return None
+    flags = ["-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC"]
+    command = [compiler, *flags, str(HERE / "peers/matmul.cpp"), "-lqd", "-o", str(library)]
+    if subprocess.run(command, capture_output=True).returncode:
+        return None
+    return ctypes.CDLL(str(library))
+
+
+def expansion(n: int, shape: tuple[int, ...], seed: int) -> Components:
+    """Standard normal numbers with n full components."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = [
+        torch.randn(shape, generator=generator, dtype=torch.float64) * 2.0 ** (-53 * k)
+        for k in range(n)
+    ]
+    return expansions.renormalize(tuple(parts), n)
+
+
+def records(x: Components) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Components side by side, as QD's structures have them."""
+    return np.ascontiguousarray(torch.stack(x, -1).numpy())
+
+
+def qd_call(library: ctypes.CDLL, name: str, n: int, threads: int, *arrays: Any) -> None:
+    """Run an entry of the driver on numpy arrays."""
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in arrays]
+    getattr(library, name)(ctypes.c_size_t(n), ctypes.c_int(threads), *pointers)
+
+
+def gemm_peers(
+    n: int, terms: int, a: Components, b: Components, library: ctypes.CDLL | None, threads: int
+) -> dict[str, Callable[[], object]]:
+    """What else computes a product of these matrices, where it is not hopelessly slow."""
+    peers: dict[str, Callable[[], object]] = {}
+    kind = {2: "dd", 4: "qd"}.get(terms)
+    if library is not None and kind and n <= (512 if terms == 2 else 256):
+        left, right, out = records(a), records(b), np.empty((n, n, terms))
+        peers[f"QD {kind}_real"] = lambda: qd_call(
+            library, f"{kind}_gemm", n, threads, left, right, out
+        )
+    if terms == 2 and n <= 512:
+        try:
+            import xprec
+
+            pair = [x[0].numpy().astype(xprec.ddouble) + x[1].numpy() for x in (a, b)]
+            peers["xprec"] = lambda: pair[0] @ pair[1]
+        except ImportError:
+            pass
+        try:
+            if n <= 128:
+                import numpy_quaddtype as quad
+
+                wide = [x[0].numpy().astype(quad.QuadPrecDType()) for x in (a, b)]
+                peers["numpy-quaddtype"] = lambda: np.matmul(*wide)
+        except ImportError:
+            pass
+    try:
+        import flint
+
+        flint.ctx.prec = 53 * terms
+        flint.ctx.threads = threads
+        if n <= 512:
+            matrices = [flint.arb_mat(x[0].tolist()) for x in (a, b)]
+            # Entries with full mantissas.
+            third = flint.arb(1) / 3
+            matrices = [m * third for m in matrices]
+            peers["python-flint arb_mat"] = lambda: matrices[0] * matrices[1]
+    except ImportError:
+        pass
+    return peers
+
+
+def sampled_error(c: Components, a: Components, b: Components, samples: int = 4) -> float:
+    """The largest error of a few elements relative to |A| |B|, in units of u**terms."""
+    generator = torch.Generator().manual_seed(0)
+    worst = Fraction(0)
+    for _ in range(samples):
+        i, j = (int(k) for k in torch.randint(a[0].shape[0], (2,), generator=generator))
+        rows = [sum(map(Fraction, v)) for v in zip(*(x[i].tolist() for x in a), strict=True)]
+        cols = [sum(map(Fraction, v)) for v in zip(*(x[:, j].tolist() for x in b), strict=True)]
+        products = [p * q for p, q in zip(rows, cols, strict=True)]
+        got = sum(Fraction(x[i, j].item()) for x in c)
+        worst = max(worst, abs(got - sum(products)) / sum(map(abs, products)))
+    return float(worst * 2 ** (53 * len(c)))
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0, help="limit per variant and size")
+    parser.add_argument("--dot", type=int, default=10**6, help="length of the dot products")
+    parser.add_argument("--short", action="store_true", help="one small size, to see that it runs")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "matmul.csv")
+    options = parser.parse_args()
+    if options.short:
+        options.sizes, options.rounds, options.seconds, options.dot = [64], 3, 1.0, 10**4
+    torch.set_num_threads(options.threads)
+    device = torch.device("cpu")
+    rows: list[dict[str, Any]] = []
+
+    def measure(what: str, n: int, terms: int, work: float, variants: dict[str, Any]) -> None:
+        times = in_turn(variants, rounds=options.rounds, seconds=options.seconds, device=device)
+        for name, timing in times.items():
+            rows.append(
+                {
+                    "operation": what,
+                    "n": n,
+                    "terms": terms,
+                    "variant": name,
+                    "Gop/s": f"{work / timing.median / 1e9:.4f}",
+                    "best Gop/s": f"{work / timing.quantile(0) / 1e9:.4f}",
+                    "error": "",
+                }
+            )
+
+    with tempfile.TemporaryDirectory() as folder:
+        library = build_qd(Path(folder))
+        for n in options.sizes:
+            for terms in (1, 2, 3, 4):
+                a, b = expansion(terms, (n, n), 0), expansion(terms, (n, n), 1)
+                variants: dict[str, Callable[[], object]] = {"mcf": lambda a=a, b=b: matmul(a, b)}
+                if terms == 1:
+                    variants["torch float64"] = lambda a=a, b=b: a[0] @ b[0]
+                else:
+                    variants["ozaki"] = lambda a=a, b=b: ozaki.matmul(a, b)
+                    variants |= gemm_peers(n, terms, a, b, library, options.threads)
+                first = len(rows)
+                measure("matmul", n, terms, float(n) ** 3, variants)
+                for row in rows[first:]:
+                    if row["variant"] in ("mcf", "ozaki"):
+                        c = variants[row["variant"]]()
+                        row["error"] = f"{sampled_error(c, a, b):.3g}"  # type: ignore[arg-type]
+                print(table(rows[first:], list(rows[0])), flush=True)
+        n = options.dot
+        for terms in (1, 2, 3, 4):
+            x, y = expansion(terms, (n,), 0), expansion(terms, (n,), 1)
+            count = max(2, terms)
+            variants = {
+                "mcf": lambda x=x, y=y, k=count: reductions.dot(x, y, terms=k),
+                "mcf reproducible": lambda x=x, y=y: reductions.dot(x, y, reproducible=True),
+            }
+            if terms == 1:
+                variants["torch float64"] = lambda x=x, y=y: torch.dot(x[0], y[0])
+            kind = {2: "dd", 4: "qd"}.get(terms)
+            if library is not None and kind:
+                left, right, out = records(x), records(y), np.empty(terms)
+                variants[f"QD {kind}_real"] = lambda k=kind, s=(left, right, out): qd_call(
+                    library, f"{k}_dot", n, options.threads, *s
+                )
+            first = len(rows)
+            measure("dot", n, terms, float(n), variants)
+            print(table(rows[first:], list(rows[0])), flush=True)
+    save_csv(options.out, rows, environment(device))
+
+
+if __name__ == "__main__":
+    main()
