@@ -5,6 +5,8 @@ from mcf.tensor.dispatch import activations as activations
 from mcf.tensor.dispatch import arithmetic as arithmetic
 from mcf.tensor.dispatch import compare as compare
 from mcf.tensor.dispatch import copies as copies
+from mcf.tensor.dispatch import derivatives as derivatives
+from mcf.tensor.dispatch import elementary as elementary
 from mcf.tensor.dispatch import linalg as linalg
 from mcf.tensor.dispatch import matmul as matmul
 from mcf.tensor.dispatch import movement as movement

@@ -1,0 +1,246 @@
+"""Elementary functions of expansion tensors: torch's names, and derivatives with all components.
+
+References are ball arithmetic. Mutants caught: a derivative left to torch (log2, log10, erf and
+gelu then have a factor in double precision), `1 - tanh^2`, a base of `pow` through `math.log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from flint import arb, ctx
+
+import mcf
+import mcf.elementary
+from mcf.kernels.formats import format_of
+from tests.helpers.elementary import balls
+
+HALF = arb(1) / 2
+Function = Callable[[Any], Any]
+
+
+def _cdf(x: arb) -> arb:
+    return (-x / arb(2).sqrt()).erfc() / 2
+
+
+def _pdf(x: arb) -> arb:
+    return (-x * x / 2).exp() / (2 * arb.pi()).sqrt()
+
+
+def _erf_slope(x: arb) -> arb:
+    return 2 / arb.pi().sqrt() * (-x * x).exp()
+
+
+def _sigmoid(x: arb) -> arb:
+    return 1 / (1 + (-x).exp())
+
+
+# Name: the function, its first and second derivative, and arguments.
+ANY = (0.3, -1.2, 2.5, 1e-3)
+POSITIVE = (0.3, 1.2, 250.0, 1e-3)
+INSIDE = (0.3, -0.9, 0.999, 1e-3)
+CASES: dict[str, tuple[Function, Function, Function, tuple[float, ...]]] = {
+    "exp": (torch.exp, arb.exp, arb.exp, ANY),
+    "exp2": (
+        torch.exp2,
+        lambda x: arb(2).log() * arb(2) ** x,
+        lambda x: arb(2).log() ** 2 * arb(2) ** x,
+        ANY,
+    ),
+    "expm1": (torch.expm1, arb.exp, arb.exp, ANY),
+    "log": (torch.log, lambda x: 1 / x, lambda x: -1 / x**2, POSITIVE),
+    "log1p": (torch.log1p, lambda x: 1 / (1 + x), lambda x: -1 / (1 + x) ** 2, POSITIVE),
+    "log2": (
+        torch.log2,
+        lambda x: 1 / (x * arb(2).log()),
+        lambda x: -1 / (x**2 * arb(2).log()),
+        POSITIVE,
+    ),
+    "log10": (
+        torch.log10,
+        lambda x: 1 / (x * arb(10).log()),
+        lambda x: -1 / (x**2 * arb(10).log()),
+        POSITIVE,
+    ),
+    "sin": (torch.sin, arb.cos, lambda x: -x.sin(), ANY),
+    "cos": (torch.cos, lambda x: -x.sin(), lambda x: -x.cos(), ANY),
+    "tan": (
+        torch.tan,
+        lambda x: 1 + x.tan() ** 2,
+        lambda x: 2 * x.tan() * (1 + x.tan() ** 2),
+        ANY,
+    ),
+    "asin": (
+        torch.asin,
+        lambda x: 1 / (1 - x * x).sqrt(),
+        lambda x: x / (1 - x * x).sqrt() ** 3,
+        INSIDE,
+    ),
+    "acos": (
+        torch.acos,
+        lambda x: -1 / (1 - x * x).sqrt(),
+        lambda x: -x / (1 - x * x).sqrt() ** 3,
+        INSIDE,
+    ),
+    "atan": (torch.atan, lambda x: 1 / (1 + x * x), lambda x: -2 * x / (1 + x * x) ** 2, ANY),
+    "sinh": (torch.sinh, arb.cosh, arb.sinh, ANY),
+    "cosh": (torch.cosh, arb.sinh, arb.cosh, ANY),
+    "tanh": (
+        torch.tanh,
+        lambda x: 1 / x.cosh() ** 2,
+        lambda x: -2 * x.tanh() / x.cosh() ** 2,
+        (*ANY, 12.0),
+    ),
+    "asinh": (
+        torch.asinh,
+        lambda x: 1 / (1 + x * x).sqrt(),
+        lambda x: -x / (1 + x * x).sqrt() ** 3,
+        ANY,
+    ),
+    "acosh": (
+        torch.acosh,
+        lambda x: 1 / (x * x - 1).sqrt(),
+        lambda x: -x / (x * x - 1).sqrt() ** 3,
+        (1.001, 1.5, 3.0),
+    ),
+    "atanh": (
+        torch.atanh,
+        lambda x: 1 / (1 - x * x),
+        lambda x: 2 * x / (1 - x * x) ** 2,
+        INSIDE,
+    ),
+    "sigmoid": (
+        torch.sigmoid,
+        lambda x: _sigmoid(x) * _sigmoid(-x),
+        lambda x: _sigmoid(x) * _sigmoid(-x) * (_sigmoid(-x) - _sigmoid(x)),
+        (*ANY, 30.0),
+    ),
+    "erf": (torch.erf, _erf_slope, lambda x: -2 * x * _erf_slope(x), ANY),
+    "erfc": (
+        torch.erfc,
+        lambda x: -_erf_slope(x),
+        lambda x: 2 * x * _erf_slope(x),
+        (*ANY, 4.0),
+    ),
+    "gelu": (
+        F.gelu,
+        lambda x: _cdf(x) + x * _pdf(x),
+        lambda x: (2 - x * x) * _pdf(x),
+        ANY,
+    ),
+    "normal_cdf": (torch.special.ndtr, _pdf, lambda x: -x * _pdf(x), ANY),
+}
+# What no component function is called as the torch function is.
+COMPOSED = {"exp2"}
+
+
+def _error(found: Any, exact: list[arb], terms: int) -> float:
+    unit = arb(2) ** (format_of(found.dtype).p * terms)
+    ours = balls(found.detach().components)
+    errors = (abs(a - b) / abs(b) * unit for a, b in zip(ours, exact, strict=True))
+    return max(float(e.mid()) for e in errors)
+
+
+@pytest.mark.parametrize(("dtype", "terms"), [(torch.float64, 2), (torch.float32, 3)])
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_derivatives(
+    name: str, dtype: torch.dtype, terms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctx, "prec", 800)
+    function, first, second, arguments = CASES[name]
+    # Arguments with all their components in use.
+    x = mcf.tensor([f"{a}123456789123456789123456789" for a in arguments if abs(a) > 0.01],
+                   terms=terms, dtype=dtype, requires_grad=True)  # fmt: skip
+    y = function(x)
+    if name not in COMPOSED:
+        expected = getattr(mcf.elementary, name)(x.detach().components)
+        for a, b in zip(y.detach().components, expected, strict=True):
+            assert torch.equal(a, b)
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (curve,) = torch.autograd.grad(slope.sum(), x)
+    given = balls(x.detach().components)
+    # Each is a handful of operations of some u^terms: where 1 - x^2 is small, relative to it.
+    assert _error(slope, [first(v) for v in given], terms) < 64
+    assert _error(curve, [second(v) for v in given], terms) < 256
+
+
+@pytest.mark.parametrize("name", ["log", "sin", "sigmoid", "floor"])
+def test_methods_and_in_place(name: str) -> None:
+    x = mcf.tensor(["0.1", "2.3"], terms=2, dtype=torch.float32)
+    expected = getattr(mcf.elementary, name)(x.components)
+    for y in (getattr(x, name)(), getattr(x.clone(), f"{name}_")()):
+        for a, b in zip(y.components, expected, strict=True):
+            assert torch.equal(a, b)
+
+
+def _softmax(x: list[arb]) -> list[arb]:
+    total = sum((v.exp() for v in x), arb(0))
+    return [v.exp() / total for v in x]
+
+
+def test_softmax_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jacobians against theirs: p_i (delta_ij - p_j), delta_ij - p_j, p_j."""
+    monkeypatch.setattr(ctx, "prec", 800)
+    x = mcf.tensor(["0.1", "-2.3", "1.7"], terms=2, dtype=torch.float64, requires_grad=True)
+    p = _softmax(balls(x.detach().components))
+    for i in range(3):
+        one = [arb(int(i == j)) for j in range(3)]
+        (grad,) = torch.autograd.grad(torch.softmax(x, 0)[i], x)
+        assert _error(grad, [p[i] * (one[j] - p[j]) for j in range(3)], 2) < 64
+        (grad,) = torch.autograd.grad(F.log_softmax(x, -1)[i], x)
+        assert _error(grad, [one[j] - p[j] for j in range(3)], 2) < 64
+    (grad,) = torch.autograd.grad(torch.logsumexp(x, 0), x)
+    assert _error(grad, p, 2) < 64
+    assert torch.logsumexp(torch.stack([x, x]), (0, 1), keepdim=True).shape == (1, 1)
+
+
+def test_powers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctx, "prec", 800)
+    x = mcf.tensor(["0.7", "2.3"], terms=2, dtype=torch.float64, requires_grad=True)
+    y = mcf.tensor(["1.9", "-3.1"], terms=2, dtype=torch.float64, requires_grad=True)
+    a, b = balls(x.detach().components), balls(y.detach().components)
+    pairs = list(zip(a, b, strict=True))
+    z = x**y
+    assert _error(z, [u**v for u, v in pairs], 2) < 1.01
+    gx, gy = torch.autograd.grad(z.sum(), (x, y))
+    assert _error(gx, [v * u ** (v - 1) for u, v in pairs], 2) < 64
+    assert _error(gy, [u**v * u.log() for u, v in pairs], 2) < 64
+    (grad,) = torch.autograd.grad((x**3).sum(), x)
+    assert _error(grad, [3 * u**2 for u in a], 2) < 64
+    (grad,) = torch.autograd.grad((2**x).sum(), x)
+    assert _error(grad, [arb(2) ** u * arb(2).log() for u in a], 2) < 64
+    # 0.1 is the double, as everywhere.
+    (grad,) = torch.autograd.grad((0.1**x).sum(), x)
+    assert _error(grad, [arb(0.1) ** u * arb(0.1).log() for u in a], 2) < 64
+
+
+def test_two_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctx, "prec", 800)
+    y = mcf.tensor(["0.7", "-2.3"], terms=3, dtype=torch.float32, requires_grad=True)
+    x = mcf.tensor(["-1.9", "3.1"], terms=3, dtype=torch.float32, requires_grad=True)
+    pairs = list(zip(balls(y.detach().components), balls(x.detach().components), strict=True))
+    gy, gx = torch.autograd.grad(torch.atan2(y, x).sum(), (y, x))
+    assert _error(gy, [u / (u * u + v * v) for v, u in pairs], 3) < 64
+    assert _error(gx, [-v / (u * u + v * v) for v, u in pairs], 3) < 64
+    (grad,) = torch.autograd.grad(torch.hypot(y, x).sum(), y)
+    assert _error(grad, [v / (u * u + v * v).sqrt() for v, u in pairs], 3) < 64
+
+
+def test_remainders_and_quotients() -> None:
+    x = mcf.tensor(["7.5", "-7.5"], terms=2, dtype=torch.float64)
+    assert (x % 2).to_fractions() == (x - 2 * torch.floor(x / 2)).to_fractions()
+    assert torch.fmod(x, 2).tolist() == [1.5, -1.5]
+    assert torch.div(x, 2, rounding_mode="trunc").tolist() == [3, -3]
+    assert torch.div(x, 2, rounding_mode="floor").tolist() == [3, -4]
+    assert (x // 2).tolist() == [3, -4]
+
+
+def test_gelu_and_silu_refuse_and_compose() -> None:
+    x = mcf.tensor(["0.5"], terms=2)
+    with pytest.raises(RuntimeError, match="approximate must be 'none' or 'tanh'"):
+        F.gelu(x, approximate="cube")
+    assert F.silu(x).to_fractions() == (x * torch.sigmoid(x)).to_fractions()
