@@ -32,7 +32,8 @@ def _differentiable(name: str, function: Unary, derivative: Callable[[Any], Any]
 
     def run(ctx: Any, x: MCFTensor) -> MCFTensor:
         ctx.save_for_backward(x)
-        return wrap(function(x.detach().components))
+        value: Any = x.detach()
+        return wrap(function(value.components))
 
     def backward(ctx: Any, grad: Any) -> Any:
         (x,) = ctx.saved_tensors
@@ -98,7 +99,7 @@ _RULES: dict[str, tuple[Unary, tuple[Any, ...], Callable[[Any], Any]]] = {
 for _name, (_function, _torch_functions, _derivative) in _RULES.items():
     replaces(*_torch_functions)(_differentiable(_name, _function, _derivative))
 
-_pdf = _differentiable("normal_pdf", elementary.normal_pdf, lambda x: -x * _pdf(x))
+_pdf: Any = _differentiable("normal_pdf", elementary.normal_pdf, lambda x: -x * _pdf(x))
 _cdf = _differentiable("normal_cdf", elementary.normal_cdf, lambda x: _pdf(x))
 replaces(torch.special.ndtr)(_cdf)
 
