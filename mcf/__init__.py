@@ -7,6 +7,7 @@ from mcf.accurate import norm as norm
 from mcf.accurate import std as std
 from mcf.accurate import sum as sum
 from mcf.accurate import var as var
+from mcf.bounds import bound as bound
 from mcf.functions import add as add
 from mcf.functions import fast_two_sum as fast_two_sum
 from mcf.functions import grow as grow
@@ -16,7 +17,6 @@ from mcf.functions import scale as scale
 from mcf.functions import split as split
 from mcf.functions import two_prod as two_prod
 from mcf.functions import two_sum as two_sum
-from mcf.kernels.expansion_bounds import bound as bound
 from mcf.kernels.registry import ExecutorWarning as ExecutorWarning
 from mcf.kernels.registry import executor as executor
 from mcf.kernels.registry import get_executor as get_executor

@@ -7,10 +7,14 @@ out, a series one term short.
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+import torch
+
+import mcf
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS, observed
+from mcf.elementary.bounds import FUNCTIONS, markdown, observed
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import REFERENCE, inputs, worst
@@ -48,3 +52,18 @@ def test_error_of_many(name: str, fmt: str, terms: int) -> None:
     relative, absolute = _check(name, FORMATS[fmt], terms, 33_000, seed=100 + terms)
     print(f"observed {name} {fmt} {terms}: {relative:.4f} u^{terms}; tiny {absolute:.4f}")
     assert relative <= observed(name, FORMATS[fmt], terms)
+
+
+def test_bound_answers_for_elementary_functions() -> None:
+    row = mcf.bound("sin", terms=2, dtype=torch.float32)
+    assert row.relative == observed("sin", FP32, 2) * 2.0**-48
+    assert not row.proven
+    assert mcf.bound("mul", 2, torch.float64).relative > 0
+    with pytest.raises(ValueError, match="1 to 4, got 5"):
+        mcf.bound("sin", terms=5)
+
+
+def test_the_documented_table_is_this_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
+    inside = text.split("<!-- elementary: begin -->\n")[1].split("\n<!-- elementary: end -->")[0]
+    assert inside == markdown()

@@ -128,13 +128,6 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
     return _gelu(input) if approximate == "none" else _gelu_tanh(input)
 
 
-@replaces(F.silu)
-def silu(input: Any, inplace: bool = False) -> Any:
-    """x sigmoid(x)."""
-    result = input * torch.sigmoid(input)
-    return input.copy_(result) if inplace else result
-
-
 def _power(x: Any, y: Any) -> Any:
     """x**y; a number as base becomes an expansion, whose logarithm has all components."""
     from mcf.tensor.creation import tensor
