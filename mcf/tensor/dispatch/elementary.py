@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from mcf import elementary
-from mcf.kernels import expansions
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import operands
 from mcf.tensor.tensor import Components, MCFTensor, wrap
@@ -151,15 +150,3 @@ def softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dtype)
 def log_softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dtype) -> Any:
     """grad - exp(result) sum(grad)."""
     return grad - result.exp() * grad.sum(dim, keepdim=True)
-
-
-@implements(aten.rsqrt.default)
-def rsqrt(x: MCFTensor) -> MCFTensor:
-    """1 / sqrt(x)."""
-    return wrap(expansions.rsqrt(x.components))
-
-
-@implements(aten.floor_divide.default, aten.floor_divide.Scalar)
-def floor_divide(x: Any, y: Any) -> Any:
-    """floor(x / y), of the exact quotient."""
-    return div_mode(x, y, rounding_mode="floor")
