@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from mcf.kernels import registry
+
 # Elements taken at a time: bounds the temporary memory, and keeps it in cache on a CPU.
 BLOCK = {"cpu": 1 << 14}
 DEVICE_BLOCK = 1 << 22
@@ -52,6 +54,15 @@ def total_norm(gradients: Sequence[Components]) -> Tensor:
         # In two steps: 2**1074 is infinity.
         half = here.div(2, rounding_mode="floor")
         first, second = _power(half), _power(here - half)
+        if _compiled(g):
+            from mcf.kernels.numba.squares import sums
+
+            whole_sum, rest_sum = sums(g[0], first.item(), second.item(), HIGH, LOW)
+            high += whole_sum + (rest_sum >> LOW)
+            low += rest_sum & ((1 << LOW) - 1)
+            high += low >> LOW
+            low &= (1 << LOW) - 1
+            continue
         for part in _parts(g, BLOCK.get(g[0].device.type, DEVICE_BLOCK)):
             x = _value(part).mul_(first).mul_(second)
             x = x.mul_(x).mul_(2.0**HIGH)
@@ -67,6 +78,14 @@ def total_norm(gradients: Sequence[Components]) -> Tensor:
     half = exponent.div(2, rounding_mode="floor")
     norm = root * 2.0 ** -((HIGH + LOW) // 2) * _power(half) * _power(exponent - half)
     return torch.where(largest.isfinite(), norm, largest)
+
+
+def _compiled(gradient: Components) -> bool:
+    """Whether the CPU executor has a loop for it, which gives the same integers."""
+    g = gradient[0]
+    known = g.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    plain = len(gradient) == 1 and g.is_contiguous() and not g.is_neg() and type(g) is Tensor
+    return g.device.type == "cpu" and known and plain and registry.executor_for(g.device) == "numba"
 
 
 def finite(gradient: Components) -> Tensor:
@@ -93,7 +112,8 @@ def _value(components: Components) -> Tensor:
 
 
 def _power(exponent: Tensor) -> Tensor:
-    return torch.ldexp(torch.ones((), dtype=torch.float64, device=exponent.device), exponent)
+    """2**exponent exactly, for |exponent| below 1023."""
+    return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
 def _parts(components: Components, size: int) -> Iterator[list[Tensor]]:

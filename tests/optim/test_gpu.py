@@ -115,3 +115,58 @@ def test_parameters_on_both_devices() -> None:
     moved.grad = torch.ones_like(moved)
     with pytest.raises(ValueError, match=r"is on cuda:0; its parameter is on cpu"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("case", cases(("plus", "master")) + FULL, ids=str)
+def test_clipping_has_the_bits_of_the_cpu(case: Case) -> None:
+    # The norm is summed in integers on either, and the coefficient rounded once.
+    results = []
+    for device in ("cpu", "cuda"):
+        params = [Parameter(random(s, case.dtype, k).to(device)) for k, s in enumerate(SHAPES)]
+        optimizer = AdamW(params, max_grad_norm=0.5, **ADAMW, **case.options())
+        for t in range(3):
+            for k, p in enumerate(params):
+                p.grad = gradient(p, t, k)
+            optimizer.step()
+        assert optimizer.grad_norm is not None
+        assert optimizer.grad_norm.device.type == device
+        results.append({"norm": optimizer.grad_norm.cpu(), **on_cpu(stored(optimizer))})
+    assert_same(results[1], results[0])
+
+
+def test_clipping_does_not_wait_for_the_device() -> None:
+    p = Parameter(random((64, 64), BF16, 1).cuda())
+    optimizer = AdamW([p], max_grad_norm=0.5)
+    p.grad = random((64, 64), BF16, 2).cuda()
+    optimizer.step()
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+def test_grad_scaler(dtype: torch.dtype) -> None:
+    results = []
+    for device in ("cpu", "cuda"):
+        p = Parameter(random(1000, dtype, 1).to(device))
+        optimizer = AdamW([p], max_grad_norm=0.5, **ADAMW)
+        scaler = torch.amp.GradScaler(device, init_scale=2.0**8)
+        scaler.scale(torch.zeros(1, device=device))
+        for t in range(4):
+            p.grad = (random(1000, FP32, 2 + t) * 2.0**8).to(device, dtype)
+            if t == 1:
+                p.grad[5] = torch.inf
+            before = stored(optimizer)
+            scaler.step(optimizer)
+            if t == 1:
+                assert_same(stored(optimizer), before)
+            scaler.update(2.0**8)
+        results.append(on_cpu(stored(optimizer)))
+    assert_same(results[1], results[0])
+
+
+def on_cpu(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: t.cpu() for name, t in found.items()}

@@ -15,9 +15,17 @@ import pytest
 import torch
 from torch import Tensor
 
+import mcf
 from mcf.optim.norm import HIGH, LOW, finite, total_norm
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
 
 DTYPES = [BF16, FP16, FP32, FP64]
 
@@ -70,7 +78,26 @@ def test_same_bits_for_any_order_and_layout(dtype: torch.dtype) -> None:
         assert a != b
 
 
-def test_wide_range() -> None:
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 2.0**-14, 1e4])
+def test_the_compiled_loop_has_the_same_bits(dtype: torch.dtype, scale: float) -> None:
+    # Numbers of very different sizes, some below what counts, some subnormal.
+    x = random(40000, dtype, 1, scale)
+    x[::3] = (x[::3].double() * 2.0**-13).to(dtype)
+    x[::7] = (x[::7].double() * 2.0**-40).to(dtype)
+    expected = norm(x, x[:5])
+    with mcf.executor("numba"):
+        assert_same_bits(norm(x, x[:5]), expected)
+    assert_within(expected, exact_square([x, x[:5]]), 40005)
+
+
+@pytest.mark.parametrize("executor", ["torch", "numba"])
+def test_wide_range(executor: str) -> None:
+    with mcf.executor(executor):
+        check_wide_range()
+
+
+def check_wide_range() -> None:
     for dtype, big, small in ((BF16, 3e38, 1e-38), (FP32, 1e38, 1e-45), (FP64, 1e308, 1e-300)):
         for values in ([big, small], [small, big], [small, small, 0.0], [big] * 5):
             t = torch.tensor(values, dtype=dtype)
