@@ -105,8 +105,8 @@ def scaled(scalars: Tensor, column: int, number: float | Tensor) -> Tensor:
 
     On the number's device, where that is not the CPU: nothing here waits for it.
     """
-    if isinstance(number, Tensor):
-        scalars = scalars.to(number.device)
+    if isinstance(number, Tensor) and number.is_cuda and not scalars.is_cuda:
+        scalars = scalars.pin_memory().to(number.device, non_blocking=True)
     if isinstance(number, Tensor) or number != 1:
         scalars[:, column] *= number
     return scalars
