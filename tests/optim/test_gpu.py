@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW
+from mcf.optim import SGD, AdamW, Muon
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, FULL, Case, assert_same, cases, random, stored
+from tests.optim.variants import NEW, Variant, pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -62,6 +63,25 @@ def test_sgd_has_the_bits_of_the_cpu(case: Case) -> None:
     expected = train("cpu", "torch", SGD, case, 20, **SGD_OPTIONS)
     found = train("cuda", "auto", SGD, case, 20, **SGD_OPTIONS)
     assert_same(on_cpu(stored(found)), stored(expected))
+
+
+@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "cases") + pairs(NEW, "full"), ids=str)
+def test_other_rules_have_the_bits_of_the_cpu(variant: Variant, case: Case) -> None:
+    expected = train("cpu", "torch", variant.make, case, 10, **variant.options)
+    found = train("cuda", "auto", variant.make, case, 10, **variant.options)
+    assert_same(on_cpu(stored(found)), stored(expected))
+
+
+def test_muon_has_its_states_on_the_device() -> None:
+    # Its matrix products have the device's bits; what is stored around them is exact elsewhere.
+    p = Parameter(random((64, 48), BF16, 1).cuda())
+    optimizer = Muon([p], track_metrics=True)
+    for t in range(3):
+        p.grad = random((64, 48), BF16, 10 + t, 0.1).cuda()
+        optimizer.step()
+    assert optimizer.state[p]["momentum_buffer"].device == p.device
+    assert optimizer.metrics()["update_norm"] > 0
+    assert torch.isfinite(p).all()
 
 
 def test_states_are_on_the_device() -> None:
