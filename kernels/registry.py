@@ -137,6 +137,6 @@ def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Any:
         returns the sums as an array or a tensor, or None. None where the executor has no such
         thing.
     """
-    name = executor_for(rows[0][0].device)
-    make = getattr(_module(name), "Prepared", None)
-    return None if make is None else make(spec, [row[0].numel() for row in rows])
+    device = rows[0][0].device
+    make = getattr(_module(executor_for(device)), "Prepared", None)
+    return None if make is None else make(spec, [row[0].numel() for row in rows], device)

@@ -26,8 +26,10 @@ SERIAL = 65536
 class Prepared:
     """A kernel and the sizes of its rows of tensors: all that stays the same from step to step."""
 
-    def __init__(self, spec: Elementwise, sizes: Sequence[int]) -> None:
-        """See `run`; `sizes` are the numbers of elements of the rows."""
+    def __init__(
+        self, spec: Elementwise, sizes: Sequence[int], device: torch.device | None = None
+    ) -> None:
+        """See `run`; `sizes` are the numbers of elements of the rows, which are on the CPU."""
         self._address = build(spec)
         self._spec = spec
         self._kind = np.float32 if spec.register == FP32 else np.float64

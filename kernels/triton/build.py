@@ -24,6 +24,17 @@ THREADS = 128
 # then spills to keep it (seen at 128 for AdamW on master weights).
 MAX_REGISTERS = 255
 
+# The arguments of a kernel of many rows.
+TABLES = ["addresses_ptr", "sizes_ptr", "owners_ptr", "blocks_ptr", "scalars_ptr", "sums_ptr"]
+_TYPES = {
+    "int8": tl.int8,
+    "int16": tl.int16,
+    "bf16": tl.bfloat16,
+    "fp16": tl.float16,
+    "fp32": tl.float32,
+    "fp64": tl.float64,
+}
+
 
 def options(target: Any) -> dict[str, Any]:
     """The options of every launch and compilation, for a `triton.backends.compiler.GPUTarget`.
@@ -35,13 +46,42 @@ def options(target: Any) -> dict[str, Any]:
 
 
 def source(spec: Elementwise) -> str:
-    """The kernel in Python: an unmasked path for full blocks, a masked one for the last."""
+    """The kernel of one row of tensors in Python; see `_blocks`."""
     names = [f"{f.name}_ptr" for f in spec.fields]
     lines = [
         f"def mcf_{spec.name}({', '.join(names)}, scalars_ptr, sums_ptr, n, BLOCK: tl.constexpr):",
         "    start = tl.program_id(0).to(tl.int64) * BLOCK",
-        "    i = start + tl.arange(0, BLOCK)",
     ]
+    return _blocks(spec, lines)
+
+
+def many_source(spec: Elementwise) -> str:
+    """The kernel of many rows of tensors, which it finds in tables of int64; see `_blocks`.
+
+    Program b computes block `blocks[b]` of row `owners[b]`, of size `sizes[row]`. Row r's tensors
+    begin at `addresses[r * fields]`, all at multiples of ALIGNMENT: a pointer that comes out of
+    memory has no alignment that the compiler could know.
+    """
+    lines = [
+        f"def mcf_many_{spec.name}(addresses_ptr, sizes_ptr, owners_ptr, blocks_ptr, scalars_ptr, "
+        "sums_ptr, ALIGNMENT: tl.constexpr, BLOCK: tl.constexpr):",
+        "    row = tl.load(owners_ptr + tl.program_id(0))",
+        "    start = tl.load(blocks_ptr + tl.program_id(0)) * BLOCK",
+        "    n = tl.load(sizes_ptr + row)",
+    ]
+    for k, f in enumerate(spec.fields):
+        name = f"{f.name}_ptr"
+        lines.append(f"    {name} = tl.load(addresses_ptr + row * {len(spec.fields)} + {k})")
+        lines.append(f"    {name} = tl.multiple_of({name}, ALIGNMENT).to({name}_type)")
+        lines.append(f"    {name} = tl.multiple_of({name}, ALIGNMENT)")
+    if spec.scalars:
+        lines.append(f"    scalars_ptr += row * {len(spec.scalars)}")
+    return _blocks(spec, lines)
+
+
+def _blocks(spec: Elementwise, lines: list[str]) -> str:
+    """The rest of a kernel: an unmasked path for full blocks, a masked one for the last."""
+    lines.append("    i = start + tl.arange(0, BLOCK)")
     register = "tl.float32" if spec.register == FP32 else "tl.float64"
     for k, scalar in enumerate(spec.scalars):
         lines.append(f"    {scalar} = tl.load(scalars_ptr + {k}).to({register})")
@@ -79,8 +119,11 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
 
 
 @functools.cache
-def build(spec: Elementwise, dialect: Dialect) -> Any:
-    """The kernel of a declaration, interpreted or compiled by Triton on its first launch."""
+def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
+    """The kernel of a declaration, interpreted or compiled by Triton on its first launch.
+
+    That of one row of tensors, or of many.
+    """
     bind = binder(spec.register, spec.arithmetic, spec.roundings, spec.slots, dialect)
     namespace: dict[str, Any] = {"tl": tl, "function": bind(spec.function)}
     if spec.random:
@@ -95,15 +138,18 @@ def build(spec: Elementwise, dialect: Dialect) -> Any:
         namespace[f"widen_{field.name}"] = widen
         namespace[f"round_{field.name}"] = rounding
         namespace[f"narrow_{field.name}"] = narrow
-    text = source(spec)
-    filename = f"<mcf triton {spec.name} {spec.serial}>"
+        namespace[f"{field.name}_ptr_type"] = tl.pointer_type(_TYPES[field.format.name])
+    text = many_source(spec) if many else source(spec)
+    name = f"mcf_many_{spec.name}" if many else f"mcf_{spec.name}"
+    filename = f"<mcf triton {name} {spec.serial}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    function = namespace[f"mcf_{spec.name}"]
+    function = namespace[name]
     assert isinstance(function, FunctionType)
     function.__module__ = __name__
     if dialect is Dialect.INTERPRETER:
         return InterpretedFunction(function)
     # `n` and the small tables change from tensor to tensor and step to step; compiling again for
     # their divisibility gains nothing, because a full block does not depend on it.
-    return triton.JITFunction(function, do_not_specialize=["scalars_ptr", "sums_ptr", "n"])
+    tables = TABLES if many else ["scalars_ptr", "sums_ptr", "n"]
+    return triton.JITFunction(function, do_not_specialize=tables)

@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from mcf.kernels import functions
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
-from mcf.kernels.triton.build import BLOCK, THREADS, build, options
+from mcf.kernels.triton.build import BLOCK, TABLES, THREADS, build, options
 from mcf.kernels.triton.primitives import Dialect
 
 TARGETS = {
@@ -46,10 +46,17 @@ class Compiled:
     asm: dict[str, Any]
     target: str
     options: dict[str, Any]
+    many: bool = False
 
 
 def compile_kernel(
-    spec: Elementwise, target: str, *, aligned: bool = True, size: str = "i32", **changes: Any
+    spec: Elementwise,
+    target: str,
+    *,
+    aligned: bool = True,
+    size: str = "i32",
+    many: bool = False,
+    **changes: Any,
 ) -> Compiled:
     """A kernel as a launch compiles it.
 
@@ -58,6 +65,7 @@ def compile_kernel(
         target: a key of TARGETS.
         aligned: whether the tensors start at multiples of 16 bytes.
         size: Triton's type of the number of elements, "i64" from 2**31 elements on.
+        many: the kernel of many rows of tensors, or that of one.
         changes: other options than a launch's; None leaves the option at Triton's default.
 
     Skips the test where this installation of Triton cannot compile for the target.
@@ -65,12 +73,23 @@ def compile_kernel(
     reason = unavailable(target)
     if reason is not None:
         pytest.skip(reason)
-    return _compile_kernel(spec, target, aligned, size, changes)
+    return _compile_kernel(spec, target, aligned, size, many, changes)
 
 
 def _compile_kernel(
-    spec: Elementwise, target: str, aligned: bool, size: str, changes: dict[str, Any]
+    spec: Elementwise, target: str, aligned: bool, size: str, many: bool, changes: dict[str, Any]
 ) -> Compiled:
+    chosen = options(TARGETS[target]) | changes
+    chosen = {k: v for k, v in chosen.items() if v is not None}
+    if many:
+        kinds = ["*i64"] * 4 + ["*fp64"] * 2
+        source = ASTSource(
+            fn=build(spec, Dialect.of(TARGETS[target]), many=True),
+            signature=dict(zip(TABLES, kinds, strict=True))
+            | {"ALIGNMENT": "constexpr", "BLOCK": "constexpr"},
+            constexprs={"ALIGNMENT": 16 if aligned else 1, "BLOCK": BLOCK},
+        )
+        return dataclasses.replace(compile_source(source, target, chosen), many=True)
     names = [f"{f.name}_ptr" for f in spec.fields]
     signature = {n: _POINTERS[f.format.name] for n, f in zip(names, spec.fields, strict=True)}
     signature |= {"scalars_ptr": "*fp64", "sums_ptr": "*fp64", "n": size, "BLOCK": "constexpr"}
@@ -81,8 +100,7 @@ def _compile_kernel(
         constexprs={"BLOCK": BLOCK},
         attrs=divisible if aligned else {},
     )
-    chosen = options(TARGETS[target]) | changes
-    return compile_source(source, target, {k: v for k, v in chosen.items() if v is not None})
+    return compile_source(source, target, chosen)
 
 
 def compile_source(source: Any, target: str, chosen: dict[str, Any]) -> Compiled:
@@ -174,7 +192,7 @@ def unavailable(target: str) -> str | None:
     """Why this installation of Triton cannot compile for a target; None where it can."""
     spec = functions.kernel(functions.TWO_SUM, FP32)
     try:
-        _compile_kernel(spec, target, True, "i32", {})
+        _compile_kernel(spec, target, True, "i32", False, {})
     except Exception as error:
         # Before 3.5 Triton brought no linker for AMD GPUs.
         if "lld" not in str(error):

@@ -98,6 +98,26 @@ def test_kernel(spec: Elementwise, target: str) -> None:
     check(code.compile_kernel(spec, target), spec)
 
 
+# One with two of each kind of pointer, one with sums, one with random numbers.
+MANY = ("adamw_plus_bf16_wide", "adamw_master_bf16_wide_metrics", "adamw_stochastic_bf16_wide")
+
+
+@pytest.mark.parametrize("target", code.TARGETS)
+@pytest.mark.parametrize("name", MANY)
+def test_kernel_of_many_tensors(name: str, target: str) -> None:
+    """Pointers out of a table lose no width of access, and the formula is the same."""
+    spec = next(s for s in KERNELS if s.name == name)
+    check(code.compile_kernel(spec, target, many=True), spec)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_many_unaligned_tensors(target: str) -> None:
+    """The mutant of the test above: without the alignment's hint no access is wide."""
+    spec = next(s for s in KERNELS if s.name == MANY[0])
+    with pytest.raises(AssertionError, match="16"):
+        check(code.compile_kernel(spec, target, many=True, aligned=False), spec)
+
+
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 def test_what_optimizers_run_is_in_the_table(dtype: torch.dtype) -> None:
     p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
@@ -129,8 +149,11 @@ def test_every_pattern_selects_a_kernel(target: str) -> None:
         assert any(re.fullmatch(pattern, spec.name) for spec in KERNELS), pattern
 
 
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("target", code.TARGETS)
-def test_a_launch_compiles_what_is_tested(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_compiles_what_is_tested(
+    target: str, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The launcher passes the options that the compilations above use; fusion is off."""
     launches = []
 
@@ -139,19 +162,23 @@ def test_a_launch_compiles_what_is_tested(target: str, monkeypatch: pytest.Monke
             return lambda *arguments, **options: launches.append((grid, arguments, options))
 
     made = []
-    monkeypatch.setattr(launch, "build", lambda *what: made.append(what) or Recorder())
+    monkeypatch.setattr(
+        launch, "build", lambda *what, many=False: made.append((*what, many)) or Recorder()
+    )
+    monkeypatch.setattr(launch, "to_device", lambda t, device: t)
     monkeypatch.setattr(launch, "_target", lambda index: code.TARGETS[target])
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     spec = next(s for s in KERNELS if s.name == "two_sum_bf16")
-    rows = [[torch.empty(n, dtype=torch.bfloat16, device="meta")] * 4 for n in (0, BLOCK + 1)]
-    launch.run(spec, rows, torch.zeros(2, 0, dtype=torch.float64))
-    assert made == [(spec, Dialect.of(code.TARGETS[target]))]
+    sizes = (0, BLOCK + 1, 1) if many else (BLOCK + 1,)
+    rows = [[torch.empty(n, dtype=torch.bfloat16, device="meta")] * 4 for n in sizes]
+    launch.run(spec, rows, torch.zeros(len(rows), 0, dtype=torch.float64))
+    assert made == [(spec, Dialect.of(code.TARGETS[target]), many)]
     [(grid, arguments, options)] = launches
-    assert grid == (2,)
-    assert arguments[-1] == BLOCK + 1
-    used = code.compile_kernel(spec, target).options
-    assert options == {"BLOCK": BLOCK, **used}
+    assert grid == (3 if many else 2,)
+    assert many or arguments[-1] == BLOCK + 1
+    used = code.compile_kernel(spec, target, many=many).options
+    assert options == {"BLOCK": BLOCK, **({"ALIGNMENT": 16} if many else {}), **used}
     assert options["enable_fp_fusion"] is False
 
 

@@ -107,6 +107,49 @@ def test_bits(name: str, device: str) -> None:
             compare(spec, draw.row(spec, n), draw.scalars(spec), device, offsets)
 
 
+MANY = ["adamw_plus_bf16_wide", "adamw_master_bf16_wide", "adamw_plain_fp64_wide", "two_sum_fp16"]
+
+
+@either_device
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("name", MANY)
+def test_many_tensors(name: str, offset: int, device: str) -> None:
+    """One launch for tensors of all sizes, the same bits as one by one; scalars of each row."""
+    spec = KERNELS[name]
+    draw = Draw(offset)
+    sizes = [BLOCK + 1, 0, 1, BLOCK, 7]
+    rows = [draw.row(spec, n) for n in sizes]
+    scalars = torch.cat([draw.scalars(spec) for _ in sizes])
+    # Without an offset a row starts where allocations do, at multiples of 16 bytes.
+    actual = [[at_offset(t, offset, device) for t in row] for row in rows]
+    reference.run(spec, rows, scalars)
+    launch.run(spec, actual, scalars)
+    for expected, found in zip(rows, actual, strict=True):
+        for field, e, a in zip(spec.fields, expected, found, strict=True):
+            assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
+
+
+@pytest.mark.parametrize(("offset", "alignment"), [(0, 16), (1, 1)])
+def test_many_tensors_are_one_launch(
+    offset: int, alignment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint of 16 bytes is given where it is true and only there."""
+    launches = []
+
+    class Recorder:
+        def __getitem__(self, grid: tuple[int, ...]) -> object:
+            return lambda *arguments, **options: launches.append((grid, options))
+
+    monkeypatch.setattr(launch, "build", lambda spec, dialect, many: Recorder())
+    spec = KERNELS["adamw_plus_bf16_wide"]
+    draw = Draw(1)
+    rows = [
+        [at_offset(t, offset, "cpu") for t in draw.row(spec, n)] for n in (0, BLOCK + 1, 5, BLOCK)
+    ]
+    launch.run(spec, rows, torch.zeros(4, len(spec.scalars), dtype=torch.float64))
+    assert launches == [((4,), {"ALIGNMENT": alignment, "BLOCK": BLOCK})]
+
+
 @either_device
 def test_offsets(device: str) -> None:
     spec = KERNELS["adamw_plus_bf16_wide"]
