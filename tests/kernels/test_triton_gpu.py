@@ -30,7 +30,7 @@ from mcf.kernels.triton import launch
 from mcf.kernels.triton.build import BLOCK
 
 KERNELS = {spec.name: spec for spec in all_kernels()}
-INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 DEVICES = [
     pytest.param("cpu", id="interpreted"),
