@@ -181,7 +181,10 @@ def _class(optimizer: Optimizer) -> type[Optimizer]:
     if isinstance(optimizer, LowPrecisionOptimizer):
         return type(optimizer)
     name = type(optimizer).__name__
-    for known in ("CollageAdamW", "AdamW", "NAdam", "RAdam", "Adamax", "Adam", "SGD", "Lion"):
+    known_classes = (
+        "CollageAdamW", "AdamW", "NAdam", "RAdam", "Adamax", "Adam", "SGD", "Lion", "Muon",
+    )  # fmt: skip
+    for known in known_classes:
         if known in name and hasattr(ours, known):
             found: type[Optimizer] = getattr(ours, known)
             return found
@@ -193,7 +196,7 @@ def _options(
 ) -> dict[str, Any]:
     """The options of a target's group."""
     make: Any = cls
-    defaults = make([Parameter(torch.zeros(1))]).defaults
+    defaults = make([Parameter(torch.zeros(1, 1))]).defaults
     found = {k: copy.deepcopy(v) for k, v in given.items() if k in defaults}
     if precision is not None and precision != "source":
         found["precision"] = precision

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
+import mcf.optim
 from mcf.kernels.formats import format_of
 from mcf.optim import AdamW, Muon
 from tests.helpers import assert_same_bits, numbers
@@ -361,3 +362,23 @@ def test_precisions_without_a_second_moment() -> None:
         steps(optimizer, 1)
         names = {"param_lo", "param_bits", "master_param", "momentum_buffer", "step"}
         assert set(optimizer.state[p]) <= names
+
+
+def test_converted() -> None:
+    # From torch's on float32 and between strategies that hold all bits: the same numbers.
+    p = parameter((4, 5), FP32, 1)
+    theirs = torch.optim.Muon([p], 0.02)
+    steps(theirs, 2)
+    buffer = theirs.state[p]["momentum_buffer"].clone()
+    ours, _ = mcf.optim.convert(theirs, precision="master")
+    assert isinstance(ours, Muon)
+    assert ours.param_groups[0]["lr"] == 0.02
+    assert_same_bits(ours.state[p]["momentum_buffer"], buffer)
+    q = parameter((4, 5), BF16, 2)
+    source = Muon([q], 0.02, precision="split16")
+    steps(source, 2)
+    before = value(source, q)
+    master, report = mcf.optim.convert(source, precision="master")
+    assert report.exact
+    assert torch.equal(value(master, q), before)
+    steps(master, 1)
