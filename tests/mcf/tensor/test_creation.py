@@ -111,7 +111,7 @@ def test_strings_beyond_the_range(text: str) -> None:
         (1j, TypeError, "complex"),
         (np.array([1j]), TypeError, "complex"),
         (torch.tensor([1j]), TypeError, "complex"),
-        (object(), TypeError, "object"),
+        pytest.param(object(), TypeError, "object", id="object"),
         (None, TypeError, "NoneType"),
     ],
     ids=str,
