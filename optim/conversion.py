@@ -16,6 +16,7 @@ import mcf.optim as ours
 from mcf.optim import foreign, update, values
 from mcf.optim.foreign import Meaning
 from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.precision import Precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Report:
 
 def convert(
     optimizer: Optimizer,
-    precision: str | None = None,
+    precision: str | Precision | None = None,
     *,
     to: type[Optimizer] | None = None,
     params: Iterable[Tensor] | None = None,
@@ -192,7 +193,10 @@ def _class(optimizer: Optimizer) -> type[Optimizer]:
 
 
 def _options(
-    cls: type[Optimizer], given: dict[str, Any], precision: str | None, more: dict[str, Any]
+    cls: type[Optimizer],
+    given: dict[str, Any],
+    precision: str | Precision | None,
+    more: dict[str, Any],
 ) -> dict[str, Any]:
     """The options of a target's group."""
     make: Any = cls

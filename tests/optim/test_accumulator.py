@@ -20,6 +20,7 @@ from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
 from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, parameter, random, stored
 from tests.optim.test_amp import scaler, without_gradients
+from tests.optim.test_gradient_forms import give
 
 # Of the sum, for each gradient that is added; and without a second component.
 BOUND = {BF16: 2.0**-17, FP16: 2.0**-22, FP32: 2.0**-46, FP64: 2.0**-104}
@@ -96,8 +97,7 @@ def test_the_step_is_that_of_the_sum_in_float32(make: Any, dtype: torch.dtype) -
                     backward(p, g.to(dtype))
                 assert len(accumulator.components(p)) == 2
             else:
-                p.grad_dtype = FP32
-                p.grad = sum(parts).float()
+                give(p, sum(parts).float())
             optimizer.step()
             optimizer.zero_grad()
             assert p.grad is None

@@ -149,7 +149,7 @@ def test_the_table_of_the_page() -> None:
     rows = table()
     assert len(rows) == 64
     for (source, target), cell in rows.items():
-        _, report = convert(trained(source, count=30), target)
+        _, report = convert(trained(source, count=10), target)
         found = {short[r.what] for r in report.rounded}
         names = set() if cell == "exact" else set(cell.split(", "))
         always = {n for n in names if n[0] != "("}
@@ -169,6 +169,21 @@ def test_there_and_back_goes_on_with_the_same_bits(there: str, via: str) -> None
     for optimizer in (straight, back):
         steps(optimizer, 3, seed=9)
     assert_same(stored(back), stored(straight))
+
+
+def test_a_precision_of_ones_own() -> None:
+    own = mcf.optim.Precision(param="split16", exp_avg="float32", exp_avg_sq="pair")
+    first = trained("plus")
+    weights = [first.master_weight(p) for p in parameters(first)]
+    middle, report = convert(first, own)
+    assert not {r.what for r in report.rounded} - {"param"}
+    for p, w in zip(parameters(middle), weights, strict=True):
+        assert_same_bits(middle.master_weight(p), w)
+    steps(middle, 1)
+    back, _ = convert(middle, "plus")
+    assert back.state[next(parameters(back))].keys() == {
+        "step", "param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo",
+    }  # fmt: skip
 
 
 def test_in_place_the_visible_weight_is_the_new_precisions() -> None:
