@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from operator import is_, itemgetter
+from operator import attrgetter, eq, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,11 +37,26 @@ Work = tuple[int, Group, Rule, Arithmetic, GradientForm, list[Named]]
 _PLAIN = {Tensor, Parameter}
 
 
-def _layouts(tensors: Sequence[Tensor]) -> tuple[list[Any], ...]:
-    """What a kernel depends on beside addresses."""
-    dense = list(map(Tensor.is_contiguous, tensors))
-    strides = [] if all(dense) else list(map(Tensor.stride, tensors))
-    return [t.dtype for t in tensors], list(map(Tensor.size, tensors)), dense, strides
+_dtype = attrgetter("dtype")
+
+
+class _Layouts:
+    """What a kernel depends on beside addresses, of some tensors."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.dtypes = [t.dtype for t in tensors]
+        self.sizes = [t.size() for t in tensors]
+        self.dense = [t.is_contiguous() for t in tensors]
+        self.strides = [t.stride() for t in tensors] if not all(self.dense) else None
+
+    def fit(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether these tensors have the same; lazily, as thousands of tuples are garbage."""
+        return (
+            all(map(is_, map(_dtype, tensors), self.dtypes))
+            and all(map(eq, map(Tensor.size, tensors), self.sizes))
+            and all(map(is_, map(Tensor.is_contiguous, tensors), self.dense))
+            and (self.strides is None or list(map(Tensor.stride, tensors)) == self.strides)
+        )
 
 
 def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
@@ -77,9 +92,9 @@ class _Batch:
     params: list[Tensor]
     stored: Any
     entry_lengths: list[int]
-    layouts: tuple[list[Any], ...]
+    layouts: _Layouts
     pointers: list[int]
-    gradient_layouts: tuple[list[Any], ...]
+    gradient_layouts: _Layouts
     counters: list[Any]
     size: int
     tensors: list[Tensor] = dataclasses.field(default_factory=list)
@@ -225,9 +240,9 @@ def _batch(
         params=params,
         stored=stored,
         entry_lengths=[len(e) for e in entries],
-        layouts=_layouts(tensors),
+        layouts=_Layouts(tensors),
         pointers=[t.data_ptr() for t in tensors],
-        gradient_layouts=_layouts([row[1] for row in rows]),
+        gradient_layouts=_Layouts([row[1] for row in rows]),
         counters=[ctypes.c_int64.from_address(e["step"].data_ptr()) for e in entries],
         size=sum(p.numel() for p in params),
     )
@@ -245,7 +260,9 @@ def _unchanged(optimizer: LowPrecisionOptimizer, b: _Batch) -> bool:
     if list(map(len, entries)) != b.entry_lengths:
         return False
     b.tensors = [t for p, e in zip(b.params, entries, strict=True) for t in (p, *b.stored(e))]
-    if list(map(Tensor.data_ptr, b.tensors)) != b.pointers or _layouts(b.tensors) != b.layouts:
+    if not all(map(eq, map(Tensor.data_ptr, b.tensors), b.pointers)) or not b.layouts.fit(
+        b.tensors
+    ):
         return False
     gradients = [p.grad for p in b.params]
     if set(map(type, gradients)) != {Tensor}:
@@ -255,7 +272,7 @@ def _unchanged(optimizer: LowPrecisionOptimizer, b: _Batch) -> bool:
     return (
         all(g.layout is torch.strided and g.device == device for g in b.gradients)
         and not any(map(Tensor.is_neg, b.gradients))
-        and _layouts(b.gradients) == b.gradient_layouts
+        and b.gradient_layouts.fit(b.gradients)
     )
 
 
