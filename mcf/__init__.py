@@ -7,6 +7,13 @@ from mcf.accurate import norm as norm
 from mcf.accurate import std as std
 from mcf.accurate import sum as sum
 from mcf.accurate import var as var
+from mcf.arithmetic import div as div
+from mcf.arithmetic import fma as fma
+from mcf.arithmetic import reciprocal as reciprocal
+from mcf.arithmetic import rsqrt as rsqrt
+from mcf.arithmetic import sqrt as sqrt
+from mcf.arithmetic import square as square
+from mcf.arithmetic import sub as sub
 from mcf.bounds import bound as bound
 from mcf.functions import add as add
 from mcf.functions import fast_two_sum as fast_two_sum

@@ -14,9 +14,14 @@ grad while grad mode is on, because these functions have no derivative.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, overload
+
 from torch import Tensor
 
 from mcf.kernels import functions as _functions
+
+if TYPE_CHECKING:
+    from mcf.tensor import MCFTensor
 
 Pair = tuple[Tensor, Tensor]
 
@@ -80,21 +85,45 @@ def scale(x: Pair, a: Tensor) -> Pair:
     return _pair(_functions.apply(_functions.SCALE, x, a))
 
 
-def add(x: Pair, y: Pair) -> Pair:
+@overload
+def add(x: Pair, y: Pair) -> Pair: ...
+@overload
+def add(x: MCFTensor, y: Any) -> MCFTensor: ...
+@overload
+def add(x: Any, y: MCFTensor) -> MCFTensor: ...
+def add(x: Any, y: Any) -> Any:
     """x + y for two expansions, commutative; error at most 2u^2, under cancellation too.
 
-    The two-term network of Zhang and Aiken 2025, doi:10.1007/978-3-031-98682-6_12.
+    The two-term network of Zhang and Aiken 2025, doi:10.1007/978-3-031-98682-6_12. With an
+    `MCFTensor` among the arguments it is `torch.add`, which see: any terms, with a gradient.
     """
+    if _is_expansion(x) or _is_expansion(y):
+        return x + y
     return _pair(_functions.apply(_functions.ADD, x, y))
 
 
-def mul(x: Pair, y: Pair) -> Pair:
+@overload
+def mul(x: Pair, y: Pair) -> Pair: ...
+@overload
+def mul(x: MCFTensor, y: Any) -> MCFTensor: ...
+@overload
+def mul(x: Any, y: MCFTensor) -> MCFTensor: ...
+def mul(x: Any, y: Any) -> Any:
     """x * y for two expansions, commutative; error at most 5u^2.
 
     DWTimesDW1 of Joldes, Muller, Popescu 2017, with the bound of Muller and Rideau 2022,
-    doi:10.1145/3484514.
+    doi:10.1145/3484514. With an `MCFTensor` among the arguments it is `torch.mul`, which see: any
+    terms, with a gradient.
     """
+    if _is_expansion(x) or _is_expansion(y):
+        return x * y
     return _pair(_functions.apply(_functions.MUL, x, y))
+
+
+def _is_expansion(x: Any) -> bool:
+    from mcf.tensor import MCFTensor
+
+    return isinstance(x, MCFTensor)
 
 
 def renormalize(x: Pair) -> Pair:

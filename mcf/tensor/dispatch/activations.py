@@ -54,7 +54,8 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
 @implements(aten.elu.default)
 def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
-    return where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
+    out: Tensor = where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
+    return out
 
 
 @implements(aten.elu_backward.default)
@@ -66,7 +67,8 @@ def elu_backward(
         low = (x + scale * alpha) * input_scale
     else:
         low = (x * input_scale).clamp_max(0).exp() * alpha * scale * input_scale
-    return grad * where(x > 0, scale, low)
+    out: Tensor = grad * where(x > 0, scale, low)
+    return out
 
 
 @implements(aten.frac.default)
