@@ -1,6 +1,7 @@
 """Multi-component floats: numbers kept as unevaluated sums of a few low-precision floats."""
 
 from mcf import linalg as linalg
+from mcf import nn as nn
 from mcf.accurate import dot as dot
 from mcf.accurate import mean as mean
 from mcf.accurate import norm as norm

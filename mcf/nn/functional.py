@@ -1,0 +1,123 @@
+"""Layer norm, softmax and attention on expansion tensors, differentiable in their arithmetic.
+
+Every function takes `MCFTensor`s; plain tensors beside them are promoted. torch.nn.functional's
+`layer_norm`, `linear`, `embedding`, `softmax`, `cross_entropy` on an `MCFTensor` are these too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from mcf.tensor import MCFTensor
+from mcf.tensor.conversion import promote
+from mcf.tensor.functions import replaces
+
+
+@replaces(torch.nn.functional.layer_norm, torch.layer_norm)
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last dimensions.
+
+    Args:
+        input: [..., *normalized_shape].
+        normalized_shape: the sizes of the last dimensions, over which mean and variance are taken.
+        weight: [*normalized_shape] or None for 1.
+        bias: [*normalized_shape] or None for 0.
+        eps: an exact number, added to the variance (that of n, not n - 1 elements).
+        cudnn_enable: ignored; `torch.layer_norm` has it.
+    """
+    shape = tuple(normalized_shape)
+    if tuple(input.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"normalized_shape is {list(shape)}, the input's last dimensions are "
+            f"{list(input.shape[-len(shape) :])}"
+        )
+    dims = list(range(-len(shape), 0))
+    x = promote(input)
+    centred = x - x.mean(dims, keepdim=True)
+    variance = (centred * centred).mean(dims, keepdim=True)
+    out = centred * (variance + eps).rsqrt()
+    if weight is not None:
+        out = out * weight
+    return out if bias is None else out + bias
+
+
+def softmax(input: Tensor, dim: int) -> Tensor:
+    """exp(x) over its sum along a dimension."""
+    return torch.softmax(promote(input), dim)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b.
+
+    Args:
+        input: [..., in].
+        weight: [out, in].
+        bias: [out] or None.
+    """
+    out = torch.matmul(promote(input), promote(weight).transpose(-2, -1))
+    return out if bias is None else out + bias
+
+
+@replaces(torch.nn.functional.scaled_dot_product_attention)
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(Q K^T scale + mask) V.
+
+    Args:
+        query: [..., L, E].
+        key: [..., S, E].
+        value: [..., S, V].
+        attn_mask: bool (True takes part) or numbers to add, broadcast to [..., L, S].
+        dropout_p: probability of dropping a weight.
+        is_causal: row i sees the columns up to i.
+        scale: 1 / sqrt(E) by default, with all digits of the expansion.
+        enable_gqa: not supported.
+    """
+    if enable_gqa:
+        raise NotImplementedError("attention: enable_gqa is not supported on MCFTensor")
+    if attn_mask is not None and is_causal:
+        raise ValueError("attention: give attn_mask or is_causal, not both")
+    q, k, v = promote(query), promote(key), promote(value)
+    scores = torch.matmul(q, k.transpose(-2, -1))
+    if scale is not None:
+        scores = scores * scale
+    else:
+        scores = scores / _root(query.shape[-1], q)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = torch.softmax(scores, -1)
+    if dropout_p > 0:
+        weights = torch.dropout(weights, dropout_p, True)
+    return torch.matmul(weights, v)
+
+
+def _root(n: int, like: MCFTensor) -> Tensor | int:
+    """sqrt(n), an integer where it is one."""
+    whole = math.isqrt(n)
+    if whole * whole == n:
+        return whole
+    return (torch.zeros_like(like[..., :1, :1].detach()) + Fraction(n)).sqrt()

@@ -1,0 +1,139 @@
+"""Modules whose parameters are expansions.
+
+Their values have terms * p bits: with bfloat16 components and 2 terms an update of 2^-16 of a
+weight is not lost, where a bfloat16 weight loses those below 2^-9. Any optimizer of `torch.optim`
+trains them as it is (`foreach` is off for tensor subclasses): its in-place operations, and its
+states, which are made in the likeness of the parameters, are in expansion arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from mcf.nn import functional
+from mcf.tensor import MCFTensor, ones, zeros
+from mcf.tensor.random import rand, randn
+
+Device = torch.device | str | None
+
+
+def _parameter(x: MCFTensor) -> nn.Parameter:
+    return nn.Parameter(x)
+
+
+class MCFLinear(nn.Module):
+    """y = x W^T + b with expansions W [out, in] and b [out].
+
+    Args:
+        in_features: size of the input's last dimension.
+        out_features: size of the output's.
+        bias: whether there is a b.
+        terms: number of components, 1 to 4.
+        dtype: of the components.
+        device: where the parameters are.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        terms: int = 2,
+        dtype: torch.dtype = torch.float32,
+        device: Device = None,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        bound = 1 / math.sqrt(in_features) if in_features else 0.0
+        shape = (out_features, in_features)
+        w = rand(shape, terms=terms, dtype=dtype, device=device)
+        self.weight = _parameter((w * 2 - 1) * bound)  # type: ignore[arg-type]
+        self.bias = None
+        if bias:
+            b = rand(out_features, terms=terms, dtype=dtype, device=device)
+            self.bias = _parameter((b * 2 - 1) * bound)  # type: ignore[arg-type]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., in] -> [..., out]; a plain input is promoted."""
+        return functional.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class MCFEmbedding(nn.Module):
+    """Rows of a table of expansions [num_embeddings, embedding_dim].
+
+    Args:
+        num_embeddings: number of rows.
+        embedding_dim: their size.
+        padding_idx: a row that stays 0 and gets no gradient.
+        terms: number of components, 1 to 4.
+        dtype: of the components.
+        device: where the table is.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        terms: int = 2,
+        dtype: torch.dtype = torch.float32,
+        device: Device = None,
+    ) -> None:
+        super().__init__()
+        self.padding_idx = padding_idx
+        table = randn(num_embeddings, embedding_dim, terms=terms, dtype=dtype, device=device)
+        if padding_idx is not None:
+            table[padding_idx] = 0
+        self.weight = _parameter(table)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Integers [...] -> [..., embedding_dim]."""
+        return nn.functional.embedding(input, self.weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
+
+
+class MCFLayerNorm(nn.Module):
+    """Layer norm with expansions as weight and bias.
+
+    Args:
+        normalized_shape: the sizes of the last dimensions.
+        eps: added to the variance.
+        terms: number of components, 1 to 4.
+        dtype: of the components.
+        device: where the parameters are.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...],
+        eps: float = 1e-5,
+        *,
+        terms: int = 2,
+        dtype: torch.dtype = torch.float32,
+        device: Device = None,
+    ) -> None:
+        super().__init__()
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+        self.normalized_shape, self.eps = tuple(shape), eps
+        self.weight = _parameter(
+            ones(self.normalized_shape, terms=terms, dtype=dtype, device=device)
+        )
+        self.bias = _parameter(
+            zeros(self.normalized_shape, terms=terms, dtype=dtype, device=device)
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., *normalized_shape] -> the same shape."""
+        return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
