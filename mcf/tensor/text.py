@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from mcf.convert import export
 from mcf.convert.printing import OPTIONS, body, decimal, shortest
@@ -21,7 +21,7 @@ def text(x: MCFTensor) -> str:
     elif x.requires_grad:
         tail.append("requires_grad=True")
     components = x.components
-    if components[0].device.type == "meta" or not isinstance(components[0], torch.Tensor):
+    if components[0].device.type == "meta" or is_fake(components[0]):
         return f"{head}..., size={tuple(x.shape)}, {', '.join(tail)})"
     if x.numel() == 0:
         if x.dim() != 1:

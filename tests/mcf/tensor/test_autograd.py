@@ -1,0 +1,171 @@
+"""Derivatives at the expansion's own precision, against mpmath; mixed operands; hooks; compile.
+
+Proven nowhere, so a bound that a derivative with a double-precision constant misses by 2^53: 64
+units of 2^-(terms * p). Caught mutant: torch's own formulas for log2, log10, erf, erfc, gelu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+
+import mcf
+from tests.helpers import assert_all_same_bits, assert_same_bits
+
+F = torch.nn.functional
+UNITS = 64
+ANY, POSITIVE, INSIDE = ["-1.3", "0.4", "2.2"], ["0.3", "1.7", "2.9"], ["-0.4", "0.2", "0.7"]
+
+
+def logistic(x: Any) -> Any:
+    return 1 / (1 + mpmath.exp(-x))
+
+
+def normal(x: Any) -> Any:
+    return (1 + mpmath.erf(x / mpmath.sqrt(2))) / 2
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[str]]] = {
+    "reciprocal": (torch.reciprocal, lambda x: 1 / x, ANY),
+    "sqrt": (torch.sqrt, mpmath.sqrt, POSITIVE),
+    "rsqrt": (torch.rsqrt, lambda x: 1 / mpmath.sqrt(x), POSITIVE),
+    "square": (torch.square, lambda x: x * x, ANY),
+    "quotient": (lambda x: 3 / (x * x + 1), lambda x: 3 / (x * x + 1), ANY),
+    "fma": (lambda x: mcf.fma(x, x, x), lambda x: x * x + x, ANY),
+    "exp": (torch.exp, mpmath.exp, ANY),
+    "log": (torch.log, mpmath.log, POSITIVE),
+    "log2": (torch.log2, lambda x: mpmath.log(x, 2), POSITIVE),
+    "log10": (torch.log10, mpmath.log10, POSITIVE),
+    "tanh": (torch.tanh, mpmath.tanh, ANY),
+    "atan": (torch.atan, mpmath.atan, ANY),
+    "asin": (torch.asin, mpmath.asin, INSIDE),
+    "sigmoid": (torch.sigmoid, logistic, ANY),
+    "erf": (torch.erf, mpmath.erf, ANY),
+    "gelu": (F.gelu, lambda x: x * normal(x), ANY),
+    "cube": (lambda x: x**3, lambda x: x**3, ANY),
+    "power": (lambda x: x**x, lambda x: x**x, POSITIVE),
+    "softplus": (F.softplus, lambda x: mpmath.log(1 + mpmath.exp(x)), ANY),
+    "logsigmoid": (F.logsigmoid, lambda x: mpmath.log(logistic(x)), ANY),
+    "silu": (F.silu, lambda x: x * logistic(x), ANY),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_first_and_second_derivatives(name: str) -> None:
+    function, reference, points = CASES[name]
+    terms = 3
+    x = mcf.tensor(points, terms, torch.float64, requires_grad=True)
+    y = function(x)
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    with mpmath.workprec(800):
+        unit = mpmath.mpf(2) ** (-53 * terms)
+        for k, point in enumerate(x.detach().to_mpmath()):
+            taylor = mpmath.taylor(reference, point, 2)
+            wanted = (taylor[0], taylor[1], 2 * taylor[2])
+            for got, want in zip((y, first, second), wanted, strict=True):
+                assert isinstance(got, mcf.MCFTensor)
+                error = abs(got.detach()[k].to_mpmath() - want)
+                assert error <= UNITS * unit * max(1, abs(want)), (name, k)
+
+
+def test_gradients_reach_every_component() -> None:
+    x = mcf.tensor(["1e-12", "1"], requires_grad=True)
+    # d(x y)/dx = y: the lower components of y must arrive.
+    y = mcf.tensor(["0.1", "0.7"])
+    (x * y).sum().backward()
+    assert_all_same_bits(x.grad.components, y.components)
+    (x * y).sum().backward()
+    assert_all_same_bits(x.grad.components, (y + y).components)
+
+
+def test_a_plain_operand_gets_a_plain_gradient_rounded_once() -> None:
+    x = mcf.tensor([["0.1", "0.2"], ["0.3", "0.4"]])
+    for use in (
+        lambda w: x * w,
+        lambda w: w * x,
+        lambda w: torch.where(x > 0, w * 1, x) * x,
+        lambda w: (torch.cat([x, w[None]]) * 1)[2:] * x,
+    ):
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        use(w).sum().backward()
+        assert type(w.grad) is Tensor
+        assert_same_bits(w.grad, x.sum(0).to_plain())
+
+
+def test_views_writes_and_broadcasting_have_gradients() -> None:
+    x = mcf.tensor([["0.1", "0.2"], ["0.3", "0.4"]], requires_grad=True)
+    y = x * 1
+    y[0] = 0
+    y[:, 1] *= 3
+    (y.t()[1] + x[1, 0]).sum().backward()
+    assert x.grad.tolist() == [[0, 0], [2, 3]]
+    assert x.grad[0, 0].to_fractions() == 0
+    table = mcf.tensor([["0.1"], ["0.2"]], requires_grad=True)
+    table[torch.tensor([0, 1, 1, 1])].sum().backward()
+    assert table.grad.tolist() == [[1], [3]]
+    x.grad = None
+    x.max(1).values.sum().backward()
+    assert x.grad.tolist() == [[0, 1], [0, 1]]
+
+
+def test_hooks_and_retained_gradients() -> None:
+    x = mcf.tensor(["0.1"], requires_grad=True)
+    y = x * 3
+    y.retain_grad()
+    y.register_hook(lambda g: g * mcf.tensor("0.1"))
+    seen = []
+    x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.to_fractions()))
+    (y * 1).sum().backward()
+    assert seen == [(mcf.tensor(["0.1"]) * 3).to_fractions()]
+    assert y.grad.to_fractions() == mcf.tensor(["0.1"]).to_fractions()
+    with torch.no_grad():
+        assert not (x * 2).requires_grad
+    with torch.inference_mode():
+        assert (x * 2).to_fractions() == [2 * v for v in x.to_fractions()]
+    with pytest.raises(RuntimeError, match="scalar outputs"):
+        mcf.ones(2, requires_grad=True).mul(1).backward()
+
+
+def test_losses_agree_with_float64() -> None:
+    torch.manual_seed(0)
+    t = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0, 2, 1, 2])
+    for loss in (
+        lambda x: F.cross_entropy(x, target),
+        lambda x: F.cross_entropy(x, target, reduction="sum", ignore_index=2),
+        lambda x: F.mse_loss(x, x.detach().flip(0)),
+        lambda x: (torch.softmax(x, 1) ** 2).sum(),
+        lambda x: torch.logsumexp(x, 1).sum(),
+        lambda x: F.layer_norm(x, (3,)).pow(3).sum(),
+        lambda x: F.leaky_relu(x).sum() + F.elu(x).sum(),
+    ):
+        x = mcf.tensor(t.detach(), 2, torch.float64, requires_grad=True)
+        got, want = loss(x), loss(t)
+        (gx,), (gt,) = torch.autograd.grad(got, x), torch.autograd.grad(want, t)
+        # float64 is the less accurate side.
+        torch.testing.assert_close(got.to_plain().detach(), want.detach(), rtol=1e-13, atol=1e-13)
+        torch.testing.assert_close(gx.to_plain(), gt, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_a_compiled_function_gives_the_eager_bits() -> None:
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        c = a * b + a.t() - 0.1
+        return torch.where(c > 0, c, b).sum(0) / 3
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    for dtype in (torch.bfloat16, torch.float64):
+        leaves = [mcf.randn(3, 3, terms=3, dtype=dtype, requires_grad=True) for _ in range(2)]
+        twins = [x.detach().clone().requires_grad_() for x in leaves]
+        got, want = compiled(*leaves), function(*twins)
+        assert_all_same_bits(got.detach().components, want.detach().components)
+        got.sum().backward()
+        want.sum().backward()
+        for x, y in zip(leaves, twins, strict=True):
+            assert_all_same_bits(x.grad.components, y.grad.components)
