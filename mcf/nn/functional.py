@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from mcf.tensor import MCFTensor
 from mcf.tensor.conversion import promote
+from mcf.tensor.creation import tensor
 from mcf.tensor.functions import replaces
 
 
@@ -120,4 +120,4 @@ def _root(n: int, like: MCFTensor) -> Tensor | int:
     whole = math.isqrt(n)
     if whole * whole == n:
         return whole
-    return (torch.zeros_like(like[..., :1, :1].detach()) + Fraction(n)).sqrt()
+    return tensor(n, like.terms, like.dtype, like.device).sqrt()
