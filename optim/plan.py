@@ -21,6 +21,7 @@ from torch.nn import Parameter
 
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
+from mcf.optim import gradients
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import GradientForm, Rule, kernel, states
 
@@ -184,11 +185,11 @@ class Plan:
             metrics: takes the sums, or None.
 
         Returns:
-            What was left undone, because the scale is on a device.
+            What was left undone, because the scale is on another device.
         """
         undone = []
         for b in self._batches:
-            if isinstance(scale, Tensor):
+            if isinstance(scale, Tensor) and scale.device != b.params[0].device:
                 undone.append(b.work)
             else:
                 sums = b.prepared.run(_addresses(b), _scalars(optimizer, b, scale))
@@ -204,7 +205,7 @@ class Plan:
             b.tensors, b.gradients = [], []
 
 
-def _scalars(optimizer: LowPrecisionOptimizer, b: _Batch, scale: float) -> Any:
+def _scalars(optimizer: LowPrecisionOptimizer, b: _Batch, scale: float | Tensor) -> Any:
     """The table of scalars, [rows, scalars], of the step after that which the counters say."""
     _, group, _, arith, _, _ = b.work
     steps = []
@@ -217,8 +218,11 @@ def _scalars(optimizer: LowPrecisionOptimizer, b: _Batch, scale: float) -> Any:
         table = np.array([values[steps[0]]]).repeat(len(steps), 0)
     else:
         table = np.array([values[s] for s in steps])
+    column = b.scalars.index("grad_scale")
+    if isinstance(scale, Tensor):
+        return gradients.scaled(torch.from_numpy(table), column, scale)
     if scale != 1:
-        table[:, b.scalars.index("grad_scale")] *= scale
+        table[:, column] *= scale
     return table
 
 

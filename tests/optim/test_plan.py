@@ -226,6 +226,25 @@ def test_errors_between_steps(change: Callable[[Any], None]) -> None:
     assert str(kept.value) == str(reference.value)
 
 
+@pytest.mark.parametrize("executor", ["numba", "triton"])
+def test_a_scale_on_the_device(executor: str) -> None:
+    # As on a GPU, where the factor of clipping stays there.
+    if executor == "triton":
+        pytest.importorskip("triton", reason="the GPU executor: triton is for Linux only")
+    kept, reference = make(), make()
+    with mcf.executor(executor):
+        for optimizer in (kept, reference):
+            for t in range(2):
+                give_gradients(optimizer, t)
+                optimizer.step()
+            give_gradients(optimizer, 2)
+        assert kept._plan.holds(kept)
+        scale = torch.tensor(0.3, dtype=torch.float64)
+        assert kept._plan.run(kept, scale, None) == []
+        reference._general(reference._collect(), 0.3)
+    assert_same(stored(kept), stored(reference))
+
+
 def irregular(optimizer: Any, t: int) -> Any:
     """A gradient that no plan takes; the others are as always."""
     give_gradients(optimizer, t)
