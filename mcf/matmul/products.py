@@ -31,7 +31,7 @@ def matmul(x: Components, y: Components, terms: int | None = None) -> Components
 
     Returns:
         Components of the same dtype. With T = |x| |y| (the product of absolute values) the error
-        is at most u**terms |x y| + c T; see `mcf.bound("matmul", ...)` for c.
+        is at most u**terms |x y| + c T; `mcf.kernels.fold_bounds.fold_bound` has c.
 
     Raises:
         TypeError: for mixed dtypes or devices.

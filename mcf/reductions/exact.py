@@ -33,6 +33,15 @@ def exact_sums(x: Sequence[Tensor], terms: int) -> Components:
 
     Infinities and NaN add up as in IEEE arithmetic; a sum that is 0 is +0.
     """
+    return tuple(torch.ops.mcf.exact_sums(list(x), terms))
+
+
+def exact_dots(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
+    """The nearest expansions to the dot products of the rows of [M, K] components."""
+    return tuple(torch.ops.mcf.exact_dots(list(x), list(y), terms))
+
+
+def _exact_sums(x: list[Tensor], terms: int) -> list[Tensor]:
     rows = _Rows(x[0])
     for start in range(0, x[0].shape[1], CHUNK):
         for k, component in enumerate(x):
@@ -40,11 +49,10 @@ def exact_sums(x: Sequence[Tensor], terms: int) -> Components:
             rows.add(part, torch.zeros_like(part, dtype=torch.int32))
             if k == 0:
                 rows.special(part)
-    return rows.rounded(format_of(x[0].dtype), terms)
+    return list(rows.rounded(format_of(x[0].dtype), terms))
 
 
-def exact_dots(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
-    """The nearest expansions to the dot products of the rows of [M, K] components."""
+def _exact_dots(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
     rows = _Rows(x[0])
     for start in range(0, x[0].shape[1], CHUNK):
         part = slice(start, start + CHUNK)
@@ -56,7 +64,7 @@ def exact_dots(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Componen
                 # Of numbers from 1/2 to 1: no underflow, whatever the exponents are.
                 for product in functions.apply(functions.TWO_PROD, m, n):
                     rows.add(product, e + f)
-    return rows.rounded(format_of(x[0].dtype), terms)
+    return list(rows.rounded(format_of(x[0].dtype), terms))
 
 
 def _split(t: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,3 +197,19 @@ def _scaled(x: Tensor, exponent: Tensor) -> Tensor:
 def _power(exponent: Tensor) -> Tensor:
     """2**exponent for -1022 <= exponent <= 1023, made from its bits."""
     return ((exponent + 1023) << 52).view(torch.float64)
+
+
+def _fake(x: list[Tensor], *others: object) -> list[Tensor]:
+    terms = others[-1]
+    assert isinstance(terms, int)
+    return [x[0].new_empty(x[0].shape[0]) for _ in range(terms)]
+
+
+_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+for _name, _arguments, _run in (
+    ("exact_sums", "Tensor[] x, int terms", _exact_sums),
+    ("exact_dots", "Tensor[] x, Tensor[] y, int terms", _exact_dots),
+):
+    _library.define(f"{_name}({_arguments}) -> Tensor[]")  # type: ignore[no-untyped-call]
+    _library.impl(_name, _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"mcf::{_name}", _fake, lib=_library)

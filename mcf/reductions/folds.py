@@ -74,6 +74,28 @@ for _name, _arguments, _run, _fake in (
     torch.library.register_fake(f"mcf::{_name}", _fake, lib=_library)
 
 
+def _row_exponents(x: Tensor) -> Tensor:
+    largest = x.abs().amax(1)
+    _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
+    return exponent.long()
+
+
+_library.define("row_exponents(Tensor x) -> Tensor")  # type: ignore[no-untyped-call]
+_library.impl("row_exponents", _row_exponents, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake(
+    "mcf::row_exponents", lambda x: x.new_empty(x.shape[0], dtype=torch.int64), lib=_library
+)
+
+
+def row_exponents(x: Tensor) -> Tensor:
+    """k with the largest of a row in [1/2, 1) 2**k, int64; 0 for rows of zeros, 1 with an infinity.
+
+    An operator, because Inductor's C++ cannot widen the exponents of `frexp`.
+    """
+    result: Tensor = torch.ops.mcf.row_exponents(x)
+    return result
+
+
 def settle(state: Tensor) -> Components:
     """Partial sums [state, ...] as normalised float64 expansions of as many components."""
     first = state[0]

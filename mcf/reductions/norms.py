@@ -11,7 +11,7 @@ from mcf.kernels import expansions
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots
-from mcf.reductions.folds import finish, paired, row_products
+from mcf.reductions.folds import finish, paired, row_exponents, row_products
 from mcf.reductions.rows import Components, Dim, Rows
 from mcf.reductions.sums import _shaped
 from mcf.reductions.sums import sum as sum_
@@ -63,7 +63,7 @@ def norm(
         squares = row_products(*paired(tuple(scaled), tuple(scaled), count), count)
     root = expansions.sqrt(squares)
     if exponent is not None:
-        root = tuple(_times_power(c, exponent) for c in root)
+        root = expansions.ldexp(root, exponent)
     return _shaped(finish(root, fmt, count), rows, keepdim)
 
 
@@ -94,17 +94,5 @@ def _extreme(x: list[Tensor], largest: bool) -> Components:
 
 def _scale(x: list[Tensor]) -> tuple[list[Tensor], Tensor]:
     """Rows times a power of two that brings the largest to [1/2, 1), and its negative exponent."""
-    largest = x[0].abs().amax(1)
-    _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
-    return [_times_power(c, -exponent[:, None]) for c in x], exponent
-
-
-def _times_power(x: Tensor, exponent: Tensor) -> Tensor:
-    """x * 2**exponent, rounded at most once."""
-    half = torch.div(exponent, 2, rounding_mode="floor").long()
-    return x * _power(half) * _power(exponent.long() - half)
-
-
-def _power(exponent: Tensor) -> Tensor:
-    """2**exponent for |exponent| < 1022, made from its bits."""
-    return ((exponent + 1023) << 52).view(torch.float64)
+    exponent = row_exponents(x[0])
+    return list(expansions.ldexp(tuple(x), -exponent[:, None])), exponent

@@ -56,12 +56,12 @@ class Rows:
     @property
     def length(self) -> int:
         """How many elements become one."""
-        return math.prod(self.shape[d] for d in self.dims)
+        return math.prod([self.shape[d] for d in self.dims])
 
     def gather(self, x: Components) -> list[Tensor]:
         """Each component as a contiguous [outer, length] tensor."""
         order = (*self.kept, *self.dims)
-        outer = math.prod(self.shape[d] for d in self.kept)
+        outer = math.prod([self.shape[d] for d in self.kept])
         return [c.permute(order).reshape(outer, self.length).contiguous() for c in x]
 
     def result_shape(self, keepdim: bool) -> tuple[int, ...]:
