@@ -7,6 +7,9 @@ from mcf.kernels.algorithms.primitives import ONE, ZERO, div, rn, sqrt, where
 from mcf.kernels.algorithms.products import product1, product2, product3, product4
 from mcf.kernels.algorithms.quotients import (
     by_float2,
+    inverse2,
+    inverse3,
+    inverse4,
     quotient1,
     quotient2,
     quotient3,
@@ -164,42 +167,42 @@ def reciprocal1(x, one):
 
 def reciprocal2(x, one):
     """1 / x."""
-    return settled2(rn(div(one, x[0])), quotient2((one, ZERO), x))
+    return settled2(rn(div(one, x[0])), inverse2(x, one))
 
 
 def reciprocal3(x, one):
     """1 / x."""
-    return settled3(rn(div(one, x[0])), quotient3((one, ZERO, ZERO), x))
+    return settled3(rn(div(one, x[0])), inverse3(x, one))
 
 
 def reciprocal4(x, one):
     """1 / x."""
-    return settled4(rn(div(one, x[0])), quotient4((one, ZERO, ZERO, ZERO), x))
+    return settled4(rn(div(one, x[0])), inverse4(x, one))
 
 
 def rsqrt1(x, one):
     """1 / sqrt(x), by way of pairs."""
     plain = rn(div(one, rn(sqrt(x[0]))))
-    r = quotient2((one, ZERO), root2((x[0], ZERO)))
+    r = inverse2(root2((x[0], ZERO)), one)
     return (leading(plain, r[0]),)
 
 
 def rsqrt2(x, one):
     """1 / sqrt(x)."""
     plain = rn(div(one, rn(sqrt(x[0]))))
-    return settled2(plain, quotient2((one, ZERO), root2(x)))
+    return settled2(plain, inverse2(root2(x), one))
 
 
 def rsqrt3(x, one):
     """1 / sqrt(x)."""
     plain = rn(div(one, rn(sqrt(x[0]))))
-    return settled3(plain, quotient3((one, ZERO, ZERO), root3(x)))
+    return settled3(plain, inverse3(root3(x), one))
 
 
 def rsqrt4(x, one):
     """1 / sqrt(x)."""
     plain = rn(div(one, rn(sqrt(x[0]))))
-    return settled4(plain, quotient4((one, ZERO, ZERO, ZERO), root4(x)))
+    return settled4(plain, inverse4(root4(x), one))
 
 
 def fma1(x, y, z):

@@ -6,7 +6,7 @@ residual x - q * y (Karp and Markstein 1997, doi:10.1145/279232.279237).
 """
 
 from mcf.kernels.algorithms.pairs import scale
-from mcf.kernels.algorithms.primitives import div, rn
+from mcf.kernels.algorithms.primitives import div, neg, rn
 from mcf.kernels.algorithms.products import pair_times3, pair_times4
 from mcf.kernels.algorithms.sums import minus3, minus4, sum3, sum4
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
@@ -56,6 +56,43 @@ def quotient4(x, y):
     q0, q1 = quotient2((x[0], x[1]), (y0, y1))
     r = sum4(x, minus4(pair_times4((q0, q1), y)))
     q2, q3 = quotient2((r[0], r[1]), (y0, y1))
+    q1, q2 = two_sum(q1, q2)
+    q2, q3 = two_sum(q2, q3)
+    q0, q1 = fast_two_sum(q0, q1)
+    q1, q2 = fast_two_sum(q1, q2)
+    q2, q3 = fast_two_sum(q2, q3)
+    return q0, q1, q2, q3
+
+
+def inverse2(y, one):
+    """1 / y of a pair, as `quotient2`."""
+    y0, y1 = y
+    q = rn(div(one, y0))
+    r0, r1 = scale(y0, y1, q)
+    return fast_two_sum(q, rn(div(rn(rn(one - r0) - r1), y0)))
+
+
+def inverse3(y, one):
+    """1 / y of a triple, as `quotient3`."""
+    y0 = y[0]
+    q0, q1 = inverse2((y0, y[1]), one)
+    p0, p1, p2 = pair_times3((q0, q1), y)
+    # one - p0 is exact.
+    r = rn(rn(rn(one - p0) - p1) - p2)
+    q1, q2 = two_sum(q1, rn(div(r, y0)))
+    q0, q1 = fast_two_sum(q0, q1)
+    q1, q2 = fast_two_sum(q1, q2)
+    return q0, q1, q2
+
+
+def inverse4(y, one):
+    """1 / y of four components, as `quotient4`."""
+    y0, y1 = y[0], y[1]
+    q0, q1 = inverse2((y0, y1), one)
+    p0, p1, p2, p3 = pair_times4((q0, q1), y)
+    r0, r1 = two_sum(rn(one - p0), neg(p1))
+    r0, r1 = fast_two_sum(r0, rn(rn(r1 - p2) - p3))
+    q2, q3 = quotient2((r0, r1), (y0, y1))
     q1, q2 = two_sum(q1, q2)
     q2, q3 = two_sum(q2, q3)
     q0, q1 = fast_two_sum(q0, q1)

@@ -36,6 +36,8 @@ def full_block_accesses(spec: Elementwise) -> tuple[int, int]:
     """16-byte loads and stores that a thread needs for its share of a full block."""
     loads = stores = 0
     for field in spec.fields:
+        if field.uniform:
+            continue
         assert field.format.dtype is not None
         accesses = field.format.dtype.itemsize * code.ELEMENTS // 16
         loads += accesses * field.read
@@ -62,7 +64,8 @@ def check_ttir(ttir: str, spec: Elementwise) -> list[str]:
     unknown = [op for op in assembly if not re.match(known, op)]
     problems += _differs("unknown inline assembly", unknown, [])
     offsets = re.findall(r"tt\.addptr .*tensor<\d+x!tt\.ptr<\w+>>, tensor<\d+x(i\d+)>", ttir)
-    assert len(offsets) >= len(spec.fields) * PATHS, "offsets not found"
+    full = [f for f in spec.fields if not f.uniform]
+    assert len(offsets) >= len(full) * PATHS, "offsets not found"
     problems += _differs("types of offsets", set(offsets), {"i64"})
     # The block's start must not be computed in 32 bits either.
     block = re.search(r"(%\w+) = tt\.get_program_id x", ttir)
@@ -124,11 +127,13 @@ def check_ptx(ptx: str, spec: Elementwise, many: bool = False) -> list[str]:
     needed_loads, needed_stores = full_block_accesses(spec)
     problems += _differs("16-byte loads of a full block in PTX", loads[True], needed_loads)
     problems += _differs("16-byte stores of a full block in PTX", stores[True], needed_stores)
-    # Besides, each scalar is loaded once, and what has one byte an element moves by 8 bytes.
+    # Besides, each scalar and uniform tensor is loaded once, and what has one byte an element moves
+    # by 8 bytes.
     short = [f for f in spec.fields if f.format == INT8]
+    once = len(spec.scalars) + sum(f.uniform for f in spec.fields)
     # Of many tensors a block finds its row, its place, the size and each tensor's address.
     tables = 3 + len(spec.fields) if many else 0
-    if loads[False] > len(spec.scalars) + len(short) + tables:
+    if loads[False] > once + len(short) + tables:
         problems.append(f"narrow loads of a full block in PTX: {loads[False]}")
     return problems + _differs("narrow stores of a full block in PTX", stores[False], len(short))
 

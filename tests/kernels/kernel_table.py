@@ -7,16 +7,17 @@ import functools
 import importlib
 import itertools
 import pkgutil
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 import mcf.optim
-from mcf.kernels import functions
+from mcf.kernels import expansion_operators, functions
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
-from mcf.kernels.formats import BF16, FORMATS, FP16, FP32
+from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
 from mcf.kernels.torch.primitives import primitives
 from mcf.optim import accumulator, muon, plugin
 from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -103,9 +104,44 @@ def muon_kernels() -> list[Elementwise]:
     return list(found)
 
 
+def expansion_kernels() -> list[Elementwise]:
+    """The operations on expansions: pairs and four of each format, triples and floats of one."""
+    operations = expansion_operators.OPERATIONS
+    kernel = expansion_operators.kernel
+    found = []
+    for o in operations:
+        shapes = [(fmt, (n,) * len(o.arguments)) for fmt in FORMATS.values() for n in (2, 4)]
+        shapes += [(FP32, (n,) * len(o.arguments)) for n in (1, 3)]
+        shapes += [(FP32, given) for given, _ in o.special]
+        # Quotients and roots of four float64 components need more registers than a thread has for
+        # 8 elements: a few values are spilled or computed twice, which the checks refuse.
+        if o.name in ("div", "sqrt", "reciprocal", "rsqrt"):
+            shapes.remove((FP64, (4,) * len(o.arguments)))
+        found += [kernel(o, fmt, *given) for fmt, given in shapes]
+    one = frozenset("y")
+    found.append(kernel(expansion_operators.FMA, FP64, 2, 2, 2, uniform=one))
+    found += [expansion_operators.renormalize_kernel(f, 4, 2) for f in FORMATS.values()]
+    return found
+
+
 def all_kernels() -> list[Elementwise]:
     """Every kernel."""
-    return operation_kernels() + optimizer_kernels() + gradient_kernels() + muon_kernels()
+    steps = optimizer_kernels() + gradient_kernels() + muon_kernels()
+    return operation_kernels() + expansion_kernels() + steps
+
+
+class _Numbers(dict[str, Any]):
+    """A number for every name; for tuples another for each component."""
+
+    def __init__(self, spec: Elementwise) -> None:
+        self._dtype = spec.register.dtype
+        self._same = not spec.groups
+        self["ZERO"] = torch.zeros(1, dtype=self._dtype)
+
+    def __missing__(self, name: str) -> Any:
+        value = 1.0 if self._same else 1 + (zlib.crc32(name.encode()) % 251) / 256
+        self[name] = torch.full((1,), value, dtype=self._dtype)
+        return self[name]
 
 
 @functools.cache
@@ -116,10 +152,15 @@ def asked(spec: Elementwise) -> collections.Counter[str]:
     """
     counts: collections.Counter[str] = collections.Counter()
     table = primitives(spec.register, spec.arithmetic, dict(spec.roundings))
+    seen: set[tuple[object, ...]] = set()
 
     def counting(what: str, function: Any) -> Any:
         def counted(*arguments: Any) -> Any:
-            counts[what] += 1
+            # Of equal operations on tuples' components the compilers keep one.
+            key = (what, *(float(x) for x in arguments))
+            counts[what] += key not in seen
+            if spec.groups:
+                seen.add(key)
             return function(*arguments)
 
         return counted
@@ -131,6 +172,5 @@ def asked(spec: Elementwise) -> collections.Counter[str]:
     bind = Binder(lambda f: f, table, dict(spec.slots))
     for function in (spec.function, spec.sums):
         if function is not None:
-            ones = torch.ones(1, dtype=spec.register.dtype)
-            bind(function)(*(ones for _ in parameters(function)))
+            bind(function)(*(spec.argument(p, _Numbers(spec)) for p in parameters(function)))
     return counts

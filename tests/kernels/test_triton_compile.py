@@ -51,6 +51,8 @@ _HARD = (
     "adamw_master_bf16_wide_metrics",
     "adamw_plain_fp64_wide",
     "sgd_nesterov_light_fp16_strict",
+    "expansion_mul_22_fp32",
+    "expansion_div_22_bf16",
 )
 EVERYDAY = {
     "sm_80": _HARD,
@@ -72,6 +74,11 @@ EVERYDAY = {
         "lion_light_bf16_wide",
         "muon_nesterov_fp32_bf16",
         "muon_light_bf16_wide",
+        "expansion_fma_222_fp64_one_y",
+        "expansion_(add|sqrt|reciprocal|compare)_2+_fp16",
+        "expansion_(add|mul)_4+_fp64",
+        "expansion_(div|rsqrt)_4+_fp32",
+        "expansion_renormalize_4to2_fp32",
     ),
     "sm_100": _HARD,
     "gfx942": _HARD,
