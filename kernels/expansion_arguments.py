@@ -43,6 +43,11 @@ def checked(
             same_shape = same_shape and t.shape == first.shape
     if same_shape:
         return [list(group) for group in grouped]
+    shapes = {t.shape for group in grouped for t in group if t.ndim}
+    if len(shapes) == 1:
+        # Numbers without dimensions beside tensors of one shape; asking torch takes longer.
+        [shape] = shapes
+        return [[t if t.ndim else t.expand(shape) for t in group] for group in grouped]
     try:
         shape = torch.broadcast_shapes(*(t.shape for group in grouped for t in group))
     except RuntimeError:

@@ -174,6 +174,13 @@ def _empty(first: Tensor, terms: int) -> list[Tensor]:
     return [torch.empty_like(first, memory_format=torch.contiguous_format) for _ in range(terms)]
 
 
+def _separate(given: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
+    """Whether what is written overlaps nothing: a kernel's tensors must not."""
+    written = {t.untyped_storage().data_ptr() for t in out}
+    read = {t.untyped_storage().data_ptr() for t in given}
+    return len(written) == len(out) and written.isdisjoint(read)
+
+
 def _one_element(group: Sequence[Tensor]) -> bool:
     """Whether a group is one number, expanded to more elements."""
     return all(t.numel() > 1 and not any(t.stride()) for t in group)
@@ -214,7 +221,13 @@ def _register(name: str, inputs: str, spec: Callable[..., Elementwise]) -> None:
 
     def run_into(*arguments: Any, out: list[Tensor]) -> None:
         kernel, given = _prepare(spec, arguments)
-        _run(kernel, given, out)
+        if _separate(given, out):
+            _run(kernel, given, out)
+            return
+        results = _empty(arguments[0][0], len(kernel.results))
+        _run(kernel, given, results)
+        for t, r in zip(out, results, strict=True):
+            t.copy_(r)
 
     def fake_into(*arguments: Any, out: list[Tensor]) -> None:
         return None

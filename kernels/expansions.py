@@ -53,15 +53,7 @@ def _call(
     if out is None:
         return tuple(getattr(torch.ops.mcf, operator)(*given, *extra))
     check_out(function, out, given[0][0], terms)
-    used = {t.untyped_storage().data_ptr() for t in (t for group in given for t in group)}
-    own = [t.untyped_storage().data_ptr() for t in out]
-    if used.isdisjoint(own) and len(set(own)) == len(own):
-        getattr(torch.ops.mcf, f"{operator}_into")(*given, *extra, out=list(out))
-    else:
-        # A kernel's tensors must not overlap what it writes.
-        results = getattr(torch.ops.mcf, operator)(*given, *extra)
-        for t, r in zip(out, results, strict=True):
-            t.copy_(r)
+    getattr(torch.ops.mcf, f"{operator}_into")(*given, *extra, out=list(out))
     return tuple(out)
 
 

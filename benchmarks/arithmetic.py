@@ -1,0 +1,289 @@
+"""Arithmetic on expansions beside its peers on a CPU: add, mul, div, sqrt, axpy, dot.
+
+    python benchmarks/arithmetic.py                 the full table
+    python benchmarks/arithmetic.py --short         few rounds, for a look
+
+float64 components, n = 2 and 4, in one interleaved run for each number of threads: ours into `out`
+and allocating, QD and a C++ loop of the same network (compiled here, benchmarks/peers), xprec,
+numpy-quaddtype, python-flint, torch's float64, and a copy of the same bytes as the limit. A peer
+that is missing is a printed line. Results go to benchmarks/results/ with --save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import mcf
+from benchmarks import harness
+from mcf.kernels import expansions
+
+PEERS = Path(__file__).parent / "peers" / "arithmetic.cpp"
+ROWS = ("add", "mul", "div", "sqrt", "axpy", "dot")
+Components = tuple[Tensor, ...]
+Call = Callable[[], object]
+_missing: set[str] = set()
+
+
+def missing(peer: str, why: object) -> None:
+    """Say once that a peer is not there."""
+    if peer not in _missing:
+        _missing.add(peer)
+        print(f"not measured: {peer} ({why})", flush=True)
+
+
+@functools.cache
+def compiled() -> ctypes.CDLL | None:
+    """The C++ peers, with QD where its headers and library are installed."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        missing("C++ loops and QD", "no C++ compiler")
+        return None
+    library = Path(tempfile.mkdtemp(prefix="mcf-bench-")) / "peers.so"
+    flags = ["-O3", "-march=native", "-std=c++17", "-ffp-contract=off", "-fopenmp", "-shared"]
+    command = [compiler, *flags, "-fPIC", str(PEERS), "-o", str(library)]
+    why = ""
+    for extra in (["-DHAVE_QD", "-lqd"], []):
+        result = subprocess.run([*command, *extra], capture_output=True, text=True)
+        if result.returncode == 0:
+            if not extra:
+                missing("QD", f"install libqd-dev: {why}")
+            return ctypes.CDLL(str(library))
+        why = next(iter(result.stderr.splitlines()), "")
+    missing("C++ loops and QD", why)
+    return None
+
+
+def numbers(n: int, size: int, seed: int) -> Components:
+    """Random positive expansions around 1 with n full components."""
+    rng = torch.Generator().manual_seed(seed)
+    parts = []
+    for k in range(n):
+        x = torch.rand(size, generator=rng, dtype=torch.float64) - 0.5 * (k > 0)
+        parts.append((x + 0.5 * (k == 0)) * 2.0 ** (-53 * k))
+    return expansions.renormalize(tuple(parts), n)
+
+
+def ours(row: str, n: int, x: Components, y: Components) -> Iterator[tuple[str, Call]]:
+    """Our kernels, into preallocated tensors and into new ones."""
+    if row == "dot":
+        try:
+            left, right = mcf.from_components(x), mcf.from_components(y)
+            mcf.dot(left, right)
+        except (AttributeError, NotImplementedError, TypeError) as error:
+            missing("our dot", error)
+            return
+        yield "mcf", lambda: mcf.dot(left, right)
+        return
+    a = tuple(t[0].clone() for t in x)
+    calls: dict[str, tuple[Callable[..., object], tuple[Components, ...]]] = {
+        "add": (expansions.add, (x, y)),
+        "mul": (expansions.mul, (x, y)),
+        "div": (expansions.div, (x, y)),
+        "sqrt": (expansions.sqrt, (x,)),
+        "axpy": (expansions.fma, (x, a, y)),
+    }
+    function, arguments = calls[row]
+    out = tuple(torch.empty_like(t) for t in x)
+    yield "mcf out=", lambda: function(*arguments, out=out)
+    yield "mcf", lambda: function(*arguments)
+
+
+def cpp(row: str, n: int, threads: int, x: Components, y: Components) -> Iterator[tuple[str, Call]]:
+    """The same network as a C++ loop, and QD on arrays of its structures."""
+    library = compiled()
+    if library is None:
+        return
+    size = ctypes.c_size_t(len(x[0]))
+    out = tuple(torch.empty_like(t) for t in x)
+    planes = [(ctypes.c_void_p * n)(*(t.data_ptr() for t in c)) for c in (x, y, out)]
+    packed = [torch.stack(c, dim=-1).contiguous() for c in (x, y, out)]
+    for name, prefix, operands in (
+        ("C++ loop", "loop", planes),
+        ("QD", "qd", [ctypes.c_void_p(t.data_ptr()) for t in packed]),
+    ):
+        try:
+            function = getattr(library, f"{prefix}{n}_{row}")
+        except AttributeError:
+            if prefix == "qd":
+                continue
+            missing(f"C++ loop of {row}, n = {n}", "not written")
+            continue
+
+        def call(
+            function: Callable[..., object] = function,
+            operands: object = operands,
+            # The packed tensors live as long as the call.
+            keep: object = (packed, out),
+        ) -> None:
+            function(size, threads, *operands)  # type: ignore[misc]
+
+        yield name, call
+
+
+def numpy_peer(
+    name: str, make: Callable[[Components], np.ndarray], row: str, x: Components, y: Components
+) -> Iterator[tuple[str, Call]]:
+    """A package with a NumPy dtype; NumPy's ufuncs use one thread."""
+    a, b = make(x), make(y)
+    out = np.empty_like(a)
+    first = a[:1]
+    functions: dict[str, Call] = {
+        "add": lambda: np.add(a, b, out=out),
+        "mul": lambda: np.multiply(a, b, out=out),
+        "div": lambda: np.divide(a, b, out=out),
+        "sqrt": lambda: np.sqrt(a, out=out),
+        "axpy": lambda: np.add(np.multiply(a, first, out=out), b, out=out),
+        "dot": lambda: np.sum(np.multiply(a, b, out=out)),
+    }
+    try:
+        functions[row]()
+    except Exception as error:
+        missing(f"{name} {row}", error)
+        return
+    yield name, functions[row]
+
+
+def packages(
+    row: str, n: int, threads: int, x: Components, y: Components
+) -> Iterator[tuple[str, Call]]:
+    """xprec and numpy-quaddtype (two components' worth), python-flint (any precision)."""
+    if n == 2 and threads == 1:
+        try:
+            import xprec
+
+            yield from numpy_peer(
+                "xprec",
+                lambda c: c[0].numpy().astype(xprec.ddouble) + c[1].numpy().astype(xprec.ddouble),
+                row,
+                x,
+                y,
+            )
+        except ImportError as error:
+            missing("xprec", error)
+        try:
+            from numpy_quaddtype import QuadPrecDType
+
+            quad = QuadPrecDType()
+            yield from numpy_peer(
+                "numpy-quaddtype",
+                lambda c: c[0].numpy().astype(quad) + c[1].numpy().astype(quad),
+                row,
+                x,
+                y,
+            )
+        except ImportError as error:
+            missing("numpy-quaddtype", error)
+    if row in ("add", "dot") and threads == 1:
+        try:
+            import flint
+        except ImportError as error:
+            missing("python-flint", error)
+            return
+        flint.ctx.prec = 53 * n
+        size = len(x[0])
+        # A row and a row, or a row and a column: flint has no products by element.
+        left = flint.arb_mat(1, size, [flint.arb(v) for v in x[0].tolist()])
+        shape = (size, 1) if row == "dot" else (1, size)
+        right = flint.arb_mat(*shape, [flint.arb(v) for v in y[0].tolist()])
+        yield "python-flint", (lambda: left + right) if row == "add" else (lambda: left * right)
+
+
+def limits(row: str, n: int, x: Components, y: Components) -> Iterator[tuple[str, Call]]:
+    """Plain float64, and a copy of as many bytes as the operation moves."""
+    a, b, out = x[0], y[0], torch.empty_like(x[0])
+    plain: dict[str, Call] = {
+        "add": lambda: torch.add(a, b, out=out),
+        "mul": lambda: torch.mul(a, b, out=out),
+        "div": lambda: torch.div(a, b, out=out),
+        "sqrt": lambda: torch.sqrt(a, out=out),
+        "axpy": lambda: torch.add(b, a, alpha=1.25, out=out),
+        "dot": lambda: torch.dot(a, b),
+    }
+    yield "torch float64", plain[row]
+    # A copy reads and writes each byte: half of what the operation moves.
+    count = moved(row, n, len(a)) // 16
+    source, target = torch.rand(count, dtype=torch.float64), torch.empty(count, dtype=torch.float64)
+    yield "copy", lambda: target.copy_(source)
+
+
+def moved(row: str, n: int, size: int) -> int:
+    """Bytes that an operation on n components reads and writes."""
+    planes = {"sqrt": 2, "dot": 2}.get(row, 3)
+    return planes * n * size * 8
+
+
+def main() -> None:
+    """Time and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--size", type=int, default=1_000_000)
+    parser.add_argument("--terms", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per variant")
+    parser.add_argument("--short", action="store_true", help="few rounds")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/*.csv")
+    options = parser.parse_args()
+    if options.short:
+        options.rounds, options.seconds = 5, 0.2
+    device = torch.device("cpu")
+    results = []
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        for n in options.terms:
+            x, y = numbers(n, options.size, 0), numbers(n, options.size, 1)
+            for row in options.rows:
+                variants: dict[str, Call] = {}
+                for found in (
+                    ours(row, n, x, y),
+                    cpp(row, n, threads, x, y),
+                    packages(row, n, threads, x, y),
+                    limits(row, n, x, y),
+                ):
+                    variants.update(found)
+                timings = harness.in_turn(
+                    variants, rounds=options.rounds, seconds=options.seconds, device=device
+                )
+                bytes_moved = moved(row, n, options.size)
+                for name, t in timings.items():
+                    elements = 1 if name == "torch float64" else n
+                    size = bytes_moved * elements // n
+                    results.append(
+                        {
+                            "operation": row,
+                            "n": n,
+                            "threads": threads,
+                            "variant": name,
+                            "Gop/s": f"{options.size / t.median / 1e9:.4f}",
+                            "median us": f"{t.median * 1e6:.1f}",
+                            "p20 us": f"{t.quantile(0.2) * 1e6:.1f}",
+                            "p80 us": f"{t.quantile(0.8) * 1e6:.1f}",
+                            "GB/s": f"{size / t.median / 1e9:.1f}",
+                        }
+                    )
+                print(harness.table(results[-len(timings) :], list(results[0])), flush=True)
+    if options.save:
+        environment = harness.environment(device)
+        name = re.sub(r"[^a-z0-9]+", "-", harness.device_name(device).lower()).strip("-")
+        path = Path(__file__).parent / "results" / f"arithmetic-{name}.csv"
+        harness.save_csv(path, results, environment | {"size": str(options.size)})
+        print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""The functions on expansions: shapes, out=, comparisons, scaling, refusals, compilation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import mcf
+from mcf.kernels import BF16, FP16, FP32, FP64, Format, expansions
+from mcf.kernels.expansion_operators import COMMUTATIVE, OPERATIONS, Operation
+from tests.helpers import assert_all_same_bits, numbers
+from tests.helpers.executors import on_each_executor
+from tests.helpers.expansions import draw, partners, tensors
+from tests.helpers.worst import errors
+
+FORMATS = [BF16, FP16, FP32, FP64]
+by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+by_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+Components = tuple[Tensor, ...]
+
+
+def some(fmt: Format, terms: int, count: int, seed: int) -> Components:
+    return tensors(fmt, draw(fmt, terms, count, seed, -4, 4))
+
+
+def given(operation: Operation, fmt: Format, terms: int, count: int) -> list[Components]:
+    return [some(fmt, terms, count, seed) for seed in range(len(operation.arguments))]
+
+
+def call(operation: Operation, *arguments: object, **options: object) -> Components:
+    result = getattr(expansions, operation.name)(*arguments, **options)
+    return (result,) if isinstance(result, Tensor) else result
+
+
+@by_format
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+@pytest.mark.parametrize("operation", COMMUTATIVE, ids=lambda o: o.name)
+def test_commutative(operation: Operation, fmt: Format, terms: int) -> None:
+    x = draw(fmt, terms, 3000, 1, -8, 8)
+    y = partners(fmt, x, 2, -8, 8)
+    a, b, *rest = (tensors(fmt, x), tensors(fmt, y), *[tensors(fmt, y)] * 1)
+    rest = rest[: len(operation.arguments) - 2]
+    with mcf.executor("torch"):
+        assert_all_same_bits(call(operation, a, b, *rest), call(operation, b, a, *rest))
+        assert_all_same_bits(call(operation, a, b[0], *rest), call(operation, b[0], a, *rest))
+
+
+def test_mixed_numbers_of_components() -> None:
+    x, y = some(FP32, 3, 500, 1), some(FP32, 2, 500, 2)
+    for a, b in ((x, y), (y, x), (x, y[0]), (y[:1], x)):
+        for name in ("add", "sub", "mul", "div"):
+            result = getattr(expansions, name)(a, b)
+            assert len(result) == 3
+            grouped = [c if isinstance(c, tuple) else (c,) for c in (a, b)]
+            if name == "sub":
+                grouped[1] = tuple(-t for t in grouped[1])
+            found = errors("add" if name == "sub" else name, FP32, grouped, result)
+            assert found.worst(72) < 16
+
+
+@on_each_executor
+def test_out(executor: str) -> None:
+    x, y = some(FP64, 2, 40, 1), some(FP64, 2, 40, 2)
+    with mcf.executor(executor):
+        expected = expansions.mul(x, y)
+        out = tuple(torch.empty(40, dtype=torch.float64) for _ in range(2))
+        result = expansions.mul(x, y, out=out)
+        assert all(r is o for r, o in zip(result, out, strict=True))
+        assert_all_same_bits(out, expected)
+        # Into an argument, and into parts of one storage.
+        own = tuple(t.clone() for t in x)
+        expansions.mul(own, y, out=own)
+        assert_all_same_bits(own, expected)
+        both = torch.empty(2, 40, dtype=torch.float64)
+        expansions.mul(x, y, out=(both[0], both[1]))
+        assert_all_same_bits(tuple(both), expected)
+        wide = torch.empty(80, dtype=torch.float64), torch.empty(80, dtype=torch.float64)
+        expansions.mul(x, y, out=(wide[0][::2], wide[1][::2]))
+        assert_all_same_bits([t[::2].contiguous() for t in wide], expected)
+
+
+@pytest.mark.parametrize("name", ["neg", "abs", "square", "renormalize"])
+def test_out_of_other_functions(name: str) -> None:
+    x = some(FP32, 2, 20, 3)
+    out = (torch.empty(20), torch.empty(20))
+    function = getattr(expansions, name)
+    assert_all_same_bits(function(x, out=out), function(x))
+
+
+@on_each_executor
+def test_one_number_for_all_elements(executor: str) -> None:
+    x = tuple(t.reshape(5, 60) for t in some(FP32, 2, 300, 1))
+    y = tuple(t[0, 0] for t in x)
+    full = tuple(t.expand(5, 60).contiguous() for t in y)
+    for a in (x, tuple(t.T for t in x), tuple(t[:, ::2] for t in x)):
+        shape = a[0].shape
+        expected_y = tuple(t[:1, :1].expand(shape).contiguous() for t in full)
+        dense = tuple(t.contiguous() for t in a)
+        with mcf.executor("torch"):
+            expected = expansions.fma(dense, expected_y, dense)
+        with mcf.executor(executor):
+            assert_all_same_bits(expansions.fma(a, y, a), expected)
+
+
+def test_broadcasting() -> None:
+    row, column = some(FP32, 2, 6, 1), tuple(t[:, None] for t in some(FP32, 2, 5, 2))
+    expected = expansions.add(
+        tuple(t.expand(5, 6).contiguous() for t in row),
+        tuple(t.expand(5, 6).contiguous() for t in column),
+    )
+    assert_all_same_bits(expansions.add(row, column), expected)
+    assert expansions.add(row, (torch.ones(0, 1),))[0].shape == (0, 6)
+
+
+@by_format
+@pytest.mark.parametrize("terms", [1, 2, 3])
+def test_comparisons_are_by_value(fmt: Format, terms: int) -> None:
+    x = draw(fmt, terms, 2000, 1, -8, 8)
+    y = partners(fmt, x, 2, -8, 8)
+    y = [c.copy() for c in y]
+    for k in range(terms):
+        y[k][::5] = x[k][::5]
+    a, b = tensors(fmt, x), tensors(fmt, y)
+    values = [
+        [sum(parts, Fraction(0)) for parts in zip(*map(numbers, c), strict=True)] for c in (a, b)
+    ]
+    pairs = list(zip(*values, strict=True))
+    assert sum(p == q for p, q in pairs) >= 300
+    with mcf.executor("torch"):
+        for name, op in (
+            ("lt", lambda p, q: p < q),
+            ("le", lambda p, q: p <= q),
+            ("gt", lambda p, q: p > q),
+            ("ge", lambda p, q: p >= q),
+            ("eq", lambda p, q: p == q),
+            ("ne", lambda p, q: p != q),
+        ):
+            result = getattr(expansions, name)(a, b)
+            assert result.dtype == torch.bool
+            assert result.tolist() == [op(p, q) for p, q in pairs]
+
+
+def test_a_tie_has_two_forms() -> None:
+    u = 2.0**-24
+    one = (torch.tensor([1.0]), torch.tensor([u]))
+    other = (torch.tensor([1 + 2 * u]), torch.tensor([-u]))
+    assert expansions.eq(one, other).item()
+    zero = expansions.sub(one, other)
+    assert [t.item() for t in zero] == [0.0, 0.0]
+    assert not math.copysign(1, zero[0].item()) < 0
+
+
+def test_infinities_and_nan_compare_as_plain_numbers_do() -> None:
+    values = [-math.inf, -1.0, -0.0, 0.0, 2.0, math.inf, math.nan]
+    a, b = (torch.tensor(c) for c in zip(*itertools.product(values, values), strict=True))
+    zero = torch.zeros_like(a)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        plain = getattr(torch, name)(a, b)
+        assert torch.equal(getattr(expansions, name)((a, zero), (b, zero)), plain)
+
+
+@by_format
+def test_ldexp_is_exact_or_rounded_once(fmt: Format) -> None:
+    x = tensors(fmt, draw(fmt, 2, 500, 1, fmt.emin - fmt.p + 1, fmt.emax))
+    for k in (0, 1, -1, 7, -9, fmt.emax, 2 * fmt.emin, -2 * fmt.emin, 1 - fmt.p, 5000, -5000):
+        result = expansions.ldexp(x, k)
+        scaled = [[v * Fraction(2) ** k for v in numbers(t)] for t in x]
+        rn = mcf.kernels.exact.rounding(fmt)
+        expected = [[rn(v) for v in c] for c in scaled]
+        for position, (r, e) in enumerate(zip(result, expected, strict=True)):
+            for got, want, lead in zip(numbers(r), e, expected[0], strict=True):
+                assert got == (want if position == 0 or math.isfinite(lead) else 0)
+    each = torch.arange(-250, 250)
+    assert_all_same_bits(
+        [t[3:4] for t in expansions.ldexp(x, each)],
+        expansions.ldexp(tuple(t[3:4] for t in x), -247),
+    )
+
+
+@by_format
+def test_abs_and_neg(fmt: Format) -> None:
+    x = some(fmt, 3, 300, 1)
+    for got, t in zip(expansions.neg(x), x, strict=True):
+        assert_all_same_bits([got], [-t])
+    plain = [sum(v, Fraction(0)) for v in zip(*map(numbers, x), strict=True)]
+    absolute = expansions.abs(x)
+    assert [sum(v, Fraction(0)) for v in zip(*map(numbers, absolute), strict=True)] == [
+        abs(v) for v in plain
+    ]
+    assert not torch.signbit(expansions.abs((torch.tensor([-0.0]),))[0]).any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16])
+def test_renormalize_to_any_number_of_components(count: int) -> None:
+    floats = [some(FP32, 1, 200, seed)[0] for seed in range(count)]
+    for terms in (1, 2, 3, 4):
+        result = expansions.renormalize(tuple(floats), terms)
+        assert len(result) == terms
+        found = errors("renormalize", FP32, [tuple(floats)], result)
+        assert found.worst(24 * terms) <= 1.001
+    assert len(expansions.renormalize(tuple(floats))) == min(count, 4)
+    # A sum that fits is exact, whatever cancels on the way.
+    big = torch.full((1,), 2.0**90)
+    tiny = torch.full((1,), 2.0**-90)
+    exact = expansions.renormalize((tiny, big, torch.ones(1), -big, -tiny), 2)
+    assert [t.item() for t in exact] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (((torch.ones(2),) * 5, torch.ones(2)), ValueError, "x must have 1 to 4 components, got 5"),
+        (((), torch.ones(2)), ValueError, "x must have 1 to 4 components, got 0"),
+        ((1.0, torch.ones(2)), TypeError, "x must be a tensor or a tuple of tensors.*got float"),
+        ((torch.ones(2), (1.0,)), TypeError, "y must be a tensor or a tuple"),
+        ((torch.ones(2), torch.ones(2).double()), TypeError, r"y\[0\] has dtype torch.float64"),
+        ((torch.ones(2).int(), torch.ones(2).int()), TypeError, r"x\[0\] has dtype torch.int32"),
+        ((torch.ones(2), torch.ones(3)), ValueError, "shapes do not broadcast"),
+        ((torch.ones(2).to_sparse(), torch.ones(2)), TypeError, "layout"),
+        ((torch.ones(2, requires_grad=True), torch.ones(2)), RuntimeError, "no derivative"),
+    ],
+)
+def test_refusals(arguments: tuple[object, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match="add: .*" + message):
+        expansions.add(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        (torch.ones(2), TypeError, "out must be a tuple of 2 tensors"),
+        ((torch.ones(2),), ValueError, "out must have 2 components, got 1"),
+        ((torch.ones(2), torch.ones(3)), ValueError, r"out\[1\] has shape \[3\]"),
+        ((torch.ones(2), torch.ones(2).half()), TypeError, r"out\[1\] has dtype torch.float16"),
+    ],
+)
+def test_refusals_of_out(out: object, error: type[Exception], message: str) -> None:
+    x = (torch.ones(2), torch.zeros(2))
+    with pytest.raises(error, match=message):
+        expansions.add(x, x, out=out)  # type: ignore[arg-type]
+
+
+def test_refusals_of_numbers() -> None:
+    x = (torch.ones(2),)
+    with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
+        expansions.renormalize(x, 5)
+    with pytest.raises(TypeError, match="terms must be an int"):
+        expansions.renormalize(x, 2.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="exponent must hold integers"):
+        expansions.ldexp(x, torch.ones(2))
+    with pytest.raises(TypeError, match="exponent must be an int or a tensor"):
+        expansions.ldexp(x, 1.5)  # type: ignore[arg-type]
+
+
+@by_operation
+def test_opcheck(operation: Operation) -> None:
+    operator = getattr(torch.ops.mcf, f"expansion_{operation.name}").default
+    # NaN would not compare equal.
+    lists = [list(expansions.abs(c)) for c in given(operation, FP32, 2, 12)]
+    torch.library.opcheck(operator, tuple(lists))
+
+
+@by_operation
+def test_fake_tensors(operation: Operation) -> None:
+    real = given(operation, BF16, 3, 6)
+    expected = call(operation, *real)
+    with FakeTensorMode() as mode:
+        fake = call(operation, *(tuple(mode.from_tensor(t) for t in c) for c in real))
+    for f, r in zip(fake, expected, strict=True):
+        assert (f.shape, f.dtype) == (r.shape, r.dtype)
+
+
+def test_compiled_is_eager() -> None:
+    def chain(x: Components, y: Components) -> Components:
+        z = expansions.fma(x, y, expansions.div(y, x))
+        out = tuple(torch.empty_like(t) for t in z)
+        expansions.add(z, expansions.sqrt(expansions.square(x)), out=out)
+        return (*expansions.renormalize((*out, *z), 2), expansions.compare(x, y))
+
+    x, y = some(FP32, 2, 50, 1), some(FP32, 2, 50, 2)
+    torch._dynamo.reset()
+    with mcf.executor("torch"):
+        compiled = torch.compile(chain, fullgraph=True, backend="aot_eager")
+        assert_all_same_bits(compiled(x, y), chain(x, y))
+    torch._dynamo.reset()
