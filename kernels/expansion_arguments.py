@@ -51,10 +51,10 @@ def checked(
     try:
         shape = torch.broadcast_shapes(*(t.shape for group in grouped for t in group))
     except RuntimeError:
-        shapes = ", ".join(
+        given = ", ".join(
             f"{n} {list(group[0].shape)}" for n, group in zip(names, grouped, strict=True)
         )
-        raise ValueError(f"{function}: shapes do not broadcast: {shapes}") from None
+        raise ValueError(f"{function}: shapes do not broadcast: {given}") from None
     return [[t.expand(shape) for t in group] for group in grouped]
 
 
