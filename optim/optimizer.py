@@ -151,7 +151,9 @@ class LowPrecisionOptimizer(Optimizer):
 
     def _check_custom(self, precision: Any) -> None:
         """Raise for a precision that is none of `precisions` and cannot be put together either."""
-        composed = None if precision in STRATEGIES or not self.custom else parts(precision)
+        # Not every value can be looked up in a dict.
+        named = precision in tuple(STRATEGIES)
+        composed = None if named or not self.custom else parts(precision)
         if composed is None:
             validation.choice("precision", precision, self.precisions)
         elif composed.feedback and "eco" not in self.precisions:
