@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -37,6 +38,12 @@ def _mean(rows: Rows, name: str) -> float:
     return statistics.fmean(float(r[name]) for r in rows)
 
 
+def _measured(rows: Rows, name: str, form: str) -> str:
+    """A mean; nothing where it was not measured, as for others' optimizers."""
+    value = _mean(rows, name) if rows else math.nan
+    return "" if math.isnan(value) else format(value, form)
+
+
 def _spread(values: list[float]) -> str:
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):+.4f}{spread}"
@@ -58,9 +65,9 @@ def show(paths: list[Path], image: Path) -> None:
             "bytes/param": f"{_mean(of_name, 'bytes_per_param'):.2f}",
             **{f"loss - master, beta2={b}": _spread(found[name, b]) if (name, b) in found else ""
                for b in betas},
-            "EDQ/|d|": f"{_mean(hardest, 'edq_ratio'):.4f}" if hardest else "",
-            "lost p": f"{_mean(hardest, 'lost_param'):.1%}" if hardest else "",
-            "lost v": f"{_mean(hardest, 'lost_exp_avg_sq'):.1%}" if hardest else "",
+            "EDQ/|d|": _measured(hardest, "edq_ratio", ".4f"),
+            "lost p": _measured(hardest, "lost_param", ".1%"),
+            "lost v": _measured(hardest, "lost_exp_avg_sq", ".1%"),
             "long horizon": gone.get(name, ""),
             "step ns/param": speed.get(name, ""),
         })  # fmt: skip
@@ -83,16 +90,28 @@ def draw(
     figure = Figure(figsize=(5.2 * len(betas), 4.4), layout="constrained")
     for k, beta2 in enumerate(betas):
         axes = figure.add_subplot(1, len(betas), k + 1)
-        for (name, b), values in found.items():
-            if b != beta2:
-                continue
-            error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+        shown = [(name, values) for (name, b), values in found.items() if b == beta2]
+        for turn, (name, values) in enumerate(
+            sorted(shown, key=lambda x: (size[x[0]], statistics.fmean(x[1])))
+        ):
+            many = len(values) > 1
+            error = statistics.stdev(values) / len(values) ** 0.5 if many else 0.0
             colour = "#0072B2" if family[name] == "ours" else "#D55E00"
             mean = statistics.fmean(values)
             axes.errorbar(size[name], mean, error, fmt="o", color=colour, markersize=4)
-            axes.annotate(name, (size[name], mean), xytext=(4, 3), fontsize=6.5,
-                          textcoords="offset points", color=colour)  # fmt: skip
+            # Labels of points close to each other take turns.
+            offset = (3, -8, 12, -17)[turn % 4] if abs(mean) < 0.004 else -2
+            axes.annotate(
+                name,
+                (size[name], mean),
+                xytext=(6, offset),
+                textcoords="offset points",
+                fontsize=6.5,
+                color=colour,
+            )
         axes.axhline(0, color="#999999", linewidth=0.8)
+        # Linear near the truth, where most are; logarithmic beyond.
+        axes.set_yscale("symlog", linthresh=0.004)
         axes.set_title(f"beta2 = {beta2}", loc="left", fontsize=11)
         axes.set_xlabel("bytes per parameter, gradient included")
         axes.set_ylabel("validation loss - float32 master weights")

@@ -108,8 +108,10 @@ def _tensors(x: Any) -> Iterator[Tensor]:
 
 def stored_bytes(optimizer: Optimizer, weights: Iterable[Tensor]) -> int:
     """Bytes that live from step to step, scalars left out: weights, gradients, all states."""
-    held = [t for w in weights for t in (w, w.grad) if t is not None]
+    held = list(weights)
+    # Some optimizers drop the gradient when they have used it; it was there all the same.
+    gradients = sum(w.numel() * w.element_size() for w in held)
     for state in optimizer.state.values():
         held += [t for t in _tensors(state) if t.numel() > 1]
     unique = {t.data_ptr(): t for t in held}
-    return sum(t.numel() * t.element_size() for t in unique.values())
+    return gradients + sum(t.numel() * t.element_size() for t in unique.values())
