@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.kernels import functions
+from mcf.kernels import functions, registry
 from mcf.kernels.formats import Format, format_of
 
 Components = tuple[Tensor, ...]
@@ -102,6 +102,14 @@ class _Rows:
         if self.added + x.shape[1] > _MOST:
             self.carry()
         self.added += x.shape[1]
+        if registry.executor_for(self.device) == "numba":
+            from mcf.kernels.numba import digits
+
+            finite = torch.where(x.isfinite(), x, 0.0)
+            digits.add()(
+                finite.numpy(), exponent.to(torch.int32).numpy(), self.digits.numpy(), BASE
+            )
+            return
         fraction, e = _split(x)
         mantissa = (fraction * 2.0**53).long()
         place = (e + exponent).long() - 53 - BASE

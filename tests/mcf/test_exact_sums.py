@@ -55,12 +55,14 @@ def hard_rows(fmt: Format, seed: int) -> Tensor:
     return draw.tensor(draw.rounded(x))
 
 
+@pytest.mark.parametrize("executor", ["torch", "numba"])
 @pytest.mark.parametrize("terms", [1, 2, 4])
 @formats
-def test_sums(fmt: Format, terms: int) -> None:
+def test_sums(fmt: Format, terms: int, executor: str) -> None:
     x = hard_rows(fmt, terms)
     expected = [sum(values([row]), Fraction(0)) for row in x]
-    assert wrong(exact_sums([x], terms), expected, fmt) == 0
+    with mcf.executor(executor):
+        assert wrong(exact_sums([x], terms), expected, fmt) == 0
 
 
 @pytest.mark.parametrize("terms", [1, 3])
