@@ -78,6 +78,15 @@ class Exports:
         out: npt.NDArray[Any] = self.numpy(dtype)
         return out
 
+    def __dlpack__(self: Any, **options: Any) -> Any:
+        raise NotImplementedError(
+            "DLPack exchanges one memory, an expansion tensor has several; use x.components"
+        )
+
+    def storage(self: Any) -> Any:
+        """Refused: each component has a storage."""
+        raise NotImplementedError("an expansion tensor has no storage of its own; use x.components")
+
     def tolist(self: Any) -> Any:
         """Nested lists of Python floats, each rounded to nearest; see `to_fractions`."""
         flat = export.array(self.components, np.float64).ravel().tolist()

@@ -153,6 +153,23 @@ def _where_method(x: Any, condition: Tensor, other: Any) -> Any:
     return _where(condition, x, other)
 
 
+def _new_tensor(x: Any, data: Any, **options: Any) -> Any:
+    """x.new_tensor(data), in x's format."""
+    from mcf.tensor.creation import tensor
+
+    return tensor(data, x.terms, **{"dtype": x.dtype, "device": x.device, **options})
+
+
+def _quantile(x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refused: torch rounds q to the components' dtype."""
+    from mcf.tensor.dispatch.registry import UnsupportedError
+
+    raise UnsupportedError("torch.quantile is not supported on mcf.MCFTensor; use x.sort()")
+
+
+for _function in (torch.quantile, torch.nanquantile, Tensor.quantile, Tensor.nanquantile):
+    REPLACED[_function] = _quantile
+REPLACED[Tensor.new_tensor] = _new_tensor
 REPLACED[torch.where] = _where
 REPLACED[Tensor.where] = _where_method
 REPLACED[Tensor.__setitem__] = _setitem

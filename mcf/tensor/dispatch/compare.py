@@ -208,3 +208,23 @@ def nan_to_num(
     out = where(first.isnan(), nan or 0.0, x)
     out = where(first == float("inf"), top if posinf is None else posinf, out)
     return where(first == -float("inf"), -top if neginf is None else neginf, out)
+
+
+@implements(aten.allclose.default)
+def allclose(
+    x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether |x - y| <= atol + rtol |y| everywhere, by value."""
+    return bool(torch.isclose(x, y, rtol, atol, equal_nan).all())
+
+
+@implements(aten.is_same_size.default)
+def is_same_size(x: Tensor, y: Tensor) -> bool:
+    """Whether the shapes are equal."""
+    return x.shape == y.shape
+
+
+@implements(aten._has_same_storage_numel.default)
+def has_same_storage_numel(x: Tensor, y: Tensor) -> bool:
+    """Whether as many elements are in memory; asked before a forward derivative is set."""
+    return x.numel() == y.numel()

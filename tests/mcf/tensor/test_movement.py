@@ -158,6 +158,7 @@ def test_a_number_is_written_with_all_its_digits() -> None:
     both = {mcf.tensor(v).to_fractions() for v in (0.1, "0.1")}
     assert set(x.to_fractions()) | set(y.to_fractions()) <= both
     assert x.masked_fill(x > 0, 0.1)[0].to_fractions() == mcf.tensor(0.1).to_fractions()
+    assert x.new_tensor(["0.1"]).to_fractions() == [mcf.tensor("0.1").to_fractions()]
     assert mcf.zeros(1).fill_(0.1).to_fractions() == [mcf.tensor(0.1).to_fractions()]
 
 
@@ -207,8 +208,21 @@ def test_results_go_into_out_and_plain_tensors_are_not_written_silently() -> Non
         lambda x: x.view(torch.int32),
         lambda x: torch.bitwise_not(x),
         lambda x: torch.special.i0(x),
+        lambda x: torch.quantile(x, 0.3),
+        lambda x: torch.from_dlpack(x),
+        lambda x: x.storage(),
     ],
-    ids=["erfinv", "fft", "histc", "view dtype", "bitwise_not", "i0"],
+    ids=[
+        "erfinv",
+        "fft",
+        "histc",
+        "view dtype",
+        "bitwise_not",
+        "i0",
+        "quantile",
+        "dlpack",
+        "storage",
+    ],
 )
 def test_what_is_not_supported_raises(call: Callable[..., Any]) -> None:
     with pytest.raises((NotImplementedError, RuntimeError, TypeError)):
