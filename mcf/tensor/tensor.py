@@ -82,6 +82,15 @@ class MCFTensor(Operators, Exports, Copying, torch.Tensor):
     def __tensor_flatten__(self) -> tuple[list[str], int]:
         return list(NAMES[: self._terms]), self._terms
 
+    def _stable_hash_for_caching(self) -> str:
+        # All that torch's cache of compiled graphs knows of the tensor; components are alike.
+        first = self._c0  # type: ignore[attr-defined]
+        return (
+            f"mcf.MCFTensor {self._terms} {self.dtype} {self.device} {tuple(self.shape)} "
+            f"{tuple(self.stride())} {first.storage_offset()} {self.requires_grad} "
+            f"{self.is_leaf} {first.is_inference()}"
+        )
+
     @staticmethod
     def __tensor_unflatten__(
         inner_tensors: dict[str, Tensor], meta: int, outer_size: Any, outer_stride: Any
