@@ -112,7 +112,8 @@ def expansion_kernels() -> list[Elementwise]:
     for o in operations:
         shapes = [(fmt, (n,) * len(o.arguments)) for fmt in FORMATS.values() for n in (2, 4)]
         shapes += [(FP32, (n,) * len(o.arguments)) for n in (1, 3)]
-        shapes += [(FP32, given) for given, _ in o.special]
+        # With fewer components in the last argument the same algorithms take zeros.
+        shapes += [(FP32, g) for g, _ in o.special if len(g) == 2 or g[2] == g[0]]
         # Quotients and roots of four float64 components need more registers than a thread has for
         # 8 elements: a few values are spilled or computed twice, which the checks refuse.
         if o.name in ("div", "sqrt", "reciprocal", "rsqrt"):
