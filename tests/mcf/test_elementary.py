@@ -41,7 +41,7 @@ def test_every_function_has_a_reference_and_a_row() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ALL:
-        relative, _ = _check(name, FORMATS[fmt], terms, 16, seed=terms)
+        relative, _ = _check(name, FORMATS[fmt], terms, 10, seed=terms)
         assert relative <= observed(name, FORMATS[fmt], terms), (fmt, terms)
 
 

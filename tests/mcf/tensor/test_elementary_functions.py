@@ -145,7 +145,10 @@ def _error(found: Any, exact: list[arb], terms: int) -> float:
     return max(float(e.mid()) for e in errors)
 
 
-@pytest.mark.parametrize(("dtype", "terms"), [(torch.float64, 2), (torch.float32, 3)])
+@pytest.mark.parametrize(
+    ("dtype", "terms"),
+    [(torch.float64, 2), pytest.param(torch.float32, 3, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_derivatives(
     name: str, dtype: torch.dtype, terms: int, monkeypatch: pytest.MonkeyPatch
