@@ -8,7 +8,7 @@ Algorithms, 2nd ed., doi:10.1137/1.9780898718027): residuals of A x - b relative
 n u**terms, and the error of x is that times the condition number.
 """
 
-from torch.linalg import LinAlgError as LinAlgError
+from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 from torch.linalg import cholesky as cholesky
 from torch.linalg import det as det
 from torch.linalg import inv as inv

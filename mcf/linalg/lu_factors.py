@@ -118,7 +118,7 @@ def solve(
         flipped = solve(lu, pivots, transpose(b), adjoint=not adjoint)
         return transpose(flipped)
     order = permutation(pivots, lu[0].shape[-1])
-    batch = torch.broadcast_shapes(lu[0].shape[:-2], b[0].shape[:-2])
+    batch = triangular.broadcast(lu, b)
     b = each(lambda c: c.expand(*batch, *c.shape[-2:]), b)
     if adjoint:
         y = triangular.solve(transpose(lu), b, upper=False)

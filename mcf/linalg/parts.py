@@ -18,13 +18,15 @@ def each(function: Callable[[Tensor], Tensor], x: Components) -> Components:
 
 def part(x: Components, *index: Any) -> Components:
     """The view x[..., *index]."""
-    return each(lambda c: c[(..., *index)], x)
+    place = (..., *index)
+    return each(lambda c: c[place], x)
 
 
 def assign(x: Components, index: tuple[Any, ...], values: Components) -> None:
     """Write x[..., *index] = values."""
+    place = (..., *index)
     for c, v in zip(x, values, strict=True):
-        c[(..., *index)] = v
+        c[place] = v
 
 
 def where(condition: Tensor, x: Components, y: Components) -> Components:

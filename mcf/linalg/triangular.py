@@ -27,7 +27,7 @@ def solve(
             solve(transpose(a), transpose(b), upper=not upper, unitriangular=unitriangular)
         )
     n, k = b[0].shape[-2:]
-    batch = _broadcast(a, b)
+    batch = broadcast(a, b)
     a = each(lambda c: c.expand(*batch, n, n), a)
     x = each(lambda c: c.expand(*batch, n, k).clone(), b)
     blocks = [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
@@ -41,8 +41,10 @@ def solve(
     return x
 
 
-def _broadcast(a: Components, b: Components) -> tuple[int, ...]:
-    return tuple(torch.broadcast_shapes(a[0].shape[:-2], b[0].shape[:-2]))
+def broadcast(a: Components, b: Components) -> tuple[int, ...]:
+    """The shape of the batch of both."""
+    shape = torch.broadcast_shapes(a[0].shape[:-2], b[0].shape[:-2])  # type: ignore[no-untyped-call]
+    return tuple(shape)
 
 
 def _substitute(
