@@ -6,6 +6,7 @@ units of 2^-(terms * p). Caught mutant: torch's own formulas for log2, log10, er
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -154,12 +155,16 @@ def test_losses_agree_with_float64() -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_function_gives_the_eager_bits() -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_function_gives_the_eager_bits(backend: str) -> None:
+    if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("inductor needs a C++ compiler")
+
     def function(a: Tensor, b: Tensor) -> Tensor:
         c = a * b + a.t() - 0.1
         return torch.where(c > 0, c, b).sum(0) / 3
 
-    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
     for dtype in (torch.bfloat16, torch.float64):
         leaves = [mcf.randn(3, 3, terms=3, dtype=dtype, requires_grad=True) for _ in range(2)]
         twins = [x.detach().clone().requires_grad_() for x in leaves]

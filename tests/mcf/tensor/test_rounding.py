@@ -86,3 +86,16 @@ def test_gradients_pass_through_conversions() -> None:
     assert c.grad is not None
     assert type(c.grad) is torch.Tensor
     assert_same_bits(c.grad, torch.tensor([0.1, 0.1]))
+
+
+def test_what_lies_just_beside_a_midpoint_is_not_a_tie() -> None:
+    middle = 1 + 2.0**-23 + 2.0**-24
+    for step in (-1.0, 1.0):
+        x = mcf.MCFTensor(
+            [
+                torch.tensor([v], dtype=torch.float64)
+                for v in (middle + step * 2.0**-52, -step * 2.0**-54)
+            ]
+        )
+        wanted = torch.tensor([middle + step * 2.0**-24], dtype=torch.float64).float()
+        assert_same_bits(x.to_plain(torch.float32), wanted)
