@@ -153,15 +153,16 @@ def asked(spec: Elementwise) -> collections.Counter[str]:
     """
     counts: collections.Counter[str] = collections.Counter()
     table = primitives(spec.register, spec.arithmetic, dict(spec.roundings))
-    seen: set[tuple[object, ...]] = set()
+    seen: dict[tuple[object, ...], object] = {}
 
     def counting(what: str, function: Any) -> Any:
         def counted(*arguments: Any) -> Any:
-            # Of equal operations on tuples' components the compilers keep one.
-            key = (what, *(float(x) for x in arguments))
+            # Of equal operations on the same components the compilers keep one.
+            key = (what, *map(id, arguments))
             counts[what] += key not in seen
             if spec.groups:
-                seen.add(key)
+                # With what it is about, so that no other object takes its identity.
+                seen[key] = arguments
             return function(*arguments)
 
         return counted
