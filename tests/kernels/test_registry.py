@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -150,7 +151,7 @@ def test_without_numba() -> None:
     run = script(WORKS, without=("numba", "llvmlite"))
     warned, result = run.stdout.splitlines()
     assert warned.count("numba is not installed") == 1, run.stdout + run.stderr
-    assert "No module named 'numba'" in warned
+    assert re.search("No module named '(numba|llvmlite)'", warned)
     assert "kernels on cpu run as plain torch" in warned
     # The same bits as with it, and no warning then.
     installed = script(WORKS)

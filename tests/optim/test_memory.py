@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-# In bf16 16 MB, of which 1 % is 40 pages; a step needs .6 % for its lists of work.
-N = 8 * 1024 * 1024
+# In bf16 64 MB, of which 1 % is 164 pages: Linux counts resident pages in batches for each CPU, 64
+# pages off on two of them. A step needs .2 % for its lists of work.
+N = 32 * 1024 * 1024
 SIZE = 2 * N
 
 CHILD = """

@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import itertools
 import math
-import warnings
 from collections import defaultdict
 from typing import Any
 
@@ -43,11 +42,7 @@ from tests.optim.helpers import (
 )
 from tests.optim.register_model import Registers
 from tests.optim.strict_model import Strict
-
-with warnings.catch_warnings():
-    # torch's own helpers, not a public interface.
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_optimizers import optim_db
+from tests.optim.torch_cases import optim_db
 
 INFO = next(info for info in optim_db if info.name == "Muon")
 INPUTS = [(case.desc, case.kwargs) for case in INFO.optim_inputs_func(device="cpu", dtype=FP64)]

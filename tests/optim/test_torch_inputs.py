@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-import warnings
 from typing import Any
 
 import pytest
@@ -20,11 +19,7 @@ from torch.nn import Parameter
 import mcf
 import mcf.optim
 from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, random, stored
-
-with warnings.catch_warnings():
-    # torch's own helpers, not a public interface.
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
+from tests.optim.torch_cases import OptimizerErrorEnum, optim_db
 
 # Muon takes matrices only: test_muon.py.
 INFOS = [i for i in optim_db if hasattr(mcf.optim, i.name) and i.name != "Muon"]

@@ -1,6 +1,6 @@
 """Layers with expansions as parameters: they train where plain low precision stalls.
 
-The margins of the training test are wide: the losses below differ by a factor of 100 and more.
+The training test asks for a factor of 5 between losses that were measured as .22 and .019.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def test_two_components_train_where_one_stalls() -> None:
         losses.append(final_loss(module, torch.optim.SGD(module.parameters(), lr=0.01), 200))
         assert isinstance(module.weight, mcf.MCFTensor)
         assert module.weight.terms == terms
-    # Measured: 0.18 and 0.004.
-    assert losses[1] < losses[0] / 10
+    assert losses[1] < losses[0] / 5
 
 
 def test_layers_agree_with_torch_in_float64() -> None:
