@@ -6,6 +6,7 @@ import csv
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,34 +88,50 @@ def draw(
 
     size = {r["variant"]: float(r["bytes_per_param"]) for r in rows}
     family = {r["variant"]: r["family"] for r in rows}
-    figure = Figure(figsize=(5.2 * len(betas), 4.4), layout="constrained")
+
+    def colour(name: str) -> str:
+        return "#0072B2" if family[name] == "ours" else "#D55E00"
+
+    # Wide panels, one above the other: names stand beside their points.
+    figure = Figure(figsize=(10, 3.6 * len(betas)), layout="constrained")
     for k, beta2 in enumerate(betas):
-        axes = figure.add_subplot(1, len(betas), k + 1)
-        shown = [(name, values) for (name, b), values in found.items() if b == beta2]
-        for turn, (name, values) in enumerate(
-            sorted(shown, key=lambda x: (size[x[0]], statistics.fmean(x[1])))
-        ):
-            many = len(values) > 1
-            error = statistics.stdev(values) / len(values) ** 0.5 if many else 0.0
-            colour = "#0072B2" if family[name] == "ours" else "#D55E00"
-            mean = statistics.fmean(values)
-            axes.errorbar(size[name], mean, error, fmt="o", color=colour, markersize=4)
-            # Labels of points close to each other take turns.
-            offset = (3, -8, 12, -17)[turn % 4] if abs(mean) < 0.004 else -2
-            axes.annotate(
-                name,
-                (size[name], mean),
-                xytext=(6, offset),
-                textcoords="offset points",
-                fontsize=6.5,
-                color=colour,
-            )
-        axes.axhline(0, color="#999999", linewidth=0.8)
+        axes = figure.add_subplot(len(betas), 1, k + 1)
         # Linear near the truth, where most are; logarithmic beyond.
         axes.set_yscale("symlog", linthresh=0.004)
+        shown = {name: values for (name, b), values in found.items() if b == beta2}
+        for name, values in shown.items():
+            error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+            axes.errorbar(
+                size[name], statistics.fmean(values), error, fmt="o", color=colour(name), ms=4
+            )
+        _name(axes, figure, {n: (size[n], statistics.fmean(v)) for n, v in shown.items()}, colour)
+        axes.axhline(0, color="#999999", linewidth=0.8)
         axes.set_title(f"beta2 = {beta2}", loc="left", fontsize=11)
         axes.set_xlabel("bytes per parameter, gradient included")
         axes.set_ylabel("validation loss - float32 master weights")
         axes.spines[["top", "right"]].set_visible(False)
     image.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(image, dpi=110)
+
+
+def _name(
+    axes: Any, figure: Any, points: dict[str, tuple[float, float]], colour: Callable[[str], str]
+) -> None:
+    """Write each point's name to its right, at least a line from the name below it."""
+    axes.margins(0.12)
+    figure.canvas.draw()
+    line = 9 * figure.dpi / 72
+    columns: dict[float, float] = {}
+    for name, point in sorted(points.items(), key=lambda item: (round(item[1][0]), item[1][1])):
+        column = round(point[0])
+        y = axes.transData.transform(point)[1]
+        place = max(y, columns.get(column, -math.inf) + line)
+        columns[column] = place
+        axes.annotate(
+            name,
+            point,
+            xytext=(7, (place - y) * 72 / figure.dpi - 3),
+            textcoords="offset points",
+            fontsize=7.5,
+            color=colour(name),
+        )
