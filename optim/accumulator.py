@@ -44,7 +44,7 @@ class GradientAccumulator:
     Raises:
         TypeError: for another optimizer.
         ValueError: where a group computes in its parameters' 16-bit dtype, which would round the
-            second component away; or if the optimizer has an accumulator.
+            second component away; or if the optimizer has an accumulator or is released.
         RuntimeError: in a step, if the leading component was changed in place (by
             `scaler.unscale_` or `clip_grad_norm_`, say): the second one would not have been.
     """
@@ -57,6 +57,8 @@ class GradientAccumulator:
             )
         if optimizer._accumulator is not None:
             raise ValueError("the optimizer has an accumulator; close() it first")
+        if optimizer._released:
+            raise ValueError("a GradientAccumulator does not go with gradient release")
         for index, group in enumerate(optimizer.param_groups):
             for where, p in optimizer._named(index):
                 if optimizer._arithmetic(group, p, where).strict:
@@ -86,13 +88,15 @@ class GradientAccumulator:
     def zero(self) -> None:
         """Forget all sums, as `optimizer.zero_grad()` does."""
         self._sums.clear()
+        # After a step that raised they are still there.
+        self._optimizer._grad_low = {}
 
     def close(self) -> None:
         """Take no more part in backward passes and steps; gradients are what `p.grad` is."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._sums.clear()
+        self.zero()
         self._optimizer._accumulator = None
 
     def _current(self, p: Tensor) -> bool:

@@ -144,10 +144,11 @@ class LowPrecisionOptimizer(Optimizer):
             raise
 
     def _check_precision(self, group: Group) -> None:
-        """Raise for a precision or compute_dtype that is not one of those known."""
+        """Raise for a precision, rounding or compute_dtype that is not one of those known."""
         if group["precision"] not in self.precisions:
             self._check_custom(group["precision"])
         validation.compute_dtype(group["compute_dtype"])
+        validation.choice("low", group["low"], options.LOW)
 
     def _check_custom(self, precision: Any) -> None:
         """Raise for a precision that is none of `precisions` and cannot be put together either."""
@@ -216,7 +217,17 @@ class LowPrecisionOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        plan = self._plan if self._plan is not None and self._plan.holds(self) else None
+        plan = self._plan
+        try:
+            self._step(plan if plan is not None and plan.holds(self) else None)
+        finally:
+            # Also after an error, or gradients would live on.
+            if plan is not None:
+                plan.release()
+        return loss
+
+    def _step(self, plan: Plan | None) -> None:
+        """The step itself; with the plan of the step before, where that holds."""
         work = [] if plan is not None and plan.whole else self._collect(plan)
         found: list[tuple[str, tuple[Tensor, ...]]] = []
         if gradients.looks(self):
@@ -227,20 +238,34 @@ class LowPrecisionOptimizer(Optimizer):
             found = [(w, gradients.components(self, p)) for w, p in everything]
         scale = gradients.factor(self, found)
         if scale is None:
-            if plan is not None:
-                plan.release()
-            return loss
+            return
+        for each in work:
+            self._try_scalars(each)
+        metrics = None
         if self._track_metrics:
             terms = [self._rule(group).metric_count for group in self.param_groups]
-            self._metrics = StepMetrics(terms)
+            metrics = StepMetrics(terms)
         if plan is not None:
-            work = [*plan.run(self, scale, self._metrics), *work]
+            work = [*plan.run(self, scale, metrics), *work]
+        self._metrics = metrics
         self._general(work, scale)
         # What counts more than steps does it state by state.
         if plan is None and type(self)._advance is LowPrecisionOptimizer._advance:
             made = Plan(self, work)
             self._plan = made if made.useful else None
-        return loss
+
+    def _try_scalars(self, work: Work) -> None:
+        """Raise for hyperparameters that are no numbers, before anything is changed."""
+        _, group, rule, arith, _, live = work
+        p = live[0][1]
+        state = self.state.get(p) or {"step": 0, **dict(rule.numbers)}
+        # Numbers are counted on in copies; of the other states only the shape counts.
+        entry: Group = dict.fromkeys(states(rule, arith), p)
+        entry["step"] = torch.tensor(int(state["step"]))
+        for name, _ in rule.numbers:
+            entry[name] = torch.tensor(float(state[name]), dtype=torch.float64)
+        (count,) = self._advance(group, [entry])
+        self._columns(group, arith, count)
 
     def _general(self, work: Sequence[Work], scale: float | Tensor) -> None:
         """Step what was checked, whatever its layout, type, device or executor."""

@@ -60,6 +60,9 @@ class Options(TypedDict, total=False):
     seed: int
 
 
+# How the low component is rounded.
+LOW = ("nearest", "stochastic")
+
 # The options kept in every parameter group, as torch keeps them, and their defaults.
 _FLAGS: Group = {
     "foreach": None,
@@ -106,7 +109,7 @@ def check(group: Group) -> None:
         NotImplementedError: for `differentiable=True`.
         ValueError: for another value of `low`.
     """
-    validation.choice("low", group["low"], ("nearest", "stochastic"))
+    validation.choice("low", group["low"], LOW)
     if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
         raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")
     for name, default in _FLAGS.items():

@@ -187,16 +187,21 @@ class Plan:
         Returns:
             What was left undone, because the scale is on another device.
         """
-        undone = []
+        undone, ready = [], []
+        # All scalars before the first change, as a hyperparameter may turn out to be none.
         for b in self._batches:
             if isinstance(scale, Tensor) and scale.device != b.params[0].device:
                 undone.append(b.work)
+                optimizer._try_scalars(b.work)
             else:
-                sums = b.prepared.run(_addresses(b), _scalars(optimizer, b, scale))
-                torch.autograd.graph.increment_version(b.tensors)
-                if metrics is not None:
-                    metrics.add(b.work[0], torch.as_tensor(sums), b.size)
-        self.release()
+                ready.append((b, _scalars(optimizer, b, scale)))
+        for b, table in ready:
+            for counter in b.counters:
+                counter.value += 1
+            sums = b.prepared.run(_addresses(b), table)
+            torch.autograd.graph.increment_version(b.tensors)
+            if metrics is not None:
+                metrics.add(b.work[0], torch.as_tensor(sums), b.size)
         return undone
 
     def release(self) -> None:
@@ -208,10 +213,7 @@ class Plan:
 def _scalars(optimizer: LowPrecisionOptimizer, b: _Batch, scale: float | Tensor) -> Any:
     """The table of scalars, [rows, scalars], of the step after that which the counters say."""
     _, group, _, arith, _, _ = b.work
-    steps = []
-    for counter in b.counters:
-        counter.value += 1
-        steps.append(counter.value)
+    steps = [counter.value + 1 for counter in b.counters]
     columns = {s: optimizer._columns(group, arith, s) for s in set(steps)}
     values = {s: [c[name] for name in b.scalars] for s, c in columns.items()}
     if len(values) == 1:

@@ -130,7 +130,8 @@ class Collage(Optimizer):
         """One step of the class on every parameter that has a gradient; gradients are not changed.
 
         Raises:
-            ValueError, TypeError: for a gradient that does not fit, before anything is changed.
+            ValueError, TypeError: for a gradient that does not fit, and for a parameter whose dtype
+                or shape changed after its first step; before anything is changed.
         """
         loss = None
         if closure is not None:
@@ -143,7 +144,9 @@ class Collage(Optimizer):
                     where = f"params[{k}] of param_groups[{index}]"
                     validation.gradient(where, p, p.grad)
                     strategy = STRATEGIES[group["precision"]]
-                    work.append((group, p, arithmetic(strategy, p.dtype, torch.float32, where)))
+                    arith = arithmetic(strategy, p.dtype, torch.float32, where)
+                    _check_state(where, p, self.state.get(p, {}), arith)
+                    work.append((group, p, arith))
         found = getattr(self, "found_inf", None)
         if found is not None and float(found) != 0:
             return loss
@@ -238,6 +241,29 @@ class Collage(Optimizer):
         """The value that is stored for a parameter, in float32 (float64 for float64)."""
         wide = torch.promote_types(torch.float32, p.dtype)
         return _value(p, self.state.get(p, {}), wide).clone()
+
+
+def _check_state(where: str, p: Tensor, state: Mapping[str, Any], arith: Arithmetic) -> None:
+    """What further numbers a parameter's value has, if it made a step, are those of its storage."""
+    storage = arith.strategy.param
+    wanted = {}
+    if storage.has_low:
+        wanted["param_lo"] = p.dtype
+    if storage is Storage.WIDE:
+        wanted["master_param"] = torch.float32
+    if storage.bits is not None and storage.bits.dtype is not None:
+        wanted["param_bits"] = storage.bits.dtype
+    found = {k: t for k, t in state.items() if k in ("param_lo", "master_param", "param_bits")}
+    if not state or (
+        {k: t.dtype for k, t in found.items()} == wanted
+        and all(t.shape == p.shape for t in found.values())
+    ):
+        return
+    given = {k: (t.dtype, list(t.shape)) for k, t in found.items()}
+    raise ValueError(
+        f"state of {where} has {given}; a parameter of dtype {p.dtype} and shape {list(p.shape)} "
+        f"needs {wanted} (was the parameter changed after its state was made?)"
+    )
 
 
 def _low(t: Any, p: Tensor) -> bool:

@@ -256,3 +256,23 @@ def test_a_model() -> None:
         model.zero_grad()
     for exact, plain, pair in zip(sums["exact"], sums["plain"], sums["pair"], strict=True):
         assert (pair - exact).norm() < 0.02 * (plain - exact).norm()
+
+
+@pytest.mark.parametrize("how", ["close", "zero_grad"])
+def test_after_a_step_that_raised(how: str) -> None:
+    # The second components that step had in hand are no part of later gradients.
+    p = Parameter(torch.ones(4, dtype=BF16))
+    optimizer = AdamW([p], max_grad_norm=1.0)
+    accumulator = GradientAccumulator(optimizer)
+    for scale in (1.0, 2.0**-9):
+        (p * scale).sum().backward()
+    assert len(accumulator.components(p)) == 2
+    optimizer.max_grad_norm = -1.0
+    with pytest.raises(ValueError, match="Invalid max_grad_norm"):
+        optimizer.step()
+    optimizer.max_grad_norm = None
+    if how == "close":
+        accumulator.close()
+    else:
+        optimizer.zero_grad()
+    assert optimizer._grad_low == {}

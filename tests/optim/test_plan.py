@@ -6,6 +6,7 @@ between two steps, both must end with the same bits, or raise the same error wit
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import math
@@ -18,7 +19,8 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW
+from mcf.optim import SGD, AdamW, Lion, NAdam
+from mcf.optim.gradients import NonFiniteGradientError
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, random, stored
 
@@ -301,8 +303,27 @@ def test_a_repeated_step_takes_the_plan(kind: Any, monkeypatch: pytest.MonkeyPat
     assert int(optimizer.state[first(optimizer)]["step"]) == 4
 
 
-@pytest.mark.parametrize("skipped", [False, True])
-def test_a_plan_holds_no_gradient_and_no_state(skipped: bool) -> None:
+@pytest.mark.parametrize("made", [AdamW, NAdam, SGD, Lion])
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize(
+    "change", [{"lr": None}, {"lr": torch.ones(2)}, {"weight_decay": None}, {"low": "up"}], ids=str
+)
+def test_hyperparameters_that_are_none(made: Any, steps: int, change: dict[str, Any]) -> None:
+    # In the last group, when the others could have stepped.
+    optimizer = make(made, precision="light")
+    for t in range(steps):
+        give_gradients(optimizer, t)
+        optimizer.step()
+    give_gradients(optimizer, 9)
+    before = stored(optimizer)
+    optimizer.param_groups[1].update(change)
+    with pytest.raises((TypeError, ValueError, RuntimeError)):
+        optimizer.step()
+    assert_same(stored(optimizer), before)
+
+
+@pytest.mark.parametrize("skipped", ["", "skip", "raise"])
+def test_a_plan_holds_no_gradient_and_no_state(skipped: str) -> None:
     # Otherwise memory would stay taken after zero_grad and load_state_dict.
     optimizer = make()
     for t in range(2):
@@ -313,11 +334,12 @@ def test_a_plan_holds_no_gradient_and_no_state(skipped: bool) -> None:
     del gradient, state
     if skipped:
         give_gradients(optimizer, 2)
-        optimizer.nonfinite = "skip"
+        optimizer.nonfinite = skipped
         first(optimizer).grad.fill_(math.nan)
         gradient = first(optimizer).grad
         held[0] = weakref.ref(gradient)
-        optimizer.step()
+        with contextlib.suppress(NonFiniteGradientError):
+            optimizer.step()
         del gradient
     optimizer.zero_grad()
     optimizer.state.clear()

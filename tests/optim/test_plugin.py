@@ -256,3 +256,19 @@ def test_refused() -> None:
     steps(mine, 1)
     with pytest.raises(ValueError, match=r"\(1, 'light'\)\]; the optimizer \[\(1, 'plus'\)"):
         collage(torch.optim.AdamW, [p], precision="plus").load_state_dict(mine.state_dict())
+
+
+@pytest.mark.parametrize("precision", ["light", "split16", "master"])
+def test_a_parameter_of_another_dtype_is_refused(precision: str) -> None:
+    # Else the low component, or the bits, would be dropped in silence.
+    first, p = (Parameter(torch.ones(4, dtype=torch.bfloat16)) for _ in range(2))
+    optimizer = mcf.optim.collage(torch.optim.SGD, [first, p], precision=precision, lr=1e-3)
+    for q in (first, p):
+        q.grad = torch.ones_like(q)
+    optimizer.step()
+    p.data = p.data.float()
+    p.grad = torch.ones_like(p)
+    before = first.detach().clone()
+    with pytest.raises(ValueError, match=r"state of params\[1\] .*was the parameter changed"):
+        optimizer.step()
+    assert torch.equal(first.detach(), before)

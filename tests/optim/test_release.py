@@ -84,6 +84,26 @@ def test_on_the_cpu_executor_and_after_loading() -> None:
     assert_same(*results)
 
 
+def test_random_numbers_are_those_of_the_place_among_all() -> None:
+    # Equal parameters with equal gradients: were they numbered apart, all would round alike.
+    results = []
+    for released in (True, False):
+        weights = [nn.Parameter(torch.ones(500, dtype=BF16)) for _ in range(3)]
+        optimizer = AdamW([{"params": weights[:1]}, {"params": weights[1:]}], 1e-3,
+                          precision="stochastic")  # fmt: skip
+        release = GradientRelease(optimizer) if released else None
+        for _ in range(2):
+            torch.stack(weights).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert (release is not None) == released
+        first, second, third = (p.detach() for p in weights)
+        assert not torch.equal(first, second)
+        assert not torch.equal(second, third)
+        results.append(stored(optimizer))
+    assert_same(*results)
+
+
 def test_not_finite_names_the_parameter() -> None:
     net = model()
     optimizer = AdamW(net.parameters(), nonfinite="raise")
@@ -123,6 +143,8 @@ def test_refused() -> None:
     ):
         with pytest.raises(ValueError, match=f"does not go with {what}"):
             GradientRelease(optimizer)
+    with pytest.raises(ValueError, match="GradientAccumulator does not go with gradient release"):
+        GradientAccumulator(twice)
     with pytest.raises(TypeError, match="is a SGD; allowed are those of"):
         GradientRelease(torch.optim.SGD([nn.Parameter(torch.zeros(3))]))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="does not go with a GradScaler"):
