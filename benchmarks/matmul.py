@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import re
 import shutil
 import subprocess
 import tempfile
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import environment, in_turn, save_csv, table
+from harness import device_name, environment, in_turn, save_csv, table
 from peers import ozaki
 from torch import Tensor
 
@@ -135,7 +136,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="limit per variant and size")
     parser.add_argument("--dot", type=int, default=10**6, help="length of the dot products")
     parser.add_argument("--short", action="store_true", help="one small size, to see that it runs")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "matmul.csv")
+    parser.add_argument("--out", type=Path, help="the CSV; by default named after the machine")
     options = parser.parse_args()
     if options.short:
         options.sizes, options.rounds, options.seconds, options.dot = [64], 3, 1.0, 10**4
@@ -195,7 +196,9 @@ def main() -> None:
             first = len(rows)
             measure("dot", n, terms, float(n), variants)
             print(table(rows[first:], list(rows[0])), flush=True)
-    save_csv(options.out, rows, environment(device))
+    machine = re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
+    out = options.out or HERE / "results" / f"matmul-{machine}.csv"
+    save_csv(out, rows, environment(device))
 
 
 if __name__ == "__main__":
