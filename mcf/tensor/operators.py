@@ -1,4 +1,4 @@
-"""Operators with numbers that torch's do not take: big integers, Fraction, Decimal, mpmath."""
+"""Operators with what torch's do not take: big integers, Fraction, Decimal, mpmath, NumPy arrays."""
 
 from __future__ import annotations
 
@@ -6,38 +6,86 @@ import decimal
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
+
+from mcf.convert.parse import exact
 
 # A Python int beyond this does not fit torch's scalars.
 _LARGEST = 2**63
 
-NAMES = ("add", "sub", "mul", "truediv", "pow")
+ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
 
 
 def _special(value: Any) -> bool:
     if isinstance(value, int):
         return not -_LARGEST <= value < _LARGEST
-    return isinstance(value, (Fraction, decimal.Decimal)) or hasattr(value, "_mpf_")
+    special = (Fraction, decimal.Decimal, np.longdouble)
+    return isinstance(value, special) or hasattr(value, "_mpf_")
 
 
-def _method(name: str) -> Any:
+def _operand(self: Any, other: Any) -> Any:
+    """The other operand as a tensor where torch does not take it."""
+    from mcf.tensor.creation import tensor
+
+    if isinstance(other, np.ndarray) and other.dtype.kind in "biuf" and other.dtype.itemsize <= 8:
+        # As a plain tensor, which has its say in the promotion.
+        native = np.array(other, dtype=other.dtype.newbyteorder("="))
+        return torch.from_numpy(native).to(self.device)
+    if isinstance(other, np.ndarray) or _special(other):
+        return tensor(other, self.terms, self.dtype, self.device)
+    return other
+
+
+def _arithmetic(name: str) -> Any:
     own = getattr(torch.Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
-        if _special(other):
-            from mcf.tensor.creation import tensor
+        return own(self, _operand(self, other))
 
-            other = tensor(other, self.terms, self.dtype, self.device)
-        return own(self, other)
+    method.__name__ = name
+    return method
+
+
+def _comparison(name: str) -> Any:
+    own = getattr(torch.Tensor, name)
+
+    def method(self: Any, other: Any) -> Any:
+        if not _special(other):
+            return own(self, _operand(self, other))
+        from mcf.tensor.creation import tensor
+
+        value = exact(other)
+        near: Any = tensor(other, 4, torch.float64, self.device)
+        held = near.to_fractions()
+        if value == held or value != value:
+            return own(self, near)
+        # No expansion has the value, nor lies between it and the one nearest to it.
+        if name in ("__eq__", "__ne__"):
+            return own(self, float("nan"))
+        less = name in ("__lt__", "__le__")
+        closed = less == (value > held)
+        if less:
+            return self <= near if closed else self < near
+        return self >= near if closed else self > near
 
     method.__name__ = name
     return method
 
 
 class Operators:
-    """Arithmetic operators of an `MCFTensor` with a number: the nearest expansion of it."""
+    """Operators of an `MCFTensor` with numbers and arrays that torch's do not take.
+
+    Arithmetic takes the nearest expansion of the number, comparisons its exact value.
+    """
+
+    # NumPy would round the tensor to an array; so it leaves operators to these methods.
+    __array_ufunc__ = None
 
 
-for _name in NAMES:
-    for _prefix in ("", "r", "i"):
-        setattr(Operators, f"__{_prefix}{_name}__", _method(f"__{_prefix}{_name}__"))
+for _name in ARITHMETIC:
+    for _method in (f"__{_prefix}{_name}__" for _prefix in ("", "r", "i")):
+        if hasattr(torch.Tensor, _method):
+            setattr(Operators, _method, _arithmetic(_method))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Operators, f"__{_name}__", _comparison(f"__{_name}__"))

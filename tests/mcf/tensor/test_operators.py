@@ -1,0 +1,63 @@
+"""Operators beside numbers and arrays that torch's own do not take."""
+
+from __future__ import annotations
+
+import operator
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mcf
+
+COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+NUMBERS = (
+    Fraction(1, 3),
+    Fraction(1, 2),
+    Fraction(-1, 10**400),
+    Decimal("0.5"),
+    Decimal("NaN"),
+    10**30,
+    -(10**400),
+    np.longdouble(0.5),
+)
+
+
+@pytest.mark.parametrize("compare", COMPARISONS)
+@pytest.mark.parametrize("number", NUMBERS, ids=repr)
+def test_comparisons_take_the_exact_value_of_a_number(compare: Any, number: Any) -> None:
+    data = [Fraction(1, 3), Fraction(1, 2), 0, 10**30, -(10**30), "inf", "-inf", "nan"]
+    for terms in (1, 4):
+        x = mcf.tensor(data, terms, torch.float64)
+        exact = Fraction(*number.as_integer_ratio()) if number == number else float("nan")
+        want = [compare(v, exact) for v in x.to_fractions()]
+        assert compare(x, number).tolist() == want
+        if not isinstance(number, np.longdouble):
+            mirrored = [compare(exact, v) for v in x.to_fractions()]
+            assert compare(number, x).tolist() == mirrored
+
+
+def test_remainder_and_floor_division_take_fractions() -> None:
+    x = mcf.tensor([7, -2])
+    assert (x % Fraction(3, 2)).tolist() == [1.0, 1.0]
+    assert (x // Fraction(3, 2)).tolist() == [4.0, -2.0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ">f8", np.longdouble, np.int64, object])
+def test_an_array_is_an_operand_that_loses_nothing(dtype: Any) -> None:
+    x = mcf.tensor(["0.1", "0.3"], 4, torch.float64)
+    array = np.array([3, -5], dtype=dtype)
+    want = x * mcf.tensor([3, -5], 1, torch.float64)
+    for product in (x * array, array * x):
+        assert isinstance(product, mcf.MCFTensor)
+        assert product.to_fractions() == want.to_fractions()
+    assert torch.equal(array - x, -(x - array))
+    assert (x < array).tolist() == (array > x).tolist() == [True, False]
+
+
+def test_functions_of_numpy_refuse_rather_than_round() -> None:
+    with pytest.raises(TypeError):
+        np.sin(mcf.tensor([0.5]))
