@@ -151,11 +151,20 @@ def _fms_of_16_bits(a, b, c):
 
 def _fms_interpreted(a, b, c):
     """The reference's version; the interpreter's own `fma` rounds twice."""
-    fmt = FP64 if a.dtype == tl.float64 else FP32
+    tensors = [x for x in (a, b, c) if isinstance(x, tl.tensor)]
+    # What memory lacks is the number 0.0.
+    if not tensors:
+        return a * b - c
+    like = max(tensors, key=lambda x: x.handle.data.size)
+    fmt = FP64 if like.dtype == tl.float64 else FP32
     fms = reference(fmt, fmt, {})["fms"]
-    parts = np.broadcast_arrays(a.handle.data, b.handle.data, c.handle.data)
+    data = [
+        x.handle.data if isinstance(x, tl.tensor) else like.handle.data.dtype.type(x)
+        for x in (a, b, c)
+    ]
+    parts = np.broadcast_arrays(*data)
     exact = fms(*(torch.from_numpy(np.ascontiguousarray(x)) for x in parts))
-    return tl.tensor(type(c.handle)(exact.numpy(), c.handle.dtype), c.type)
+    return tl.tensor(type(like.handle)(exact.numpy(), like.handle.dtype), like.type)
 
 
 _ROUNDINGS = {BF16: _round_bf16_bits, FP16: _round_fp16, FP32: _round_fp32}

@@ -169,6 +169,24 @@ def _quantile(x: Any, *args: Any, **kwargs: Any) -> Any:
 
 for _function in (torch.quantile, torch.nanquantile, Tensor.quantile, Tensor.nanquantile):
     REPLACED[_function] = _quantile
+
+
+def _refused(name: str, instead: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        from mcf.tensor.dispatch.registry import UnsupportedError
+
+        raise UnsupportedError(f"{name} is not supported on mcf.MCFTensor; {instead}")
+
+    return refuse
+
+
+# torch writes into a plain tensor of its own, which rounds.
+REPLACED[torch.vander] = _refused("torch.vander", "use x[:, None] ** torch.arange(n)")
+REPLACED[torch._C._nn.pad_sequence] = _refused(
+    "torch.nn.utils.rnn.pad_sequence", "pad each tensor with torch.nn.functional.pad, then stack"
+)
+# It writes to the memory of the tensor, which has none.
+REPLACED[Tensor.apply_] = _refused("torch.Tensor.apply_", "use x.to_fractions() and mcf.tensor")
 REPLACED[Tensor.new_tensor] = _new_tensor
 REPLACED[torch.where] = _where
 REPLACED[Tensor.where] = _where_method

@@ -1,4 +1,4 @@
-"""Operators with what torch's do not take: big integers, Fraction, Decimal, mpmath, NumPy arrays."""
+"""Operators with what torch's do not take: big integers, Fraction, Decimal, mpmath, arrays."""
 
 from __future__ import annotations
 

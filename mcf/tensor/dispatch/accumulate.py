@@ -43,8 +43,9 @@ def _sum_by_place(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
 def _add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
     """x [r, ...] with values [m, ...] added to its rows `place` [m]."""
     if len(place) == 0:
-        return x.clone()
-    _, v = aligned(x, values)
+        return wrap(aligned(x, values)[0]).clone()
+    own, v = aligned(x, values)
+    x = wrap(own)
     summed, where = _sum_by_place(wrap(v), place)
     out = x.clone()
     out[where] = x[where] + summed

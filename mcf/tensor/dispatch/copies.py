@@ -99,8 +99,10 @@ def to_copy(x: MCFTensor, dtype: torch.dtype | None = None, **kwargs: Any) -> Te
 
 
 @implements(aten.fill_.Scalar, aten.fill_.Tensor)
-def fill_(x: MCFTensor, value: Any) -> MCFTensor:
+def fill_(x: Tensor, value: Any) -> Tensor:
     """Set every element to a number."""
+    if not isinstance(x, MCFTensor):
+        return x.fill_(plain(value, x.dtype))
     if isinstance(value, Tensor):
         for t, s in zip(x.components, converted(value, x.dtype, x.terms), strict=True):
             t.fill_(s)

@@ -61,3 +61,35 @@ def test_an_array_is_an_operand_that_loses_nothing(dtype: Any) -> None:
 def test_functions_of_numpy_refuse_rather_than_round() -> None:
     with pytest.raises(TypeError):
         np.sin(mcf.tensor([0.5]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.vander,
+        lambda x: torch.nn.utils.rnn.pad_sequence([x, x[:1]]),
+        lambda x: x.apply_(abs),
+    ],
+)
+def test_functions_that_would_write_to_plain_memory_are_refused(function: Any) -> None:
+    with pytest.raises(mcf.UnsupportedError, match="not supported on"):
+        function(mcf.tensor(["0.1", "0.2"]))
+
+
+def test_a_plain_tensor_receives_sums_as_an_expansion() -> None:
+    x, index = mcf.tensor(["0.1", "0.2"]), torch.tensor([1, 1])
+    plain = torch.ones(2)
+    want = (torch.ones(2) + mcf.tensor(["0", "0"])).index_add(0, index, x)
+    for got in (
+        plain.index_add(0, index, x),
+        plain.scatter_add(0, index, x),
+        plain.index_put((index,), x, accumulate=True),
+    ):
+        assert isinstance(got, mcf.MCFTensor)
+        assert got.to_fractions() == want.to_fractions()
+    none = plain.index_add(0, index[:0], x[:0])
+    assert isinstance(none, mcf.MCFTensor)
+
+
+def test_filling_a_plain_tensor_rounds_as_copying_does() -> None:
+    assert torch.ones(2).fill_(mcf.tensor("0.1")).tolist() == torch.full((2,), 0.1).tolist()
