@@ -124,3 +124,15 @@ def test_results_are_normalised(
     assert bool(is_normalised([t[finite] for t in result], fmt).all())
     for t in result[1:]:
         assert bool((t[~finite] == 0).all())
+
+
+@pytest.mark.parametrize("executor", EXECUTORS[1:])
+@pytest.mark.parametrize("terms", [2, 3, 4])
+def test_a_float_divides_as_an_expansion_of_one_component(executor: str, terms: int) -> None:
+    # Beyond two terms the lacking components of the divisor are the number 0.0 in the kernel.
+    x = tuple(torch.tensor([3.0, -0.0]) * 2.0 ** (-25 * k) for k in range(terms))
+    y = (torch.tensor([7.0, 5.0]),)
+    with mcf.executor("torch"):
+        reference = expansions.div(x, y)
+    with mcf.executor(executor):
+        assert_all_same_bits(expansions.div(x, y), reference, executor)
