@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -112,7 +113,7 @@ def convert(
         listed = list(zip(names, mine, strict=True)) if names else mine
         groups.append({"params": listed, **_options(cls, given, precision, options)})
     made = cls(groups)
-    for name in ("max_grad_norm", "max_grad_value", "nonfinite"):
+    for name in ("max_grad_norm", "max_grad_value", "nonfinite", "_track_metrics"):
         if isinstance(made, LowPrecisionOptimizer) and hasattr(optimizer, name):
             setattr(made, name, getattr(optimizer, name))
     return made, _fill(made, [(g, e) for g, _, e in source])
@@ -201,6 +202,13 @@ def _options(
     """The options of a target's group."""
     make: Any = cls
     defaults = make([Parameter(torch.zeros(1, 1))]).defaults
+    known = {*defaults, "initial_lr", *({"mode"} & inspect.signature(cls).parameters.keys())}
+    foreign_names = sorted(more.keys() - known)
+    if foreign_names:
+        raise TypeError(
+            f"options {foreign_names} are none of {cls.__name__}'s groups; allowed are "
+            f"{', '.join(sorted(known))}"
+        )
     found = {k: copy.deepcopy(v) for k, v in given.items() if k in defaults}
     if precision is not None and precision != "source":
         found["precision"] = precision

@@ -17,7 +17,8 @@ def set_index_offset(p: Tensor, offset: int) -> None:
     For parameters that are cut along their first dimension and shared among processes: with the
     offset, in row-major order, the parts get the random bits, and so the rounded weights, that
     the whole tensor would get in one process. The offset belongs to the tensor and not to a
-    checkpoint.
+    checkpoint; `copy.deepcopy` of a parameter leaves it out, as it does all attributes (pickling
+    keeps it).
 
     Args:
         p: a parameter of an optimizer that rounds stochastically.

@@ -494,3 +494,20 @@ def test_values_of_special_numbers() -> None:
     high, low = torch.tensor([1.0]), torch.tensor([2.0**-80])
     s, e = values.exact(high, low)
     assert (s.item(), e.item()) == (1.0, 2.0**-80)
+
+
+def test_metrics_go_on() -> None:
+    p = Parameter(torch.ones(4, dtype=torch.bfloat16))
+    made, _ = convert(AdamW([p], track_metrics=True), "light")
+    p.grad = torch.ones_like(p)
+    made.step()
+    assert made.metrics()["update_norm"] > 0
+
+
+@pytest.mark.parametrize("name", ["max_grad_norm", "lrr"])
+@pytest.mark.parametrize("target", [AdamW, torch.optim.AdamW])
+def test_options_that_no_group_has_are_refused(name: str, target: Any) -> None:
+    # Else they would lie in the group without effect.
+    optimizer = AdamW([Parameter(torch.ones(4))])
+    with pytest.raises(TypeError, match=rf"options \['{name}'\] are none of AdamW's groups"):
+        convert(optimizer, to=target, **{name: 1.0})
