@@ -75,9 +75,19 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
         raise ValueError(
             f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
         )
-    rest = remainder(x, y) if rounding_mode == "floor" else fmod(x, y)
+    rest, quotient = fmod(x, y), x / y
     # A whole number, but for the rounding of the quotient.
-    return ((x - rest) / y).round()
+    whole = ((x - rest) / y).round()
+    divisor = y if isinstance(y, torch.Tensor) else torch.tensor(y, dtype=torch.float64)
+    settled = divisor == 0
+    if rounding_mode == "floor":
+        # Not by way of `remainder`, which is infinite where y is.
+        below = (rest != 0) & (rest.signbit() != divisor.signbit())
+        whole = torch.where(below, whole - 1, whole)
+    else:
+        settled = settled | quotient.isinf()
+    whole = torch.where(whole == 0, torch.copysign(whole, quotient), whole)
+    return torch.where(settled, quotient, whole)
 
 
 @implements(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)

@@ -93,3 +93,20 @@ def test_a_plain_tensor_receives_sums_as_an_expansion() -> None:
 
 def test_filling_a_plain_tensor_rounds_as_copying_does() -> None:
     assert torch.ones(2).fill_(mcf.tensor("0.1")).tolist() == torch.full((2,), 0.1).tolist()
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_rounded_quotients_of_special_values_are_those_of_torch(mode: str) -> None:
+    inf = float("inf")
+    x = torch.tensor([5.0, -5.0, 0.0, -0.0, 7.0, inf, -inf, -7.0, float("nan")])
+    for y in (0.0, -0.0, inf, -inf, 2.0, -2.0, float("nan")):
+        for divisor in (y, torch.tensor(y)):
+            got = torch.div(mcf.tensor(x), divisor, rounding_mode=mode)
+            assert repr(got.tolist()) == repr(torch.div(x, divisor, rounding_mode=mode).tolist())
+
+
+def test_the_derivative_of_a_sign_is_zero_in_double_backward() -> None:
+    x = mcf.tensor([0.0, -1.0, 2.0], requires_grad=True)
+    (first,) = torch.autograd.grad((x.abs() * x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert second.tolist() == [0.0, -2.0, 2.0]
