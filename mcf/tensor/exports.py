@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,6 +103,12 @@ class Exports:
         return whole
 
     def __format__(self: Any, spec: str) -> str:
-        if self.dim() == 0 and spec:
-            return format(self.item(), spec)
-        return str(self)
+        """One number as `decimal.Decimal` formats its exact value: `f"{x:.50f}"` has 50 digits."""
+        if self.dim() != 0 or not spec:
+            return str(self)
+        value = self.detach().to_fractions()
+        if isinstance(value, float):
+            return format(value, spec)
+        power = value.denominator.bit_length() - 1
+        digits = tuple(map(int, str(abs(value.numerator) * 5**power)))
+        return format(Decimal((int(value < 0), digits, -power)), spec)

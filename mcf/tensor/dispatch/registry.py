@@ -111,12 +111,22 @@ def _in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def _into(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """An operator with `out=`: the functional one, whose result is copied into `out`."""
+    from mcf.tensor.tensor import MCFTensor
+
     target = kwargs["out"]
     packet = func.overloadpacket
     result = packet(*args, **{k: v for k, v in kwargs.items() if k != "out"})
     if not isinstance(target, Tensor) or not isinstance(result, Tensor):
         raise unsupported(func)
+    if isinstance(result, MCFTensor) and not isinstance(target, MCFTensor):
+        raise UnsupportedError(
+            f"{readable(func)} would round its result to `out`, a plain tensor; give an expansion "
+            "tensor, or copy the result, which rounds"
+        )
     if result.shape != target.shape:
-        target.resize_(result.shape)
+        raise RuntimeError(
+            f"{readable(func)}: `out` has shape {list(target.shape)}; allowed is the result's, "
+            f"{list(result.shape)}"
+        )
     torch.ops.aten.copy_.default(target, result)
     return target

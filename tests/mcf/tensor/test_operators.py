@@ -110,3 +110,27 @@ def test_the_derivative_of_a_sign_is_zero_in_double_backward() -> None:
     (first,) = torch.autograd.grad((x.abs() * x).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
     assert second.tolist() == [0.0, -2.0, 2.0]
+
+
+def test_a_format_has_every_digit() -> None:
+    x = mcf.tensor("0.1", terms=3, dtype=torch.float64)
+    assert f"{x:.45f}" == "0.1" + "0" * 44
+    # The value is a dyadic fraction near a tenth; its 60 digits are those of exact arithmetic.
+    exact = x.to_fractions()
+    whole = round(exact * 10**60)
+    assert f"{x:.60f}" == f"0.{whole:060d}"
+    assert f"{-x:+.3e}" == "-1.000e-1"
+    assert f"{mcf.tensor(float('inf'), terms=2):>5}" == "  inf"
+
+
+def test_out_that_is_plain_or_of_another_shape_is_refused() -> None:
+    x = mcf.tensor(["0.1", "0.2"])
+    plain, short = torch.zeros(2), mcf.zeros(3)
+    with pytest.raises(mcf.UnsupportedError, match="`out`, a plain tensor"):
+        torch.add(x, 1, out=plain)
+    with pytest.raises(RuntimeError, match=r"`out` has shape \[3\]"):
+        torch.add(x, 1, out=short)
+    assert not plain.any()
+    out = mcf.zeros(2)
+    assert torch.add(x, 1, out=out) is out
+    assert out.to_fractions() == (x + 1).to_fractions()
