@@ -70,7 +70,8 @@ class Draw:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)
 
     def row(self, spec: Elementwise, n: int) -> list[Tensor]:
-        return [self.everything(n, field.format) for field in spec.fields]
+        # A uniform field has one number for all elements.
+        return [self.everything(1 if f.uniform else n, f.format) for f in spec.fields]
 
 
 def at_offset(t: Tensor, offset: int, device: str) -> Tensor:
