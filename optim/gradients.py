@@ -18,7 +18,7 @@ from mcf.optim.norm import Components, finite, total_norm
 from mcf.optim.update import GradientForm
 
 if TYPE_CHECKING:
-    from mcf.optim.optimizer import LowPrecisionOptimizer
+    from mcf.optim.step import FusedOptimizer
 
 NONFINITE = ("torch", "skip", "raise")
 
@@ -47,26 +47,26 @@ def check(options: Mapping[str, Any]) -> None:
         raise ValueError(f"Unknown nonfinite: {options['nonfinite']!r}; known are {allowed}")
 
 
-def components(optimizer: LowPrecisionOptimizer, p: Tensor) -> tuple[Tensor, ...]:
+def components(optimizer: FusedOptimizer, p: Tensor) -> tuple[Tensor, ...]:
     """A parameter's gradient: one tensor, or the two of a `GradientAccumulator`."""
     assert p.grad is not None
     low = optimizer._grad_low.get(p)
     return (p.grad,) if low is None else (p.grad, low)
 
 
-def form(optimizer: LowPrecisionOptimizer, p: Tensor) -> GradientForm:
+def form(optimizer: FusedOptimizer, p: Tensor) -> GradientForm:
     """How the kernel of a parameter reads its gradient, which was checked."""
     given = components(optimizer, p)
     clipped = optimizer.max_grad_value is not None
     return GradientForm(format_of(given[0].dtype, "gradient"), len(given) > 1, clipped)
 
 
-def looks(optimizer: LowPrecisionOptimizer) -> bool:
+def looks(optimizer: FusedOptimizer) -> bool:
     """Whether `factor` looks at the gradients themselves."""
     return optimizer.max_grad_norm is not None or optimizer.nonfinite != "torch"
 
 
-def factor(optimizer: LowPrecisionOptimizer, gradients: Named) -> float | Tensor | None:
+def factor(optimizer: FusedOptimizer, gradients: Named) -> float | Tensor | None:
     """What multiplies every gradient in this step; None where the step is to be skipped.
 
     It is given the gradients where it `looks` at them.

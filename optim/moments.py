@@ -6,7 +6,8 @@ from typing import Any
 
 from mcf.kernels.bind import Algorithm
 from mcf.optim import validation
-from mcf.optim.optimizer import LowPrecisionOptimizer, beta2_components
+from mcf.optim.base import beta2_components
+from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
 from mcf.optim.rules import decay, maximum
 from mcf.optim.rules.adamw import adamw

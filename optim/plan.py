@@ -27,7 +27,7 @@ from mcf.optim.update import GradientForm, Rule, kernel, states
 
 if TYPE_CHECKING:
     from mcf.optim.metrics import StepMetrics
-    from mcf.optim.optimizer import LowPrecisionOptimizer
+    from mcf.optim.step import FusedOptimizer
 
 Group = dict[str, Any]
 # A parameter, after the words that name it in messages.
@@ -105,7 +105,7 @@ class _Batch:
 class Plan:
     """The repeatable part of a step; see the module."""
 
-    def __init__(self, optimizer: LowPrecisionOptimizer, work: Sequence[Work]) -> None:
+    def __init__(self, optimizer: FusedOptimizer, work: Sequence[Work]) -> None:
         """Made after a step on `work`, when all states are there."""
         self._executor = registry.get_executor()
         self._groups = [(group, list(group["params"])) for group in optimizer.param_groups]
@@ -144,7 +144,7 @@ class Plan:
         """Whether any of the step was prepared."""
         return bool(self._batches)
 
-    def holds(self, optimizer: LowPrecisionOptimizer) -> bool:
+    def holds(self, optimizer: FusedOptimizer) -> bool:
         """Whether a step now is as the one that the plan was made from; keeps what `run` needs."""
         if (
             registry.get_executor() != self._executor
@@ -173,7 +173,7 @@ class Plan:
 
     def run(
         self,
-        optimizer: LowPrecisionOptimizer,
+        optimizer: FusedOptimizer,
         scale: float | Tensor,
         metrics: StepMetrics | None,
     ) -> list[Work]:
@@ -210,7 +210,7 @@ class Plan:
             b.tensors, b.gradients = [], []
 
 
-def _scalars(optimizer: LowPrecisionOptimizer, b: _Batch, scale: float | Tensor) -> Any:
+def _scalars(optimizer: FusedOptimizer, b: _Batch, scale: float | Tensor) -> Any:
     """The table of scalars, [rows, scalars], of the step after that which the counters say."""
     _, group, _, arith, _, _ = b.work
     steps = [counter.value + 1 for counter in b.counters]
@@ -229,7 +229,7 @@ def _scalars(optimizer: LowPrecisionOptimizer, b: _Batch, scale: float | Tensor)
 
 
 def _batch(
-    optimizer: LowPrecisionOptimizer,
+    optimizer: FusedOptimizer,
     work: Work,
     spec: Elementwise,
     stored: Any,
@@ -254,7 +254,7 @@ def _batch(
     )
 
 
-def _unchanged(optimizer: LowPrecisionOptimizer, b: _Batch) -> bool:
+def _unchanged(optimizer: FusedOptimizer, b: _Batch) -> bool:
     _, group, rule, arith, _, live = b.work
     optimizer._check_precision(group)
     if optimizer._rule(group) is not rule:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from mcf.optim.optimizer import LowPrecisionOptimizer, Named
+from mcf.optim.base import Named
+from mcf.optim.optimizer import LowPrecisionOptimizer
 
 
 class GradientRelease:

@@ -1,0 +1,173 @@
+"""Parameter groups under precision strategies, and what the class of an update rule provides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from mcf.optim import options, validation
+from mcf.optim.metrics import StepMetrics
+from mcf.optim.precision import by_name, parts, strategy_of
+from mcf.optim.strategies import (
+    STRATEGIES,
+    WITHOUT_FEEDBACK,
+    Arithmetic,
+    Storage,
+    arithmetic,
+)
+from mcf.optim.update import Rule
+
+if TYPE_CHECKING:
+    from mcf.optim.accumulator import GradientAccumulator
+
+Group = dict[str, Any]
+# A parameter, after the words that name it in messages.
+Named = tuple[str, Tensor]
+
+
+class GroupedOptimizer(Optimizer):
+    """Parameter groups, each with its rule and precision; checked before they are taken."""
+
+    # The values of `precision` that make sense for the rule.
+    precisions: tuple[str, ...] = WITHOUT_FEEDBACK
+    # Whether others can be put together (`Precision`).
+    custom = True
+
+    # torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step instead of unscaling.
+    _step_supports_amp_scaling = True
+
+    max_grad_norm: float | None
+    max_grad_value: float | None
+    nonfinite: str
+    # The norm of all gradients in the last step, where it was clipped.
+    grad_norm: Tensor | None = None
+
+    # Second components of gradients, during a step, and who adds them up.
+    _grad_low: dict[Tensor, Tensor]
+    _accumulator: GradientAccumulator | None
+    _released: bool
+    _track_metrics: bool
+    _metrics: StepMetrics | None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Show users every option of the constructor."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            shown = options.signature(vars(cls)["__init__"])
+            cls.__signature__ = shown  # type: ignore[attr-defined]
+
+    # -- what a subclass provides ------------------------------------------------------------
+
+    def _rule(self, group: Group) -> Rule:
+        raise NotImplementedError
+
+    def _advance(self, group: Group, entries: list[Group]) -> list[Any]:
+        """Count a step in the numbers of some states; what `_scalars` needs of each, hashable."""
+        counts = []
+        for state in entries:
+            state["step"] += 1
+            counts.append(int(state["step"]))
+        return counts
+
+    def _scalars(self, group: Group, arith: Arithmetic, step: Any) -> dict[str, float]:
+        """The rule's scalars in float64; `step` from `_advance`, the number of the step from 1."""
+        raise NotImplementedError
+
+    def _check_group(self, group: Group) -> None:
+        """Raise for hyperparameters out of range."""
+        raise NotImplementedError
+
+    def _later_options(self) -> Group:
+        """Options that checkpoints of older versions lack, and what they are there."""
+        return options.IN_GROUPS
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group as torch does; its hyperparameters and parameters are checked first.
+
+        Raises:
+            ValueError, TypeError: naming the hyperparameter or the parameter and its group.
+        """
+        index = len(self.param_groups)
+        if isinstance(param_group, dict):
+            params = param_group.get("params")
+            if isinstance(params, Iterator):
+                param_group = {**param_group, "params": list(params)}
+            param_group = by_name(param_group)
+            merged = {**self.defaults, **param_group}
+            self._check_precision(merged)
+            options.check(merged)
+            self._check_group(merged)
+            merged = options.with_max_lr(merged)
+            rule = self._rule(merged)
+            name = type(self).__name__
+            options.check_decay(merged, dict(rule.slots), rule.decoupled, name)
+            param_group = {**param_group, "max_lr": merged["max_lr"]}
+            validation.distinct(f"param_groups[{index}]", merged.get("params"))
+        super().add_param_group(param_group)
+        try:
+            for where, p in self._named(index):
+                validation.parameter(where, p)
+                self._arithmetic(self.param_groups[index], p, where)
+        except Exception:
+            # The constructor's caller never sees the object; here the others stay as they were.
+            del self.param_groups[index]
+            raise
+
+    def _check_precision(self, group: Group) -> None:
+        """Raise for a precision, rounding or compute_dtype that is not one of those known."""
+        if group["precision"] not in self.precisions:
+            self._check_custom(group["precision"])
+        validation.compute_dtype(group["compute_dtype"])
+        validation.choice("low", group["low"], options.LOW)
+
+    def _check_custom(self, precision: Any) -> None:
+        """Raise for a precision that is none of `precisions` and cannot be put together either."""
+        # Not every value can be looked up in a dict.
+        named = precision in tuple(STRATEGIES)
+        composed = None if named or not self.custom else parts(precision)
+        if composed is None:
+            validation.choice("precision", precision, self.precisions)
+        elif composed.feedback and "eco" not in self.precisions:
+            raise ValueError(
+                f"precision={precision!r} feeds rounding errors back, which needs a first moment "
+                f"that the update of {type(self).__name__} is a multiple of; allowed is "
+                "feedback=False"
+            )
+
+    def _named(self, index: int) -> Iterator[tuple[str, Tensor]]:
+        """The parameters of a group, each with the words that name it in messages."""
+        group = self.param_groups[index]
+        names = group.get("param_names")
+        for k, p in enumerate(group["params"]):
+            name = f" ({names[k]})" if names else ""
+            yield f"params[{k}]{name} of param_groups[{index}]", p
+
+    def _parameters(self) -> Iterator[Tensor]:
+        """All parameters, in the order in which checkpoints count them."""
+        for group in self.param_groups:
+            yield from group["params"]
+
+    def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
+        strategy = strategy_of(group["precision"]).with_low(group["low"])
+        found = arithmetic(strategy, p.dtype, group["compute_dtype"], where)
+        self._check_arithmetic(group, found, where)
+        return found
+
+    def _check_arithmetic(self, group: Group, arith: Arithmetic, where: str) -> None:
+        """Raise for hyperparameters that the arithmetic of a parameter cannot represent."""
+
+
+def beta2_components(beta2: float, arith: Arithmetic) -> tuple[float, float]:
+    """beta2 as the strict arithmetic of an expansion needs it, else as one number."""
+    if arith.strict and arith.strategy.second is Storage.PAIR:
+        dtype = arith.component.dtype
+        high = torch.tensor(beta2, dtype=torch.float64).to(dtype).double().item()
+        low = torch.tensor(beta2 - high, dtype=torch.float64).to(dtype).double().item()
+        return high, low
+    return beta2, 0.0
