@@ -11,12 +11,21 @@ from typing import Any
 
 import numpy as np
 
-# Beyond every format, above and below: such numbers are not expanded into digits.
+# Decimal exponents beyond every format, above and below: such numbers are not expanded into digits.
 _HUGE, _TINY = 400, -1300
+# What stands for them: finite and not zero, so that they compare right, and rounded to inf and 0.
+_BEYOND, _BENEATH = Fraction(2) ** 10000, Fraction(1, 2**10000)
+
+
+def beyond(value: int | float | Fraction) -> bool:
+    """Whether a number from `exact` is larger than those of every format, and perhaps inexact."""
+    return isinstance(value, Fraction) and abs(value) >= 10**_HUGE
 
 
 def exact(value: Any) -> int | float | Fraction:
     """A number exactly; infinities, NaN and -0 as floats.
+
+    Decimal and binary exponents far beyond every format give a huge or tiny number in its place.
 
     Args:
         value: int, float, Fraction, Decimal, a string ("0.1", "1e-400", "1/3", "inf", "0x1.8p3"),
@@ -89,10 +98,12 @@ def _decimal(value: decimal.Decimal) -> float | Fraction:
     sign = -1.0 if value.is_signed() else 1.0
     if value.is_nan():
         return math.nan
-    if value.is_infinite() or (value and value.adjusted() > _HUGE):
+    if value.is_infinite():
         return sign * math.inf
-    if not value or value.adjusted() < _TINY:
+    if not value:
         return sign * 0.0
+    if not _TINY <= value.adjusted() <= _HUGE:
+        return int(sign) * (_BEYOND if value.adjusted() > 0 else _BENEATH)
     return Fraction(value)
 
 
@@ -101,10 +112,9 @@ def _mpf(parts: tuple[int, int, int, int]) -> float | Fraction:
     if not mantissa:
         # mpmath's infinities and NaN have no mantissa and these exponents.
         return {0: 0.0, -456: math.inf, -789: -math.inf}.get(exponent, math.nan)
-    if exponent + bits > 4 * _HUGE:
-        return -math.inf if sign else math.inf
-    if exponent + bits < 4 * _TINY:
-        return -0.0 if sign else 0.0
+    if not 4 * _TINY <= exponent + bits <= 4 * _HUGE:
+        outside = _BEYOND if exponent + bits > 0 else _BENEATH
+        return -outside if sign else outside
     value = Fraction(int(mantissa)) * Fraction(2) ** exponent
     return -value if sign else value
 
@@ -116,8 +126,8 @@ def _longdouble(value: np.longdouble) -> float | Fraction:
     # 2**64 holds the mantissa of x87's format; platforms with more bits take a second part.
     high = int(mantissa * np.longdouble(2.0**64))
     low = (mantissa * np.longdouble(2.0**64) - np.longdouble(high)) * np.longdouble(2.0**64)
-    if int(exponent) > 2000 or int(exponent) < -3000:
-        return math.copysign(math.inf if exponent > 0 else 0.0, float(mantissa))
+    if not -3000 <= int(exponent) <= 2000:
+        return (1 if mantissa > 0 else -1) * (_BEYOND if exponent > 0 else _BENEATH)
     return (Fraction(high) + Fraction(int(low), 2**64)) * Fraction(2) ** (int(exponent) - 64)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -92,15 +91,6 @@ class Exports:
         """Nested lists of Python floats, each rounded to nearest; see `to_fractions`."""
         flat = export.array(self.components, np.float64).ravel().tolist()
         return export.nested(flat, self.shape)
-
-    def _one(self: Any, what: str) -> Any:
-        if self.numel() != 1:
-            raise RuntimeError(f"{what} needs a tensor of one element, got {self.numel()}")
-        return export.fractions([c.reshape(-1) for c in self.components])[0]
-
-    def __int__(self: Any) -> int:
-        whole: int = math.trunc(self._one("int()"))
-        return whole
 
     def __format__(self: Any, spec: str) -> str:
         """One number as `decimal.Decimal` formats its exact value: `f"{x:.50f}"` has 50 digits."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.numbers import components_of
-from mcf.convert.parse import exact
+from mcf.convert.parse import beyond, exact
 from mcf.tensor.creation import check_format, tensor
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -166,7 +166,7 @@ def linspace(
 
 def _finite(value: Any, name: str) -> Fraction:
     number = exact(value)
-    if isinstance(number, float) and not math.isfinite(number):
+    if beyond(number) or (isinstance(number, float) and not math.isfinite(number)):
         raise ValueError(f"{name} must be finite, got {value!r}")
     return Fraction(number)
 

@@ -34,11 +34,41 @@ def replaces(*functions: Any) -> Callable[[Function], Function]:
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A torch function, some argument of which is an expansion tensor."""
+    """A torch function, some argument of which is an expansion tensor.
+
+    Autocast, which would round to fewer components, has no say in it.
+    """
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return call(func, args, kwargs)
+    if kwargs:
+        kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
     replacement = REPLACED.get(func)
     if replacement is not None:
         return replacement(*args, **kwargs)
     return forward(func, args, kwargs)
+
+
+# Arguments that torch takes as Python numbers.
+_NUMBERS = {"alpha", "beta", "eps", "value"}
+
+
+def _number(func: Any, name: str, value: Any) -> Any:
+    """An argument that is an expansion as the Python number that it is, exactly."""
+    from mcf.tensor.dispatch.registry import UnsupportedError
+    from mcf.tensor.numbers import one
+    from mcf.tensor.tensor import MCFTensor
+
+    if not isinstance(value, MCFTensor) or value.numel() != 1 or value.requires_grad:
+        return value
+    number = value.item()
+    if one(value, name) != number and number == number:
+        raise UnsupportedError(
+            f"torch.{getattr(func, '__name__', func)}: {name} is an expansion that no Python "
+            "number holds; write it as an operation, x + a * y for torch.add(x, y, alpha=a)"
+        )
+    return number
 
 
 # They speak of the very tensors they are given.
@@ -160,12 +190,34 @@ def _new_tensor(x: Any, data: Any, **options: Any) -> Any:
     return tensor(data, x.terms, **{"dtype": x.dtype, "device": x.device, **options})
 
 
+def _full_like(x: Any, fill_value: Any, **options: Any) -> Any:
+    """torch.full_like; the number may be an expansion."""
+    if not isinstance(fill_value, Tensor):
+        return forward(torch.full_like, (x, fill_value), options)
+    out = forward(torch.empty_like, (x,), options)
+    with torch.no_grad():
+        return out.fill_(fill_value)
+
+
+def _new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
+    """x.new_full(size, fill_value); the number may be an expansion."""
+    if not isinstance(fill_value, Tensor):
+        return forward(Tensor.new_full, (x, size, fill_value), options)
+    out = forward(Tensor.new_empty, (x, size), options)
+    with torch.no_grad():
+        return out.fill_(fill_value)
+
+
 def _quantile(x: Any, *args: Any, **kwargs: Any) -> Any:
     """Refused: torch rounds q to the components' dtype."""
     from mcf.tensor.dispatch.registry import UnsupportedError
 
     raise UnsupportedError("torch.quantile is not supported on mcf.MCFTensor; use x.sort()")
 
+
+REPLACED[Tensor.item] = lambda x: x.item()
+REPLACED[Tensor.__float__] = lambda x: float(x)
+REPLACED[torch.is_nonzero] = REPLACED[Tensor.is_nonzero] = lambda x: bool(x)
 
 for _function in (torch.quantile, torch.nanquantile, Tensor.quantile, Tensor.nanquantile):
     REPLACED[_function] = _quantile
@@ -187,7 +239,10 @@ REPLACED[torch._C._nn.pad_sequence] = _refused(
 )
 # It writes to the memory of the tensor, which has none.
 REPLACED[Tensor.apply_] = _refused("torch.Tensor.apply_", "use x.to_fractions() and mcf.tensor")
+REPLACED[Tensor.new] = _refused("torch.Tensor.new", "use x.new_empty or x.new_tensor")
 REPLACED[Tensor.new_tensor] = _new_tensor
+REPLACED[Tensor.new_full] = _new_full
+REPLACED[torch.full_like] = _full_like
 REPLACED[torch.where] = _where
 REPLACED[Tensor.where] = _where_method
 REPLACED[Tensor.__setitem__] = _setitem

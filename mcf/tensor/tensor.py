@@ -13,6 +13,7 @@ from mcf.tensor import functions
 from mcf.tensor.copying import Copying, register_for_torch
 from mcf.tensor.dispatch import registry
 from mcf.tensor.exports import Exports
+from mcf.tensor.numbers import Numbers
 from mcf.tensor.operators import Operators
 
 Components = tuple[Tensor, ...]
@@ -20,7 +21,7 @@ Components = tuple[Tensor, ...]
 NAMES = ("_c0", "_c1", "_c2", "_c3")
 
 
-class MCFTensor(Operators, Exports, Copying, torch.Tensor):
+class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ignore[override]
     """A tensor of expansions x = c[0] + c[1] + ..., 1 to 4 components, largest first.
 
     Made by `mcf.tensor`, `mcf.from_components` and the other functions that create tensors. It has

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from mcf.tensor.dispatch.registry import implements
+from mcf.tensor.dispatch.registry import implements, readable
 from mcf.tensor.tensor import MCFTensor, wrap
 
 
@@ -15,6 +15,10 @@ def on_each(func: OpOverload) -> Callable[..., Any]:
     """The operator on every component of its first argument."""
 
     def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, MCFTensor):
+            raise TypeError(
+                f"{readable(func)}: an expansion tensor stands where indices are allowed, or a mask"
+            )
         results = [func(c, *args, **kwargs) for c in x.components]
         if isinstance(results[0], (list, tuple)):
             return type(results[0])(wrap(parts) for parts in zip(*results, strict=True))

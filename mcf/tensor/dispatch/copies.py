@@ -12,7 +12,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels import expansions
 from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.dispatch.componentwise import register
-from mcf.tensor.dispatch.registry import implements
+from mcf.tensor.dispatch.registry import UnsupportedError, implements
 from mcf.tensor.promotion import integer_components
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
@@ -65,9 +65,19 @@ def _truncated(x: MCFTensor) -> Tensor:
 
 
 @implements(aten._local_scalar_dense.default)
-def item(x: MCFTensor) -> float:
-    """The Python float nearest to the value."""
-    return float(convert(x.components, torch.float64, 1)[0].item())
+def number(x: MCFTensor) -> float:
+    """What torch reads where it takes a Python number: a value of one component, nothing else.
+
+    `x.item()` and `float(x)`, which round as they say, do not come by here.
+    """
+    first, *lower = (c.item() for c in x.components)
+    if any(lower):
+        raise UnsupportedError(
+            "an expansion tensor stands where torch takes a Python number, and would be rounded; "
+            "give float(x), which rounds, or write it as an operation: x + a * y for torch.add(x, "
+            "y, alpha=a), mcf.full for torch.full"
+        )
+    return float(first)
 
 
 @implements(aten.is_pinned.default)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
 
 from mcf import elementary
+from mcf.convert import export
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import operands
 from mcf.tensor.tensor import Components, MCFTensor, wrap
@@ -88,6 +91,23 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
         settled = settled | quotient.isinf()
     whole = torch.where(whole == 0, torch.copysign(whole, quotient), whole)
     return torch.where(settled, quotient, whole)
+
+
+@implements(aten.round.decimals)
+def round_decimals(x: MCFTensor, *, decimals: int = 0) -> MCFTensor:
+    """The nearest expansion of x rounded to a number of decimals, ties to even: both exact."""
+    from mcf.tensor.creation import tensor
+
+    flat = export.fractions(x.components)
+    rounded = [_round(v, decimals) for v in flat]
+    return tensor(rounded, x.terms, x.dtype, x.device).reshape(x.shape)  # type: ignore[return-value]
+
+
+def _round(value: Fraction | float, decimals: int) -> Fraction | float:
+    if isinstance(value, float):
+        return value
+    rounded = round(value, decimals)
+    return rounded if rounded else math.copysign(0.0, value)
 
 
 @implements(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)

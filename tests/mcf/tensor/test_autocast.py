@@ -1,0 +1,46 @@
+"""Autocast leaves expansion tensors alone: the same bits inside as outside.
+
+Caught mutant: functions called under autocast as torch calls them, products in bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from tests.helpers import assert_all_same_bits
+
+F = torch.nn.functional
+W = mcf.randn(4, 4, terms=2)
+PLAIN = torch.randn(4, 4)
+
+CASES: dict[str, Callable[[Any], Any]] = {
+    "mm": lambda w: w @ w,
+    "mixed product": lambda w: PLAIN @ w,
+    "linear": lambda w: F.linear(PLAIN, w),
+    "einsum": lambda w: torch.einsum("ij,jk->ik", w, w),
+    "softmax": lambda w: torch.softmax(w, 0),
+    "power": lambda w: w.abs() ** 2.5,
+    "sum": lambda w: w.sum(),
+    "accurate sum": lambda w: mcf.sum(w * 3),
+    "fma": lambda w: mcf.fma(w, w, w),
+    "solve": lambda w: torch.linalg.solve(w, w + 1),
+    "layer_norm": lambda w: F.layer_norm(w, (4,)),
+    "attention": lambda w: mcf.nn.functional.attention(w, w, w),
+    "gradient": lambda w: torch.autograd.grad((w @ w).sum(), w)[0],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_no_bit(name: str, dtype: torch.dtype) -> None:
+    w = W.detach().clone().requires_grad_()
+    want = CASES[name](w).detach()
+    with torch.autocast("cpu", dtype=dtype):
+        got = CASES[name](w).detach()
+    assert (got.dtype, got.terms) == (want.dtype, want.terms)
+    assert_all_same_bits(got.components, want.components)
