@@ -10,6 +10,52 @@ from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
 
 
+def collect3(a, b, c, d, e, f, low):
+    """a + (b + c + e) + (d + f + low), summands of order 1, u, u^2, as a triple."""
+    c, e = two_sum(c, e)
+    d = rn(d + f)
+    b, c = two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    c = rn(rn(c + e) + rn(d + low))
+    b, c = two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    b, c = fast_two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    return a, b, c
+
+
+def collect4(a, b0, b1, b2, c1, c2, c3, c4, d0, d1, low):
+    """The same with summands of order 1, u (b), u^2 (c) and u^3 (d, low), as four components."""
+    b1, b2 = two_sum(b1, b2)
+    c1, c2 = two_sum(c1, c2)
+    b0, b1 = two_sum(b0, b1)
+    c1, c4 = two_sum(c1, c4)
+    d0 = rn(c2 + d0)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    c1, c3 = two_sum(c1, c3)
+    d0 = rn(d0 + low)
+    c4 = rn(c4 + d1)
+    b1, c1 = two_sum(b1, c1)
+    b2 = rn(b2 + c4)
+    d0 = rn(d0 + c3)
+    b2 = rn(b2 + c1)
+    b1, b2 = two_sum(b1, b2)
+    b0, b1 = two_sum(b0, b1)
+    b2 = rn(b2 + d0)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = two_sum(b1, b2)
+    b0, b1 = two_sum(b0, b1)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    b0, b1 = fast_two_sum(b0, b1)
+    a, b0 = fast_two_sum(a, b0)
+    b1, b2 = fast_two_sum(b1, b2)
+    b0, b1 = fast_two_sum(b0, b1)
+    b1, b2 = fast_two_sum(b1, b2)
+    return a, b0, b1, b2
+
+
 def product1(x, y):
     """RN(x * y)."""
     return (rn(x[0] * y[0]),)
@@ -31,16 +77,7 @@ def product3(x, y):
     c, d = two_prod(x0, y1)
     e, f = two_prod(x1, y0)
     g = rn(rn(rn(x0 * y2) + rn(x2 * y0)) + rn(x1 * y1))
-    c, e = two_sum(c, e)
-    d = rn(d + f)
-    b, c = two_sum(b, c)
-    a, b = fast_two_sum(a, b)
-    c = rn(rn(c + e) + rn(d + g))
-    b, c = two_sum(b, c)
-    a, b = fast_two_sum(a, b)
-    b, c = fast_two_sum(b, c)
-    a, b = fast_two_sum(a, b)
-    return a, b, c
+    return collect3(a, b, c, d, e, f, g)
 
 
 def product4(x, y):
@@ -54,38 +91,9 @@ def product4(x, y):
     c4, d4 = two_prod(x1, y1)
     c5, d5 = two_prod(x2, y0)
     d6 = rn(rn(rn(x0 * y3) + rn(x3 * y0)) + rn(rn(x1 * y2) + rn(x2 * y1)))
-    # Letters are orders of magnitude: a 1, b u, c u^2, d u^3.
-    b1, b2 = two_sum(b1, b2)
-    c1, c2 = two_sum(c1, c2)
+    # Products of the same order that only this one has; letters are orders of magnitude.
     c3, c5 = two_sum(c3, c5)
-    d3 = rn(d3 + d5)
-    b0, b1 = two_sum(b0, b1)
-    c1, c4 = two_sum(c1, c4)
-    d2 = rn(c2 + d3)
-    c5 = rn(c5 + d4)
-    a, b0 = fast_two_sum(a, b0)
-    b1, b2 = fast_two_sum(b1, b2)
-    c1, c3 = two_sum(c1, c3)
-    d2 = rn(d2 + d6)
-    c4 = rn(c4 + c5)
-    b1, c1 = two_sum(b1, c1)
-    b2 = rn(b2 + c4)
-    d2 = rn(d2 + c3)
-    b2 = rn(b2 + c1)
-    b1, b2 = two_sum(b1, b2)
-    b0, b1 = two_sum(b0, b1)
-    b2 = rn(b2 + d2)
-    a, b0 = fast_two_sum(a, b0)
-    b1, b2 = two_sum(b1, b2)
-    b0, b1 = two_sum(b0, b1)
-    a, b0 = fast_two_sum(a, b0)
-    b1, b2 = fast_two_sum(b1, b2)
-    b0, b1 = fast_two_sum(b0, b1)
-    a, b0 = fast_two_sum(a, b0)
-    b1, b2 = fast_two_sum(b1, b2)
-    b0, b1 = fast_two_sum(b0, b1)
-    b1, b2 = fast_two_sum(b1, b2)
-    return a, b0, b1, b2
+    return collect4(a, b0, b1, b2, c1, c2, c3, c4, rn(d3 + d5), rn(c5 + d4), d6)
 
 
 def pair_times3(x, y):
@@ -96,16 +104,7 @@ def pair_times3(x, y):
     c, d = two_prod(x0, y1)
     e, f = two_prod(x1, y0)
     g = rn(rn(x0 * y2) + rn(x1 * y1))
-    c, e = two_sum(c, e)
-    d = rn(d + f)
-    b, c = two_sum(b, c)
-    a, b = fast_two_sum(a, b)
-    c = rn(rn(c + e) + rn(d + g))
-    b, c = two_sum(b, c)
-    a, b = fast_two_sum(a, b)
-    b, c = fast_two_sum(b, c)
-    a, b = fast_two_sum(a, b)
-    return a, b, c
+    return collect3(a, b, c, d, e, f, g)
 
 
 def pair_times4(x, y):
@@ -118,31 +117,4 @@ def pair_times4(x, y):
     c3, d3 = two_prod(x0, y2)
     c4, d4 = two_prod(x1, y1)
     d6 = rn(rn(x0 * y3) + rn(x1 * y2))
-    b1, b2 = two_sum(b1, b2)
-    c1, c2 = two_sum(c1, c2)
-    b0, b1 = two_sum(b0, b1)
-    c1, c4 = two_sum(c1, c4)
-    d2 = rn(c2 + d3)
-    a, b0 = fast_two_sum(a, b0)
-    b1, b2 = fast_two_sum(b1, b2)
-    c1, c3 = two_sum(c1, c3)
-    d2 = rn(d2 + d6)
-    c4 = rn(c4 + d4)
-    b1, c1 = two_sum(b1, c1)
-    b2 = rn(b2 + c4)
-    d2 = rn(d2 + c3)
-    b2 = rn(b2 + c1)
-    b1, b2 = two_sum(b1, b2)
-    b0, b1 = two_sum(b0, b1)
-    b2 = rn(b2 + d2)
-    a, b0 = fast_two_sum(a, b0)
-    b1, b2 = two_sum(b1, b2)
-    b0, b1 = two_sum(b0, b1)
-    a, b0 = fast_two_sum(a, b0)
-    b1, b2 = fast_two_sum(b1, b2)
-    b0, b1 = fast_two_sum(b0, b1)
-    a, b0 = fast_two_sum(a, b0)
-    b1, b2 = fast_two_sum(b1, b2)
-    b0, b1 = fast_two_sum(b0, b1)
-    b1, b2 = fast_two_sum(b1, b2)
-    return a, b0, b1, b2
+    return collect4(a, b0, b1, b2, c1, c2, c3, c4, d3, d4, d6)

@@ -14,12 +14,16 @@ from triton.runtime.interpreter import InterpretedFunction
 from mcf.kernels import streams
 from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import FP32
+from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.triton.primitives import Dialect, binder, storage
 
 # 8 elements for each of 128 threads: loads and stores of 16 bytes for 16-bit tensors.
 BLOCK = 1024
 THREADS = 128
+# From so many float64 tensors on a thread has 4 elements: those of 8 would fill half of its
+# registers, and the assembler spills or computes twice what comes between (seen in quotients and
+# roots of four components).
+_MANY_WIDE = 8
 # The most there are on NVIDIA GPUs. Without a limit the assembler sets one by its own rules, and
 # then spills to keep it (seen at 128 for AdamW on master weights).
 MAX_REGISTERS = 255
@@ -34,6 +38,12 @@ _TYPES = {
     "fp32": tl.float32,
     "fp64": tl.float64,
 }
+
+
+def block(spec: Elementwise) -> int:
+    """How many elements a program of a kernel computes."""
+    wide = sum(f.format == FP64 and not f.uniform for f in spec.fields)
+    return BLOCK // 2 if wide >= _MANY_WIDE else BLOCK
 
 
 def options(target: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.triton.build import BLOCK, build, options
+from mcf.kernels.triton.build import block, build, options
 from mcf.kernels.triton.primitives import Dialect
 
 # The interpreter replaces parts of `triton.language` while it runs: one thread at a time.
@@ -32,7 +32,7 @@ class Prepared:
         """See `run`; `sizes` are the numbers of elements of the rows, which are on `device`."""
         self._spec = spec
         self._device = device
-        counts = np.array([-(-n // BLOCK) for n in sizes], dtype=np.int64)
+        counts = np.array([-(-n // block(spec)) for n in sizes], dtype=np.int64)
         owners = np.repeat(np.arange(len(sizes)), counts)
         first = np.cumsum(counts) - counts
         self._grid = len(owners)
@@ -64,7 +64,7 @@ class Prepared:
             tables = (pointers, self._sizes, self._owners, self._blocks, values, sums)
             with _on(self._device) as (dialect, settings):
                 kernel = build(spec, dialect, many=True)
-                kernel[(self._grid,)](*tables, ALIGNMENT=alignment, BLOCK=BLOCK, **settings)
+                kernel[(self._grid,)](*tables, ALIGNMENT=alignment, BLOCK=block(spec), **settings)
         if spec.sums is None:
             return None
         return torch.segment_reduce(
@@ -115,10 +115,10 @@ def _launch(spec: Elementwise, row: Sequence[Tensor], scalars: Tensor) -> Tensor
     """One row: its tensors are the kernel's arguments, and no table is needed."""
     device = row[0].device
     n = row[0].numel()
-    blocks = -(-n // BLOCK)
+    blocks = -(-n // block(spec))
     sums = torch.empty(blocks, spec.sum_count, dtype=torch.float64, device=device)
     if blocks:
         with _on(device) as (dialect, settings):
             arguments = [*(t.detach() for t in row), scalars, sums, n]
-            build(spec, dialect)[(blocks,)](*arguments, BLOCK=BLOCK, **settings)
+            build(spec, dialect)[(blocks,)](*arguments, BLOCK=block(spec), **settings)
     return None if spec.sums is None else sums.sum(0, keepdim=True)

@@ -29,7 +29,7 @@ def check(compiled: code.Compiled, spec: Elementwise) -> None:
 
 def repeated(spec: Elementwise, what: str) -> int:
     """How often a thread's code holds an operation that the formula asks for."""
-    return asked(spec)[what] * code.ELEMENTS * PATHS
+    return asked(spec)[what] * code.elements(spec) * PATHS
 
 
 def full_block_accesses(spec: Elementwise) -> tuple[int, int]:
@@ -39,7 +39,7 @@ def full_block_accesses(spec: Elementwise) -> tuple[int, int]:
         if field.uniform:
             continue
         assert field.format.dtype is not None
-        accesses = field.format.dtype.itemsize * code.ELEMENTS // 16
+        accesses = field.format.dtype.itemsize * code.elements(spec) // 16
         loads += accesses * field.read
         stores += accesses * field.written
     return loads, stores

@@ -114,10 +114,6 @@ def expansion_kernels() -> list[Elementwise]:
         shapes += [(FP32, (n,) * len(o.arguments)) for n in (1, 3)]
         # With fewer components in the last argument the same algorithms take zeros.
         shapes += [(FP32, g) for g, _ in o.special if len(g) == 2 or g[2] == g[0]]
-        # Quotients and roots of four float64 components need more registers than a thread has for
-        # 8 elements: a few values are spilled or computed twice, which the checks refuse.
-        if o.name in ("div", "sqrt", "reciprocal", "rsqrt"):
-            shapes.remove((FP64, (4,) * len(o.arguments)))
         found += [kernel(o, fmt, *given) for fmt, given in shapes]
     one = frozenset("y")
     found.append(kernel(expansion_operators.FMA, FP64, 2, 2, 2, uniform=one))

@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from mcf.kernels import functions
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
-from mcf.kernels.triton.build import BLOCK, TABLES, THREADS, build, options
+from mcf.kernels.triton.build import TABLES, THREADS, block, build, options
 from mcf.kernels.triton.primitives import Dialect
 
 TARGETS = {
@@ -28,7 +28,6 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-ELEMENTS = BLOCK // THREADS
 _POINTERS = {
     "int16": "*i16",
     "int8": "*i8",
@@ -37,6 +36,11 @@ _POINTERS = {
     "fp32": "*fp32",
     "fp64": "*fp64",
 }
+
+
+def elements(spec: Elementwise) -> int:
+    """How many elements a thread computes."""
+    return block(spec) // THREADS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +91,7 @@ def _compile_kernel(
             fn=build(spec, Dialect.of(TARGETS[target]), many=True),
             signature=dict(zip(TABLES, kinds, strict=True))
             | {"ALIGNMENT": "constexpr", "BLOCK": "constexpr"},
-            constexprs={"ALIGNMENT": 16 if aligned else 1, "BLOCK": BLOCK},
+            constexprs={"ALIGNMENT": 16 if aligned else 1, "BLOCK": block(spec)},
         )
         return dataclasses.replace(compile_source(source, target, chosen), many=True)
     names = [f"{f.name}_ptr" for f in spec.fields]
@@ -97,7 +101,7 @@ def _compile_kernel(
     source = ASTSource(
         fn=build(spec, Dialect.of(TARGETS[target])),
         signature=signature,
-        constexprs={"BLOCK": BLOCK},
+        constexprs={"BLOCK": block(spec)},
         attrs=divisible if aligned else {},
     )
     return compile_source(source, target, chosen)

@@ -76,7 +76,7 @@ EVERYDAY = {
         "muon_light_bf16_wide",
         "expansion_fma_222_fp64_one_y",
         "expansion_(add|sqrt|reciprocal|compare)_2+_fp16",
-        "expansion_(add|mul)_4+_fp64",
+        "expansion_(add|mul|rsqrt)_4+_fp64",
         "expansion_(div|rsqrt)_4+_fp32",
         "expansion_renormalize_4to2_fp32",
     ),
