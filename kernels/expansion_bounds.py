@@ -3,12 +3,13 @@
 With eta the smallest subnormal number of the format and t the exact result on the given
 components, a result r satisfies
 
-    |r - t| <= relative(u) * |t| + absolute * eta * s
+    |r - t| <= relative(u) * |t| + of_product(u) * |x * y| + absolute * eta * s
 
-s is 1 for sums, products and squares, 1 + 1/|y| for x / y, 1 + 1/t for t = sqrt(x), and for
-1/sqrt(x) it is t * (1 + x + 1/x); for `fma` |t| becomes |x * y| + |t|. The second part is what
-underflow costs; where no product comes near the bottom of the range it does not matter. Nothing
-may overflow on the way: all arguments and the result are below an eighth of the largest number.
+of_product is that of `fma`, x * y + z, and zero elsewhere. s is 1 for sums, products and squares,
+1 + 1/|y| for x / y, 1 + 1/t for t = sqrt(x), and for 1/sqrt(x) it is t * (1 + x + 1/x). The last
+part is what underflow costs; where no product comes near the bottom of the range it does not
+matter. Nothing may overflow on the way: all arguments and the result are below an eighth of the
+largest number.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class ExpansionBound:
         source: where it is proved; "observed" for a bound that was not exceeded in the trials of
             `docs/numerics.md` and is no more than that.
         float_second: whether the row is for a float as second argument.
+        of_product: like `coefficients`, of what is relative to |x * y| in `fma`.
     """
 
     operation: str
@@ -43,6 +45,7 @@ class ExpansionBound:
     algorithm: str
     source: str
     float_second: bool = False
+    of_product: tuple[tuple[int, Fraction], ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -51,13 +54,26 @@ class ExpansionBound:
 
     @property
     def formula(self) -> str:
-        """The relative part as written in the documentation."""
-        return " + ".join(f"{c} u^{k}" if c != 1 else f"u^{k}" for k, c in self.coefficients)
+        """The relative parts as written in the documentation."""
+        own, product = _text(self.coefficients), _text(self.of_product)
+        return f"{own}, and {product} of x y" if product else own
 
     def relative(self, dtype: torch.dtype) -> Fraction:
         """The relative part for a dtype, exactly."""
-        u = format_of(dtype).u
-        return sum((c * u**k for k, c in self.coefficients), Fraction(0))
+        return _value(self.coefficients, dtype)
+
+    def relative_to_product(self, dtype: torch.dtype) -> Fraction:
+        """What is relative to |x * y|, exactly."""
+        return _value(self.of_product, dtype)
+
+
+def _text(polynomial: tuple[tuple[int, Fraction], ...]) -> str:
+    return " + ".join(f"{c} u^{k}" if c != 1 else f"u^{k}" for k, c in polynomial)
+
+
+def _value(polynomial: tuple[tuple[int, Fraction], ...], dtype: torch.dtype) -> Fraction:
+    u = format_of(dtype).u
+    return sum((c * u**k for k, c in polynomial), Fraction(0))
 
 
 _JMP = "Joldes, Muller, Popescu 2017, doi:10.1145/3121432"
@@ -88,10 +104,10 @@ _ROWS: dict[str, list[_Cells]] = {
         ([(4, 40)], 20, "DWDivDW2 and a Newton step", _OBSERVED),
     ],
     "fma": [
-        ([(1, 1), (2, 4)], 4, "2MultFMA and 2Sum", _OBSERVED),
-        ([(2, 5), (4, 10)], 5, "mul, then add", "mul and add"),
-        ([(3, 10)], 9, "mul, then add", _OBSERVED),
-        ([(4, 10)], 13, "mul, then add", _OBSERVED),
+        ([(1, 1), (2, 2)], 4, "2MultFMA and 2Sum", "two roundings"),
+        ([(2, 2)], 5, "mul, then add", "mul and add"),
+        ([(3, 4)], 9, "mul, then add", _OBSERVED),
+        ([(4, 4)], 13, "mul, then add", _OBSERVED),
     ],
     "square": [
         ([(1, 1)], 1, "rounding", _IEEE),
@@ -129,6 +145,13 @@ _ROWS: dict[str, list[_Cells]] = {
         ([(4, 1), (5, 2)], 0, "VecSum sweeps", _OBSERVED),
     ],
 }
+# Of the error of `fma` what is relative to |x * y|: that of the product, rounded into the sum.
+_OF_PRODUCT: dict[int, list[tuple[int, int | Fraction]]] = {
+    1: [(2, 2)],
+    2: [(2, 5), (4, 10)],
+    3: [(3, 10)],
+    4: [(4, 10)],
+}
 # Where a float as second argument has an algorithm of its own.
 _BY_FLOAT: dict[tuple[str, int], _Cells] = {
     ("add", 2): ([(2, 2)], 0, "DWPlusFP", _JMP),
@@ -142,7 +165,11 @@ _BY_FLOAT: dict[tuple[str, int], _Cells] = {
 def _row(operation: str, terms: int, float_second: bool, cells: _Cells) -> ExpansionBound:
     coefficients, absolute, algorithm, source = cells
     exact = tuple((k, Fraction(c)) for k, c in coefficients)
-    return ExpansionBound(operation, terms, exact, absolute, algorithm, source, float_second)
+    product = _OF_PRODUCT[terms] if operation == "fma" else []
+    of_product = tuple((k, Fraction(c)) for k, c in product)
+    return ExpansionBound(
+        operation, terms, exact, absolute, algorithm, source, float_second, of_product
+    )
 
 
 EXPANSION_BOUNDS = (
@@ -175,6 +202,7 @@ class Guarantee:
         formula: the relative part, a polynomial in u = 2**-p.
         algorithm: its name.
         source: of the proof, or "observed".
+        of_terms: ... plus this times the size of what is added up: |x * y| for "fma".
     """
 
     relative: float
@@ -183,6 +211,7 @@ class Guarantee:
     formula: str
     algorithm: str
     source: str
+    of_terms: float = 0.0
 
 
 def bound(operation: str, terms: int = 2, dtype: torch.dtype = torch.float32) -> Guarantee:
@@ -207,6 +236,7 @@ def bound(operation: str, terms: int = 2, dtype: torch.dtype = torch.float32) ->
         row.formula,
         row.algorithm,
         row.source,
+        float(row.relative_to_product(dtype)),
     )
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mcf.kernels import BF16, FP32, FP64, Format, expansions
+from mcf.kernels.expansion_bounds import ExpansionBound
 from tests.helpers.expansions import (
     Integers,
     draw,
@@ -39,23 +40,28 @@ CASES = [
 
 @dataclasses.dataclass
 class Errors:
-    """|result - exact|, what the relative bound multiplies, what the absolute bound multiplies."""
+    """|result - exact|, what the relative bound multiplies, what the absolute bound multiplies.
+
+    For `fma` also the product, which a part of the bound multiplies.
+    """
 
     error: Integers
     reference: Integers
     absolute: Integers
+    product: Integers | int = 0
 
-    def exceeds(self, relative: Any, absolute: int) -> int:
-        """How many results break |error| <= relative * reference + absolute * eta."""
-        allowed = relative.numerator * self.reference + relative.denominator * absolute * (
-            self.absolute
-        )
-        return int((self.error * relative.denominator > allowed).sum())
+    def exceeds(self, row: ExpansionBound, fmt: Format) -> int:
+        """How many results break the bound of a row."""
+        assert fmt.dtype is not None
+        relative, of_product = row.relative(fmt.dtype), row.relative_to_product(fmt.dtype)
+        unit = math.lcm(relative.denominator, of_product.denominator)
+        allowed = int(relative * unit) * self.reference + int(of_product * unit) * self.product
+        return int((self.error * unit > allowed + unit * row.absolute * self.absolute).sum())
 
     def worst(self, scale: int) -> float:
         """The largest error / reference, times 2**scale."""
         found = 0.0
-        for e, r in zip(self.error, self.reference, strict=True):
+        for e, r in zip(self.error, self.reference + self.product, strict=True):
             if e:
                 found = max(found, (e << scale) / r if r else np.inf)
         return found
@@ -65,16 +71,17 @@ def arguments(
     operation: str, fmt: Format, terms: int, count: int, seed: int, low: int, high: int
 ) -> list[tuple[Tensor, ...]]:
     """Hard arguments with leading exponents from low to high (sums: partners that cancel)."""
+    if operation == "renormalize":
+        # In any order, overlapping and cancelling; four floats at least.
+        x = draw(fmt, max(2, terms), count, 3 * seed, low, high)
+        y = partners(fmt, x, 3 * seed + 1, low, high)
+        return [tensors(fmt, [*y[::-1], *x])]
     x = draw(fmt, terms, count, 3 * seed, low, high)
     if operation in ("sqrt", "rsqrt"):
         sign = np.sign(x[0]) + (x[0] == 0)
         return [tensors(fmt, [c * sign for c in x])]
     if operation in ("square", "reciprocal"):
         return [tensors(fmt, x)]
-    if operation == "renormalize":
-        # In any order, overlapping and cancelling.
-        y = partners(fmt, x, 3 * seed + 1, low, high)
-        return [tensors(fmt, [*y[::-1], *x])]
     if operation == "add":
         return [tensors(fmt, x), tensors(fmt, partners(fmt, x, 3 * seed + 1, low, high))]
     y = draw(fmt, terms, count, 3 * seed + 1, low, high)
@@ -113,7 +120,7 @@ def errors(
         product = v[0] * v[1]
         exact = product + (v[2] << s)
         error = abs((g << s) - exact)
-        return Errors(error, abs(product) + abs(exact), (one << s) >> missing)
+        return Errors(error, abs(exact), (one << s) >> missing, abs(product))
     if operation in ("div", "reciprocal"):
         x = v[0] if operation == "div" else one << s
         y = v[-1]

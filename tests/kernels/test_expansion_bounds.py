@@ -2,7 +2,7 @@
 
 On the torch executor; that the others give its bits is in test_expansions.py. The mutants are made
 from the algorithms: in each, one step (a TwoSum, a product, a nested network) loses its last
-component.
+component. Those of one component have no such steps: they round toward zero.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from torch import Tensor
 
 import mcf
 from mcf.kernels import BF16, FP16, FP32, FP64, Format
-from mcf.kernels.algorithms import distillation, products, quotients, roots, short_products, sums
+from mcf.kernels.algorithms import (
+    distillation,
+    ieee,
+    products,
+    quotients,
+    roots,
+    short_products,
+    sums,
+)
 from mcf.kernels.bind import Binder
 from mcf.kernels.expansion_bounds import EXPANSION_BOUNDS, ExpansionBound, bound, expansion_bound
 from mcf.kernels.torch.primitives import primitives
@@ -40,7 +48,7 @@ def check(row: ExpansionBound, fmt: Format, count: int) -> None:
         with mcf.executor("torch"):
             found = measured(name, fmt, row.terms, by_float, count, 7, low, high)
         assert len(found.error) > count // 8
-        assert found.exceeds(row.relative(fmt.dtype), row.absolute) == 0
+        assert found.exceeds(row, fmt) == 0
 
 
 def name(row: ExpansionBound) -> str:
@@ -81,19 +89,46 @@ ALGORITHMS: dict[tuple[str, int, bool], FunctionType] = {
     ("sqrt", 2, False): roots.root2,
     ("sqrt", 3, False): roots.root3,
     ("sqrt", 4, False): roots.root4,
+    ("fma", 1, False): ieee.fma1,
+    ("fma", 2, False): ieee.fma2,
+    ("fma", 3, False): ieee.fma3,
+    ("fma", 4, False): ieee.fma4,
+    ("reciprocal", 2, False): quotients.inverse2,
+    ("reciprocal", 3, False): quotients.inverse3,
+    ("reciprocal", 4, False): quotients.inverse4,
+    ("rsqrt", 1, False): ieee.rsqrt1,
+    ("rsqrt", 2, False): ieee.rsqrt2,
+    ("rsqrt", 3, False): ieee.rsqrt3,
+    ("rsqrt", 4, False): ieee.rsqrt4,
+    ("renormalize", 1, False): distillation.distill(4, 1),
     ("renormalize", 2, False): distillation.distill(4, 2),
     ("renormalize", 3, False): distillation.distill(6, 3),
     ("renormalize", 4, False): distillation.distill(8, 4),
 }
+# One component: a rounding of the exact result.
+ROUNDINGS: dict[str, FunctionType] = {
+    "add": sums.sum1,
+    "mul": products.product1,
+    "div": quotients.quotient1,
+    "square": short_products.squared1,
+    "sqrt": roots.root1,
+    "reciprocal": ieee.reciprocal1,
+}
 # Steps whose last component is too small to matter for the bound: of a residual that gives only its
-# leading components, and terms of order u^5 in a sum of four.
+# leading components, a TwoSum in which the residual cancels and which is exact without, and terms
+# of order u^5 in a sum of four. One component keeps only the first of the inverse.
 HARMLESS = {
     ("add", 4, False): {13, 19},
     ("div", 3, False): {3},
     ("div", 4, False): {3},
     ("sqrt", 3, False): {3},
     ("sqrt", 4, False): {3},
+    ("reciprocal", 3, False): {1},
+    ("reciprocal", 4, False): {1, 2},
+    ("rsqrt", 1, False): {1},
 }
+# What algorithms share: its steps count as theirs.
+SHARED = ("collect3", "collect4", "gather3", "gather4")
 Components = tuple[Tensor, ...]
 
 
@@ -117,9 +152,14 @@ def faulty(
 
         return run
 
-    for key, value in list(function.__globals__.items()):
-        if isinstance(value, FunctionType) and key not in table:
-            function.__globals__[key] = lossy(value)
+    def spoil(namespace: dict[str, Any]) -> None:
+        for key, value in list(namespace.items()):
+            if key in SHARED:
+                spoil(value.__globals__)
+            elif isinstance(value, FunctionType) and key not in table:
+                namespace[key] = lossy(value)
+
+    spoil(function.__globals__)
     return function, steps
 
 
@@ -127,14 +167,20 @@ def broken(
     row: ExpansionBound, fmt: Format, algorithm: FunctionType, fault: int
 ) -> tuple[int, int]:
     """How many results of a faulty algorithm break the bound; how many steps there are."""
+    function, steps = faulty(algorithm, fmt, fault)
+    return excesses(row, fmt, function), steps[0]
+
+
+def excesses(row: ExpansionBound, fmt: Format, function: Callable[..., Any]) -> int:
+    """How many results of a bound algorithm break a bound."""
     given = arguments(row.operation, fmt, row.terms, 3000, 5, -8, 8)
     if row.float_second:
         given[1] = given[1][:1]
-    registers = [tuple(t.to(fmt.register.dtype) for t in c) for c in given]
-    function, steps = faulty(algorithm, fmt, fault)
+    registers: list[Any] = [tuple(t.to(fmt.register.dtype) for t in c) for c in given]
+    if row.operation in ("reciprocal", "rsqrt"):
+        registers.append(torch.ones((), dtype=fmt.register.dtype))
     result = [t.to(fmt.dtype) for t in function(*registers)]
-    found = errors(row.operation, fmt, given, result)
-    return found.exceeds(row.relative(fmt.dtype), row.absolute), steps[0]
+    return errors(row.operation, fmt, given, result).exceeds(row, fmt)
 
 
 @pytest.mark.parametrize("case", ALGORITHMS, ids=str)
@@ -150,6 +196,25 @@ def test_bounds_reject_every_mutant(case: tuple[str, int, bool]) -> None:
         assert len(accepted) <= count // 2
     else:
         assert accepted == HARMLESS.get(case, set())
+
+
+def toward_zero(x: Tensor) -> Tensor:
+    """A float32 register cut to bf16."""
+    return (x.view(torch.int32) & -(1 << 16)).view(torch.float32)
+
+
+@pytest.mark.parametrize("operation", ROUNDINGS)
+def test_bounds_of_one_component_reject_rounding_toward_zero(operation: str) -> None:
+    row, table = expansion_bound(operation, 1), primitives(FP32, BF16, {"rc": BF16})
+    right, wrong = table, table | {"rn": toward_zero, "rc": toward_zero}
+    for primitive, expected in ((right, False), (wrong, True)):
+        function = Binder(lambda f: f, primitive)(ROUNDINGS[operation])
+        assert (excesses(row, BF16, function) > 0) == expected
+
+
+def test_every_bound_has_a_mutant() -> None:
+    rows = {(r.operation, r.terms, r.float_second) for r in EXPANSION_BOUNDS}
+    assert rows == set(ALGORITHMS) | {(name, 1, False) for name in ROUNDINGS}
 
 
 def test_bound_answers_for_a_dtype() -> None:
