@@ -169,7 +169,7 @@ def source(spec: Elementwise) -> str:
 def _body(spec: Elementwise) -> list[str]:
     """The statements for element i."""
     lines = [
-        f"{field.name} = load_{field.name}({field.name}_address, i)"
+        f"{field.name} = load_{field.name}({field.name}_address, {field.index('i')})"
         for field in spec.fields
         if field.read and not field.uniform
     ]

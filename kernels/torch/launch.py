@@ -12,11 +12,12 @@ from torch import Tensor
 from mcf.kernels import streams
 from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.bind import Binder
-from mcf.kernels.elementwise import Elementwise, parameters
+from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import Format
 from mcf.kernels.torch.primitives import primitives, rounding
 
-# Bounds the memory of intermediate results, and keeps them in cache on a CPU.
+# Bounds the memory of intermediate results, and keeps them in cache on a CPU. Powers of two, and so
+# multiples of the block of any field.
 BLOCK = {"cpu": 1 << 16}
 DEVICE_BLOCK = 1 << 24
 
@@ -50,12 +51,8 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
         constants["ZERO"] = torch.zeros((), dtype=kind, device=device)
         block = BLOCK.get(device.type, DEVICE_BLOCK)
         for start in range(0, size, block):
-            part = slice(start, start + block)
-            values = {
-                f.name: flat[f.name][slice(None) if f.uniform else part].to(kind, copy=True)
-                for f in spec.fields
-                if f.read
-            }
+            part = slice(start, min(start + block, size))
+            values = {f.name: _read(f, flat[f.name], part, kind) for f in spec.fields if f.read}
             values |= constants
             if spec.random:
                 end = min(start + block, size)
@@ -77,6 +74,17 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
                 terms = sum_terms(*_named(spec.call_of(spec.sums), values))
                 total[k] += torch.stack([t.sum(dtype=torch.float64) for t in terms])
     return total if spec.sums is not None else None
+
+
+def _read(field: Field, flat: Tensor, part: slice, kind: torch.dtype | None) -> Tensor:
+    """A copy of a field's elements for a part of the indices, in a register's format."""
+    if field.block > 1:
+        # A part begins where a block does.
+        some = flat[part.start // field.block : -(-part.stop // field.block)]
+        flat = some.repeat_interleave(field.block)[: part.stop - part.start]
+    elif not field.uniform:
+        flat = flat[part]
+    return flat.to(kind, copy=True)
 
 
 def _named(call: str, values: Mapping[str, Tensor]) -> list[Tensor]:

@@ -111,7 +111,8 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
     lines = []
     for f in spec.fields:
         if f.read and not f.uniform:
-            lines.append(f"{f.name} = widen_{f.name}(tl.load({f.name}_ptr + i{mask}))")
+            place = f"{f.name}_ptr + {f.index('i')}"
+            lines.append(f"{f.name} = widen_{f.name}(tl.load({place}{mask}))")
     if spec.random:
         lines.append(f"random = draw(i.to(tl.int32), {', '.join(streams.SCALARS)})")
     lines.append(f"{spec.outputs()} = function({spec.call()})")
