@@ -55,6 +55,8 @@ def variants(device: torch.device) -> list[Variant]:
     found = [Variant(p, "ours", _ours(p)) for p in PRECISIONS if p != "kahan"]
     for p in ("light", "plus"):
         found.append(Variant(f"{p}, low=stochastic", "ours", _ours(p, "stochastic")))
+    for words, moments in (("fp8 pairs", "fp8x2_fp8x2"), ("fp8 and pairs", "fp8_fp8x2")):
+        found.append(Variant(f"{words} (experiment)", "ours", _ours(f"pair_{moments}")))
     peers = [
         Variant("torch bf16", "torch", _theirs("torch.optim", "AdamW")),
         Variant("optimi Kahan", "optimi", _theirs("optimi", "AdamW", kahan_sum=True)),

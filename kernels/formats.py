@@ -20,6 +20,7 @@ class Format:
         emax: exponent of the largest finite number, (2 - 2**(1-p)) * 2**emax.
         dtype: the torch dtype that stores it, or None for a toy format (used in proofs by
             exhaustion; it has no storage and lives in float64 registers).
+        reserved: how many of the patterns above `max` are not numbers but NaN.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Format:
     emin: int
     emax: int
     dtype: torch.dtype | None = None
+    reserved: int = 0
 
     @property
     def u(self) -> Fraction:
@@ -36,7 +38,7 @@ class Format:
     @property
     def max(self) -> Fraction:
         """Largest finite number."""
-        return (2 - Fraction(2, 2**self.p)) * Fraction(2) ** self.emax
+        return (2 - Fraction(2 * (1 + self.reserved), 2**self.p)) * Fraction(2) ** self.emax
 
     @property
     def min_normal(self) -> Fraction:
@@ -69,6 +71,9 @@ FP64 = Format("fp64", 53, -1022, 1023, torch.float64)
 # Integers that a register holds as their value; not formats of components.
 INT16 = Format("int16", 16, 0, 15, torch.int16)
 INT8 = Format("int8", 8, 0, 7, torch.int8)
+
+# Numbers of 8 bits that optimizers store; kernels read and write their codes as int8.
+E4M3 = Format("e4m3", 4, -6, 8, torch.float8_e4m3fn, reserved=1)
 
 FORMATS: dict[torch.dtype, Format] = {
     torch.bfloat16: BF16,

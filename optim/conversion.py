@@ -14,7 +14,8 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 import mcf.optim as ours
-from mcf.optim import foreign, update, values
+from mcf.optim import eight_bits, foreign, update, values
+from mcf.optim.eight_bits import EXPONENT
 from mcf.optim.foreign import Meaning
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.precision import Precision
@@ -263,7 +264,8 @@ def _state(
         if meaning.empty:
             return state
         state["step"].fill_(meaning.step)
-        wanted = {n.removesuffix("_lo") for n in update.states(rule, arith)}
+        names = update.states(rule, arith)
+        wanted = {n.removesuffix("_lo").removesuffix(EXPONENT) for n in names}
         wanted -= {"param", "param_bits", "master_param"}
         numbers = [name for name, _ in rule.numbers]
     else:
@@ -298,6 +300,8 @@ def _stored(
     for name, value in meaning.tensors.items():
         if name == "param":
             left = _store_param(p, meaning, state, new)
+        elif f"{name}{EXPONENT}" in state:
+            left = _store_blocks(meaning, name, state)
         elif name in state:
             left = _store(meaning, name, state[name], state.get(f"{name}_lo"))
         else:
@@ -341,3 +345,14 @@ def _store(meaning: Meaning, name: str, high: Tensor, low: Tensor | None) -> Ten
         return rest[0]
     low.copy_(values.rounded(rest, low.dtype))
     return values.less(rest, low)[0]
+
+
+def _store_blocks(meaning: Meaning, name: str, state: dict[str, Any]) -> Tensor:
+    """Store a value in blocks of numbers of 8 bits; what is left of it."""
+    mine, old = eight_bits.parts(name, state), eight_bits.parts(name, meaning.stored)
+    if {k: t.dtype for k, t in mine.items()} == {k: t.dtype for k, t in old.items()}:
+        for key, t in mine.items():
+            t.copy_(old[key])
+    else:
+        eight_bits.fill(name, state, values.rounded(meaning.tensors[name], torch.float32))
+    return values.less(meaning.tensors[name], eight_bits.read(name, state))[0]

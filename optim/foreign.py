@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.optim import values
+from mcf.optim import eight_bits, values
+from mcf.optim.eight_bits import EXPONENT
 from mcf.optim.values import Value
 
 
@@ -43,6 +44,12 @@ def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: s
     """
     found = {name: _plain(value) for name, value in entry.items() if value is not None}
     empty = not found
+    codes: dict[str, Tensor] = {}
+    for name in [n.removesuffix(EXPONENT) for n in found if n.endswith(EXPONENT)]:
+        mine = eight_bits.parts(name, found)
+        codes |= mine
+        found = {k: v for k, v in found.items() if k not in mine}
+        found[name] = eight_bits.read(name, mine)
     step = found.pop("step", group.get("step", 1 if found else 0))
     compensation = found.pop("kahan_comp", None)
     mantissas = found.pop("mantissas", None)
@@ -86,6 +93,7 @@ def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: s
             meaning.stored[name] = value
             if second is not None:
                 meaning.stored[f"{name}_lo"] = second
+    meaning.stored |= codes
     return meaning
 
 

@@ -197,7 +197,13 @@ class Muon(LowPrecisionOptimizer):
                 f"Muon only supports 2D parameters whereas we found a parameter with size: "
                 f"{tuple(p.shape)}, {where}"
             )
-        return super()._arithmetic(group, p, where)
+        found = super()._arithmetic(group, p, where)
+        if found.strategy.eight_bits:
+            raise ValueError(
+                f"precision={group['precision']!r}: Muon's step is not made in blocks, in which "
+                "moments of 8 bits are stored; allowed are 'single' and 'float32' for exp_avg"
+            )
+        return found
 
     def _rule(self, group: dict[str, Any]) -> Rule:
         return _rule()

@@ -118,7 +118,7 @@ class Plan:
         self.whole = True
         for index, group, rule, arith, form, found in work:
             spec = kernel(rule, arith, self._track, form)
-            if form.paired or spec.random:
+            if form.paired or spec.random or arith.strategy.eight_bits:
                 self.whole = False
                 continue
             stored = _getter(("step", *states(rule, arith)))

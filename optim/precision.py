@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from mcf.optim import validation
+from mcf.optim import eight_bits, validation
 from mcf.optim.strategies import STRATEGIES, Storage, Strategy
 
 _NAMES = {
@@ -16,17 +16,24 @@ _NAMES = {
     "split16": Storage.SPLIT16,
     "split8": Storage.SPLIT8,
     "float32": Storage.WIDE,
+    "fp8": Storage.FP8,
+    "fp8x2": Storage.FP8_PAIR,
 }
 _WORDS = {storage: name for name, storage in _NAMES.items()}
-# Bytes beside those of the 16-bit parameter itself.
+# What a parameter may be, and the bytes beside those of the 16-bit parameter itself.
 _MORE = {"single": 0, "kahan": 2, "pair": 2, "split16": 2, "split8": 1, "float32": 4}
+
+_EIGHT_BITS = ("fp8", "fp8x2")
 
 _MOMENTS = {
     "exp_avg": (
-        ("single", "float32"),
+        ("single", "float32", *_EIGHT_BITS),
         "it forgets in 1 / (1 - beta1) steps, so little is lost that a low word could keep",
     ),
-    "exp_avg_sq": (("single", "pair", "float32"), "it is positive and takes only positive numbers"),
+    "exp_avg_sq": (
+        ("single", "pair", "float32", "fp8x2"),
+        "it takes shares of 1 - beta2, which less than 8 bits lose, and only positive ones",
+    ),
 }
 
 
@@ -40,9 +47,10 @@ class Precision:
         param: `"single"` (the 16-bit parameter alone), `"kahan"` or `"pair"` (and a low word),
             `"split16"` or `"split8"` (and that many further bits; bf16 only), `"float32"` (and a
             float32 copy).
-        exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`.
-        exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`. Without an
-            effect for rules that have none.
+        exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`; as an
+            experiment `"fp8"` or `"fp8x2"`, one or two e4m3 numbers with a scale for each block.
+        exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`, or as an
+            experiment `"fp8x2"`. Without an effect for rules that have none.
         rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter.
         feedback: whether the parameter's rounding error goes into the first moment (ECO).
 
@@ -61,7 +69,12 @@ class Precision:
 
     def __post_init__(self) -> None:
         """Check the parts and that they go together."""
-        validation.choice("param", self.param, _NAMES)
+        if self.param in _EIGHT_BITS:
+            raise ValueError(
+                f"param={self.param!r}: weights take small updates that 8 bits lose; allowed are "
+                f"{', '.join(map(repr, _MORE))}"
+            )
+        validation.choice("param", self.param, _MORE)
         for name, (allowed, reason) in _MOMENTS.items():
             given = getattr(self, name)
             if given in _NAMES and given not in allowed:
@@ -105,9 +118,10 @@ class Precision:
         return self.strategy.name
 
     @property
-    def bytes_per_param(self) -> int:
+    def bytes_per_param(self) -> float:
         """Bytes of parameter, 16-bit gradient and two moments."""
-        moments = {"single": 2, "pair": 4, "float32": 4}
+        scale = 1 / eight_bits.BLOCK
+        moments = {"single": 2, "pair": 4, "float32": 4, "fp8": 1 + scale, "fp8x2": 2 + scale}
         return 4 + _MORE[self.param] + moments[self.exp_avg] + moments[self.exp_avg_sq]
 
     @classmethod
@@ -135,7 +149,7 @@ def parts(precision: Any) -> Precision | None:
         ValueError: for parts that do not go together.
     """
     words = precision.split("_") if isinstance(precision, str) else []
-    if len(words) < 3 or words[0] not in _NAMES or set(words[3:]) - {"stochastic", "feedback"}:
+    if len(words) < 3 or words[0] not in _MORE or set(words[3:]) - {"stochastic", "feedback"}:
         return None
     rounding = "stochastic" if "stochastic" in words[3:] else "nearest"
     return Precision(words[0], words[1], words[2], rounding, "feedback" in words[3:])

@@ -34,11 +34,17 @@ def set_index_offset(p: Tensor, offset: int) -> None:
     setattr(p, _ATTRIBUTE, offset)
 
 
+def index_offset(p: Tensor) -> int:
+    """What `set_index_offset` said of a parameter, else 0."""
+    found: int = getattr(p, _ATTRIBUTE, 0)
+    return found
+
+
 def columns(
     seed: int, places: Mapping[Tensor, int], params: Sequence[Tensor], steps: Sequence[int]
 ) -> list[list[float]]:
     """`streams.COLUMNS` of parameters at their steps."""
     return [
-        [float(streams.key(seed, step, places[p])), float(getattr(p, _ATTRIBUTE, 0))]
+        [float(streams.key(seed, step, places[p])), float(index_offset(p))]
         for p, step in zip(params, steps, strict=True)
     ]

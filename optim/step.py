@@ -11,7 +11,7 @@ from torch._compile import _disable_dynamo
 
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
-from mcf.optim import gradients, options, randomness, validation
+from mcf.optim import blocks, eight_bits, gradients, options, randomness, validation
 from mcf.optim.base import Group, GroupedOptimizer, Named
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.plan import Plan, Work
@@ -140,7 +140,10 @@ class FusedOptimizer(GroupedOptimizer):
         """Step rows of parameters, gradients and states; the sums of the metrics."""
         _, _, rule, arith, form, _ = work
         spec = kernel(rule, arith, self._track_metrics, form)
-        return update_(spec, rows, self._table(spec, work, columns, scale))
+        table = self._table(spec, work, columns, scale)
+        if arith.strategy.eight_bits:
+            return blocks.step(spec, work, rows, table)
+        return update_(spec, rows, table)
 
     def _table(
         self, spec: Elementwise, work: Work, columns: list[dict[str, float]], scale: float | Tensor
@@ -184,6 +187,8 @@ class FusedOptimizer(GroupedOptimizer):
                 arith = self._arithmetic(group, live[0][1], live[0][0])
                 formats = states(rule, arith)
                 for where, p in live:
+                    if arith.strategy.eight_bits:
+                        blocks.check(where, p)
                     if self.state.get(p):
                         validation.state(where, p, self.state[p], formats, rule)
                         validation.state_device(where, p, self.state[p], formats)
@@ -197,6 +202,10 @@ class FusedOptimizer(GroupedOptimizer):
         for name, start in rule.numbers:
             state[name] = torch.tensor(start, dtype=torch.float64)
         for name, fmt in states(rule, arith).items():
+            if eight_bits.holds(name, fmt):
+                shape = eight_bits.shape(name, p)
+                state[name] = torch.zeros(shape, dtype=fmt.dtype, device=p.device)
+                continue
             state[name] = torch.zeros_like(p, dtype=fmt.dtype, memory_format=torch.preserve_format)
         if "master_param" in state:
             state["master_param"].copy_(p)

@@ -27,11 +27,18 @@ class Storage(enum.Enum):
     WIDE = "float32"
     SPLIT16 = "bf16 and the 16 bits below it"
     SPLIT8 = "bf16 and the 8 bits below it"
+    FP8 = "an e4m3 number, and a power of two for each block"
+    FP8_PAIR = "an expansion of two e4m3 numbers, and a power of two for each block"
 
     @property
     def has_low(self) -> bool:
         """Whether a second component is stored."""
         return self in (Storage.KAHAN, Storage.PAIR)
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether blocks of numbers of 8 bits are stored; moments only."""
+        return self in (Storage.FP8, Storage.FP8_PAIR)
 
     @property
     def bits(self) -> Format | None:
@@ -64,7 +71,12 @@ class Strategy:
         """Whether anything is stored that only float32 registers can compute."""
         stored = (self.param, self.first, self.second)
         beyond = self.param.bits is not None or self.stochastic or self.feedback
-        return Storage.WIDE in stored or beyond
+        return Storage.WIDE in stored or beyond or self.eight_bits
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether a moment is stored in blocks of numbers of 8 bits."""
+        return self.first.eight_bits or self.second.eight_bits
 
     @property
     def bf16_only(self) -> bool:
@@ -126,6 +138,17 @@ class Arithmetic:
     strategy: Strategy
     component: Format
     strict: bool
+
+    @property
+    def inside(self) -> Arithmetic:
+        """The arithmetic of the step itself, in which moments of 8 bits are float32."""
+        if not self.strategy.eight_bits:
+            return self
+        first, second = (
+            Storage.WIDE if s.eight_bits else s for s in (self.strategy.first, self.strategy.second)
+        )
+        strategy = dataclasses.replace(self.strategy, first=first, second=second)
+        return dataclasses.replace(self, strategy=strategy)
 
     @property
     def format(self) -> Format:

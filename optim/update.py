@@ -15,6 +15,7 @@ from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, Format
 from mcf.kernels.torch.primitives import primitives
+from mcf.optim import eight_bits
 from mcf.optim.rules import gradient
 from mcf.optim.strategies import Arithmetic, Storage
 
@@ -68,6 +69,23 @@ class Rule:
 @functools.cache
 def states(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
     """The state tensors besides `step`, by torch's names, and the format of each."""
+    formats: dict[str, Format] = {}
+    for name, fmt in _wide_states(rule, arithmetic.inside).items():
+        storage = block_storage(rule, arithmetic, name)
+        formats |= {name: fmt} if storage is None else eight_bits.states(name, storage)
+    return formats
+
+
+def block_storage(rule: Rule, arithmetic: Arithmetic, name: str) -> Storage | None:
+    """How a state is stored, where that is in blocks of numbers of 8 bits."""
+    strategy = arithmetic.strategy
+    storage = strategy.first if name == rule.first else strategy.second
+    stored = name == rule.first or name in rule.seconds
+    return storage if stored and storage.eight_bits else None
+
+
+def _wide_states(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
+    """The states as the fused kernel reads them."""
     strategy = arithmetic.strategy
     formats = {}
     if strategy.param.has_low:
@@ -120,16 +138,17 @@ def kernel(
     """The fused kernel: each tensor is read once and written once.
 
     Its scalars are the rule's, and `grad_limit` where the gradient is clipped. Without a form the
-    gradient is one component in the parameter's format.
+    gradient is one component in the parameter's format. Moments of 8 bits it takes as float32.
     """
-    return _kernel(rule, arithmetic, track_metrics, form or GradientForm(arithmetic.component))
+    form = form or GradientForm(arithmetic.component)
+    return _kernel(rule, arithmetic.inside, track_metrics, form)
 
 
 @functools.cache
 def _kernel(
     rule: Rule, arithmetic: Arithmetic, track_metrics: bool, form: GradientForm
 ) -> Elementwise:
-    formats = states(rule, arithmetic)
+    formats = _wide_states(rule, arithmetic)
     master = arithmetic.strategy.param is Storage.WIDE
     fields = [
         Field("param", arithmetic.component, read=not master, written=True),

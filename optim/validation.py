@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FORMATS, Format
+from mcf.optim import eight_bits
 
 if TYPE_CHECKING:
     from mcf.optim.update import Rule
@@ -149,11 +150,16 @@ def state(
         t = entry[name]
         if not isinstance(t, Tensor):
             raise TypeError(f"state {name!r} of {where} is a {type(t).__name__}, not a tensor")
-        if t.dtype != fmt.dtype or t.shape != p.shape:
+        shape = eight_bits.shape(name, p)
+        if t.dtype != fmt.dtype or t.shape != shape:
             raise ValueError(
                 f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
                 f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
-                f"{list(p.shape)} (was the parameter changed after its state was made?)"
+                f"{list(shape)} (was the parameter changed after its state was made?)"
+            )
+        if eight_bits.holds(name, fmt) and not t.is_contiguous():
+            raise ValueError(
+                f"state {name!r} of {where} is not contiguous, which blocks of 8-bit numbers are"
             )
 
 

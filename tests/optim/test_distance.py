@@ -22,6 +22,8 @@ repeats it for three more seeds. `light` fails the limits of `plus`, `plain` tho
 | split8 | - | - | .0079 | .0095 |
 | fp32_states | - | - | .56 | .66 |
 | master | - | - | 1.3e-5 | 4e-5 |
+| pair_fp8x2_fp8x2 | - | - | .0052 | .0066 |
+| pair_fp8_fp8x2 | - | - | .0255 | .031 |
 
 What is left of plus in float32 registers is the bf16 first moment.
 """
@@ -65,6 +67,13 @@ LIMITS = {
     Case("fp32_states", BF16, FP32): 0.66,
     Case("master", BF16, FP32): 4e-5,
 }
+
+# Not named: moments in blocks of numbers of 8 bits.
+EXPERIMENTS = {
+    Case("pair_fp8x2_fp8x2", BF16, FP32): 0.0066,
+    Case("pair_fp8_fp8x2", BF16, FP32): 0.031,
+}
+LIMITS |= EXPERIMENTS
 
 MUTANT = "plus in bf16 arithmetic with a product that aliases its input"
 
@@ -117,7 +126,7 @@ def distances(seed: int) -> dict[Any, float]:
 
 
 def test_every_arithmetic_is_listed() -> None:
-    assert set(LIMITS) == set(cases(dtypes=(BF16,)))
+    assert LIMITS.keys() - EXPERIMENTS.keys() == set(cases(dtypes=(BF16,)))
 
 
 @pytest.mark.parametrize("case", LIMITS, ids=str)
