@@ -39,6 +39,27 @@ def depth(length: int, lanes: int = LANES) -> int:
     return -(-rows // GROUP) + GROUP + lanes.bit_length() + blocks.bit_length()
 
 
+def register_bound(fmt: Format, terms: int, length: int, lanes: int) -> FoldBound:
+    """The bound of the registers' sum, before it is rounded; arguments as `fold_bound`."""
+    state = state_for(fmt, terms)
+    wide = FP64.u
+    absolute = (_TREE[state] + _STEP[state] * depth(length, lanes)) * wide**state
+    if fmt != FP64:
+        # Terms hold 53 bits below their first component, or below two in three registers.
+        absolute += 4 * wide * fmt.u ** (state - 1)
+    return FoldBound(Fraction(0), absolute)
+
+
+def rounded(bound: FoldBound, fmt: Format, terms: int) -> FoldBound:
+    """The bound of float64 expansions that are rounded to a format and components."""
+    if fmt == FP64:
+        # Components that are not wanted are dropped: there are some for one only.
+        unit = fmt.u if terms == 1 else Fraction(0)
+    else:
+        unit = fmt.u**terms
+    return FoldBound(bound.relative * (1 + unit) + unit, bound.absolute * (1 + unit))
+
+
 def fold_bound(fmt: Format, terms: int, length: int, lanes: int = LANES) -> FoldBound:
     """The bound of a sum or dot product of `length` terms, with one lane that of a matrix product.
 
@@ -48,10 +69,4 @@ def fold_bound(fmt: Format, terms: int, length: int, lanes: int = LANES) -> Fold
         length: how many terms there are.
         lanes: LANES, or 1 for a matrix product.
     """
-    state = state_for(fmt, terms)
-    wide = FP64.u
-    absolute = (_TREE[state] + _STEP[state] * depth(length, lanes)) * wide**state
-    if fmt == FP64:
-        return FoldBound(fmt.u if terms == 1 else Fraction(0), absolute)
-    # Terms hold 53 bits below their first component, or below the first two in three registers.
-    return FoldBound(fmt.u**terms, absolute + 4 * wide * fmt.u ** (state - 1))
+    return rounded(register_bound(fmt, terms, length, lanes), fmt, terms)

@@ -8,7 +8,7 @@ A sum is computed like Sum2 and Dot2, or SumK and DotK for three components and 
 Oishi 2005, doi:10.1137/030601818), in a fixed order of partial sums: the bits do not depend on the
 executor, the number of threads, or the layout in memory. With T the sum of the absolute values of
 the terms, the error is at most u |exact| + O(T u**2) for a plain result and O(T u**terms) for an
-expansion; `mcf.kernels.fold_bounds.fold_bound` has the constants.
+expansion; `mcf.bound("sum", terms, dtype, count=...)` has the constants.
 
 With `reproducible=True` sums are exact, in integers as wide as the range of the format (Kulisch;
 Neal 2015, arXiv:1505.05571), and rounded once: the result is the nearest one, whatever the order

@@ -7,26 +7,51 @@ import torch
 from mcf.elementary.bounds import FUNCTIONS, observed
 from mcf.kernels import expansion_bounds
 from mcf.kernels.expansion_bounds import Guarantee
-from mcf.kernels.formats import format_of
+from mcf.kernels.formats import FP64, format_of
+from mcf.reductions.bounds import ROWS
 
 
-def bound(operation: str, terms: int = 2, dtype: torch.dtype = torch.float32) -> Guarantee:
+def bound(
+    operation: str,
+    terms: int = 2,
+    dtype: torch.dtype = torch.float32,
+    *,
+    count: int | None = None,
+) -> Guarantee:
     """How large the error of an operation on expansions can be.
+
+    With t the exact result on the given components a result r satisfies
+
+        |r - t| <= relative |t| + of_terms T + absolute
+
+    T is the size of what is added up, without cancellation: sum |x| for "sum", sum |x y| for "dot",
+    (|x| |y|) for "matmul", sum |x| / count for "mean", sum x**2 / (count - correction) for "var"
+    (an integer correction), the root of that for "std", sum |c_k| |x|**k for "polyval", |x y| for
+    "fma". So of_terms times the condition number T / |t| is a relative error. For all others, the
+    2-norm too, of_terms is 0.
 
     Args:
         operation: "add" (and "sub"), "mul", "div", "fma", "square", "sqrt", "reciprocal", "rsqrt",
-            "renormalize", or an elementary function such as "exp" or "atan2".
-        terms: components of the result, 1 to 4.
+            "renormalize"; an elementary function such as "exp" or "atan2"; "sum", "dot", "norm",
+            "mean", "var", "std", "matmul" or "polyval".
+        terms: components of the result, 1 to 4; the arguments have as many or fewer.
         dtype: of the components.
+        count: for the last group how many elements are added up: the inner dimension of a matrix
+            product, the coefficients of a polynomial. With `reproducible=True` sums and dot
+            products are rounded from the exact result, for which this bound holds too.
 
     Raises:
-        ValueError: for another operation or number of terms.
-        TypeError: for another dtype.
+        ValueError: for another operation or number of terms; for a count that is missing, not
+            wanted, below 1, or of more coefficients than the bound of "polyval" has room for.
+        TypeError: for another dtype, or a count that is no int.
     """
+    if operation in ROWS:
+        return _reduction(operation, terms, dtype, count)
+    if count is not None:
+        raise ValueError(f"count is for {', '.join(ROWS)}; {operation!r} takes none, got {count!r}")
     if operation not in FUNCTIONS:
         return expansion_bounds.bound(operation, terms, dtype)
-    if isinstance(terms, bool) or terms not in (1, 2, 3, 4):
-        raise ValueError(f"terms must be 1 to 4, got {terms!r}")
+    _check(terms)
     fmt = format_of(dtype)
     coefficient = observed(operation, fmt, terms)
     return Guarantee(
@@ -36,4 +61,32 @@ def bound(operation: str, terms: int = 2, dtype: torch.dtype = torch.float32) ->
         formula=f"{coefficient:.4g} u^{terms}",
         algorithm="float64 expansions, rounded once",
         source="observed",
+    )
+
+
+def _check(terms: int) -> None:
+    if isinstance(terms, bool) or terms not in (1, 2, 3, 4):
+        raise ValueError(f"terms must be 1 to 4, got {terms!r}")
+
+
+def _reduction(operation: str, terms: int, dtype: torch.dtype, count: int | None) -> Guarantee:
+    _check(terms)
+    fmt = format_of(dtype)
+    if count is None:
+        raise ValueError(f"the bound of {operation!r} needs count=, the number of elements")
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"count must be an int, got {type(count).__name__}")
+    if count < 1:
+        raise ValueError(f"count must be 1 or more, got {count}")
+    row = ROWS[operation]
+    found, proven = row.bound(fmt, terms, count), row.proven(fmt, terms)
+    return Guarantee(
+        relative=float(found.relative),
+        # What is computed in float64 is in range there, and rounded to a narrower format's.
+        absolute=float(fmt.min_subnormal) if row.wide and fmt != FP64 else 0.0,
+        proven=proven,
+        formula=row.formula,
+        algorithm=row.algorithm,
+        source=row.source if proven else "observed",
+        of_terms=float(found.absolute),
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 from mcf.kernels import expansion_bounds
 from mcf.kernels.bounds import markdown
 from mcf.optim import PRECISIONS
+from mcf.reductions import bounds as reduction_bounds
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -19,6 +20,12 @@ def test_the_page_of_expansion_bounds_is_their_table() -> None:
     page = (DOCS / "numerics.md").read_text()
     begin, end = "<!-- expansion bounds: begin -->\n", "\n<!-- expansion bounds: end -->"
     assert page.split(begin)[1].split(end)[0] == expansion_bounds.markdown()
+
+
+def test_the_page_of_reduction_bounds_is_their_table() -> None:
+    page = (DOCS / "numerics.md").read_text()
+    begin, end = "<!-- reduction bounds: begin -->\n", "\n<!-- reduction bounds: end -->"
+    assert page.split(begin)[1].split(end)[0] == reduction_bounds.markdown()
 
 
 def test_every_precision_has_its_row() -> None:

@@ -1,0 +1,195 @@
+"""What sums, dot products, norms, moments, matrix products and polynomials guarantee.
+
+With t the exact result on the given components, a result r of `count` elements satisfies
+
+    |r - t| <= relative * |t| + of_terms * T
+
+T is the size of what is added up (`Row.size`). Nothing may overflow, and no product may be below
+the range of its error. Narrower formats than float64 multiply in float64, where neither can happen,
+and round what is below their range to a multiple of the smallest subnormal number; `polyval`
+computes in the format itself. `docs/numerics.md` shows the same table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from fractions import Fraction
+
+from mcf.kernels.expansion_bounds import expansion_bound
+from mcf.kernels.fold import LANES, state_for
+from mcf.kernels.fold_bounds import FoldBound, register_bound, rounded
+from mcf.kernels.formats import FP64, Format
+
+_ORO = "Ogita, Rump, Oishi 2005, doi:10.1137/030601818, counted in docs/numerics.md"
+_GLL = "Graillat, Langlois, Louvet 2009, doi:10.1007/BF03186531"
+
+
+def _wide(operation: str, state: int, float_second: bool = False) -> Fraction:
+    """The bound of an operation on float64 expansions of `state` components."""
+    assert FP64.dtype is not None
+    return expansion_bound(operation, state, float_second=float_second).relative(FP64.dtype)
+
+
+def _sum(fmt: Format, terms: int, count: int) -> FoldBound:
+    return rounded(register_bound(fmt, terms, count, LANES), fmt, terms)
+
+
+def _matmul(fmt: Format, terms: int, count: int) -> FoldBound:
+    return rounded(register_bound(fmt, terms, count, 1), fmt, terms)
+
+
+def _mean_registers(fmt: Format, terms: int, count: int) -> FoldBound:
+    total = register_bound(fmt, terms, count, LANES)
+    quotient = _wide("div", state_for(fmt, terms), float_second=True)
+    return FoldBound(quotient, total.absolute * (1 + quotient))
+
+
+def _mean(fmt: Format, terms: int, count: int) -> FoldBound:
+    return rounded(_mean_registers(fmt, terms, count), fmt, terms)
+
+
+def _rooted(x: Fraction) -> Fraction:
+    """At least |sqrt(1 + d) - 1| for all |d| <= x <= 1."""
+    return x / 2 + x * x / 2
+
+
+def _norm(fmt: Format, terms: int, count: int) -> FoldBound:
+    # All terms are positive: T is the sum itself.
+    squares = register_bound(fmt, terms, count, LANES)
+    root = _wide("sqrt", state_for(fmt, terms))
+    relative = (1 + _rooted(squares.absolute)) * (1 + root) - 1
+    return rounded(FoldBound(relative, Fraction(0)), fmt, terms)
+
+
+def _var_registers(fmt: Format, terms: int, count: int) -> FoldBound:
+    """Of V = sum (x - m)**2 / (count - correction), with T = sum x**2 / (count - correction).
+
+    The computed mean is off by d <= e sum |x| / count, which adds count d**2 <= e**2 sum x**2 to
+    the sum of squares, and nothing of first order: sum (x - m) = 0. With an error of w |x| in the
+    conversion from narrower formats (x - m + w x)**2 <= (1 + k) (x - m)**2 + (1 + 1/k) (w x)**2.
+    """
+    state, w = state_for(fmt, terms), _conversion(fmt, terms)
+    e, factor = _mean_error(fmt, terms, count), _gap_factor(fmt, terms, count)
+    k = fmt.u**terms / 64 if w else Fraction(0)
+    rest = w * w * (1 + 1 / k) if w else Fraction(0)
+    factor *= 1 + _wide("div", state, float_second=True)
+    return FoldBound((1 + k) * factor - 1, (e * e * (1 + k) + rest) * factor)
+
+
+def _conversion(fmt: Format, terms: int) -> Fraction:
+    """The error of conversion into registers: where there are gaps between narrow components."""
+    return Fraction(0) if fmt == FP64 else FP64.u ** state_for(fmt, terms)
+
+
+def _mean_error(fmt: Format, terms: int, count: int) -> Fraction:
+    mean = _mean_registers(fmt, terms, count)
+    return mean.relative + mean.absolute
+
+
+def _gap_factor(fmt: Format, terms: int, count: int) -> Fraction:
+    """One and the relative error of the sum of squared gaps."""
+    state = state_for(fmt, terms)
+    return (1 + _wide("add", state)) ** 2 * (1 + register_bound(FP64, state, count, LANES).absolute)
+
+
+def _var(fmt: Format, terms: int, count: int) -> FoldBound:
+    return rounded(_var_registers(fmt, terms, count), fmt, terms)
+
+
+def _std(fmt: Format, terms: int, count: int) -> FoldBound:
+    """With T the root of that of the variance: errors of mean and elements add up as lengths do."""
+    state = state_for(fmt, terms)
+    factor = _gap_factor(fmt, terms, count) * (1 + _wide("div", state, float_second=True))
+    factor *= 1 + _wide("sqrt", state)
+    own = _mean_error(fmt, terms, count) + _conversion(fmt, terms)
+    return rounded(FoldBound(factor - 1, own * factor), fmt, terms)
+
+
+def _polyval(fmt: Format, terms: int, count: int) -> FoldBound:
+    degree = count - 1
+    if terms == 1:
+        steps = 2 * degree * fmt.u
+        if steps >= 1:
+            raise ValueError(
+                f"polyval: count must be below 1 + 1/(2u) = {1 + int(1 / (2 * fmt.u))} for "
+                f"{fmt.dtype}, got {count}"
+            )
+        return FoldBound(fmt.u, (steps / (1 - steps)) ** 2)
+    assert fmt.dtype is not None
+    step = 1 + expansion_bound("mul", terms).relative(fmt.dtype)
+    step *= 1 + expansion_bound("add", terms).relative(fmt.dtype)
+    return FoldBound(Fraction(0), step**degree - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Args:
+        operation: its name.
+        size: what T is.
+        formula: the bound to first order, with the letters of `docs/numerics.md`.
+        algorithm: its name.
+        source: where it is proved, for results whose steps are proved.
+        bound: the bound for a format, a number of components and a number of elements.
+        wide: whether it is computed in float64.
+    """
+
+    operation: str
+    size: str
+    formula: str
+    algorithm: str
+    source: str
+    bound: Callable[[Format, int, int], FoldBound]
+    wide: bool = True
+
+    def proven(self, fmt: Format, terms: int) -> bool:
+        """Whether every step has a proof: those on two float64 registers, polynomials of pairs."""
+        return (state_for(fmt, terms) if self.wide else terms) <= 2
+
+
+ROWS = {
+    row.operation: row
+    for row in (
+        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, _sum),
+        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, _sum),
+        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul),
+        Row("mean", "sum |x| / N", "(r + d) |t| + F T", "sum, then div", _ORO, _mean),
+        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm),
+        Row(
+            "var",
+            "sum x^2 / (N - c)",
+            "(r + F + 2a + d) |t| + (F + d)^2 T",
+            "two passes: mean, then squares",
+            _ORO,
+            _var,
+        ),
+        Row(
+            "std",
+            "sqrt(sum x^2 / (N - c))",
+            "(r + F + 2a + d + q) |t| + (F + d) T",
+            "var, then sqrt",
+            _ORO,
+            _std,
+        ),
+        Row(
+            "polyval",
+            "sum |c_k| |x|^k",
+            "n = 1: u |t| + (2 (N - 1) u)^2 T; n > 1: (N - 1) (m + a) T",
+            "compensated Horner; Horner on expansions",
+            _GLL,
+            _polyval,
+            wide=False,
+        ),
+    )
+}
+
+
+def markdown() -> str:
+    """The table as `docs/numerics.md` shows it."""
+    lines = ["| operation | T | error at most, to first order | algorithm |", "|---|---|---|---|"]
+    for row in ROWS.values():
+        size, formula = (s.replace("|", "\\|") for s in (row.size, row.formula))
+        lines.append(f"| `{row.operation}` | {size} | {formula} | {row.algorithm} |")
+    return "\n".join(lines)

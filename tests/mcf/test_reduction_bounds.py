@@ -1,0 +1,260 @@
+"""`mcf.bound` of sums, products, norms, moments and polynomials holds on ill-conditioned inputs.
+
+Against rational arithmetic. Each bound rejects its mutants: arithmetic that drops the last
+component (plain arithmetic, for one), and a quotient, difference or root that does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mcf
+from mcf.kernels import expansions
+from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format, format_of
+from mcf.matmul import matmul
+from mcf.reductions.bounds import ROWS
+from tests.helpers.adversarial import Draw
+from tests.helpers.expansions import draw, tensors
+from tests.helpers.sums import Components, cancelling, exact_dot, exact_sum, values
+
+COUNT = 300
+CASES = [(fmt, n) for fmt in FORMATS.values() for n in (1, 2, 3, 4)]
+by_case = pytest.mark.parametrize(("fmt", "terms"), CASES, ids=lambda c: getattr(c, "name", c))
+
+
+@pytest.fixture(autouse=True)
+def reference() -> Iterator[None]:
+    """The torch executor, which has nothing to compile; tests/kernels compare the others' bits."""
+    with mcf.executor("torch"):
+        yield
+
+
+def tensor(x: Components) -> Tensor:
+    return x[0] if len(x) == 1 else mcf.from_components(x)
+
+
+def parts(x: Tensor) -> Components:
+    components = x.components if isinstance(x, mcf.MCFTensor) else (x,)
+    return tuple(c.reshape(1) for c in components)
+
+
+def root(x: Fraction) -> Fraction:
+    """The square root, to 2**-1200."""
+    return Fraction(math.isqrt(int(x * 2**2400)), 2**1200)
+
+
+def beside_one(fmt: Format, terms: int) -> Components:
+    """Numbers that differ in the last bits of their first component and in what comes after."""
+    low = spread(fmt, max(2, terms) - 1, 5)
+    first = torch.arange(COUNT).double() % 3 * 4 * float(fmt.u) + 1
+    parts = [first, *(c.double() * float(fmt.u) / 8 for c in low)]
+    return tuple(c.to(fmt.dtype) for c in parts[:terms])
+
+
+def spread(fmt: Format, terms: int, seed: int) -> Components:
+    """Positive numbers without cancellation."""
+    return tensors(fmt, [np.abs(c) for c in draw(fmt, terms, COUNT, seed, 0, 1)])
+
+
+def opposite(fmt: Format, terms: int, count: int) -> tuple[Components, Components]:
+    """Vectors whose products nearly cancel in pairs."""
+    x, y = (draw(fmt, terms, count, seed, -4, 4) for seed in (1, 2))
+    half = count // 2
+    for k, part in enumerate(x):
+        part[half:] = -part[:half] if k < max(1, terms - 1) else 0
+        y[k][half:] = y[k][:half]
+    if terms == 1:
+        # Which leaves nothing of one component.
+        x[0][half + 1] += Draw(fmt, 0).ulp(x[0][half + 1])
+    return tensors(fmt, x), tensors(fmt, y)
+
+
+def given(operation: str, fmt: Format, terms: int) -> tuple[Components, ...]:
+    """Ill-conditioned arguments."""
+    if operation in ("sum", "mean"):
+        return (cancelling(fmt, terms, (COUNT,), 1),)
+    if operation in ("dot", "matmul"):
+        return opposite(fmt, terms, COUNT if operation == "dot" else 40)
+    if operation == "norm":
+        return (spread(fmt, terms, 11),)
+    if operation in ("var", "std"):
+        return (beside_one(fmt, terms),)
+    lows = [(5 * float(fmt.u) / 8) ** k for k in range(1, terms)]
+    point = [1.01] if terms == 1 else [1 + 4 * float(fmt.u), *lows]
+    return (tuple(torch.tensor([c], dtype=torch.float64).to(fmt.dtype) for c in point),)
+
+
+def coefficients(terms: int) -> list[int]:
+    """x**2 - 1, which loses all first components near 1; for one component (x - 1)**5."""
+    return [1, 0, -1] if terms > 1 else [1, -5, 10, -10, 5, -1]
+
+
+def computed(operation: str, x: tuple[Components, ...], terms: int) -> Components:
+    """The operation on components, as a vector of one element."""
+    a = tensor(x[0])
+    if operation == "matmul":
+        left, right = (c[None] for c in x[0]), (c[:, None] for c in x[1])
+        return tuple(c.reshape(1) for c in matmul(tuple(left), tuple(right), terms))
+    if operation == "polyval":
+        return parts(mcf.polyval(coefficients(terms), a))
+    if operation in ("sum", "norm"):
+        return parts(getattr(mcf, operation)(a, terms=terms))
+    if operation == "dot":
+        return parts(mcf.dot(a, tensor(x[1]), terms=terms))
+    return parts(getattr(mcf, operation)(a))
+
+
+def exactly(operation: str, x: tuple[Components, ...]) -> tuple[Fraction, Fraction, int]:
+    """The exact result, T and the number of elements."""
+    n = len(x[0][0])
+    if operation in ("sum", "mean"):
+        total, size = exact_sum(x[0])
+        share = n if operation == "mean" else 1
+        return total / share, size / share, n
+    if operation in ("dot", "matmul"):
+        return *exact_dot(*x), n
+    if operation == "norm":
+        return root(exact_dot(x[0], x[0])[0]), Fraction(0), n
+    if operation == "polyval":
+        [v], c = values(x[0]), coefficients(len(x[0]))
+        terms = [a * v**k for k, a in enumerate(reversed(c))]
+        return sum(terms, Fraction(0)), sum(map(abs, terms), Fraction(0)), len(c)
+    v = values(x[0])
+    squares, mean = sum((e * e for e in v), Fraction(0)), sum(v, Fraction(0)) / n
+    exact, size = (squares - n * mean * mean) / (n - 1), squares / (n - 1)
+    return (exact, size, n) if operation == "var" else (root(exact), root(size), n)
+
+
+def excess(
+    operation: str, fmt: Format, terms: int, x: tuple[Components, ...], *, drop: bool = False
+) -> float:
+    """The error over the bound; with `drop` of arithmetic that ignores the last components."""
+    short = tuple((*c[:-1], torch.zeros_like(c[-1])) for c in x)
+    result = computed(operation, short if drop else x, terms)
+    assert len(result) == terms
+    assert format_of(result[0].dtype) == fmt
+    exact, size, count = exactly(operation, x)
+    allowed = ROWS[operation].bound(fmt, terms, count).error(exact, size)
+    if ROWS[operation].wide:
+        # What comes out is rounded to the range of the format, the last component too.
+        allowed += fmt.min_subnormal
+    return float(abs(sum(values(result), Fraction(0)) - exact) / allowed)
+
+
+@pytest.mark.parametrize("operation", ROWS)
+@by_case
+def test_bound(operation: str, fmt: Format, terms: int) -> None:
+    if operation == "polyval" and fmt == FP16:
+        pytest.skip("products of fp16 fall below the range of their errors")
+    assert excess(operation, fmt, terms, given(operation, fmt, terms)) <= 1
+    if operation in ("mean", "var", "std"):
+        assert excess(operation, fmt, terms, (spread(fmt, terms, 6),)) <= 1
+
+
+@pytest.mark.parametrize("operation", [o for o in ROWS if o != "norm"])
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_inputs_are_ill_conditioned(operation: str, terms: int) -> None:
+    exact, size, _ = exactly(operation, given(operation, FP64, terms))
+    assert size > 2**30 * abs(exact)
+
+
+@pytest.mark.parametrize("operation", ROWS)
+@pytest.mark.parametrize("terms", [2, 3, 4])
+@pytest.mark.parametrize("fmt", [BF16, FP32, FP64], ids=lambda f: f.name)
+def test_bounds_reject_the_loss_of_a_component(operation: str, fmt: Format, terms: int) -> None:
+    assert excess(operation, fmt, terms, given(operation, fmt, terms), drop=True) > 1
+
+
+def added(x: Tensor) -> Tensor:
+    """From the first to the last, each sum rounded."""
+    return functools.reduce(operator.add, x.unbind())
+
+
+def plain_polyval(coefficients: list[int], x: Tensor) -> Tensor:
+    value = torch.zeros_like(x)
+    for c in coefficients:
+        value = value * x + c
+    return value
+
+
+PLAIN: dict[str, Callable[..., Tensor]] = {
+    "sum": lambda x, **_: added(x),
+    "dot": lambda x, y, **_: added(x * y),
+    "mean": lambda x: added(x) / len(x),
+    "norm": lambda x, **_: added(x * x).sqrt(),
+    "var": lambda x: added(x * x) / len(x) - (added(x) / len(x)) ** 2,
+    "std": lambda x: (added(x * x) / len(x) - (added(x) / len(x)) ** 2).abs().sqrt(),
+    "polyval": plain_polyval,
+}
+
+
+@pytest.mark.parametrize("operation", PLAIN)
+@pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
+def test_bounds_of_one_component_reject_plain_arithmetic(
+    operation: str, fmt: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcf, operation, PLAIN[operation])
+    assert excess(operation, fmt, 1, given(operation, fmt, 1)) > 1
+
+
+def test_the_bound_of_one_component_rejects_a_plain_matrix_product() -> None:
+    x, y = given("matmul", FP64, 1)
+    exact, size, count = exactly("matmul", (x, y))
+    plain = Fraction(float(added(x[0] * y[0])))
+    assert abs(plain - exact) > ROWS["matmul"].bound(FP64, 1, count).error(exact, size)
+
+
+@pytest.mark.parametrize(
+    ("operation", "step"),
+    [("mean", "div"), ("norm", "sqrt"), ("var", "sub"), ("var", "div"), ("std", "sqrt")],
+)
+@pytest.mark.parametrize("terms", [2, 3, 4])
+def test_bounds_reject_a_step_that_drops_a_component(
+    operation: str, step: str, terms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = getattr(expansions, step)
+
+    def short(*arguments: Any) -> Components:
+        result: Components = exact(*arguments)
+        return (*result[:-1], torch.zeros_like(result[-1]))
+
+    monkeypatch.setattr(expansions, step, short)
+    assert excess(operation, FP64, terms, (spread(FP64, terms, 6),)) > 1
+
+
+def test_bound_answers_with_a_count() -> None:
+    found = mcf.bound("sum", 2, torch.float64, count=1000)
+    assert found.relative == 0
+    assert found.of_terms == float(ROWS["sum"].bound(FP64, 2, 1000).absolute)
+    assert found.proven
+    assert not mcf.bound("var", 3, torch.float64, count=1000).proven
+    assert mcf.bound("norm", 2, torch.float32, count=9).absolute == 2.0**-149
+    assert mcf.bound("fma", 2, torch.float64).of_terms > 0
+    assert mcf.bound("mul", 2, torch.float64).of_terms == 0
+
+
+def test_bound_refuses_counts() -> None:
+    with pytest.raises(ValueError, match="'dot' needs count="):
+        mcf.bound("dot")
+    with pytest.raises(ValueError, match="count must be 1 or more, got 0"):
+        mcf.bound("dot", count=0)
+    with pytest.raises(TypeError, match="count must be an int, got float"):
+        mcf.bound("dot", count=2.0)
+    with pytest.raises(ValueError, match="'mul' takes none, got 5"):
+        mcf.bound("mul", count=5)
+    with pytest.raises(ValueError, match="'exp' takes none, got 5"):
+        mcf.bound("exp", count=5)
+    with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
+        mcf.bound("sum", 5, count=5)
+    with pytest.raises(ValueError, match=r"count must be below 1 \+ 1/\(2u\) = 129"):
+        mcf.bound("polyval", 1, torch.bfloat16, count=200)
