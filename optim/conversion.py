@@ -18,7 +18,7 @@ from mcf.optim import eight_bits, foreign, update, values
 from mcf.optim.eight_bits import EXPONENT
 from mcf.optim.foreign import Meaning
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.precision import Precision
+from mcf.optim.precision import Precision, strategy_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +213,10 @@ def _options(
     found = {k: copy.deepcopy(v) for k, v in given.items() if k in defaults}
     if precision is not None and precision != "source":
         found["precision"] = precision
+    # What another precision rounds may have no low word here.
+    target = {**defaults, **found}.get("precision", "plain")
+    if "low" not in more and not strategy_of(str(target)).param.has_low:
+        found.pop("low", None)
     if "initial_lr" in given:
         found["initial_lr"] = given["initial_lr"]
     return {**found, **more}

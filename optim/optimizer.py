@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.optim import checkpoint, gradients, options
+from mcf.optim import checkpoint, gradients, options, randomness
 from mcf.optim.base import Group
 from mcf.optim.precision import by_name
 from mcf.optim.step import FusedOptimizer
@@ -140,6 +140,10 @@ class LowPrecisionOptimizer(FusedOptimizer):
         for group in (self.defaults, *self.param_groups):
             for name, default in self._later_options().items():
                 group.setdefault(name, default)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy with copies of the parameters, which keep their places in larger tensors."""
+        return randomness.deepcopied(self, memo)
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep."""

@@ -109,9 +109,7 @@ def check(group: Group) -> None:
         NotImplementedError: for `differentiable=True`.
         ValueError: for another value of `low`.
     """
-    validation.choice("low", group["low"], LOW)
-    if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
-        raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")
+    check_rounding(group)
     for name, default in _FLAGS.items():
         value = group[name]
         if not isinstance(value, bool) and not (value is None and default is None):
@@ -128,6 +126,13 @@ def check(group: Group) -> None:
         )
     if group["capturable"]:
         raise NotImplementedError("capturable=True is not implemented yet; allowed is False")
+
+
+def check_rounding(group: Group) -> None:
+    """Raise for values of `low` and `seed` that are none."""
+    validation.choice("low", group["low"], LOW)
+    if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
+        raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")
 
 
 def with_max_lr(group: Group) -> Group:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,14 +13,15 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import FP32, FP64, Format
-from mcf.optim import update, validation, values
-from mcf.optim.rules import accumulation
-from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
+from mcf.optim import options as checks
+from mcf.optim import plugin_rules as rules
+from mcf.optim import plugin_storage as storage
+from mcf.optim import randomness, validation, values
+from mcf.optim.plugin_rules import is_state
+from mcf.optim.precision import Precision, by_name, parts, strategy_of
+from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, Strategy, arithmetic
 
-# The strategies that are a way of storing and nothing else.
-PRECISIONS = tuple(s.name for s in STRATEGIES.values() if not s.stochastic and not s.feedback)
+PRECISIONS = tuple(STRATEGIES)
 
 # States of torch's optimizers that are averages or sums of squares, or their maxima.
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
@@ -31,7 +31,9 @@ def collage(
     optimizer: type[Optimizer],
     params: ParamsT,
     *,
-    precision: str = "light",
+    precision: str | Precision = "light",
+    low: str = "nearest",
+    seed: int = 0,
     compute_dtype: torch.dtype = torch.float32,
     second_moments: Collection[str] = SECOND_MOMENTS,
     **options: Any,
@@ -47,8 +49,13 @@ def collage(
 
     Args:
         optimizer: a class of torch's conventions that treats each parameter by itself.
-        params: parameters, named parameters or groups; groups may name their own `precision`.
-        precision: see `mcf.optim.AdamW`; those that are a way of storing alone.
+        params: parameters, named parameters or groups; groups may name their own `precision`, `low`
+            and `seed`.
+        precision: see `mcf.optim.AdamW`, or a `Precision`. Those that feed rounding errors back
+            (`eco`) are for torch's SGD with momentum, Adam and AdamW, whose updates are multiples
+            of a first moment.
+        low: see `mcf.optim.options.Options`.
+        seed: see `mcf.optim.options.Options`.
         compute_dtype: float32, where an update is resolved to 2**-24 of its weight, as with float32
             master weights; or float64, where it is resolved to float32's precision.
         second_moments: the names of states that are stored as second moments are; states of
@@ -59,9 +66,11 @@ def collage(
     parameters. The rules of this package and the class round at other places: see `Collage`.
 
     Raises:
-        ValueError, TypeError: as the class does, and for what this package refuses.
+        ValueError, TypeError: as the class does, and for what this package refuses. Options are
+            tried in two steps on stand-ins for the parameters, when they are given and when they
+            have changed, so that no step fails half-way.
     """
-    return Collage(optimizer, params, precision, compute_dtype, second_moments, options)
+    return Collage(optimizer, params, precision, low, seed, compute_dtype, second_moments, options)
 
 
 class Collage(Optimizer):
@@ -70,7 +79,8 @@ class Collage(Optimizer):
     Beside our own optimizer of the same rule: the class rounds the new weight and not the update,
     and applies decay to the weight, so bits differ where float32 rounding does. In float64 the
     update of `torch.optim.SGD` is the same to within 2**-53 of the weight, and the stored bits are
-    those of `mcf.optim.SGD` wherever that does not decide a rounding.
+    those of `mcf.optim.SGD` wherever that does not decide a rounding; stochastic rounding draws
+    the same bits, and errors fed back are the same.
     """
 
     # torch.amp.GradScaler leaves the scale and what it found to the step.
@@ -80,7 +90,9 @@ class Collage(Optimizer):
         self,
         optimizer: type[Optimizer],
         params: ParamsT,
-        precision: str,
+        precision: str | Precision,
+        low: str,
+        seed: int,
         compute_dtype: torch.dtype,
         second_moments: Collection[str],
         options: dict[str, Any],
@@ -97,9 +109,11 @@ class Collage(Optimizer):
         self._class = optimizer
         self._options = dict(options)
         self._compute_dtype = compute_dtype
-        self._second_moments = frozenset(second_moments)
-        defaults = {**self._made().defaults, "precision": precision}
-        super().__init__(params, defaults)
+        self._second_moments = rules.names_of(second_moments)
+        # The options of each group that were tried.
+        self._tried: list[dict[str, Any]] = []
+        defaults = {**self._made().defaults, "precision": precision, "low": low, "seed": seed}
+        super().__init__(params, by_name(defaults))
 
     def _made(self, **options: Any) -> Optimizer:
         """The class on a stand-in for a parameter; it checks the options."""
@@ -109,20 +123,36 @@ class Collage(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group as torch does; the class and this package check it first."""
         if isinstance(param_group, dict):
-            given = {k: v for k, v in param_group.items() if k != "params"}
-            validation.choice("precision", {**self.defaults, **given}["precision"], PRECISIONS)
-            known = {k: v for k, v in given.items() if k in self.defaults and k != "precision"}
-            self._made(**known)
+            param_group = by_name(param_group)
+            _strategy({**self.defaults, **param_group})
+            given = {k: v for k, v in param_group.items() if k in self.defaults}
+            self._made(**rules.theirs(given))
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
+        index = len(self.param_groups) - 1
         try:
-            for k, p in enumerate(group["params"]):
-                where = f"params[{k}] of param_groups[{len(self.param_groups) - 1}]"
+            for k, p in enumerate(self.param_groups[index]["params"]):
+                where = f"params[{k}] of param_groups[{index}]"
                 validation.parameter(where, p)
-                arithmetic(STRATEGIES[group["precision"]], p.dtype, torch.float32, where)
+                self._arithmetic(self.param_groups[index], p, where)
+            self._try(index)
         except Exception:
             self.param_groups.pop()
             raise
+
+    def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
+        found = arithmetic(_strategy(group), p.dtype, torch.float32, where)
+        if found.strategy.feedback:
+            rules.first_moment(self._class, group, where)
+        return found
+
+    def _try(self, index: int) -> None:
+        """Raise, before anything is changed, for options with which the class makes no step."""
+        group = self.param_groups[index]
+        now = rules.snapshot(group)
+        if index < len(self._tried) and self._tried[index] == now:
+            return
+        rules.try_steps(self._made, group, f"param_groups[{index}]")
+        self._tried[index:] = [now, *self._tried[index + 1 :]]
 
     @_disable_dynamo
     @torch.no_grad()
@@ -130,59 +160,76 @@ class Collage(Optimizer):
         """One step of the class on every parameter that has a gradient; gradients are not changed.
 
         Raises:
-            ValueError, TypeError: for a gradient that does not fit, and for a parameter whose dtype
-                or shape changed after its first step; before anything is changed.
+            ValueError, TypeError: for options with which the class makes no step, for a gradient
+                that does not fit, and for a parameter whose dtype or shape changed after its first
+                step; before anything is changed.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = []
+        work, place = [], -1
         for index, group in enumerate(self.param_groups):
+            self._try(index)
             for k, p in enumerate(group["params"]):
+                place += 1
                 if p.grad is not None:
                     where = f"params[{k}] of param_groups[{index}]"
                     validation.gradient(where, p, p.grad)
-                    strategy = STRATEGIES[group["precision"]]
-                    arith = arithmetic(strategy, p.dtype, torch.float32, where)
-                    _check_state(where, p, self.state.get(p, {}), arith)
-                    work.append((group, p, arith))
+                    arith = self._arithmetic(group, p, where)
+                    storage.check(where, p, self.state.get(p, {}), arith)
+                    work.append((group, place, p, arith))
         found = getattr(self, "found_inf", None)
         if found is not None and float(found) != 0:
             return loss
         scale = getattr(self, "grad_scale", None)
-        for group, p, arith in work:
-            self._step_one(group, p, arith, 1.0 if scale is None else 1.0 / float(scale))
+        factor = 1.0 if scale is None else 1.0 / float(scale)
+        for group, place, p, arith in work:
+            self._step_one(group, place, p, arith, factor)
         return loss
 
-    def _step_one(self, group: dict[str, Any], p: Tensor, arith: Arithmetic, scale: float) -> None:
+    def _step_one(
+        self, group: dict[str, Any], place: int, p: Tensor, arith: Arithmetic, scale: float
+    ) -> None:
         state = self.state[p]
         wide = torch.promote_types(self._compute_dtype, p.dtype)
         if arith.strategy.param is Storage.WIDE and "master_param" not in state:
             state["master_param"] = p.detach().float()
-        old = _value(p, state, wide)
+        old = storage.value(p, state, wide)
         weight = old.clone().requires_grad_()
         assert p.grad is not None
         weight.grad = p.grad.to(wide, copy=True)
         if scale != 1.0:
             weight.grad.mul_(scale)
         inner = self._made()
-        inner.param_groups = [
-            {**{k: v for k, v in group.items() if k not in ("precision", "param_names")},
-             "params": [weight]}
-        ]  # fmt: skip
+        inner.param_groups = [{**rules.theirs(group), "params": [weight]}]
         mine = {
-            name: _value(t, {"param_lo": state.get(f"{name}_lo")}, wide) if _low(t, p) else t
+            name: storage.value(t, {"param_lo": state.get(f"{name}_lo")}, wide)
+            if is_state(t, p)
+            else t
             for name, t in state.items()
-            if not name.endswith("_lo") and name not in ("param_bits", "master_param")
+            if not name.endswith("_lo") and name not in _PARAM
         }
         inner.state = defaultdict(dict)
         if mine:
             inner.state[weight] = mine
         inner.step()
-        _store_param(p, state, arith, old, weight.detach())
-        for name, t in inner.state[weight].items():
-            if _low(t, p):
+        found, new = inner.state[weight], weight.detach()
+        stream = (0.0, 0.0)
+        if arith.strategy.stochastic:
+            # Classes count their steps each in its own way, or not at all.
+            count = state.setdefault("param_step", torch.zeros((), dtype=torch.int64))
+            count += 1
+            seed = group["seed"]
+            ((key, first),) = randomness.columns(seed, {p: place}, [p], [int(count)])
+            stream = (key, first)
+        storage.store(p, state, arith, old, new, stream)
+        if arith.strategy.feedback:
+            name = rules.first_moment(self._class, group, "")
+            divisor, factor = rules.divisor_and_factor(self._class, group, found, new)
+            storage.feed_back(found[name], new, p.detach().to(wide), divisor, factor)
+        for name, t in found.items():
+            if is_state(t, p):
                 self._store(state, name, t, p, arith)
             else:
                 state[name] = t
@@ -191,14 +238,14 @@ class Collage(Optimizer):
         self, state: dict[str, Any], name: str, new: Tensor, p: Tensor, arith: Arithmetic
     ) -> None:
         second = name in self._second_moments
-        storage = arith.strategy.second if second else arith.strategy.first
-        dtype = (arith.second_moment if second else arith.stored(storage)).dtype
+        kind = arith.strategy.second if second else arith.strategy.first
+        dtype = (arith.second_moment if second else arith.stored(kind)).dtype
         assert dtype is not None
         if name not in state or state[name].dtype != dtype:
             state[name] = torch.empty_like(p, dtype=dtype)
         value = values.exact(new)
         state[name].copy_(values.rounded(value, dtype))
-        if storage.has_low:
+        if kind.has_low:
             rest = values.less(value, state[name])
             state[f"{name}_lo"] = values.rounded(rest, dtype)
 
@@ -211,11 +258,11 @@ class Collage(Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         saved = state_dict["param_groups"]
-        mine = [(len(g["params"]), g["precision"]) for g in self.param_groups]
-        theirs = [(len(g["params"]), g.get("precision")) for g in saved]
+        mine, theirs = map(_kinds, (self.param_groups, saved))
         if mine != theirs:
             raise ValueError(
-                f"state_dict has groups of (parameters, precision) {theirs}; the optimizer {mine}"
+                f"state_dict has groups of (parameters, precision, low) {theirs}; the optimizer "
+                f"{mine}"
             )
         state: defaultdict[Tensor, Any] = defaultdict(dict)
         for group, other in zip(self.param_groups, saved, strict=True):
@@ -231,99 +278,41 @@ class Collage(Optimizer):
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy with copies of the parameters, which keep their places in larger tensors."""
+        return randomness.deepcopied(self, memo)
+
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep."""
-        own = ("_class", "_options", "_compute_dtype", "_second_moments")
+        own = ("_class", "_options", "_compute_dtype", "_second_moments", "_tried")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     @torch.no_grad()
     def master_weight(self, p: Tensor) -> Tensor:
         """The value that is stored for a parameter, in float32 (float64 for float64)."""
         wide = torch.promote_types(torch.float32, p.dtype)
-        return _value(p, self.state.get(p, {}), wide).clone()
+        return storage.value(p, self.state.get(p, {}), wide).clone()
 
 
-def _check_state(where: str, p: Tensor, state: Mapping[str, Any], arith: Arithmetic) -> None:
-    """What further numbers a parameter's value has, if it made a step, are those of its storage."""
-    storage = arith.strategy.param
-    wanted = {}
-    if storage.has_low:
-        wanted["param_lo"] = p.dtype
-    if storage is Storage.WIDE:
-        wanted["master_param"] = torch.float32
-    if storage.bits is not None and storage.bits.dtype is not None:
-        wanted["param_bits"] = storage.bits.dtype
-    found = {k: t for k, t in state.items() if k in ("param_lo", "master_param", "param_bits")}
-    if not state or (
-        {k: t.dtype for k, t in found.items()} == wanted
-        and all(t.shape == p.shape for t in found.values())
-    ):
-        return
-    given = {k: (t.dtype, list(t.shape)) for k, t in found.items()}
-    raise ValueError(
-        f"state of {where} has {given}; a parameter of dtype {p.dtype} and shape {list(p.shape)} "
-        f"needs {wanted} (was the parameter changed after its state was made?)"
-    )
+# States that are the parameter's and not the class's.
+_PARAM = ("param_bits", "master_param", "param_step")
 
 
-def _low(t: Any, p: Tensor) -> bool:
-    """Whether a state is stored in a format of the strategy."""
-    return isinstance(t, Tensor) and t.dim() > 0 and t.shape == p.shape and t.is_floating_point()
-
-
-def _value(high: Tensor, state: Mapping[str, Any], wide: torch.dtype) -> Tensor:
-    """A stored number in a wide register: its components' sum, rounded once."""
-    master: Tensor | None = state.get("master_param")
-    if master is not None:
-        return master.detach().to(wide)
-    if state.get("param_bits") is not None:
-        return values.join(high, state["param_bits"]).to(wide)
-    value: Tensor = high.detach().to(wide)
-    low: Tensor | None = state.get("param_lo")
-    return value if low is None else value + low.to(wide)
-
-
-def _store_param(
-    p: Tensor, state: dict[str, Any], arith: Arithmetic, old: Tensor, new: Tensor
-) -> None:
-    """Give a stored parameter its new value, or the update where it is an expansion."""
-    storage = arith.strategy.param
-    if storage.has_low:
-        if "param_lo" not in state:
-            state["param_lo"] = torch.zeros_like(p)
-        change = (new - old).to(arith.component.register.dtype)
-        rows = [[p, state["param_lo"], change]]
-        update.update_(kernel(arith.component), rows, torch.zeros(1, 0, dtype=torch.float64))
-        return
-    value = values.exact(new)
-    if storage is Storage.WIDE:
-        state["master_param"].copy_(values.rounded(value, torch.float32))
-        value = values.exact(state["master_param"])
-    if storage.bits is not None:
-        assert storage.bits.dtype is not None
-        high, state["param_bits"] = values.split(value, storage.bits.dtype)
-        p.copy_(high)
-        return
-    p.copy_(values.rounded(value, p.dtype))
-
-
-@functools.cache
-def kernel(fmt: Format) -> Elementwise:
-    """Adds an update in registers' format to a parameter of two 16-bit components."""
-    assert fmt not in (FP32, FP64)
-    return update.registered(
-        Elementwise(
-            name=f"apply_{fmt.name}",
-            function=accumulation.kahan,
-            results=("hi", "lo"),
-            fields=(
-                Field("hi", fmt, written=True),
-                Field("lo", fmt, written=True),
-                Field("update", fmt.register),
-            ),
-            stores=(("hi", "hi"), ("lo", "lo")),
-            arithmetic=fmt.register,
-            roundings=(("rc", fmt),),
-            rounded=("hi",),
+def _strategy(group: dict[str, Any]) -> Strategy:
+    """The strategy of a group, checked."""
+    checks.check_rounding(group)
+    name = group["precision"]
+    if name not in PRECISIONS and parts(name) is None:
+        validation.choice("precision", name, PRECISIONS)
+    found = strategy_of(name).with_low(group["low"])
+    if found.eight_bits:
+        raise ValueError(
+            f"precision={name!r}: moments of 8 bits are known to this package's own rules only; "
+            "allowed are 'single', 'pair' and 'float32'"
         )
-    )
+    return found
+
+
+def _kinds(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, Any, Any]]:
+    """What groups of a checkpoint and of the optimizer must have in common."""
+    return [(len(g["params"]), g.get("precision"), g.get("low", "nearest")) for g in groups]

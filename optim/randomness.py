@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -17,8 +19,8 @@ def set_index_offset(p: Tensor, offset: int) -> None:
     For parameters that are cut along their first dimension and shared among processes: with the
     offset, in row-major order, the parts get the random bits, and so the rounded weights, that
     the whole tensor would get in one process. The offset belongs to the tensor and not to a
-    checkpoint; `copy.deepcopy` of a parameter leaves it out, as it does all attributes (pickling
-    keeps it).
+    checkpoint; `copy.deepcopy` of an optimizer and pickling keep it, `copy.deepcopy` of a parameter
+    alone leaves it out, as it does all attributes.
 
     Args:
         p: a parameter of an optimizer that rounds stochastically.
@@ -38,6 +40,18 @@ def index_offset(p: Tensor) -> int:
     """What `set_index_offset` said of a parameter, else 0."""
     found: int = getattr(p, _ATTRIBUTE, 0)
     return found
+
+
+def deepcopied(optimizer: Any, memo: dict[int, Any]) -> Any:
+    """`copy.deepcopy` of an optimizer, with the offsets of its parameters."""
+    made = object.__new__(type(optimizer))
+    memo[id(optimizer)] = made
+    made.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
+    for old, new in zip(optimizer.param_groups, made.param_groups, strict=True):
+        for p, q in zip(old["params"], new["params"], strict=True):
+            if index_offset(p):
+                set_index_offset(q, index_offset(p))
+    return made
 
 
 def columns(

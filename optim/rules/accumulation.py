@@ -17,6 +17,11 @@ def single(hi, lo, update):
     return rn(hi + update), lo
 
 
+def replaced(value):
+    """A value that takes the place of what was stored."""
+    return (value,)
+
+
 def kahan(hi, lo, update):
     """Fast2Sum(hi, RN(lo + update)), Kahan's summation (Kahan 1965, doi:10.1145/363707.363723).
 

@@ -19,7 +19,7 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
 from mcf.kernels.torch.primitives import primitives
-from mcf.optim import accumulator, muon, plugin
+from mcf.optim import accumulator, muon, plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
 from mcf.optim.update import GradientForm, Rule, kernel
@@ -86,7 +86,7 @@ def gradient_kernels() -> list[Elementwise]:
     arith = Arithmetic(STRATEGIES["light"], BF16, strict=False)
     steps = [kernel(rule, arith, False, form) for rule in rules.values() for form in forms[1:]]
     sums = [accumulator.kernel(fmt) for fmt in FORMATS.values()]
-    return [*steps, *sums, *(plugin.kernel(fmt) for fmt in (BF16, FP16))]
+    return [*steps, *sums, *(plugin_storage.kernel(fmt) for fmt in (BF16, FP16))]
 
 
 def muon_kernels() -> list[Elementwise]:

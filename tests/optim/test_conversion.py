@@ -105,6 +105,18 @@ def test_every_pair(source: str, target: str) -> None:
     steps(second, 1)
 
 
+@pytest.mark.parametrize("target", PRECISIONS)
+def test_stochastic_low_words_come_along_where_there_are_some(target: str) -> None:
+    second, _ = convert(trained("plus", low="stochastic", seed=3), target)
+    (group,) = second.param_groups
+    low = target in ("kahan", "light", "plus")
+    assert (group["low"], group["seed"]) == ("stochastic" if low else "nearest", 3)
+    steps(second, 1)
+    if not low:
+        with pytest.raises(ValueError, match="stores no low component"):
+            convert(trained("plus"), target, low="stochastic")
+
+
 HOLDS = {
     # What each keeps of the parameter, and of the second moment, in bits of a float32's 24.
     ("split16", "master"): {"param", "exp_avg", "exp_avg_sq"},

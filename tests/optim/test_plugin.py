@@ -16,7 +16,7 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, collage, plugin
+from mcf.optim import SGD, Precision, collage
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
     BF16,
@@ -98,7 +98,7 @@ def test_full_precision_is_torch(make: Any, options: dict[str, Any], dtype: torc
 
 
 @on_each_class
-@pytest.mark.parametrize("precision", plugin.PRECISIONS)
+@pytest.mark.parametrize("precision", [p for p in mcf.optim.PRECISIONS if "eco" not in p])
 def test_every_precision_stays_near(precision: str, make: Any, options: dict[str, Any]) -> None:
     # Weights near 1 have a bf16 unit of 2**-8; twenty steps of a single component lose a few of
     # them, and with 16 bits or more what is left is the error of moments in bfloat16.
@@ -106,11 +106,11 @@ def test_every_precision_stays_near(precision: str, make: Any, options: dict[str
     mine = collage(make, params(BF16), precision=precision, lr=0.001, foreach=False, **options)
     for optimizer, dtype in ((exact, FP32), (mine, BF16)):
         run(optimizer, dtype, 20)
-    single = precision in ("plain", "fp32_states")
+    single = precision in ("plain", "fp32_states", "stochastic")
     for p, q in zip(parameters(mine), parameters(exact), strict=True):
         error = (mine.master_weight(p) - q.detach()).abs().mean()
         assert error < (2.0**-6 if single else 2.0**-9)
-        names = {n for n in mine.state[p] if n.startswith("param")}
+        names = {n for n in mine.state[p] if n.startswith("param_")} - {"param_step"}
         assert names == {
             "kahan": {"param_lo"}, "light": {"param_lo"}, "plus": {"param_lo"},
             "split16": {"param_bits"}, "split8": {"param_bits"},
@@ -129,24 +129,148 @@ def test_second_moments_are_pairs_under_plus() -> None:
     assert half.state[next(parameters(half))]["exp_avg_sq_lo"].dtype == BF16, "fp16 has no range"
 
 
-@pytest.mark.parametrize("precision", ["plain", "kahan", "light", "master"])
+ROUNDINGS: list[tuple[str, str]] = [
+    ("plain", "nearest"),
+    ("kahan", "nearest"),
+    ("light", "nearest"),
+    ("master", "nearest"),
+    ("split16", "nearest"),
+    ("stochastic", "nearest"),
+    ("light", "stochastic"),
+    ("kahan", "stochastic"),
+]
+
+
+@pytest.mark.parametrize(("precision", "low"), ROUNDINGS)
 @pytest.mark.parametrize("options", [{}, {"maximize": True}], ids=str)
-def test_in_float64_sgd_has_the_bits_of_ours(precision: str, options: dict[str, Any]) -> None:
+def test_in_float64_sgd_has_the_bits_of_ours(
+    precision: str, low: str, options: dict[str, Any]
+) -> None:
     # The update -lr g, lr a power of two: exact in either, and the same sums after it.
-    ours = SGD(params(BF16), 2.0**-7, precision=precision, **options)
-    theirs = collage(
-        torch.optim.SGD,
-        params(BF16),
-        precision=precision,
-        compute_dtype=FP64,
-        lr=2.0**-7,
-        **options,
-    )
+    chosen: Any = {"precision": precision, "low": low, "seed": 7, **options}
+    ours = SGD(params(BF16), 2.0**-7, **chosen)
+    theirs = collage(torch.optim.SGD, params(BF16), compute_dtype=FP64, lr=2.0**-7, **chosen)
     for optimizer in (ours, theirs):
         run(optimizer, BF16, 30)
     for p, q in zip(parameters(theirs), parameters(ours), strict=True):
         assert_same_bits(p, q)
         assert_same_bits(theirs.master_weight(p), ours.master_weight(q))
+
+
+@pytest.mark.parametrize("precision", ["eco", "eco_stochastic"])
+def test_errors_fed_back_to_sgd_are_those_of_ours(precision: str) -> None:
+    # Momentum 1/2 and lr a power of two: all of the step is exact in float64, and in float32 but
+    # for the moment, which takes an error 128 times; both round it to bf16.
+    ours = SGD(params(BF16), 2.0**-7, momentum=0.5, precision=precision)
+    theirs = collage(torch.optim.SGD, params(BF16), precision=precision, lr=2.0**-7, momentum=0.5)
+    plain = collage(torch.optim.SGD, params(BF16), precision="plain", lr=2.0**-7, momentum=0.5)
+    for optimizer in (ours, theirs, plain):
+        run(optimizer, BF16, 30)
+    rows = zip(*map(parameters, (theirs, ours, plain)), strict=True)  # type: ignore[arg-type]
+    for p, q, r in rows:
+        assert_same_bits(p, q)
+        buffer = theirs.state[p]["momentum_buffer"]
+        assert_same_bits(buffer, ours.state[q]["momentum_buffer"])
+        assert not torch.equal(buffer, plain.state[r]["momentum_buffer"])
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
+def test_errors_fed_back_to_adam_let_it_arrive(make: Any, amsgrad: bool) -> None:
+    """Updates of a hundredth of a unit of the weight: lost without, made with ECO's feedback."""
+
+    def gone(precision: Any) -> float:
+        weight = Parameter(torch.ones(64, dtype=BF16))
+        mine = collage(
+            make, [weight], precision=precision, lr=4e-5, betas=(0.9, 0.5), amsgrad=amsgrad,
+            weight_decay=0.0,
+        )  # fmt: skip
+        for _ in range(1000):
+            weight.grad = torch.ones_like(weight)
+            mine.step()
+        return float((1 - weight.detach().float()).mean() / (1000 * 4e-5))
+
+    fed = Precision("single", "float32", "float32", "stochastic", feedback=True)
+    assert gone("plain") == 0
+    assert 0.9 < gone(fed) < 1.1
+
+
+def test_stochastic_rounding_goes_on_after_a_copy_and_is_the_seeds() -> None:
+    def made(seed: int) -> Any:
+        return collage(torch.optim.NAdam, params(BF16), low="stochastic", lr=0.01, seed=seed)
+
+    first, other = made(1), made(2)
+    run(first, BF16)
+    run(other, BF16)
+    assert any(
+        not torch.equal(first.state[p]["param_lo"], other.state[q]["param_lo"])
+        for p, q in zip(parameters(first), parameters(other), strict=True)
+    )
+    second = copy.deepcopy(first)
+    third = made(1)
+    third.load_state_dict(first.state_dict())
+    for p, q in zip(parameters(third), parameters(first), strict=True):
+        p.data.copy_(q.data)
+    for optimizer in (first, second, third):
+        run(optimizer, BF16, start=4)
+    assert_same(stored(second), stored(first))
+    assert_same(stored(third), stored(first))
+
+
+def test_a_precision_of_ones_own() -> None:
+    mine = collage(torch.optim.NAdam, params(BF16), precision=Precision("split16", "float32"))
+    assert mine.param_groups[0]["precision"] == "split16_float32_single"
+    run(mine, BF16)
+    state = mine.state[next(parameters(mine))]
+    assert (state["exp_avg"].dtype, state["exp_avg_sq"].dtype) == (FP32, BF16)
+
+
+BAD: list[tuple[Any, dict[str, Any], str]] = [
+    # What these classes do not check when they are made.
+    (torch.optim.ASGD, {"t0": "soon"}, "ASGD makes no step on a parameter .* t0|TypeError"),
+    (torch.optim.AdamW, {"capturable": True}, "AdamW makes no step on .* capturable"),
+    (torch.optim.Rprop, {"step_sizes": (1e-6,)}, "Rprop makes no step on"),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "words"), BAD)
+def test_bad_options_raise_at_construction(make: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        collage(make, params(BF16), **options)
+
+
+def test_bad_options_of_later_raise_before_anything_changes() -> None:
+    mine = collage(torch.optim.AdamW, [{"params": [p]} for p in params(BF16)])
+    run(mine, BF16)
+    before = stored(mine)
+    mine.param_groups[1]["weight_decay"] = "none"
+    with pytest.raises(ValueError, match=r"with the options of param_groups\[1\]: TypeError"):
+        mine.step()
+    assert_same(stored(mine), before)
+    mine.param_groups[1]["weight_decay"] = 0.0
+    mine.step()
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (
+            torch.optim.NAdam,
+            {"precision": "eco"},
+            "of NAdam none is known, allowed are torch's SGD",
+        ),
+        (torch.optim.SGD, {"precision": "eco"}, "needs a momentum, and not Nesterov's"),
+        (torch.optim.AdamW, {"precision": "eco", "betas": (0.0, 0.9)}, r"betas\[0\] is 0"),
+        (torch.optim.AdamW, {"precision": "plain", "low": "stochastic"}, "no low component"),
+        (torch.optim.AdamW, {"low": "up"}, "Unknown low: 'up'"),
+        (torch.optim.AdamW, {"precision": "pair_fp8x2_fp8x2"}, "this package's own rules only"),
+    ],
+)
+def test_refused_storage(make: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        collage(make, params(BF16), **options)
+    with pytest.raises(TypeError, match="seed must be an int"):
+        collage(make, params(BF16), seed=0.5)  # type: ignore[arg-type]
 
 
 def test_adamw_differs_from_ours_in_last_places_only() -> None:
@@ -254,7 +378,7 @@ def test_refused() -> None:
         mine.add_param_group({"params": [parameter(2, FP16)], "precision": "split16"})
     assert len(mine.param_groups) == 1
     steps(mine, 1)
-    with pytest.raises(ValueError, match=r"\(1, 'light'\)\]; the optimizer \[\(1, 'plus'\)"):
+    with pytest.raises(ValueError, match=r"\(1, 'light', 'nearest'\)\]; the opt.*'plus'"):
         collage(torch.optim.AdamW, [p], precision="plus").load_state_dict(mine.state_dict())
 
 

@@ -23,7 +23,18 @@ import mcf
 from mcf.optim import SGD, AdamW, CollageAdamW, set_index_offset
 from tests.helpers import assert_same_bits, count_different
 from tests.helpers.executors import EXECUTORS
-from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, random, stored, value
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    assert_same,
+    parameter,
+    parameters,
+    random,
+    steps,
+    stored,
+    value,
+)
 
 RANDOM: list[dict[str, Any]] = [
     {"precision": "stochastic"},
@@ -225,3 +236,23 @@ def test_refusals() -> None:
             set_index_offset(p, wrong)
     with pytest.raises(TypeError, match="offset must be an int, got float"):
         set_index_offset(p, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_copied_optimizer_keeps_the_places_of_its_parameters(wrapped: bool) -> None:
+    shard = parameter(40, BF16)
+    mcf.optim.set_index_offset(shard, 1000)
+    options: dict[str, Any] = {"precision": "stochastic", "lr": 0.01}
+    first: Any = (
+        mcf.optim.collage(torch.optim.AdamW, [shard], **options)
+        if wrapped
+        else AdamW([shard], **options)
+    )
+    second = copy.deepcopy(first)
+    # A model and its optimizer that are copied together stay together.
+    third, weights = copy.deepcopy((first, [shard]))
+    assert next(parameters(third)) is weights[0]
+    for optimizer in (first, second, third):
+        steps(optimizer, 3)
+    assert_same(stored(second), stored(first))
+    assert_same(stored(third), stored(first))
