@@ -41,6 +41,7 @@ def in_turn(
     rounds: int,
     seconds: float,
     device: torch.device,
+    twice: bool = False,
     on_call: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Timing]:
     """Call every variant once a round, in the same order.
@@ -50,6 +51,8 @@ def in_turn(
         rounds: the largest number of rounds.
         seconds: a variant that has used this much time skips rounds, but makes at least three.
         device: waited for before and after each call.
+        twice: call each variant twice and time the second call: else it waits for the lines of the
+            cache that the one before it has left to be written to memory.
         on_call: told of each call, for a progress bar.
     """
     for name, call in variants.items():
@@ -61,6 +64,8 @@ def in_turn(
             if len(times[name]) >= 3 and sum(times[name]) > seconds:
                 continue
             on_call(name)
+            if twice:
+                call()
             _wait(device)
             start = time.perf_counter()
             call()

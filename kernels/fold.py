@@ -3,14 +3,17 @@
 A fold adds up terms computed from the elements of one or two operands. Its order is part of its
 definition, so that every executor, any number of threads and any vector length give the same bits:
 
-1. The K elements are cut into blocks of BLOCK. Inside a block element i belongs to lane i % LANES.
-2. A lane adds GROUP terms as a tree, (t0 + t1) + (t2 + t3), while there
-   are GROUP elements left in every lane, and combines the trees in order; then what is left, one by
-   one.
-3. Lanes are halved: c of them become ceil(c / 2) by combining lane j with lane j + ceil(c / 2).
-4. Blocks are halved in the same way.
+1. The K elements are cut into blocks of BLOCK, and those into whole chunks of CHUNK = GROUP * LANES
+   and a rest.
+2. Element i of a chunk belongs to lane i // (GROUP * STEP) * STEP + i % STEP: GROUP elements, STEP
+   apart, are a lane's, so that a loop over lanes reads memory from one end to the other. A lane
+   adds them as a tree, (t0 + t1) + (t2 + t3), and combines the trees in order.
+3. Element i of the rest belongs to lane i % LANES, which combines it with what it has.
+4. Lanes are halved: c of them become ceil(c / 2) by combining lane j with lane j + ceil(c / 2).
+5. Blocks are halved in the same way.
 
-A matrix product folds over the inner dimension as one lane of one block: only step 2.
+A matrix product folds over the inner dimension as one lane: trees of GROUP terms while there are as
+many, then what is left, one by one.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ from mcf.kernels.formats import FP32, FP64, Format
 
 LANES = 256
 GROUP = 4
+# A line of the cache in float64.
+STEP = 8
+CHUNK = GROUP * LANES
 BLOCK = 64 * LANES
 
 

@@ -51,6 +51,11 @@ class Format:
         return Fraction(2) ** (self.emin - self.p + 1)
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of one number in memory; a toy format has none."""
+        return 0 if self.dtype is None else self.dtype.itemsize
+
+    @property
     def register(self) -> Format:
         """The hardware format that holds one value while it is computed with.
 

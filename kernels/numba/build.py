@@ -16,18 +16,18 @@ from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FP32, FP64, Format
-from mcf.kernels.numba import memory, team
+from mcf.kernels.numba import loops, memory, rewrite, team
 from mcf.kernels.numba.words import WORDS, element
 
 # Elements whose terms are added up in registers before they are added in float64.
 CHUNK = 4096
 
 _lock = threading.RLock()
-_kernels: dict[Elementwise, Any] = {}
+_kernels: dict[Elementwise, Loop] = {}
 
 
 class Table(NamedTuple):
-    """The words of the table that a loop is called with: addresses of arrays, but for `count`.
+    """The words of the table that a loop is called with: addresses of arrays, but for `parts`.
 
     Args:
         addresses: of the tensors, uint64 [rows, fields].
@@ -36,8 +36,8 @@ class Table(NamedTuple):
         stops: the element after its last, int64.
         scalars: register format, [rows, scalars].
         sums: float64 [items, terms].
-        count: the number of items.
-        counter: an int64 that is 0 before the call.
+        parts: how many shares the items are cut into.
+        shares: made by `team.shares` for this call.
     """
 
     addresses: int
@@ -46,8 +46,8 @@ class Table(NamedTuple):
     stops: int
     scalars: int
     sums: int
-    count: int
-    counter: int
+    parts: int
+    shares: int
 
 
 def _jit(function: Any) -> Any:
@@ -125,44 +125,45 @@ def source(spec: Elementwise) -> str:
     Sums are added up in vector registers, CHUNK elements at a time: their order depends on the
     processor's vectors, and on nothing else.
     """
-    lines = [
+    values = [f.name if f.uniform else f"{f.name}_address" for f in spec.fields] + [*spec.scalars]
+    lines = [] if spec.sums is not None else loops.step("step", "i", values, _body(spec))
+    wide = spec.sums is not None or any(f.format in (FP32, FP64) for f in spec.fields)
+    lines += [
         "def kernel(data):",
-        *(f"    {name} = word(data, {k})" for k, name in enumerate(Table._fields[:-2])),
-        f"    count = number(data, {Table._fields.index('count')})",
-        "    while True:",
-        f"        item = claim(word(data, {Table._fields.index('counter')}))",
-        "        if item >= count:",
-        "            break",
-        "        row = number(rows, item)",
-        "        first = number(starts, item)",
-        "        last = number(stops, item)",
+        *(["    prefer_wide_vectors()"] if wide else []),
+        *(f"    {name} = word(data, {k})" for k, name in enumerate(Table._fields)),
+        f"    parts = number(data, {Table._fields.index('parts')})",
+        *("    " + line for line in team.ITEMS),
     ]
-    emit = lines.append
-    if spec.sums is not None or any(f.format in (FP32, FP64) for f in spec.fields):
-        lines.insert(1, "    prefer_wide_vectors()")
+    indent = "    " * (team.ITEMS_DEPTH + 1)
+
+    def emit(line: str) -> None:
+        lines.append(indent + line)
+
+    for name, array in (("row", "rows"), ("first", "starts"), ("last", "stops")):
+        emit(f"{name} = number({array}, item)")
     for k, field in enumerate(spec.fields):
-        emit(f"        {field.name}_address = word(addresses, row * {len(spec.fields)} + {k})")
+        emit(f"{field.name}_address = word(addresses, row * {len(spec.fields)} + {k})")
     for k, scalar in enumerate(spec.scalars):
-        emit(f"        {scalar} = load_lane(scalars, row * {len(spec.scalars)} + {k})")
+        emit(f"{scalar} = load_lane(scalars, row * {len(spec.scalars)} + {k})")
     for field in spec.fields:
         if field.uniform:
-            emit(f"        {field.name} = load_{field.name}({field.name}_address, 0)")
+            emit(f"{field.name} = load_{field.name}({field.name}_address, 0)")
     if spec.sums is None:
-        emit("        for i in range(first, last):")
-        lines += ["            " + line for line in _body(spec)]
+        emit(loops.call("step", "first", "last", values))
         return "\n".join(lines) + "\n"
     terms = range(spec.sum_count)
     for k in terms:
-        emit(f"        sum{k} = 0.0")
-    emit("        for start in range(first, last, CHUNK):")
+        emit(f"sum{k} = 0.0")
+    emit("for start in range(first, last, CHUNK):")
     for k in terms:
-        emit(f"            total{k} = {'NONE' if k >= spec.sum_count - spec.counts else 'ZERO'}")
-    emit("            for i in range(start, min(start + CHUNK, last)):")
-    lines += ["                " + line for line in _body(spec)]
+        emit(f"    total{k} = {'NONE' if k >= spec.sum_count - spec.counts else 'ZERO'}")
+    emit("    for i in range(start, min(start + CHUNK, last)):")
+    lines += [indent + "        " + line for line in _body(spec)]
     for k in terms:
-        emit(f"            sum{k} += total{k}")
+        emit(f"    sum{k} += total{k}")
     for k in terms:
-        emit(f"        store_total(sums, item * {spec.sum_count} + {k}, sum{k})")
+        emit(f"store_total(sums, item * {spec.sum_count} + {k}, sum{k})")
     return "\n".join(lines) + "\n"
 
 
@@ -186,13 +187,37 @@ def _body(spec: Elementwise) -> list[str]:
     return lines
 
 
-def build(spec: Elementwise) -> int:
-    """The address of the compiled loop of a declaration, made once; see `team.run`."""
+class Loop:
+    """The compiled loop of a declaration; see `team.run`.
+
+    Args:
+        function: of `numba.cfunc`.
+
+    Attributes:
+        address: of the loop.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.address, self._keep = rewrite.rewritten(function)
+
+    @functools.cached_property
+    def _streamed(self) -> tuple[int, Any]:
+        with _lock:
+            return rewrite.rewritten(self._function, streamed=True)
+
+    @property
+    def streamed(self) -> int:
+        """The address of the loop that stores past the cache, see `rewrite.rewritten`."""
+        return self._streamed[0]
+
+
+def build(spec: Elementwise) -> Loop:
+    """The compiled loop of a declaration, made once."""
     with _lock:
         if spec not in _kernels:
-            _kernels[spec] = _build(spec)
-        address: int = _kernels[spec].address
-        return address
+            _kernels[spec] = Loop(_build(spec))
+        return _kernels[spec]
 
 
 def _build(spec: Elementwise) -> Any:
@@ -210,6 +235,8 @@ def _build(spec: Elementwise) -> Any:
         "word": memory.word,
         "number": memory.number,
         "claim": team.claim,
+        "over": loops.over(),
+        "jit": _jit,
     }
     if spec.sums is not None:
         table = primitives(register, spec.arithmetic, dict(spec.roundings), payloads)

@@ -5,23 +5,33 @@ from __future__ import annotations
 import functools
 import linecache
 import threading
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numba
-import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels.fold import BLOCK, GROUP, LANES, Fold
+from mcf.kernels.fold import BLOCK, CHUNK, GROUP, LANES, STEP, Fold
 from mcf.kernels.formats import FP64
-from mcf.kernels.numba import memory
-from mcf.kernels.numba.build import bindings
-from mcf.kernels.numba.launch import in_parallel
+from mcf.kernels.numba import loops, memory, rewrite, team
+from mcf.kernels.numba.build import _jit, bindings
+from mcf.kernels.numba.launch import SERIAL
 
 # Rows and columns of a matrix product that one item computes: GROUP rows of the right matrix stay
 # in the first level of cache while the item's rows go over them.
 ROWS, COLUMNS = 32, 128
+
+# The words of the tables that kernels are called with. `bases` are the components' addresses, all
+# else but `out`, `lanes` and `shares` is a number; `step` is STEP, which LLVM must not know: it
+# would unroll the loop over it before it vectorises.
+SUM = ("bases", "out", "lanes", "shares", "parts", "total", "blocks", "items", "step")
+PRODUCT = (
+    *("bases", "out", "shares", "parts"),
+    *("rows", "inner", "columns", "stride", "down", "across"),
+)
+_ADDRESSES = ("bases", "out", "lanes", "shares")
 
 _lock = threading.RLock()
 
@@ -29,12 +39,26 @@ _lock = threading.RLock()
 class _Source:
     """The text of a kernel, indented as it grows."""
 
-    def __init__(self, spec: Fold) -> None:
+    def __init__(self, spec: Fold, words: Sequence[str]) -> None:
         self.spec = spec
-        self.lines: list[str] = []
+        # Functions that are steps of loops, before the kernel.
+        self.steps: list[str] = []
+        self.lines = ["def kernel(data):"]
+        self.addresses = [
+            f"address_{o}_{c}" for o, count in enumerate(spec.components) for c in range(count)
+        ]
+        self.add(1, "prefer_wide_vectors()")
+        for k, name in enumerate(words):
+            self.add(1, f"{name} = {'word' if name in _ADDRESSES else 'number'}(data, {k})")
+        for k, address in enumerate(self.addresses):
+            self.add(1, f"{address} = word(bases, {k})")
+        self.add(1, *team.ITEMS)
 
     def add(self, depth: int, *lines: str) -> None:
         self.lines += ["    " * depth + line for line in lines]
+
+    def text(self) -> str:
+        return "\n".join([*self.steps, *self.lines]) + "\n"
 
     def term(self, indices: list[str]) -> str:
         """A call of the term on one element of each operand, given its index."""
@@ -52,110 +76,123 @@ class _Source:
     def state(self, index: str, shadow: bool = False) -> str:
         """The partial sum of a lane; `shadow` reads a lane which the loop does not write."""
         which = "peek" if shadow else "lane"
-        cells = [f"{which}(lanes, {k} * STRIDE + {index})" for k in range(self.spec.state)]
+        cells = [f"{which}(lanes, {k} * stride + {index})" for k in range(self.spec.state)]
         return "(" + ", ".join(cells) + ",)"
 
-    def store(self, depth: int, index: str, value: str) -> None:
-        names = ", ".join(f"s{k}" for k in range(self.spec.state))
-        self.add(depth, f"{names}, = {value}")
-        for k in range(self.spec.state):
-            self.add(depth, f"store(lanes, {k} * STRIDE + {index}, s{k})")
+    def lanes(
+        self, depth: int, first: str, last: str, names: Sequence[str], index: str, value: str
+    ) -> None:
+        """A loop for j = first, ..., last - 1 that stores `value` as the partial sum at `index`.
 
-    def addresses(self, depth: int) -> None:
-        k = 0
-        for o, count in enumerate(self.spec.components):
-            for c in range(count):
-                self.add(depth, f"address_{o}_{c} = addresses[item, {k}]")
-                k += 1
+        Args:
+            depth: of the loop.
+            first: a number.
+            last: a number.
+            names: the variables, beside j and addresses, that `index` and `value` use.
+            index: of the lane.
+            value: the partial sum.
+        """
+        results = ", ".join(f"s{k}" for k in range(self.spec.state))
+        stores = [f"store(lanes, {k} * stride + {index}, s{k})" for k in range(self.spec.state)]
+        name = f"step{len(self.steps)}"
+        arguments = [*self.addresses, "lanes", "stride", *names]
+        self.steps += loops.step(name, "j", arguments, [f"{results}, = {value}", *stores])
+        self.add(depth, loops.call(name, first, last, arguments))
 
 
 def sum_source(spec: Fold) -> str:
-    """The kernel that folds blocks: item k of `addresses` and `lengths` is one block."""
-    text = _Source(spec)
+    """The kernel that folds blocks: item k is block k % blocks of row k // blocks."""
+    text = _Source(spec, SUM)
     operands = len(spec.components)
 
-    def row(r: str) -> list[str]:
-        return [f"({r}) * LANES + j"] * operands
+    def chunk(depth: int, combined: bool) -> None:
+        at = [f"start + t * GROUP + {r} * STEP + j" for r in range(GROUP)]
+        value = text.tree([text.term([index] * operands) for index in at])
+        if combined:
+            value = f"combine({text.state('t + j')}, {value})"
+        text.add(depth, "for t in range(0, LANES, STEP):")
+        text.lanes(depth + 1, "0", "step", ["start", "t"], "t + j", value)
+        text.add(depth, "start += CHUNK")
 
-    group = text.tree([text.term(row(f"first + {r}")) for r in range(GROUP)])
-    text.add(0, "def kernel(addresses, lengths, lanes, out, begin, end):")
-    text.add(1, "prefer_wide_vectors()", "for item in range(begin, end):")
-    text.addresses(2)
+    def rest(depth: int, count: str, combined: bool) -> None:
+        value = text.term(["start + j"] * operands)
+        if combined:
+            value = f"combine({text.state('j')}, {value})"
+        text.lanes(depth, "0", count, ["start"], "j", value)
+        text.add(depth, "start += LANES")
+
+    inside = team.ITEMS_DEPTH + 2
     text.add(
-        2,
-        "length = lengths[item]",
-        "rows = length // LANES",
-        "count = min(length, LANES)",
-        "first = 0",
-        "if rows >= GROUP:",
+        inside - 1,
+        "stride = LANES",
+        f"lanes = advance(lanes_of_all, arrival * {spec.state} * LANES)",
+        "start = item // blocks * total + item % blocks * BLOCK",
+        "stop = min(start + BLOCK, (item // blocks + 1) * total)",
+        "count = min(stop - start, LANES)",
+        "if start + CHUNK <= stop:",
     )
-    text.add(3, "for j in range(LANES):")
-    text.store(4, "j", group)
-    text.add(3, "first = GROUP", "while first + GROUP <= rows:")
-    text.add(4, "for j in range(LANES):")
-    text.store(5, "j", f"combine({text.state('j')}, {group})")
-    text.add(4, "first += GROUP")
-    text.add(2, "else:")
-    text.add(3, "for j in range(count):")
-    text.store(4, "j", text.term(["j"] * operands))
-    text.add(3, "first = 1")
-    text.add(2, "for r in range(first, rows + 1):")
-    text.add(3, "for j in range(min(LANES, length - r * LANES)):")
-    text.store(4, "j", f"combine({text.state('j')}, {text.term(row('r'))})")
-    text.add(2, "while count > 1:")
-    text.add(3, "half = (count + 1) // 2", "for j in range(count - half):")
-    text.store(4, "j", f"combine({text.state('j')}, {text.state('half + j', shadow=True)})")
-    text.add(3, "count = half")
+    chunk(inside, False)
+    text.add(inside, "while start + CHUNK <= stop:")
+    chunk(inside + 1, True)
+    text.add(inside - 1, "else:")
+    rest(inside, "count", False)
+    text.add(inside - 1, "while start < stop:")
+    rest(inside, "min(LANES, stop - start)", True)
+    text.add(inside - 1, "while count > 1:", "    half = (count + 1) // 2")
+    merged = f"combine({text.state('j')}, {text.state('half + j', shadow=True)})"
+    text.lanes(inside, "0", "count - half", ["half"], "j", merged)
+    text.add(inside, "count = half")
     for k in range(spec.state):
-        text.add(2, f"out[{k}, item] = lane(lanes, {k} * STRIDE)")
-    return "\n".join(text.lines) + "\n"
+        text.add(inside - 1, f"store(out, {k} * items + item, lane(lanes, {k} * stride))")
+    return text.text().replace("    lanes = word", "    lanes_of_all = word", 1)
 
 
 def product_source(spec: Fold) -> str:
-    """The kernel that folds the inner dimension of a matrix product.
+    """The kernel that folds the inner dimension of matrix products.
 
-    An item is a block of at most ROWS times COLUMNS results of one matrix; `starts` holds its
-    first row and column and `addresses` the matrices' first elements. Lanes are the results
-    themselves.
+    An item is a block of at most ROWS times COLUMNS results of one matrix. Lanes are the results
+    themselves. Items go along rows first, so that threads work on different rows: what one
+    prefetches beyond the end of its block another would have to take back.
     """
-    text = _Source(spec)
+    text = _Source(spec, PRODUCT)
 
     def element(k: str) -> list[str]:
-        return [f"i * inner + {k}", f"({k}) * columns + left_column + j"]
+        return [f"i * inner + {k}", f"(right + {k}) * columns + j"]
 
     group = text.tree([text.term(element(f"k + {r}")) for r in range(GROUP)])
-    text.add(0, "def kernel(addresses, results, starts, rows, inner, columns, STRIDE, begin, end):")
-    text.add(1, "prefer_wide_vectors()", "for item in range(begin, end):")
-    text.addresses(2)
+    inside = team.ITEMS_DEPTH + 2
     text.add(
-        2,
-        "lanes = results[item]",
-        "top = starts[item, 0]",
-        "left_column = starts[item, 1]",
-        "bottom = min(top + ROWS, rows)",
-        "width = min(COLUMNS, columns - left_column)",
+        inside - 1,
+        "lanes = out",
+        "matrix = item // down // across",
+        "left_column = item % across * COLUMNS",
+        "last_column = min(left_column + COLUMNS, columns)",
+        "top = item // across % down * ROWS",
+        "bottom = matrix * rows + min(top + ROWS, rows)",
+        "top += matrix * rows",
+        "right = matrix * inner",
         "k = 0",
     )
-    cell = "i * columns + left_column + j"
-    for condition, kind, step in (
+    cell = "i * columns + j"
+    names = ["i", "k", "inner", "columns", "right"]
+    for condition, value, step in (
         ("while k + GROUP <= inner", group, "GROUP"),
         ("while k < inner", text.term(element("k")), "1"),
     ):
-        text.add(2, f"{condition}:")
-        text.add(3, "if k == 0:")
-        text.add(4, "for i in range(top, bottom):")
-        text.add(5, "for j in range(width):")
-        text.store(6, cell, kind)
-        text.add(3, "else:")
-        text.add(4, "for i in range(top, bottom):")
-        text.add(5, "for j in range(width):")
-        text.store(6, cell, f"combine({text.state(cell)}, {kind})")
-        text.add(3, f"k += {step}")
-    return "\n".join(text.lines) + "\n"
+        text.add(inside - 1, f"{condition}:")
+        for case, stored in (
+            ("if k == 0", value),
+            ("else", f"combine({text.state(cell)}, {value})"),
+        ):
+            text.add(inside, f"{case}:")
+            text.add(inside + 1, "for i in range(top, bottom):")
+            text.lanes(inside + 2, "left_column", "last_column", names, cell, stored)
+        text.add(inside, f"k += {step}")
+    return text.text()
 
 
 @functools.cache
-def _compiled(spec: Fold, make: Callable[[Fold], str]) -> Callable[..., None]:
+def _compiled(spec: Fold, make: Callable[[Fold], str]) -> tuple[int, Any]:
     bind = bindings(FP64, FP64, (("rc", FP64),), (), True)
     namespace: dict[str, Any] = {
         "term": bind(spec.term),
@@ -163,10 +200,18 @@ def _compiled(spec: Fold, make: Callable[[Fold], str]) -> Callable[..., None]:
         "combine": bind(spec.combine),
         "LANES": LANES,
         "GROUP": GROUP,
+        "CHUNK": CHUNK,
+        "STEP": STEP,
+        "BLOCK": BLOCK,
         "ROWS": ROWS,
         "COLUMNS": COLUMNS,
-        "STRIDE": LANES,
         "prefer_wide_vectors": memory.prefer_wide_vectors,
+        "word": memory.word,
+        "number": memory.number,
+        "advance": memory.advance,
+        "claim": team.claim,
+        "over": loops.over(),
+        "jit": _jit,
     }
     count = sum(spec.components) + 2
     # A lane which a loop reads and another which it writes never coincide there.
@@ -182,43 +227,51 @@ def _compiled(spec: Fold, make: Callable[[Fold], str]) -> Callable[..., None]:
     filename = f"<mcf numba {make.__name__} {spec.name}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    signature = (
-        "void(uint64[:, ::1], int64[::1], uint64, float64[:, ::1], int64, int64)"
-        if make is sum_source
-        else "void(uint64[:, ::1], uint64[::1], int64[:, ::1], int64, int64, int64, int64, int64, "
-        "int64)"
-    )
-    return numba.njit(signature, error_model="numpy", nogil=True)(namespace["kernel"])
+    return rewrite.rewritten(numba.cfunc("void(uint64)", error_model="numpy")(namespace["kernel"]))
 
 
-def _kernel(spec: Fold, make: Callable[[Fold], str]) -> Callable[..., None]:
+def _run(
+    spec: Fold, make: Callable[[Fold], str], threads: int, items: int, words: dict[str, int]
+) -> None:
+    """Call a kernel on its table; `words` lacks the shares."""
     with _lock:
-        return _compiled(spec, make)
+        address, _ = _compiled(spec, make)
+    parts = min(threads, items)
+    shares = team.shares(items, parts)
+    words |= {"shares": shares.buffer_info()[0], "parts": parts}
+    table = array("Q", [words[name] for name in (SUM if make is sum_source else PRODUCT)])
+    team.run(address, table.buffer_info()[0], parts)
+
+
+def _threads(work: int) -> int:
+    return torch.get_num_threads() if work > SERIAL else 1
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     """See `mcf.kernels.fold.fold`."""
-    kernel = _kernel(spec, sum_source)
     components = [c for operand in operands for c in operand]
-    outer, length = components[0].shape
-    blocks = -(-length // BLOCK)
-    base = np.array([c.data_ptr() for c in components], dtype=np.uint64)
-    widths = np.array([c.element_size() for c in components], dtype=np.uint64)
-    start = np.arange(blocks, dtype=np.uint64) * np.uint64(BLOCK)
-    start = (np.arange(outer, dtype=np.uint64)[:, None] * np.uint64(length) + start).ravel()
-    addresses = base + start[:, None] * widths
-    lengths = np.tile(np.minimum(length - np.arange(blocks) * BLOCK, BLOCK), outer)
-    out = np.empty((spec.state, outer * blocks))
-
-    def part(begin: int, end: int) -> None:
-        lanes = np.empty(spec.state * LANES)
-        kernel(addresses, lengths, lanes.ctypes.data, out, begin, end)
-
-    in_parallel(part, lengths)
-    if blocks > 1:
-        # Blocks by row and rows inside: halving then runs over contiguous rows.
-        out = _halve(spec, np.ascontiguousarray(out.reshape(-1, outer, blocks).transpose(0, 2, 1)))
-    return torch.from_numpy(out.reshape(spec.state, outer))
+    outer, total = components[0].shape
+    blocks = -(-total // BLOCK)
+    items = outer * blocks
+    threads = _threads(outer * total)
+    bases = array("Q", [c.data_ptr() for c in components])
+    out = torch.empty((spec.state, items), dtype=torch.float64)
+    lanes = torch.empty((threads, spec.state, LANES), dtype=torch.float64)
+    words = {
+        "bases": bases.buffer_info()[0],
+        "out": out.data_ptr(),
+        "lanes": lanes.data_ptr(),
+        "total": total,
+        "blocks": blocks,
+        "items": items,
+        "step": STEP,
+    }
+    _run(spec, sum_source, threads, items, words)
+    if blocks == 1:
+        return out
+    # Blocks by row and rows inside: halving then runs over contiguous rows.
+    by_row = out.reshape(-1, outer, blocks).transpose(1, 2).contiguous()
+    return torch.from_numpy(_halve(spec, by_row.numpy())).reshape(spec.state, outer)
 
 
 def _halve(spec: Fold, state: Any) -> Any:
@@ -258,29 +311,21 @@ def _halving(spec: Fold) -> Any:
 
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     """See `mcf.kernels.fold.product`."""
-    kernel = _kernel(spec, product_source)
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
-    out = np.empty((spec.state, batch, rows, columns))
-    tops, lefts = np.arange(0, rows, ROWS), np.arange(0, columns, COLUMNS)
-    b, left_column, top = (
-        x.ravel() for x in np.meshgrid(np.arange(batch), lefts, tops, indexing="ij")
-    )
-    starts = np.ascontiguousarray(np.stack([top, left_column], 1))
-    addresses = np.stack(
-        [
-            np.uint64(c.data_ptr()) + b.astype(np.uint64) * np.uint64(size * c.element_size())
-            for cs, size in ((left, rows * inner), (right, inner * columns))
-            for c in cs
-        ],
-        1,
-    )
-    results = np.uint64(out.ctypes.data) + b.astype(np.uint64) * np.uint64(8 * rows * columns)
-    work = np.minimum(rows - top, ROWS) * np.minimum(columns - left_column, COLUMNS) * inner
-    stride = batch * rows * columns
-
-    def part(begin: int, end: int) -> None:
-        kernel(addresses, results, starts, rows, inner, columns, stride, begin, end)
-
-    in_parallel(part, work)
-    return torch.from_numpy(out)
+    out = torch.empty((spec.state, batch, rows, columns), dtype=torch.float64)
+    bases = array("Q", [c.data_ptr() for c in (*left, *right)])
+    down, across = -(-rows // ROWS), -(-columns // COLUMNS)
+    words = {
+        "bases": bases.buffer_info()[0],
+        "out": out.data_ptr(),
+        "rows": rows,
+        "inner": inner,
+        "columns": columns,
+        "stride": batch * rows * columns,
+        "down": down,
+        "across": across,
+    }
+    threads = _threads(batch * rows * columns * inner)
+    _run(spec, product_source, threads, batch * across * down, words)
+    return out

@@ -13,7 +13,7 @@ import torch
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba import team
+from mcf.kernels.numba import rewrite, team
 from mcf.kernels.numba.build import Table, build
 
 # Elements per item: long enough to hide the loop's start, short enough to share among threads.
@@ -30,7 +30,7 @@ class Prepared:
         self, spec: Elementwise, sizes: Sequence[int], device: torch.device | None = None
     ) -> None:
         """See `run`; `sizes` are the numbers of elements of the rows, which are on the CPU."""
-        self._address = build(spec)
+        self._loop = build(spec)
         self._spec = spec
         self._kind = np.float32 if spec.register == FP32 else np.float64
         self._total = sum(sizes)
@@ -42,6 +42,12 @@ class Prepared:
         ends = np.array(sizes, dtype=np.int64)
         self._stops = np.minimum(ends[self._owner], self._starts + ITEM)
         self._fixed = [x.ctypes.data for x in (self._owner, self._starts, self._stops)]
+        fields = spec.fields
+        moved = sum(f.format.itemsize * (f.read + f.written) for f in fields if not f.uniform)
+        # Lines that a loop also reads are in the cache already.
+        only_written = spec.sums is None and not any(f.read and f.written for f in fields)
+        self._large = only_written and moved * self._total >= rewrite.last_level()
+        self._written = [k for k, f in enumerate(fields) if f.written]
 
     def run(self, addresses: Sequence[int], scalars: Any) -> Any:
         """Apply the kernel.
@@ -57,23 +63,31 @@ class Prepared:
         pointers = array("Q", addresses)
         values = np.ascontiguousarray(scalars, dtype=self._kind)
         sums = np.empty((items, terms)) if terms else None
-        counter = array("q", [0])
+        threads = torch.get_num_threads() if self._total > SERIAL else 1
+        parts = max(1, min(threads, items))
+        shares = team.shares(items, parts)
         table = Table(
             pointers.buffer_info()[0],
             *self._fixed,
             values.ctypes.data,
             sums.ctypes.data if sums is not None else 0,
-            items,
-            counter.buffer_info()[0],
+            parts,
+            shares.buffer_info()[0],
         )
         data = array("Q", table)
-        threads = torch.get_num_threads() if self._total > SERIAL else 1
-        team.run(self._address, data.buffer_info()[0], threads)
+        streamed = self._large and self._on_lines(addresses)
+        loop = self._loop.streamed if streamed else self._loop.address
+        team.run(loop, data.buffer_info()[0], parts)
         if sums is None:
             return None
         total = np.zeros((self._length, terms))
         np.add.at(total, self._owner, sums)
         return total
+
+    def _on_lines(self, addresses: Sequence[int]) -> bool:
+        """Whether all that is written begins where a line of the cache does."""
+        width = len(self._spec.fields)
+        return all(a % rewrite.LINE == 0 for k in self._written for a in addresses[k::width])
 
 
 # A loop over small tensors meets few sizes, and to prepare costs as much as such a call.

@@ -151,6 +151,16 @@ def number(context, address, i):
 
 
 @intrinsic
+def advance(context, address, i):
+    """Intrinsic (address, i) -> the address of the 64-bit word i of a table."""
+
+    def generate(c, b, signature, args):
+        return b.ptrtoint(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), _I64)
+
+    return types.uint64(types.uint64, types.int64), generate
+
+
+@intrinsic
 def accumulate(context, total, term):
     """Intrinsic (total, term) -> total + term, of which a loop may keep several.
 

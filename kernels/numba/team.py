@@ -4,7 +4,7 @@ OpenMP workers spin for a while after torch's last parallel operation. A thread 
 have to share a core with one of them.
 
 A callback is native code, `void(uint64 data)`, that any number of threads call at once. It takes
-its items from a counter with `claim` until none is left, so that results must not depend on which
+its items from counters with `claim` until none is left, so that results must not depend on which
 thread computes an item.
 """
 
@@ -14,6 +14,7 @@ import ctypes
 import functools
 import os
 import threading
+from array import array
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -122,11 +123,41 @@ def parallel(tasks: Iterable[Callable[[], object]], threads: int) -> None:
 
 
 @intrinsic
-def claim(context, counter):
-    """Intrinsic address -> the number stored there, which becomes one more; atomic."""
+def claim(context, address, i):
+    """Intrinsic (address, i) -> the 64-bit word i there, which becomes one more; atomic."""
 
     def generate(c, b, signature, args):
         word = ir.IntType(64)
-        return b.atomic_rmw("add", b.inttoptr(args[0], word.as_pointer()), word(1), "monotonic")
+        cell = b.gep(b.inttoptr(args[0], word.as_pointer()), [args[1]])
+        return b.atomic_rmw("add", cell, word(1), "monotonic")
 
-    return types.int64(types.uint64), generate
+    return types.int64(types.uint64, types.int64), generate
+
+
+# The words of one share: the next item, the end, and what fills a line of the cache, so that
+# threads do not disturb each other.
+_SHARE = 8
+
+# The loops over a table's items in generated code, where `shares` is their address and `parts`
+# their number. A thread takes the share of its arrival first, whose items lie side by side in
+# memory, and then what others have left over.
+ITEMS = (
+    "arrival = claim(shares, 0)",
+    "for turn in range(parts):",
+    f"    share = {_SHARE} * ((arrival + turn) % parts + 1)",
+    "    end = number(shares, share + 1)",
+    "    while True:",
+    "        item = claim(shares, share)",
+    "        if item >= end:",
+    "            break",
+)
+ITEMS_DEPTH = 2
+
+
+def shares(items: int, parts: int) -> array[int]:
+    """Items 0, 1, ... cut into parts as ITEMS takes them: the number of threads that came first."""
+    words = array("q", bytes(8 * _SHARE * (parts + 1)))
+    for part in range(parts):
+        words[_SHARE * (part + 1)] = items * part // parts
+        words[_SHARE * (part + 1) + 1] = items * (part + 1) // parts
+    return words

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.bind import Binder
-from mcf.kernels.fold import BLOCK, GROUP, LANES, Fold
+from mcf.kernels.fold import BLOCK, CHUNK, GROUP, LANES, STEP, Fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.torch.primitives import primitives
 
@@ -74,20 +74,33 @@ def sequence(spec: Fold, element: Callable[[int], list[State]], count: int) -> S
 
 def _block(spec: Fold, operands: list[State]) -> State:
     """Fold [M, K] with K <= BLOCK."""
-    term, _, combine = _functions(spec)
+    term, merge, combine = _functions(spec)
     length = operands[0][0].shape[1]
-    lanes = min(LANES, length)
-    rows = length // lanes
-
-    def element(row: int, stop: int | None = None) -> list[State]:
-        part = slice(row * lanes, row * lanes + lanes if stop is None else stop)
-        return [tuple(c[:, part] for c in operand) for operand in operands]
-
-    state = sequence(spec, element, rows)
-    rest = length - rows * lanes
-    if rest:
-        both = combine(tuple(s[:, :rest] for s in state), term(*element(rows, length)))
-        state = tuple(torch.cat([b, s[:, rest:]], 1) for b, s in zip(both, state, strict=True))
+    state: State | None = None
+    start = 0
+    while start + CHUNK <= length:
+        # [M, lanes / STEP, GROUP, STEP]
+        chunk = [
+            tuple(c[:, start : start + CHUNK].unflatten(1, (-1, GROUP, STEP)) for c in operand)
+            for operand in operands
+        ]
+        terms = [
+            term(*(tuple(c[:, :, r].flatten(1) for c in operand) for operand in chunk))
+            for r in range(GROUP)
+        ]
+        part = _tree(merge, terms)
+        state = part if state is None else combine(state, part)
+        start += CHUNK
+    while start < length:
+        part = term(*(tuple(c[:, start : start + LANES] for c in o) for o in operands))
+        if state is None:
+            state = part
+        else:
+            count = part[0].shape[1]
+            both = combine(tuple(s[:, :count] for s in state), part)
+            state = tuple(torch.cat([b, s[:, count:]], 1) for b, s in zip(both, state, strict=True))
+        start += LANES
+    assert state is not None
     return halve(combine, state)
 
 

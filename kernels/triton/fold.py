@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
-from mcf.kernels.fold import BLOCK, GROUP, LANES, Fold
+from mcf.kernels.fold import BLOCK, GROUP, LANES, STEP, Fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.triton.build import THREADS
 from mcf.kernels.triton.launch import _interpreter, _target
@@ -68,38 +68,38 @@ def sum_source(spec: Fold) -> str:
     operands = len(spec.components)
     state = f"({_names(spec, 's')})"
 
-    def terms(row: str, mask: str) -> str:
-        return _loads(spec, [f"base + ({row}) * LANES + j"] * operands, [mask] * operands)
+    def terms(offset: str, mask: str) -> str:
+        return _loads(spec, [offset] * operands, [mask] * operands)
 
-    group = _tree([terms(f"first + {r}", "") for r in range(GROUP)])
+    group = _tree([terms(f"chunk + first + {r} * STEP", "") for r in range(GROUP)])
     stores = "\n".join(
         f"    tl.store(out_ptr + ({k} * LANES + j) * items + item, s{k})" for k in range(spec.state)
     )
     return f"""
 def kernel({_pointers(spec)}, out_ptr, start, total, blocks, items, LANES: tl.constexpr,
-           GROUP: tl.constexpr, BLOCK: tl.constexpr):
+           GROUP: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
     offset = start + item % blocks * BLOCK
     base = item // blocks * total + offset
     length = tl.minimum(total - offset, BLOCK)
-    rows = length // LANES
     j = tl.arange(0, LANES)
+    chunk = base + j // STEP * (GROUP * STEP) + j % STEP
     zero = tl.full([LANES], 0.0, tl.float64)
     live = j < length
-    first = rows * 0
-    if rows >= GROUP:
+    first = length * 0
+    if length >= GROUP * LANES:
 {_assign(spec, 2, group)}
-        first = rows * 0 + GROUP
-        while first + GROUP <= rows:
+        first = length * 0 + GROUP * LANES
+        while first + GROUP * LANES <= length:
 {_assign(spec, 3, f"combine({state}, {group})", old="s")}
-            first += GROUP
+            first += GROUP * LANES
     else:
-{_assign(spec, 2, terms("0", "live"))}
-        first = rows * 0 + 1
-    while first <= rows:
-        rest = j < length - first * LANES
-{_assign(spec, 2, f"combine({state}, {terms('first', 'rest')})", "rest", "s")}
-        first += 1
+{_assign(spec, 2, terms("base + j", "live"))}
+        first = length * 0 + LANES
+    while first < length:
+        rest = j < length - first
+{_assign(spec, 2, f"combine({state}, {terms('base + first + j', 'rest')})", "rest", "s")}
+        first += LANES
 {stores}
 """
 
@@ -248,7 +248,7 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
         blocks = -(-(stop - start) // BLOCK)
         items = outer * blocks
         lanes = torch.empty(spec.state, LANES, items, dtype=torch.float64, device=launch.device)
-        constants = {"LANES": LANES, "GROUP": GROUP, "BLOCK": BLOCK}
+        constants = {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": BLOCK}
         launch("sum", items, *components, lanes, start, total, blocks, items, **constants)
         sums = launch.halve(lanes, min(LANES, stop - start))
         parts.append(sums.reshape(spec.state, outer, blocks))

@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 from triton.compiler import ASTSource
 
-from mcf.kernels.fold import BLOCK, GROUP, LANES, Fold, product_fold, sum_fold
+from mcf.kernels.fold import BLOCK, GROUP, LANES, STEP, Fold, product_fold, sum_fold
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import fold
 from mcf.kernels.triton.build import THREADS
@@ -51,7 +51,7 @@ def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
             for c in range(count)
         }
         sizes = ("start", "total", "blocks", "items")
-        constants = {"LANES": LANES, "GROUP": GROUP, "BLOCK": BLOCK}
+        constants = {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": BLOCK}
         if kind == "product":
             sizes = ("rows", "inner", "columns", "stride", "across", "down")
             constants = {"GROUP": GROUP, "ROWS": fold.ROWS, "COLUMNS": fold.COLUMNS}

@@ -1,0 +1,177 @@
+"""Rewrites of an optimised CPU loop that change no bit: which pipes add, and how it stores.
+
+LLVM has vectorised the loop by then. Two things are left that it does not do by itself.
+
+*Additions as fused multiply-adds.* AMD's Zen adds on two pipes and multiplies on two others. The
+networks are nearly all additions, which leaves half of the processor idle; FMA(a, 1, b) is the same
+rounding of the same number as a + b. So additions become that wherever fewer products than sums
+came before, with a 1 that LLVM cannot see through.
+
+*Stores past the cache.* A line that a loop writes in full need not be read from memory before. LLVM
+has such stores only for vectors that are aligned, which it cannot know of a loop over elements.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba.core.compiler_lock import global_compiler_lock
+
+# Bytes of a line of the cache.
+LINE = 64
+
+_ONE = "1.000000e+00"
+_FUNCTION = re.compile(r"^define .*?^}$", re.MULTILINE | re.DOTALL)
+_LABEL = re.compile(r"[\w.$-]+:")
+_VALUE = r"%[\w.$-]+|zeroinitializer|splat \([^()]*\)"
+# Without flags: what may be reordered is LLVM's.
+_SUM = re.compile(
+    rf" *(?P<to>%[\w.$-]+) = (?P<kind>fadd|fsub) <(?P<lanes>\d+) x (?P<type>float|double)> "
+    rf"(?P<a>{_VALUE}), (?P<b>{_VALUE})$"
+)
+# How long the pipes of products are taken: by a division for as long as by several products.
+_PRODUCT = re.compile(r" = (?:(fmul|fdiv) <|(?:tail )?call .*@llvm\.(fma|sqrt)\.v)")
+_TIMES = {"fmul": 1, "fma": 1, "fdiv": 8, "sqrt": 12}
+_STORE = re.compile(
+    r"(?P<what> *store <(?P<lanes>\d+) x (?P<type>i8|i16|half|float|double)> .*), align \d+(?=,|$)"
+)
+_SIZES = {"i8": 1, "i16": 2, "half": 2, "float": 4, "double": 8}
+_TEMPORAL = "!999999"
+
+
+@functools.cache
+def last_level() -> int:
+    """Bytes of the processor's last level of cache; 32 MiB where that is not known."""
+    folder = Path("/sys/devices/system/cpu/cpu0/cache")
+    try:
+        sizes = [path.read_text().strip() for path in folder.glob("index*/size")]
+        return max(int(size.removesuffix("K")) << 10 for size in sizes)
+    except (OSError, ValueError):
+        return 32 << 20
+
+
+@functools.cache
+def both_pipes() -> bool:
+    """Whether this processor has pipes for products beside those for sums."""
+    name: str = llvm.get_host_cpu_name()
+    return name.startswith("znver") and bool(llvm.get_host_cpu_features().get("fma", False))
+
+
+class _Function:
+    """One function's text, with every other addition of vectors as an FMA."""
+
+    def __init__(self, text: str) -> None:
+        first, *body = text.splitlines()
+        self.lines: list[str] = []
+        # The vectors of ones that it needs, and as (lanes, type).
+        self.ones: dict[str, tuple[str, str]] = {}
+        self.sums = self.products = 0
+        for line in body:
+            self._add(line)
+        # The first block may go without its label.
+        head = [self.lines.pop(0)] if _LABEL.match(self.lines[0]) else []
+        constants = [line for one in self.ones for line in self._constant(one)]
+        self.text = "\n".join([first, *head, *constants, *self.lines])
+
+    def _add(self, line: str) -> None:
+        if _LABEL.match(line):
+            self.sums = self.products = 0
+        match = _SUM.match(line)
+        if match is None:
+            product = _PRODUCT.search(line)
+            self.products += 0 if product is None else _TIMES[product[1] or product[2]]
+        elif self.sums <= self.products:
+            self.sums += 1
+        else:
+            self.products += 1
+            line = self._fused(match)
+        self.lines.append(line)
+
+    def _fused(self, match: re.Match[str]) -> str:
+        to, lanes, kind, a, b = match.group("to", "lanes", "type", "a", "b")
+        one = f"v{lanes}f{32 if kind == 'float' else 64}"
+        self.ones[one] = lanes, kind
+        vector = f"<{lanes} x {kind}>"
+        if match["kind"] == "fsub":
+            minus = f"%minus.{len(self.lines)}"
+            self.lines.append(f"  {minus} = fneg {vector} {b}")
+            a, b = minus, a
+        values = ", ".join(f"{vector} {v}" for v in (a, f"%one.{one}", b))
+        return f"  {to} = call {vector} @llvm.fma.{one}({values})"
+
+    def _constant(self, one: str) -> list[str]:
+        lanes, kind = self.ones[one]
+        vector = f"<{lanes} x {kind}>"
+        return [
+            # A 1 that comes out of an instruction that LLVM does not know.
+            f'  %one.{one}.x = call {kind} asm "", "=v,0"({kind} {_ONE})',
+            f"  %one.{one}.y = insertelement {vector} poison, {kind} %one.{one}.x, i64 0",
+            f"  %one.{one} = shufflevector {vector} %one.{one}.y, {vector} poison, "
+            f"<{lanes} x i32> zeroinitializer",
+        ]
+
+
+def on_both_pipes(text: str) -> str:
+    """A module with half of its vectors' additions as FMAs."""
+    needed: dict[str, tuple[str, str]] = {}
+
+    def replaced(match: re.Match[str]) -> str:
+        function = _Function(match[0])
+        needed.update(function.ones)
+        return function.text
+
+    text = _FUNCTION.sub(replaced, text)
+    for one, (lanes, kind) in needed.items():
+        vector = f"<{lanes} x {kind}>"
+        if not re.search(rf"^declare .*@llvm\.fma\.{one}\(", text, re.MULTILINE):
+            text += f"declare {vector} @llvm.fma.{one}({', '.join([vector] * 3)})\n"
+    return text
+
+
+def past_the_cache(text: str) -> str:
+    """A module whose vectors are stored aligned and without a place in the cache.
+
+    Each function ends with a fence: such stores wait for no other.
+    """
+    lines = []
+    for line in text.splitlines():
+        match = _STORE.match(line)
+        size = int(match["lanes"]) * _SIZES[match["type"]] if match is not None else 0
+        if match is not None and size in (16, 32, 64):
+            line = f"{match['what']}, align {size}, !nontemporal {_TEMPORAL}{line[match.end() :]}"
+        if line.startswith("  ret "):
+            lines.append("  fence seq_cst")
+        lines.append(line)
+    return "\n".join([*lines, f"{_TEMPORAL} = !{{i32 1}}"]) + "\n"
+
+
+def rewritten(function: Any, *, streamed: bool = False) -> tuple[int, Any]:
+    """The address of a compiled loop, and what keeps it alive.
+
+    Args:
+        function: of `numba.cfunc`.
+        streamed: whether what it stores in vectors goes past the cache: it must not read that, and
+            its vectors must begin at multiples of LINE.
+    """
+    if not streamed and not both_pipes():
+        return function.address, function
+    library, name = function._library, function._wrapper_name
+    suffix = ".streamed" if streamed else ".both"
+    # The loop's own name ends the wrapper's: both change.
+    inner = name.removeprefix("cfunc.")
+    text = library.get_llvm_str().replace(inner, inner + suffix)
+    if both_pipes():
+        text = on_both_pipes(text)
+    if streamed:
+        text = past_the_cache(text)
+    with global_compiler_lock:
+        module = llvm.parse_assembly(text)
+        module.verify()
+        new = library.codegen.create_library(inner + suffix)
+        new.add_llvm_module(module)
+        new.finalize()
+        return new.get_pointer_to_function(name + suffix), new
