@@ -2,23 +2,24 @@
 
     python benchmarks/arithmetic.py                 the full table
     python benchmarks/arithmetic.py --short         few rounds, for a look
+    python benchmarks/arithmetic.py --rows add --terms 2 --append    some rows of a saved table
 
-float64 components, n = 2 and 4, in one interleaved run for each number of threads: ours into `out`
-and allocating, QD and a C++ loop of the same network (compiled here, benchmarks/peers), xprec,
-numpy-quaddtype, python-flint, torch's float64, and a copy of the same bytes as the limit. A peer
-that is missing is a printed line. Results go to benchmarks/results/ with --save.
+float64 components, n = 2 and 4, in one interleaved run for each size and number of threads: ours
+into `out` and allocating, QD and C++ loops of the same network (compiled here, benchmarks/peers),
+xprec, numpy-quaddtype, python-flint, torch's float64, and a copy of the same bytes as the limit. QD
+is compiled as by a user of Debian's package (-O2) and for this processor. The C++ loop is there
+with plain stores, and with those that go past the cache as ours do where a result is large. Besides
+10**6 elements, which are in memory, 10**4 for each thread stay in the caches. A call is timed after
+a sweep of the caches and a call of its own. A peer that is missing is a printed line. Results go to
+benchmarks/results/ with --save.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import functools
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,13 +30,15 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import mcf
-from benchmarks import harness
+from benchmarks import drivers, harness
 from mcf.kernels import expansions
 
-PEERS = Path(__file__).parent / "peers" / "arithmetic.cpp"
+# Elements in memory, and elements of each thread in its caches.
+LARGE, SMALL = 1_000_000, 10_000
 ROWS = ("add", "mul", "div", "sqrt", "axpy", "dot")
 Components = tuple[Tensor, ...]
 Call = Callable[[], object]
+Row = dict[str, object]
 _missing: set[str] = set()
 
 
@@ -44,28 +47,6 @@ def missing(peer: str, why: object) -> None:
     if peer not in _missing:
         _missing.add(peer)
         print(f"not measured: {peer} ({why})", flush=True)
-
-
-@functools.cache
-def compiled() -> ctypes.CDLL | None:
-    """The C++ peers, with QD where its headers and library are installed."""
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        missing("C++ loops and QD", "no C++ compiler")
-        return None
-    library = Path(tempfile.mkdtemp(prefix="mcf-bench-")) / "peers.so"
-    flags = ["-O3", "-march=native", "-std=c++17", "-ffp-contract=off", "-fopenmp", "-shared"]
-    command = [compiler, *flags, "-fPIC", str(PEERS), "-o", str(library)]
-    why = ""
-    for extra in (["-DHAVE_QD", "-lqd"], []):
-        result = subprocess.run([*command, *extra], capture_output=True, text=True)
-        if result.returncode == 0:
-            if not extra:
-                missing("QD", f"install libqd-dev: {why}")
-            return ctypes.CDLL(str(library))
-        why = next(iter(result.stderr.splitlines()), "")
-    missing("C++ loops and QD", why)
-    return None
 
 
 def numbers(n: int, size: int, seed: int) -> Components:
@@ -100,23 +81,29 @@ def ours(row: str, n: int, x: Components, y: Components) -> Iterator[tuple[str, 
 
 def cpp(row: str, n: int, threads: int, x: Components, y: Components) -> Iterator[tuple[str, Call]]:
     """The same network as a C++ loop, and QD on arrays of its structures."""
-    library = compiled()
-    if library is None:
-        return
     size = ctypes.c_size_t(len(x[0]))
     out = tuple(torch.empty_like(t) for t in x)
     planes = [(ctypes.c_void_p * n)(*(t.data_ptr() for t in c)) for c in (x, y, out)]
     packed = [torch.stack(c, dim=-1).contiguous() for c in (x, y, out)]
-    for name, prefix, operands in (
-        ("C++ loop", "loop", planes),
-        ("QD", "qd", [ctypes.c_void_p(t.data_ptr()) for t in packed]),
+    structures = [ctypes.c_void_p(t.data_ptr()) for t in packed]
+    for name, prefix, operands, flags in (
+        ("C++ loop", "loop", planes, drivers.NATIVE),
+        ("C++ loop, streaming", "stream", planes, drivers.NATIVE),
+        (f"QD {drivers.LABELS[drivers.NATIVE]}", "qd", structures, drivers.NATIVE),
+        (f"QD {drivers.LABELS[drivers.AS_DEBIAN]}", "qd", structures, drivers.AS_DEBIAN),
     ):
+        library = drivers.driver("arithmetic.cpp", flags)
+        if isinstance(library, str):
+            missing("QD", f"install libqd-dev: {library}")
+            library = drivers.driver("arithmetic.cpp", flags, qd=False)
+        if isinstance(library, str):
+            missing("C++ loops", library)
+            return
         try:
             function = getattr(library, f"{prefix}{n}_{row}")
         except AttributeError:
-            if prefix == "qd":
-                continue
-            missing(f"C++ loop of {row}, n = {n}", "not written")
+            if prefix == "loop":
+                missing(f"C++ loop of {row}, n = {n}", "not written")
             continue
 
         def call(
@@ -222,10 +209,46 @@ def moved(row: str, n: int, size: int) -> int:
     return planes * n * size * 8
 
 
+def measured(row: str, n: int, threads: int, size: int, rounds: int, seconds: float) -> list[Row]:
+    """All variants of one operation."""
+    x, y = numbers(n, size, 0), numbers(n, size, 1)
+    variants: dict[str, Call] = {}
+    for found in (
+        ours(row, n, x, y),
+        cpp(row, n, threads, x, y),
+        packages(row, n, threads, x, y) if size >= LARGE else iter(()),
+        limits(row, n, x, y),
+    ):
+        variants.update(found)
+    timings = harness.in_turn(
+        variants, rounds=rounds, seconds=seconds, device=torch.device("cpu"), steady=True
+    )
+    bytes_moved = moved(row, n, size)
+    results = []
+    for name, t in timings.items():
+        elements = 1 if name == "torch float64" else n
+        results.append(
+            {
+                "operation": row,
+                "n": n,
+                "size": size,
+                "threads": threads,
+                "variant": name,
+                "Gop/s": f"{size / t.median / 1e9:.4f}",
+                "median us": f"{t.median * 1e6:.1f}",
+                "p20 us": f"{t.quantile(0.2) * 1e6:.1f}",
+                "p80 us": f"{t.quantile(0.8) * 1e6:.1f}",
+                "GB/s": f"{bytes_moved * elements // n / t.median / 1e9:.1f}",
+            }
+        )
+    return results
+
+
 def main() -> None:
     """Time and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=LARGE, help="elements in memory")
+    parser.add_argument("--small", type=int, default=SMALL, help="elements of a thread in cache")
     parser.add_argument("--terms", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
@@ -233,56 +256,39 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="per variant")
     parser.add_argument("--short", action="store_true", help="few rounds")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/*.csv")
+    parser.add_argument("--append", action="store_true", help="save, beside the file's other rows")
     options = parser.parse_args()
     if options.short:
         options.rounds, options.seconds = 5, 0.2
     device = torch.device("cpu")
-    results = []
+    results: list[Row] = []
     # Before xprec is imported, which replaces numpy.finfo: Numba reads it when it compiles.
     for n in options.terms:
-        x, y = numbers(n, 8, 0), numbers(n, 8, 1)
-        for row in options.rows:
-            for _, call in ours(row, n, x, y):
-                call()
+        for size in (8, options.size):
+            x, y = numbers(n, size, 0), numbers(n, size, 1)
+            for row in options.rows:
+                for _, call in ours(row, n, x, y):
+                    call()
     for threads in options.threads:
         torch.set_num_threads(threads)
         for n in options.terms:
-            x, y = numbers(n, options.size, 0), numbers(n, options.size, 1)
             for row in options.rows:
-                variants: dict[str, Call] = {}
-                for found in (
-                    ours(row, n, x, y),
-                    cpp(row, n, threads, x, y),
-                    packages(row, n, threads, x, y),
-                    limits(row, n, x, y),
+                for size, rounds in (
+                    (options.size, options.rounds),
+                    (options.small * threads, 20 * options.rounds),
                 ):
-                    variants.update(found)
-                timings = harness.in_turn(
-                    variants, rounds=options.rounds, seconds=options.seconds, device=device
-                )
-                bytes_moved = moved(row, n, options.size)
-                for name, t in timings.items():
-                    elements = 1 if name == "torch float64" else n
-                    size = bytes_moved * elements // n
-                    results.append(
-                        {
-                            "operation": row,
-                            "n": n,
-                            "threads": threads,
-                            "variant": name,
-                            "Gop/s": f"{options.size / t.median / 1e9:.4f}",
-                            "median us": f"{t.median * 1e6:.1f}",
-                            "p20 us": f"{t.quantile(0.2) * 1e6:.1f}",
-                            "p80 us": f"{t.quantile(0.8) * 1e6:.1f}",
-                            "GB/s": f"{size / t.median / 1e9:.1f}",
-                        }
-                    )
-                print(harness.table(results[-len(timings) :], list(results[0])), flush=True)
-    if options.save:
+                    found = measured(row, n, threads, size, rounds, options.seconds)
+                    print(harness.table(found, list(found[0])), flush=True)
+                    results += found
+    if options.save or options.append:
         environment = harness.environment(device)
         name = re.sub(r"[^a-z0-9]+", "-", harness.device_name(device).lower()).strip("-")
         path = Path(__file__).parent / "results" / f"arithmetic-{name}.csv"
-        harness.save_csv(path, results, environment | {"size": str(options.size)})
+        if options.append:
+            key = ("operation", "n", "size", "threads", "variant")
+            harness.merge_csv(path, results, environment, key)
+        else:
+            harness.save_csv(path, results, environment)
         print(f"written: {path}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import os
 import platform
@@ -41,7 +42,7 @@ def in_turn(
     rounds: int,
     seconds: float,
     device: torch.device,
-    twice: bool = False,
+    steady: bool = False,
     on_call: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Timing]:
     """Call every variant once a round, in the same order.
@@ -51,8 +52,8 @@ def in_turn(
         rounds: the largest number of rounds.
         seconds: a variant that has used this much time skips rounds, but makes at least three.
         device: waited for before and after each call.
-        twice: call each variant twice and time the second call: else it waits for the lines of the
-            cache that the one before it has left to be written to memory.
+        steady: time the second of two calls, after a sweep of the caches. What one variant leaves
+            there to be written the next one would wait for.
         on_call: told of each call, for a progress bar.
     """
     for name, call in variants.items():
@@ -64,7 +65,8 @@ def in_turn(
             if len(times[name]) >= 3 and sum(times[name]) > seconds:
                 continue
             on_call(name)
-            if twice:
+            if steady:
+                _sweep()
                 call()
             _wait(device)
             start = time.perf_counter()
@@ -72,6 +74,16 @@ def in_turn(
             _wait(device)
             times[name].append(time.perf_counter() - start)
     return {name: Timing(tuple(values)) for name, values in times.items()}
+
+
+@functools.cache
+def _large() -> torch.Tensor:
+    return torch.zeros(1 << 24)
+
+
+def _sweep() -> None:
+    """Read what is larger than a core's share of the caches."""
+    _large().sum()
 
 
 def _wait(device: torch.device) -> None:
@@ -142,6 +154,26 @@ def save_csv(path: Path, rows: Sequence[Mapping[str, Any]], comments: Mapping[st
         writer.writeheader()
         writer.writerows(rows)
     os.replace(temporary, path)
+
+
+def merge_csv(
+    path: Path, rows: Sequence[Mapping[str, Any]], comments: Mapping[str, str], key: Sequence[str]
+) -> None:
+    """Write rows, after those of an existing file that none of them replaces.
+
+    Args:
+        path: the file.
+        rows: all with the same columns; the file's must be those too.
+        comments: as in `save_csv`.
+        key: the columns that name a row.
+    """
+    named = {tuple(str(row[k]) for k in key) for row in rows}
+    with path.open(newline="") as file:
+        old = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    if old and list(old[0]) != list(rows[0]):
+        raise ValueError(f"{path} has columns {list(old[0])}, these rows {list(rows[0])}")
+    kept = [row for row in old if tuple(row[k] for k in key) not in named]
+    save_csv(path, [*kept, *rows], comments)
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:

@@ -2,7 +2,8 @@
 
     python benchmarks/matmul.py [--sizes 64 128 256 512 1024] [--threads 2] [--rounds 5] [--short]
 
-QD (Debian's libqd-dev) runs in a C++ driver that is compiled on the way; xprec, numpy-quaddtype and
+QD (Debian's libqd-dev) runs in a C++ driver that is compiled on the way, with a plain -O2 and for
+this processor; xprec, numpy-quaddtype and
 python-flint run where they can be imported; float64 in torch is the limit. "ozaki" is the scheme of
 error-free slices on torch's product, which the library does not use (benchmarks/peers/ozaki.py).
 Speeds are multiplications and additions per second. The error is the largest over a sample of
@@ -13,18 +14,17 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import drivers
 import numpy as np
 import torch
-from harness import device_name, environment, in_turn, save_csv, table
+from harness import device_name, environment, in_turn, merge_csv, save_csv, table
 from peers import ozaki
 from torch import Tensor
 
@@ -34,19 +34,6 @@ from mcf.matmul import matmul
 
 HERE = Path(__file__).parent
 Components = tuple[Tensor, ...]
-
-
-def build_qd(folder: Path) -> ctypes.CDLL | None:
-    """The C++ driver, or None where there is no compiler or no QD."""
-    library = folder / "matmul.so"
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        return None
-    flags = ["-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC"]
-    command = [compiler, *flags, str(HERE / "peers/matmul.cpp"), "-lqd", "-o", str(library)]
-    if subprocess.run(command, capture_output=True).returncode:
-        return None
-    return ctypes.CDLL(str(library))
 
 
 def expansion(n: int, shape: tuple[int, ...], seed: int) -> Components:
@@ -64,23 +51,36 @@ def records(x: Components) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.ascontiguousarray(torch.stack(x, -1).numpy())
 
 
-def qd_call(library: ctypes.CDLL, name: str, n: int, threads: int, *arrays: Any) -> None:
-    """Run an entry of the driver on numpy arrays."""
+def qd_calls(
+    kind: str, function: str, n: int, threads: int, *arrays: Any
+) -> dict[str, Callable[[], object]]:
+    """An entry of the driver on numpy arrays, as compiled in each way; none without QD."""
     pointers = [ctypes.c_void_p(a.ctypes.data) for a in arrays]
-    getattr(library, name)(ctypes.c_size_t(n), ctypes.c_int(threads), *pointers)
+    calls: dict[str, Callable[[], object]] = {}
+    for flags in (drivers.NATIVE, drivers.AS_DEBIAN):
+        library = drivers.driver("matmul.cpp", flags)
+        if isinstance(library, str):
+            print(f"not measured: QD (install libqd-dev: {library})", flush=True)
+            continue
+        entry = getattr(library, f"{kind}_{function}")
+        calls[f"QD {kind}_real {drivers.LABELS[flags]}"] = functools.partial(
+            # The arrays live as long as the call.
+            lambda entry, keep: entry(ctypes.c_size_t(n), ctypes.c_int(threads), *pointers),
+            entry,
+            arrays,
+        )
+    return calls
 
 
 def gemm_peers(
-    n: int, terms: int, a: Components, b: Components, library: ctypes.CDLL | None, threads: int
+    n: int, terms: int, a: Components, b: Components, threads: int
 ) -> dict[str, Callable[[], object]]:
     """What else computes a product of these matrices, where it is not hopelessly slow."""
     peers: dict[str, Callable[[], object]] = {}
     kind = {2: "dd", 4: "qd"}.get(terms)
-    if library is not None and kind and n <= (512 if terms == 2 else 256):
+    if kind and n <= (512 if terms == 2 else 256):
         left, right, out = records(a), records(b), np.empty((n, n, terms))
-        peers[f"QD {kind}_real"] = lambda: qd_call(
-            library, f"{kind}_gemm", n, threads, left, right, out
-        )
+        peers |= qd_calls(kind, "gemm", n, threads, left, right, out)
     if terms == 2 and n <= 512:
         try:
             import xprec
@@ -130,12 +130,14 @@ def sampled_error(c: Components, a: Components, b: Components, samples: int = 4)
 def main() -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--terms", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="limit per variant and size")
-    parser.add_argument("--dot", type=int, default=10**6, help="length of the dot products")
+    parser.add_argument("--dot", type=int, default=10**6, help="their length; 0 for none")
     parser.add_argument("--short", action="store_true", help="one small size, to see that it runs")
+    parser.add_argument("--append", action="store_true", help="keep the CSV's other rows")
     parser.add_argument("--out", type=Path, help="the CSV; by default named after the machine")
     options = parser.parse_args()
     if options.short:
@@ -159,46 +161,45 @@ def main() -> None:
                 }
             )
 
-    with tempfile.TemporaryDirectory() as folder:
-        library = build_qd(Path(folder))
-        for n in options.sizes:
-            for terms in (1, 2, 3, 4):
-                a, b = expansion(terms, (n, n), 0), expansion(terms, (n, n), 1)
-                variants: dict[str, Callable[[], object]] = {"mcf": lambda a=a, b=b: matmul(a, b)}
-                if terms == 1:
-                    variants["torch float64"] = lambda a=a, b=b: a[0] @ b[0]
-                else:
-                    variants["ozaki"] = lambda a=a, b=b: ozaki.matmul(a, b)
-                    variants |= gemm_peers(n, terms, a, b, library, options.threads)
-                first = len(rows)
-                measure("matmul", n, terms, float(n) ** 3, variants)
-                for row in rows[first:]:
-                    if row["variant"] in ("mcf", "ozaki"):
-                        c = variants[row["variant"]]()
-                        row["error"] = f"{sampled_error(c, a, b):.3g}"  # type: ignore[arg-type]
-                print(table(rows[first:], list(rows[0])), flush=True)
-        n = options.dot
-        for terms in (1, 2, 3, 4):
-            x, y = expansion(terms, (n,), 0), expansion(terms, (n,), 1)
-            count = max(2, terms)
-            variants = {
-                "mcf": lambda x=x, y=y, k=count: reductions.dot(x, y, terms=k),
-                "mcf reproducible": lambda x=x, y=y: reductions.dot(x, y, reproducible=True),
-            }
+    for n in options.sizes:
+        for terms in options.terms:
+            a, b = expansion(terms, (n, n), 0), expansion(terms, (n, n), 1)
+            variants: dict[str, Callable[[], object]] = {"mcf": lambda a=a, b=b: matmul(a, b)}
             if terms == 1:
-                variants["torch float64"] = lambda x=x, y=y: torch.dot(x[0], y[0])
-            kind = {2: "dd", 4: "qd"}.get(terms)
-            if library is not None and kind:
-                left, right, out = records(x), records(y), np.empty(terms)
-                variants[f"QD {kind}_real"] = lambda k=kind, s=(left, right, out): qd_call(
-                    library, f"{k}_dot", n, options.threads, *s
-                )
+                variants["torch float64"] = lambda a=a, b=b: a[0] @ b[0]
+            else:
+                variants["ozaki"] = lambda a=a, b=b: ozaki.matmul(a, b)
+                variants |= gemm_peers(n, terms, a, b, options.threads)
             first = len(rows)
-            measure("dot", n, terms, float(n), variants)
+            measure("matmul", n, terms, float(n) ** 3, variants)
+            for row in rows[first:]:
+                if row["variant"] in ("mcf", "ozaki"):
+                    c = variants[row["variant"]]()
+                    row["error"] = f"{sampled_error(c, a, b):.3g}"  # type: ignore[arg-type]
             print(table(rows[first:], list(rows[0])), flush=True)
+    n = options.dot
+    for terms in options.terms if n else ():
+        x, y = expansion(terms, (n,), 0), expansion(terms, (n,), 1)
+        count = max(2, terms)
+        variants = {
+            "mcf": lambda x=x, y=y, k=count: reductions.dot(x, y, terms=k),
+            "mcf reproducible": lambda x=x, y=y: reductions.dot(x, y, reproducible=True),
+        }
+        if terms == 1:
+            variants["torch float64"] = lambda x=x, y=y: torch.dot(x[0], y[0])
+        kind = {2: "dd", 4: "qd"}.get(terms)
+        if kind:
+            left, right, out = records(x), records(y), np.empty(terms)
+            variants |= qd_calls(kind, "dot", n, options.threads, left, right, out)
+        first = len(rows)
+        measure("dot", n, terms, float(n), variants)
+        print(table(rows[first:], list(rows[0])), flush=True)
     machine = re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
     out = options.out or HERE / "results" / f"matmul-{machine}.csv"
-    save_csv(out, rows, environment(device))
+    if options.append:
+        merge_csv(out, rows, environment(device), ("operation", "n", "terms", "variant"))
+    else:
+        save_csv(out, rows, environment(device))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from mcf.kernels import registry
 from mcf.kernels.algorithms import distillation, ieee
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import FORMATS, Format
+from mcf.kernels.formats import FORMATS, FP64, Format
 
 MAX_TERMS = 4
 # The longest tuple that `renormalize` takes: its algorithm grows with the square.
@@ -162,6 +162,15 @@ def renormalize_kernel(fmt: Format, count: int, terms: int, uniform: bool = Fals
     return _kernel(name, function, fmt, [("x", count, count)], terms, uniform=names)
 
 
+@functools.cache
+def settle_kernel(count: int, uniform: bool = False) -> Elementwise:
+    """The kernel that makes an expansion of the partial sum that a fold leaves in float64."""
+    name = f"expansion_settle_{count}{'_one_x' * uniform}"
+    function = distillation.distill(count, count, partial=True)
+    names = frozenset("x" if uniform else "")
+    return _kernel(name, function, FP64, [("x", count, count)], count, uniform=names)
+
+
 # Every scalar is the constant 1.
 _SCALARS = {k: torch.ones(1, k, dtype=torch.float64) for k in range(2)}
 
@@ -258,4 +267,10 @@ for _operation in OPERATIONS:
     _inputs = ", ".join(f"Tensor[] {a}" for a in _operation.arguments)
     _register(f"expansion_{_operation.name}", _inputs, _spec_of(_operation))
 
+
+def _settle_spec(x: list[Tensor], uniform: Sequence[int]) -> Elementwise:
+    return settle_kernel(len(x), bool(uniform))
+
+
 _register("expansion_renormalize", "Tensor[] x, int terms", _renormalize_spec)
+_register("expansion_settle", "Tensor[] x", _settle_spec)

@@ -79,7 +79,7 @@ def launch(
     """Apply a kernel to rows of tensors of any strides; see `mcf.kernels.numba.launch.run`."""
     if spec.random:
         return _launch_random(run, spec, rows, scalars)
-    if len(rows) == 1 and spec.sums is None and all(t.is_contiguous() for t in rows[0]):
+    if len(rows) == 1 and spec.sums is None and all(map(Tensor.is_contiguous, rows[0])):
         # One small tensor costs little more than this function.
         return run(spec, rows, scalars)
     uniform = [k for k, field in enumerate(spec.fields) if field.uniform]

@@ -5,6 +5,10 @@
 #include <cmath>
 #include <cstddef>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #ifdef HAVE_QD
 #include <qd/dd_real.h>
 #include <qd/qd_real.h>
@@ -17,56 +21,74 @@ namespace {
 template <class Body>
 void shared(size_t n, int threads, Body body) {
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int t = 0; t < threads; ++t) body(n * t / threads, n * (t + 1) / threads);
+    // Cut where a line of the cache ends.
+    for (int t = 0; t < threads; ++t)
+        body(n / 8 * t / threads * 8, t + 1 < threads ? n / 8 * (t + 1) / threads * 8 : n);
 }
 
-struct Two { double s, e; };
-struct Pair { double x0, x1; };
-struct Quad { double x0, x1, x2, x3; };
+inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+inline double root(double x) { return std::sqrt(x); }
+#ifdef __AVX512F__
+// A line of the cache, for stores that go past it.
+typedef double Line __attribute__((vector_size(64)));
 
-inline Two two_sum(double a, double b) {
-    double s = a + b, t = s - a;
+inline Line fused(Line a, Line b, Line c) {
+    for (int k = 0; k < 8; ++k) a[k] = __builtin_fma(a[k], b[k], c[k]);
+    return a;
+}
+inline Line root(Line x) {
+    for (int k = 0; k < 8; ++k) x[k] = std::sqrt(x[k]);
+    return x;
+}
+#endif
+
+template <class T> struct Two { T s, e; };
+template <class T> struct Pair { T x0, x1; };
+template <class T> struct Quad { T x0, x1, x2, x3; };
+
+template <class T> inline Two<T> two_sum(T a, T b) {
+    T s = a + b, t = s - a;
     return {s, (a - (s - t)) + (b - t)};
 }
-inline Two fast_two_sum(double a, double b) {
-    double s = a + b;
+template <class T> inline Two<T> fast_two_sum(T a, T b) {
+    T s = a + b;
     return {s, b - (s - a)};
 }
-inline Two two_prod(double a, double b) {
-    double p = a * b;
-    return {p, __builtin_fma(a, b, -p)};
+template <class T> inline Two<T> two_prod(T a, T b) {
+    T p = a * b;
+    return {p, fused(a, b, -p)};
 }
 
 // sum2, product2, quotient2, root2 of kernels/algorithms, without the special values.
-inline Pair add(Pair x, Pair y) {
-    Two s = two_sum(x.x0, y.x0), t = two_sum(x.x1, y.x1), u = fast_two_sum(s.s, t.s);
-    Two r = fast_two_sum(u.s, (s.e + t.e) + u.e);
+template <class T> inline Pair<T> add(Pair<T> x, Pair<T> y) {
+    Two<T> s = two_sum(x.x0, y.x0), t = two_sum(x.x1, y.x1), u = fast_two_sum(s.s, t.s);
+    Two<T> r = fast_two_sum(u.s, (s.e + t.e) + u.e);
     return {r.s, r.e};
 }
-inline Pair mul(Pair x, Pair y) {
-    Two p = two_prod(x.x0, y.x0);
-    Two r = fast_two_sum(p.s, p.e + (x.x0 * y.x1 + x.x1 * y.x0));
+template <class T> inline Pair<T> mul(Pair<T> x, Pair<T> y) {
+    Two<T> p = two_prod(x.x0, y.x0);
+    Two<T> r = fast_two_sum(p.s, p.e + (x.x0 * y.x1 + x.x1 * y.x0));
     return {r.s, r.e};
 }
-inline Pair div(Pair x, Pair y) {
-    double q = x.x0 / y.x0;
-    Two p = two_prod(y.x0, q), s = fast_two_sum(p.s, y.x1 * q), r = fast_two_sum(s.s, s.e + p.e);
-    Two out = fast_two_sum(q, ((x.x0 - r.s) + (x.x1 - r.e)) / y.x0);
+template <class T> inline Pair<T> div(Pair<T> x, Pair<T> y) {
+    T q = x.x0 / y.x0;
+    Two<T> p = two_prod(y.x0, q), s = fast_two_sum(p.s, y.x1 * q), r = fast_two_sum(s.s, s.e + p.e);
+    Two<T> out = fast_two_sum(q, ((x.x0 - r.s) + (x.x1 - r.e)) / y.x0);
     return {out.s, out.e};
 }
-inline Pair root(Pair x) {
-    double s = std::sqrt(x.x0);
-    Two p = two_prod(s, s);
-    Two r = fast_two_sum(s, (((x.x0 - p.s) - p.e) + x.x1) / (s + s));
+template <class T> inline Pair<T> root(Pair<T> x) {
+    T s = root(x.x0);
+    Two<T> p = two_prod(s, s);
+    Two<T> r = fast_two_sum(s, (((x.x0 - p.s) - p.e) + x.x1) / (s + s));
     return {r.s, r.e};
 }
 
-inline void sweep(double &a, double &b) { Two t = two_sum(a, b); a = t.s, b = t.e; }
-inline void fast(double &a, double &b) { Two t = fast_two_sum(a, b); a = t.s, b = t.e; }
+template <class T> inline void sweep(T &a, T &b) { Two<T> t = two_sum(a, b); a = t.s, b = t.e; }
+template <class T> inline void fast(T &a, T &b) { Two<T> t = fast_two_sum(a, b); a = t.s, b = t.e; }
 
 // sum4 and product4.
-inline Quad add(Quad x, Quad y) {
-    double a = x.x0, b = y.x0, c = x.x1, d = y.x1, e = x.x2, f = y.x2, g = x.x3, h = y.x3;
+template <class T> inline Quad<T> add(Quad<T> x, Quad<T> y) {
+    T a = x.x0, b = y.x0, c = x.x1, d = y.x1, e = x.x2, f = y.x2, g = x.x3, h = y.x3;
     sweep(a, b); sweep(c, d); sweep(e, f); sweep(g, h);
     fast(a, c); b += h; sweep(d, e); sweep(f, g); sweep(b, g); fast(c, d); sweep(e, f);
     fast(a, c); fast(d, e); sweep(b, d); fast(c, g); e += f; sweep(b, c); sweep(d, e);
@@ -74,14 +96,14 @@ inline Quad add(Quad x, Quad y) {
     fast(b, c); d += e; fast(a, b); fast(c, d); fast(b, c); fast(c, d);
     return {a, b, c, d};
 }
-inline Quad mul(Quad x, Quad y) {
-    Two p = two_prod(x.x0, y.x0), q = two_prod(x.x0, y.x1), r = two_prod(x.x1, y.x0);
-    Two s = two_prod(x.x0, y.x2), t = two_prod(x.x1, y.x1), u = two_prod(x.x2, y.x0);
-    double a = p.s, b0 = p.e, b1 = q.s, c1 = q.e, b2 = r.s, c2 = r.e;
-    double c3 = s.s, d3 = s.e, c4 = t.s, d4 = t.e, c5 = u.s, d5 = u.e;
-    double d6 = (x.x0 * y.x3 + x.x3 * y.x0) + (x.x1 * y.x2 + x.x2 * y.x1);
+template <class T> inline Quad<T> mul(Quad<T> x, Quad<T> y) {
+    Two<T> p = two_prod(x.x0, y.x0), q = two_prod(x.x0, y.x1), r = two_prod(x.x1, y.x0);
+    Two<T> s = two_prod(x.x0, y.x2), t = two_prod(x.x1, y.x1), u = two_prod(x.x2, y.x0);
+    T a = p.s, b0 = p.e, b1 = q.s, c1 = q.e, b2 = r.s, c2 = r.e;
+    T c3 = s.s, d3 = s.e, c4 = t.s, d4 = t.e, c5 = u.s, d5 = u.e;
+    T d6 = (x.x0 * y.x3 + x.x3 * y.x0) + (x.x1 * y.x2 + x.x2 * y.x1);
     sweep(b1, b2); sweep(c1, c2); sweep(c3, c5); d3 += d5; sweep(b0, b1); sweep(c1, c4);
-    double d2 = c2 + d3;
+    T d2 = c2 + d3;
     c5 += d4; fast(a, b0); fast(b1, b2); sweep(c1, c3); d2 += d6; c4 += c5; sweep(b1, c1);
     b2 += c4; d2 += c3; b2 += c1; sweep(b1, b2); sweep(b0, b1); b2 += d2; fast(a, b0);
     sweep(b1, b2); sweep(b0, b1); fast(a, b0); fast(b1, b2); fast(b0, b1); fast(a, b0);
@@ -89,16 +111,13 @@ inline Quad mul(Quad x, Quad y) {
     return {a, b0, b1, b2};
 }
 
-inline Pair load(double *const *x, size_t i, Pair) { return {x[0][i], x[1][i]}; }
-inline Quad load(double *const *x, size_t i, Quad) { return {x[0][i], x[1][i], x[2][i], x[3][i]}; }
-
 template <class Body>
 void loop2(size_t n, int threads, double *const *r, Body body) {
     double *__restrict r0 = r[0], *__restrict r1 = r[1];
     shared(n, threads, [=](size_t begin, size_t end) {
 #pragma omp simd
         for (size_t i = begin; i < end; ++i) {
-            Pair v = body(i);
+            Pair<double> v = body(i);
             r0[i] = v.x0, r1[i] = v.x1;
         }
     });
@@ -109,11 +128,43 @@ void loop4(size_t n, int threads, double *const *r, Body body) {
     shared(n, threads, [=](size_t begin, size_t end) {
 #pragma omp simd
         for (size_t i = begin; i < end; ++i) {
-            Quad v = body(i);
+            Quad<double> v = body(i);
             r0[i] = v.x0, r1[i] = v.x1, r2[i] = v.x2, r3[i] = v.x3;
         }
     });
 }
+
+#ifdef __AVX512F__
+inline Line line(const double *x) {
+    Line v;
+    __builtin_memcpy(&v, x, sizeof v);
+    return v;
+}
+inline Line lines(double x) { return Line{} + x; }
+inline void past(double *r, Line v) { _mm512_stream_pd(r, (__m512d)v); }
+
+// The same a line at a time, stored past the cache; whole lines only.
+template <class Body>
+void stream2(size_t n, int threads, double *const *r, Body body) {
+    shared(n, threads, [=](size_t begin, size_t end) {
+        for (size_t i = begin; i + 8 <= end; i += 8) {
+            Pair<Line> v = body(i);
+            past(r[0] + i, v.x0), past(r[1] + i, v.x1);
+        }
+        _mm_sfence();
+    });
+}
+template <class Body>
+void stream4(size_t n, int threads, double *const *r, Body body) {
+    shared(n, threads, [=](size_t begin, size_t end) {
+        for (size_t i = begin; i + 8 <= end; i += 8) {
+            Quad<Line> v = body(i);
+            past(r[0] + i, v.x0), past(r[1] + i, v.x1), past(r[2] + i, v.x2), past(r[3] + i, v.x3);
+        }
+        _mm_sfence();
+    });
+}
+#endif
 
 #ifdef HAVE_QD
 template <class T, class Body>
@@ -129,46 +180,45 @@ void structures(size_t n, int threads, double *r, Body body) {
 
 #define PLANES2(x) const double *x##0 = x[0], *x##1 = x[1]
 #define PLANES4(x) const double *x##0 = x[0], *x##1 = x[1], *x##2 = x[2], *x##3 = x[3]
-#define AT2(x) Pair{x##0[i], x##1[i]}
-#define AT4(x) Quad{x##0[i], x##1[i], x##2[i], x##3[i]}
+#define AT2(x, f) {f(x##0 + i), f(x##1 + i)}
+#define AT4(x, f) {f(x##0 + i), f(x##1 + i), f(x##2 + i), f(x##3 + i)}
+#define FIRST2(x, f) {f(x[0][0]), f(x[1][0])}
+#define FIRST4(x, f) {f(x[0][0]), f(x[1][0]), f(x[2][0]), f(x[3][0])}
+#define VALUE(x) *(x)
+
+// `expression` of elements u of x and v of y, and of x's first element a.
+#define ENTRY(kind, name, n, Expansion, T, load, spread, expression)                              \
+    void kind##n##_##name(size_t size, int threads, double *const *x, double *const *y,          \
+                          double *const *r) {                                                    \
+        PLANES##n(x);                                                                            \
+        PLANES##n(y);                                                                            \
+        const Expansion<T> a = FIRST##n(x, spread);                                              \
+        (void)a;                                                                                 \
+        kind##n(size, threads, r, [=](size_t i) {                                                \
+            Expansion<T> u = AT##n(x, load), v = AT##n(y, load);                                 \
+            (void)v;                                                                             \
+            return expression;                                                                   \
+        });                                                                                      \
+    }
+#ifdef __AVX512F__
+#define BOTH(name, n, Expansion, expression)                                                      \
+    ENTRY(loop, name, n, Expansion, double, VALUE, , expression)                                 \
+    ENTRY(stream, name, n, Expansion, Line, line, lines, expression)
+#else
+#define BOTH(name, n, Expansion, expression)                                                      \
+    ENTRY(loop, name, n, Expansion, double, VALUE, , expression)
+#endif
 
 extern "C" {
 
-void loop2_add(size_t n, int t, double *const *x, double *const *y, double *const *r) {
-    PLANES2(x); PLANES2(y);
-    loop2(n, t, r, [=](size_t i) { return add(AT2(x), AT2(y)); });
-}
-void loop2_mul(size_t n, int t, double *const *x, double *const *y, double *const *r) {
-    PLANES2(x); PLANES2(y);
-    loop2(n, t, r, [=](size_t i) { return mul(AT2(x), AT2(y)); });
-}
-void loop2_div(size_t n, int t, double *const *x, double *const *y, double *const *r) {
-    PLANES2(x); PLANES2(y);
-    loop2(n, t, r, [=](size_t i) { return div(AT2(x), AT2(y)); });
-}
-void loop2_sqrt(size_t n, int t, double *const *x, double *const *, double *const *r) {
-    PLANES2(x);
-    loop2(n, t, r, [=](size_t i) { return root(AT2(x)); });
-}
-// a * x + y with the expansion a at y's first element of the scalar's planes.
-void loop2_axpy(size_t n, int t, double *const *x, double *const *y, double *const *r) {
-    PLANES2(x); PLANES2(y);
-    Pair a{x0[0], x1[0]};
-    loop2(n, t, r, [=](size_t i) { return add(mul(AT2(x), a), AT2(y)); });
-}
-void loop4_add(size_t n, int t, double *const *x, double *const *y, double *const *r) {
-    PLANES4(x); PLANES4(y);
-    loop4(n, t, r, [=](size_t i) { return add(AT4(x), AT4(y)); });
-}
-void loop4_mul(size_t n, int t, double *const *x, double *const *y, double *const *r) {
-    PLANES4(x); PLANES4(y);
-    loop4(n, t, r, [=](size_t i) { return mul(AT4(x), AT4(y)); });
-}
-void loop4_axpy(size_t n, int t, double *const *x, double *const *y, double *const *r) {
-    PLANES4(x); PLANES4(y);
-    Quad a{x0[0], x1[0], x2[0], x3[0]};
-    loop4(n, t, r, [=](size_t i) { return add(mul(AT4(x), a), AT4(y)); });
-}
+BOTH(add, 2, Pair, add(u, v))
+BOTH(mul, 2, Pair, mul(u, v))
+BOTH(div, 2, Pair, div(u, v))
+BOTH(sqrt, 2, Pair, root(u))
+BOTH(axpy, 2, Pair, add(mul(u, a), v))
+BOTH(add, 4, Quad, add(u, v))
+BOTH(mul, 4, Quad, mul(u, v))
+BOTH(axpy, 4, Quad, add(mul(u, a), v))
 
 #ifdef HAVE_QD
 #define QD_BINARY(name, T, expression)                                                  \

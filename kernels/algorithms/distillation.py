@@ -15,8 +15,11 @@ from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
 
 
 @functools.cache
-def distill(count: int, terms: int) -> FunctionType:
+def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
     """The algorithm (x,) -> `terms` components of the sum of the `count` floats in the tuple x.
+
+    With `partial` the floats are those of a partial sum, and only the first counts where it is not
+    finite: what is left of the rounding errors of an infinity is NaN.
 
     1. Each float in turn is added to those before it, smallest first, by TwoSum (Shewchuk 1997,
        Grow-Expansion, doi:10.1007/PL00009321): the components no longer overlap, their sum is
@@ -29,6 +32,10 @@ def distill(count: int, terms: int) -> FunctionType:
     unpack = f"{', '.join(names)} = x" if count > 1 else "h0 = x[0]"
     lines = [f"def renormalize{count}to{terms}(x):", f"    {unpack}"]
     emit = lines.append
+    if partial:
+        emit("    finite = rn(h0 - h0) == ZERO")
+        for k in range(1, count):
+            emit(f"    h{k} = where(finite, h{k}, ZERO)")
     emit("    plain = h0")
     for k in range(1, count):
         emit(f"    plain = rn(plain + h{k})")
@@ -51,7 +58,7 @@ def distill(count: int, terms: int) -> FunctionType:
         emit(f"    h{i} = where(finite, {f'h{i}' if i < count else 'ZERO'}, ZERO)")
     emit(f"    return {', '.join(f'h{i}' for i in range(terms))},")
     text = "\n".join(lines) + "\n"
-    filename = f"<mcf renormalize {count} to {terms}>"
+    filename = f"<mcf renormalize {'a partial sum of ' * partial}{count} to {terms}>"
     # Triton and tracebacks read the source.
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     namespace = {

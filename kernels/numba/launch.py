@@ -61,7 +61,7 @@ class Prepared:
         """
         items, terms = len(self._owner), self._spec.sum_count
         pointers = array("Q", addresses)
-        values = np.ascontiguousarray(scalars, dtype=self._kind)
+        values = np.ascontiguousarray(scalars, dtype=self._kind) if self._spec.scalars else None
         sums = np.empty((items, terms)) if terms else None
         threads = torch.get_num_threads() if self._total > SERIAL else 1
         parts = max(1, min(threads, items))
@@ -69,7 +69,7 @@ class Prepared:
         table = Table(
             pointers.buffer_info()[0],
             *self._fixed,
-            values.ctypes.data,
+            values.ctypes.data if values is not None else 0,
             sums.ctypes.data if sums is not None else 0,
             parts,
             shares.buffer_info()[0],
@@ -110,7 +110,8 @@ def run(
         The sums, float64 of shape [len(rows), spec.sum_count], or None if the kernel has none.
     """
     prepared = _prepared(spec, tuple(row[0].numel() for row in rows))
-    sums = prepared.run([t.data_ptr() for row in rows for t in row], scalars.numpy())
+    values = scalars.numpy() if spec.scalars else None
+    sums = prepared.run([t.data_ptr() for row in rows for t in row], values)
     return None if sums is None else torch.from_numpy(sums)
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
-from mcf.kernels import expansions
 from mcf.kernels import fold as kernels
 from mcf.kernels.formats import Format, format_of
 
@@ -98,11 +97,7 @@ def row_exponents(x: Tensor) -> Tensor:
 
 def settle(state: Tensor) -> Components:
     """Partial sums [state, ...] as normalised float64 expansions of as many components."""
-    first = state[0]
-    finite = first.isfinite()
-    # What is left of the rounding errors of an infinity is NaN.
-    low = [torch.where(finite, s, 0.0) for s in state[1:]]
-    return expansions.renormalize((first, *low), len(state))
+    return tuple(torch.ops.mcf.expansion_settle(list(state)))
 
 
 def finish(x: Components, fmt: Format, terms: int) -> Components:

@@ -62,6 +62,8 @@ class Rows:
         """Each component as a contiguous [outer, length] tensor."""
         order = (*self.kept, *self.dims)
         outer = math.prod([self.shape[d] for d in self.kept])
+        if order == tuple(range(len(order))) and all(c.is_contiguous() for c in x):
+            return [c.view(outer, self.length) for c in x]
         return [c.permute(order).reshape(outer, self.length).contiguous() for c in x]
 
     def result_shape(self, keepdim: bool) -> tuple[int, ...]:

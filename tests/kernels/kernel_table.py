@@ -118,6 +118,7 @@ def expansion_kernels() -> list[Elementwise]:
     one = frozenset("y")
     found.append(kernel(expansion_operators.FMA, FP64, 2, 2, 2, uniform=one))
     found += [expansion_operators.renormalize_kernel(f, 4, 2) for f in FORMATS.values()]
+    found.append(expansion_operators.settle_kernel(3))
     return found
 
 

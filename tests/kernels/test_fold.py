@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import mcf
+from mcf.kernels import expansions
 from mcf.kernels import fold as folds
 from mcf.kernels.algorithms import accumulate, two_prod, two_sum
 from mcf.kernels.algorithms.primitives import ZERO, rn
@@ -241,3 +242,19 @@ def test_zero_stays_the_name_of_the_constant() -> None:
     # `value1_in2` and its kind return it as a register.
     assert ZERO is None
     assert accumulate.value1_in2((1.0,)) == (1.0, None)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_partial_sum_that_is_not_finite_loses_its_errors(executor: str) -> None:
+    nan, inf = float("nan"), float("inf")
+    first = torch.tensor([inf, -inf, nan, 1.0, -0.0, 0.0], dtype=torch.float64)
+    second = torch.tensor([nan, nan, 1.0, 2.0**-30, -0.0, 0.0], dtype=torch.float64)
+    third = torch.tensor([nan, inf, nan, 2.0**-90, -0.0, -0.0], dtype=torch.float64)
+    finite = first.isfinite()
+    low = [torch.where(finite, t, 0.0) for t in (second, third)]
+    with mcf.executor("torch"):
+        expected = expansions.renormalize((first, *low), 3)
+    with mcf.executor(executor):
+        actual = torch.ops.mcf.expansion_settle([first, second, third])
+    for k in range(3):
+        assert_same_bits(actual[k], expected[k], f"component {k}")

@@ -1,0 +1,201 @@
+"""Rewrites of compiled loops: they are there, and change no bit.
+
+*Exact*: each kernel's bits with and without its rewrites, on numbers, special values, wide
+exponents and lengths that leave a rest. Mutant: a 1 that is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mcf
+from mcf.kernels import expansion_operators as operators
+from mcf.kernels import expansions
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.formats import FP32, FP64
+from mcf.kernels.numba import build, launch, rewrite, team
+from tests.helpers import assert_same_bits
+
+llvm = pytest.importorskip("llvmlite.binding")
+with_fma = pytest.mark.skipif(
+    not llvm.get_host_cpu_features().get("fma", False),
+    reason="this processor has no fused multiply-add of x86",
+)
+
+# All kinds of statements: additions only, products, quotients and roots; three arguments.
+CASES = (
+    (operators.ADD, FP64, 2),
+    (operators.FMA, FP32, 2),
+    (operators.MUL, FP64, 4),
+    (operators.DIV, FP64, 3),
+    (operators.SQRT, FP32, 4),
+)
+EVERYDAY = 2
+SIZE = 3 * launch.ITEM + 21
+
+
+def tensors(fmt: Any, count: int, size: int = SIZE) -> list[Tensor]:
+    """Numbers of wide exponents, with special values at the front, that begin at lines."""
+    generator = torch.Generator().manual_seed(count)
+    out = []
+    for k in range(count):
+        x = torch.randn(size, generator=generator, dtype=torch.float64)
+        x = x * 2.0 ** torch.randint(-60, 60, (size,), generator=generator)
+        x[:8] = torch.tensor([0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan, 2.0**100])
+        out.append(x.roll(k).to(fmt.dtype))
+    return out
+
+
+def results(address: int, spec: Elementwise, given: list[Tensor]) -> list[Tensor]:
+    """What a compiled loop writes for given operands."""
+    count = len(spec.results)
+    size = given[0].numel()
+    out = [torch.full((size + 1,), 7.0, dtype=given[0].dtype) for _ in range(count)]
+    prepared = launch.Prepared(spec, [size])
+    prepared._large = False
+    prepared._loop = type("Loop", (), {"address": address})()
+    prepared.run([t.data_ptr() for t in (*out, *given)], np.zeros((1, 0)))
+    assert all(t[-1] == 7 for t in out)
+    return out
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets whether the processor has pipes for products beside those for sums."""
+    return lambda both: monkeypatch.setattr(rewrite, "both_pipes", lambda: both)
+
+
+def kernel(case: tuple[Any, Any, int]) -> tuple[Elementwise, list[Tensor]]:
+    operation, fmt, terms = case
+    arguments = len(operation.arguments)
+    return operators.kernel(operation, fmt, *[terms] * arguments), tensors(fmt, terms * arguments)
+
+
+cases = [
+    pytest.param(c, marks=[] if k < EVERYDAY else [pytest.mark.slow], id=f"{c[0].name}{c[2]}")
+    for k, c in enumerate(CASES)
+]
+
+
+@with_fma
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("case", cases)
+def test_rewrites_change_no_bit(case: Any, streamed: bool, processor: Any) -> None:
+    spec, given = kernel(case)
+    function = build._build(spec)
+    processor(False)
+    plain, _ = rewrite.rewritten(function)
+    assert plain == function.address
+    processor(True)
+    changed, library = rewrite.rewritten(function, streamed=streamed)
+    text = library.get_llvm_str()
+    assert text.count("@llvm.fma.v") > function._library.get_llvm_str().count("@llvm.fma.v")
+    assert ("!nontemporal" in text) == streamed
+    for size in (SIZE, 5):
+        some = [t[:size] for t in given]
+        expected, actual = results(plain, spec, some), results(changed, spec, some)
+        for k, (a, b) in enumerate(zip(actual, expected, strict=True)):
+            assert_same_bits(a, b, f"component {k}, {size} elements")
+
+
+@with_fma
+def test_a_one_that_is_none_is_caught(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, given = kernel(CASES[0])
+    function = build._build(spec)
+    expected = results(function.address, spec, given)
+    processor(True)
+    monkeypatch.setattr(rewrite, "_ONE", "0x3FF0000000000001")
+    changed, _library = rewrite.rewritten(function)
+    assert any(
+        not torch.equal(a, b) for a, b in zip(results(changed, spec, given), expected, strict=True)
+    )
+
+
+def test_half_of_the_additions_stay() -> None:
+    lines = "\n".join(f"  %r.{k} = fadd <8 x double> %a, %b" for k in range(9))
+    text = rewrite.on_both_pipes(f"define void @f() {{\nentry:\n{lines}\n  ret void\n}}\n")
+    assert (text.count(" fadd "), text.count(" call <8 x double>")) == (5, 4)
+    assert text.count("declare <8 x double> @llvm.fma.v8f64(") == 1
+    # Beside as many products additions are on pipes of their own.
+    busy = lines.replace("fadd", "fmul") + "\n" + lines.replace("%r", "%s")
+    text = rewrite.on_both_pipes(f"define void @f() {{\n{busy}\n  ret void\n}}\n")
+    assert (text.count(" fadd "), text.count(" call ")) == (9, 0)
+    # What may be reordered or has one lane stays.
+    for line in ("%r = fadd reassoc <8 x double> %a, %b", "%r = fadd double %a, %b"):
+        text = "\n".join(["define void @f() {", *["  " + line] * 9, "}", ""])
+        assert rewrite.on_both_pipes(text) == text
+
+
+def test_vectors_alone_are_stored_past_the_cache() -> None:
+    text = "\n".join(
+        [
+            "define void @f() {",
+            "  store <8 x double> %x, ptr %p, align 8, !alias.scope !1",
+            "  store <4 x i16> %x, ptr %p, align 2",
+            "  store double %x, ptr %p, align 8",
+            "  ret void",
+            "}",
+        ]
+    )
+    lines = rewrite.past_the_cache(text).splitlines()
+    assert re.fullmatch(r".*align 64, !nontemporal !\d+, !alias.scope !1", lines[1])
+    assert lines[2:4] == text.splitlines()[2:4]
+    assert lines[4] == "  fence seq_cst"
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether each launch stored past the cache, on a processor with a small one."""
+    found: list[bool] = []
+    run = team.run
+
+    def watched(address: int, data: int, threads: int) -> None:
+        loops = {
+            loop.__dict__["_streamed"][0]
+            for loop in build._kernels.values()
+            if "_streamed" in loop.__dict__
+        }
+        found.append(address in loops)
+        run(address, data, threads)
+
+    monkeypatch.setattr(rewrite, "last_level", lambda: 1 << 20)
+    monkeypatch.setattr(team, "run", watched)
+    launch._prepared.cache_clear()
+    yield found
+    launch._prepared.cache_clear()
+
+
+def test_large_results_are_stored_past_the_cache(launched: list[bool]) -> None:
+    size = 1 << 16
+    x, y = (tuple(tensors(FP64, 2, size)) for _ in range(2))
+    out = tuple(torch.empty(size + 8, dtype=torch.float64)[:size] for _ in range(2))
+    with mcf.executor("torch"):
+        expected = expansions.add(x, y)
+    shifted = tuple(torch.empty(size + 8, dtype=torch.float64)[3 : size + 3] for _ in range(2))
+    with mcf.executor("numba"):
+        expansions.add(x, y, out=out)
+        expansions.add(x, y, out=shifted)
+        expansions.add(tuple(t[:64] for t in x), tuple(t[:64] for t in y))
+    # A target that does not begin at a line, and a small one, go through the cache.
+    assert launched == [True, False, False]
+    for found in (out, shifted):
+        for a, b in zip(found, expected, strict=True):
+            assert_same_bits(a, b, "result")
+
+
+@pytest.mark.parametrize(("items", "parts"), [(0, 1), (1, 1), (7, 2), (8, 3), (3, 3)])
+def test_shares_hold_each_item_once(items: int, parts: int) -> None:
+    words = team.shares(items, parts)
+    found = []
+    for part in range(1, parts + 1):
+        found += range(words[8 * part], words[8 * part + 1])
+    assert found == list(range(items))
+    assert len(words) == 8 * (parts + 1)
+    assert words[0] == 0
