@@ -132,8 +132,8 @@ def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Any:
         rows: as in `run`, with at least one row and one layout in each (`same_layout`).
 
     Returns:
-        An object with `run(addresses, scalars)`, where addresses are those of all tensors, one row
-        after the other, and scalars a float64 NumPy array [len(rows), len(spec.scalars)]; it
+        An object with `run(addresses, scalars)`, where addresses has a list for each field with
+        those of all rows, and scalars is a float64 NumPy array [len(rows), len(spec.scalars)]; it
         returns the sums as an array or a tensor, or None. None where the executor has no such
         thing.
     """

@@ -8,6 +8,8 @@ visited does not matter.
 
 from __future__ import annotations
 
+from typing import Any
+
 from mcf.kernels.algorithms import words
 from mcf.kernels.elementwise import parameters
 
@@ -21,26 +23,28 @@ COLUMNS = ("stream_key", "stream_index")
 # What a float64 holds exactly.
 KEY_BITS = 52
 
+# Numbers here are ints, or arrays of uint64 of the streams of many tensors.
+_WORD = 2**64 - 1
 
-def mix(x: int) -> int:
+
+def mix(x: Any) -> Any:
     """The finaliser of SplitMix64 (Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195)."""
-    x = (x + 0x9E3779B97F4A7C15) % 2**64
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    x = x + 0x9E3779B97F4A7C15 & _WORD
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _WORD
     return x ^ (x >> 31)
 
 
-def key(seed: int, step: int, tensor: int) -> int:
+def key(seed: int, step: Any, tensor: Any) -> Any:
     """The key of a tensor's stream at a step, KEY_BITS bits."""
-    mixed = 0
-    for part in (seed % 2**64, step, tensor):
-        mixed = mix(mixed ^ part)
+    mixed = mix(seed & _WORD)
+    for part in (step, tensor):
+        mixed = mix(part ^ mixed)
     return mixed >> (64 - KEY_BITS)
 
 
-def scalars(key: int, index: int) -> list[float]:
+def scalars(key: Any, index: Any) -> list[Any]:
     """SCALARS of a stretch that begins at `index` and stays below the next multiple of 2**32."""
-    high, low = divmod(index, 2**32)
+    high, low = index >> 32, index & 0xFFFFFFFF
     mixed = mix(mix(key) ^ high)
-    halves = [mixed >> shift & 0xFFFF for shift in (48, 32, 16, 0)]
-    return [float(x) for x in (*halves, low >> 16, low & 0xFFFF)]
+    return [mixed >> shift & 0xFFFF for shift in (48, 32, 16, 0)] + [low >> 16, low & 0xFFFF]

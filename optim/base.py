@@ -65,13 +65,18 @@ class GroupedOptimizer(Optimizer):
     def _rule(self, group: Group) -> Rule:
         raise NotImplementedError
 
-    def _advance(self, group: Group, entries: list[Group]) -> list[Any]:
-        """Count a step in the numbers of some states; what `_scalars` needs of each, hashable."""
-        counts = []
-        for state in entries:
-            state["step"] += 1
-            counts.append(int(state["step"]))
-        return counts
+    def _advance(
+        self, group: Group, step: int, numbers: tuple[float, ...], shape: tuple[int, ...]
+    ) -> tuple[Any, tuple[float, ...]]:
+        """What `_scalars` needs to know of a parameter's step, and its numbers after that.
+
+        Args:
+            group: the parameter's group.
+            step: the number of the step, from 1.
+            numbers: the values of `Rule.numbers` before it.
+            shape: the parameter's where the rule is `shaped`, else empty.
+        """
+        return step, numbers
 
     def _scalars(self, group: Group, arith: Arithmetic, step: Any) -> dict[str, float]:
         """The rule's scalars in float64; `step` from `_advance`, the number of the step from 1."""

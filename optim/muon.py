@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import BF16, FP64, Format
-from mcf.optim import validation
+from mcf.kernels import registry
+from mcf.kernels.elementwise import Elementwise
+from mcf.optim import muon_halves, validation
+from mcf.optim.batch import Launch, Work
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
-from mcf.optim.plan import Work
 from mcf.optim.rules import muon as _rules
 from mcf.optim.rules.metrics import param_terms
 from mcf.optim.strategies import WITHOUT_FEEDBACK, Arithmetic
-from mcf.optim.update import GradientForm, Rule, kernel, registered, update_
+from mcf.optim.update import Rule, update_
 
 # The second half of a step, which neither reads nor writes the buffer.
 _UPDATE = Rule(
@@ -32,6 +32,7 @@ _UPDATE = Rule(
     metrics=param_terms,
     metric_count=3,
     decoupled=True,
+    shaped=True,
 )
 
 _ADJUSTMENTS = (None, "original", "match_rms_adamw")
@@ -41,47 +42,6 @@ _ADJUSTMENTS = (None, "original", "match_rms_adamw")
 def _rule() -> Rule:
     """The whole step, for what it stores."""
     return dataclasses.replace(_UPDATE, first="momentum_buffer")
-
-
-def momentum_kernel(arith: Arithmetic, form: GradientForm, nesterov: bool) -> Elementwise:
-    """The first half of a step: the buffer, and the matrix to orthogonalise in a tensor."""
-    return _momentum_kernel(arith.format, arith.stored(arith.strategy.first), form, nesterov)
-
-
-@functools.cache
-def _momentum_kernel(
-    arithmetic: Format, stored: Format, form: GradientForm, nesterov: bool
-) -> Elementwise:
-    words = ["muon_nesterov" if nesterov else "muon_momentum", arithmetic.name, stored.name]
-    return registered(
-        Elementwise(
-            name="_".join(words) + form.suffix(stored),
-            function=_rules.muon_momentum,
-            results=("momentum_buffer", "direction"),
-            fields=(
-                Field("grad", form.format),
-                *([Field("grad_lo", form.format)] if form.paired else []),
-                Field("momentum_buffer", stored, written=True),
-                Field("direction", arithmetic, read=False, written=True),
-            ),
-            stores=(("momentum_buffer", "momentum_buffer"), ("direction", "direction")),
-            arithmetic=arithmetic,
-            scalars=("grad_scale", "momentum", "one_minus_momentum")
-            + (("grad_limit",) if form.clipped else ()),
-            absent=(() if form.paired else ("grad_lo",))
-            + (() if form.clipped else ("grad_limit",)),
-            rounded=("momentum_buffer", "direction") if stored == arithmetic else ("direction",),
-            slots=(
-                ("scaled_gradient", form.slot),
-                ("ahead", _rules.nesterov_ahead if nesterov else _rules.plain_ahead),
-            ),
-        )
-    )
-
-
-def orthogonal_format(component: Format) -> Format:
-    """What the orthogonalised matrix is read from: bf16, or float64 for float64 parameters."""
-    return FP64 if component == FP64 else BF16
 
 
 def _torchs(name: str) -> Callable[..., Any]:
@@ -208,10 +168,10 @@ class Muon(LowPrecisionOptimizer):
     def _rule(self, group: dict[str, Any]) -> Rule:
         return _rule()
 
-    def _advance(self, group: dict[str, Any], entries: list[dict[str, Any]]) -> list[Any]:
-        steps = super()._advance(group, entries)
-        shapes = (tuple(state["momentum_buffer"].shape) for state in entries)
-        return list(zip(steps, shapes, strict=True))
+    def _advance(
+        self, group: dict[str, Any], step: int, numbers: tuple[float, ...], shape: tuple[int, ...]
+    ) -> tuple[Any, tuple[float, ...]]:
+        return (step, shape), numbers
 
     def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
         _, shape = step
@@ -233,20 +193,41 @@ class Muon(LowPrecisionOptimizer):
         columns: list[dict[str, float]],
         scale: float | Tensor,
     ) -> Tensor:
-        _, group, _, arith, form, _ = work
-        before = momentum_kernel(arith, form, group["nesterov"])
-        fmt = orthogonal_format(arith.component)
-        after = kernel(_UPDATE, arith, self._track_metrics, GradientForm(fmt))
-        tables = [self._table(spec, work, columns, scale) for spec in (before, after)]
-        sums = []
-        for k, (p, *rest) in enumerate(rows):
-            grads, states = rest[: 1 + form.paired], rest[1 + form.paired :]
-            direction = torch.empty_like(p, dtype=arith.format.dtype)
+        halves = muon_halves.Halves(_UPDATE, work, self._track_metrics)
+        kernels = (halves.first, halves.second)
+        before, after = (self._table(spec, work, columns, scale) for spec in kernels)
+        paired = work[4].paired
+
+        def first(part: slice, made: list[Tensor]) -> None:
             # The buffer comes last among the states.
-            update_(before, [[*grads, states[-1], direction]], tables[0][k : k + 1])
-            orthogonal = self._orthogonal(direction, group).to(fmt.dtype)
-            sums.append(update_(after, [[p, orthogonal, *states[:-1]]], tables[1][k : k + 1]))
-        return torch.cat(sums)
+            own = [
+                [*grads[: 1 + paired], grads[-1], t]
+                for (_, *grads), t in zip(rows[part], made, strict=True)
+            ]
+            update_(halves.first, own, before[part])
+
+        def second(part: slice, made: list[Tensor]) -> Tensor:
+            own = [
+                [p, t, *rest[1 + paired : -1]]
+                for (p, *rest), t in zip(rows[part], made, strict=True)
+            ]
+            return update_(halves.second, own, after[part])
+
+        params = [row[0] for row in rows]
+        return torch.cat(halves.run(params, first, self._turn(work), second))
+
+    def _prepare(self, work: Work, rows: list[list[Tensor]]) -> Launch | None:
+        def prepared(spec: Elementwise, part: slice) -> Any:
+            return registry.prepare(spec, rows[part])
+
+        halves = muon_halves.Halves(_UPDATE, work, self._track_metrics)
+        if prepared(halves.first, slice(0, 1)) is None:
+            return None
+        sizes = [row[0].numel() for row in rows]
+        return muon_halves.Launch(halves, sizes, prepared, self._turn(work))
+
+    def _turn(self, work: Work) -> Callable[[Tensor], Tensor]:
+        return lambda x: self._orthogonal(x, work[1])
 
     def _orthogonal(self, x: Tensor, group: dict[str, Any]) -> Tensor:
         """torch's Newton-Schulz iteration on a matrix; bf16."""

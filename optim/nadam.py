@@ -108,12 +108,11 @@ class NAdam(MomentOptimizer):
     def _rule(self, group: dict[str, Any]) -> Rule:
         return _DECOUPLED if group["decoupled_weight_decay"] else _L2
 
-    def _advance(self, group: dict[str, Any], entries: list[dict[str, Any]]) -> list[Any]:
-        steps = super()._advance(group, entries)
-        for step, state in zip(steps, entries, strict=True):
-            state["mu_product"] *= _momentum(group, step)
-        products = (state["mu_product"].item() for state in entries)
-        return [_Progress(*both) for both in zip(steps, products, strict=True)]
+    def _advance(
+        self, group: dict[str, Any], step: int, numbers: tuple[float, ...], shape: tuple[int, ...]
+    ) -> tuple[Any, tuple[float, ...]]:
+        mu_product = numbers[0] * _momentum(group, step)
+        return _Progress(step, mu_product), (mu_product,)
 
     def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
         count, product = step

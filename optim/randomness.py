@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from mcf.kernels import streams
@@ -62,3 +64,40 @@ def columns(
         [float(streams.key(seed, step, places[p])), float(index_offset(p))]
         for p, step in zip(params, steps, strict=True)
     ]
+
+
+class Streams:
+    """The streams of some parameters, which stay the same from step to step but for their keys."""
+
+    def __init__(self, everything: Iterable[Tensor], params: Sequence[Tensor]) -> None:
+        """`everything` counts an optimizer's parameters; each of `params` must `fit`."""
+        self._everything = list(everything)
+        self._params = params
+        places = {p: k for k, p in enumerate(self._everything)}
+        self._places = np.array([places[p] for p in params], dtype=np.uint64)
+        self._offsets = _offsets(params)
+        self._first = np.array(self._offsets, dtype=np.uint64)
+
+    @staticmethod
+    def fit(p: Tensor) -> bool:
+        """Whether one line of scalars serves all elements: in order, upper index word the same."""
+        (first,) = _offsets([p])
+        return p.is_contiguous() and first % 2**32 + p.numel() <= 2**32
+
+    def hold(self, everything: Iterable[Tensor]) -> bool:
+        """Whether parameters are counted as before."""
+        now = list(everything)
+        return (
+            len(now) == len(self._everything)
+            and all(map(is_, now, self._everything))
+            and _offsets(self._params) == self._offsets
+        )
+
+    def scalars(self, seed: int, steps: Sequence[int]) -> Any:
+        """`streams.SCALARS` at each parameter's step, float64 [parameters, scalars]."""
+        keys = streams.key(seed, np.array(steps, dtype=np.uint64), self._places)
+        return np.stack(streams.scalars(keys, self._first), axis=1).astype(np.float64)
+
+
+def _offsets(params: Iterable[Tensor]) -> list[int]:
+    return list(map(index_offset, params))

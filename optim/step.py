@@ -13,8 +13,9 @@ from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.optim import blocks, eight_bits, gradients, options, randomness, validation
 from mcf.optim.base import Group, GroupedOptimizer, Named
+from mcf.optim.batch import Fused, Launch, Work
 from mcf.optim.metrics import StepMetrics
-from mcf.optim.plan import Plan, Work
+from mcf.optim.plan import Plan
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import (
     GradientForm,
@@ -93,8 +94,7 @@ class FusedOptimizer(GroupedOptimizer):
             work = [*plan.run(self, scale, metrics), *work]
         self._metrics = metrics
         self._general(work, scale)
-        # What counts more than steps does it state by state.
-        if plan is None and type(self)._advance is GroupedOptimizer._advance:
+        if plan is None:
             made = Plan(self, work)
             self._plan = made if made.useful else None
 
@@ -103,20 +103,22 @@ class FusedOptimizer(GroupedOptimizer):
         _, group, rule, arith, _, live = work
         p = live[0][1]
         state = self.state.get(p) or {"step": 0, **dict(rule.numbers)}
-        # Numbers are counted on in copies; of the other states only the shape counts.
-        entry: Group = dict.fromkeys(states(rule, arith), p)
-        entry["step"] = torch.tensor(int(state["step"]))
-        for name, _ in rule.numbers:
-            entry[name] = torch.tensor(float(state[name]), dtype=torch.float64)
-        (count,) = self._advance(group, [entry])
-        self._columns(group, arith, count)
+        self._columns(group, arith, self._next(group, rule, p, state)[0])
+
+    def _next(
+        self, group: Group, rule: Rule, p: Tensor, state: Group
+    ) -> tuple[Any, tuple[float, ...]]:
+        """`_advance` for the step after that which a state is at."""
+        numbers = tuple(float(state[name]) for name, _ in rule.numbers)
+        shape = tuple(p.shape) if rule.shaped else ()
+        return self._advance(group, int(state["step"]) + 1, numbers, shape)
 
     def _general(self, work: Sequence[Work], scale: float | Tensor) -> None:
         """Step what was checked, whatever its layout, type, device or executor."""
         for each in work:
             index, group, rule, arith, _, live = each
             names = tuple(states(rule, arith))
-            rows = []
+            rows, steps = [], []
             for _, p in live:
                 state = self.state[p]
                 if not state:
@@ -124,7 +126,11 @@ class FusedOptimizer(GroupedOptimizer):
                 # The kernel reads memory, where a lazily negated view has the other sign.
                 grads = [g.resolve_neg() for g in gradients.components(self, p)]
                 rows.append([p, *grads, *(state[n] for n in names)])
-            steps = self._advance(group, [self.state[p] for _, p in live])
+                step, numbers = self._next(group, rule, p, state)
+                steps.append(step)
+                state["step"] += 1
+                for (name, _), x in zip(rule.numbers, numbers, strict=True):
+                    state[name].fill_(x)
             columns = {s: self._columns(group, arith, s) for s in set(steps)}
             sums = self._launch(each, rows, [columns[s] for s in steps], scale)
             if self._metrics is not None:
@@ -144,6 +150,13 @@ class FusedOptimizer(GroupedOptimizer):
         if arith.strategy.eight_bits:
             return blocks.step(spec, work, rows, table)
         return update_(spec, rows, table)
+
+    def _prepare(self, work: Work, rows: list[list[Tensor]]) -> Launch | None:
+        """`_launch` for a plan to repeat on rows of these sizes and layouts; None without."""
+        _, _, rule, arith, form, _ = work
+        if arith.strategy.eight_bits:
+            return None
+        return Fused.of(kernel(rule, arith, self._track_metrics, form), rows)
 
     def _table(
         self, spec: Elementwise, work: Work, columns: list[dict[str, float]], scale: float | Tensor

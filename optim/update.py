@@ -42,6 +42,7 @@ class Rule:
         feed_back: the first moment with the parameter's rounding error in it, for strategies that
             feed it back; None for a rule without.
         unused: states that other variants store; one that is there is left as it is.
+        shaped: whether its scalars depend on the parameter's shape.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Rule:
     slots: tuple[tuple[str, Algorithm], ...] = ()
     unused: tuple[str, ...] = ()
     decoupled: bool = False
+    shaped: bool = False
     feed_back: Algorithm | None = None
 
     @property

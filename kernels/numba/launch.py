@@ -49,18 +49,20 @@ class Prepared:
         self._large = only_written and moved * self._total >= rewrite.last_level()
         self._written = [k for k, f in enumerate(fields) if f.written]
 
-    def run(self, addresses: Sequence[int], scalars: Any) -> Any:
+    def run(self, addresses: Sequence[Sequence[int]], scalars: Any) -> Any:
         """Apply the kernel.
 
         Args:
-            addresses: of all tensors, one row after the other.
+            addresses: of the tensors, a list for each field with those of all rows.
             scalars: a NumPy array [rows, scalars].
 
         Returns:
             The sums as a float64 NumPy array, or None.
         """
         items, terms = len(self._owner), self._spec.sum_count
-        pointers = array("Q", addresses)
+        pointers = array("Q", bytes(8 * len(addresses) * self._length))
+        for k, column in enumerate(addresses):
+            pointers[k :: len(addresses)] = array("Q", column)
         values = np.ascontiguousarray(scalars, dtype=self._kind) if self._spec.scalars else None
         sums = np.empty((items, terms)) if terms else None
         threads = torch.get_num_threads() if self._total > SERIAL else 1
@@ -84,10 +86,9 @@ class Prepared:
         np.add.at(total, self._owner, sums)
         return total
 
-    def _on_lines(self, addresses: Sequence[int]) -> bool:
+    def _on_lines(self, addresses: Sequence[Sequence[int]]) -> bool:
         """Whether all that is written begins where a line of the cache does."""
-        width = len(self._spec.fields)
-        return all(a % rewrite.LINE == 0 for k in self._written for a in addresses[k::width])
+        return all(a % rewrite.LINE == 0 for k in self._written for a in addresses[k])
 
 
 # A loop over small tensors meets few sizes, and to prepare costs as much as such a call.
@@ -111,7 +112,8 @@ def run(
     """
     prepared = _prepared(spec, tuple(row[0].numel() for row in rows))
     values = scalars.numpy() if spec.scalars else None
-    sums = prepared.run([t.data_ptr() for row in rows for t in row], values)
+    columns = zip(*rows, strict=True)
+    sums = prepared.run([[t.data_ptr() for t in column] for column in columns], values)
     return None if sums is None else torch.from_numpy(sums)
 
 

@@ -44,11 +44,11 @@ class Prepared:
     def _table(self, values: Any) -> Tensor:
         return to_device(torch.from_numpy(values), self._device)
 
-    def run(self, addresses: Sequence[int], scalars: Any) -> Tensor | None:
+    def run(self, addresses: Sequence[Sequence[int]], scalars: Any) -> Tensor | None:
         """Apply the kernel in one launch, without waiting for the device.
 
         Args:
-            addresses: of all tensors, one row after the other.
+            addresses: of the tensors, a list for each field with those of all rows.
             scalars: a NumPy array [rows, scalars], or a float64 tensor.
 
         Returns:
@@ -56,10 +56,11 @@ class Prepared:
         """
         spec = self._spec
         # Beyond 2**63 are no addresses in use.
-        pointers = self._table(np.array(addresses, dtype=np.int64))
+        table = np.array(addresses, dtype=np.int64).T
+        pointers = self._table(np.ascontiguousarray(table))
         values = to_device(torch.as_tensor(scalars, dtype=torch.float64), self._device)
         sums = torch.empty(self._grid, spec.sum_count, dtype=torch.float64, device=self._device)
-        alignment = _WIDEST if all(a % _WIDEST == 0 for a in addresses) else 1
+        alignment = 1 if (table % _WIDEST).any() else _WIDEST
         if self._grid:
             tables = (pointers, self._sizes, self._owners, self._blocks, values, sums)
             with _on(self._device) as (dialect, settings):
@@ -101,7 +102,8 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
     device = rows[0][0].device
     if len(rows) > 1:
         prepared = Prepared(spec, [row[0].numel() for row in rows], device)
-        return prepared.run([t.data_ptr() for row in rows for t in row], scalars)
+        columns = zip(*rows, strict=True)
+        return prepared.run([[t.data_ptr() for t in column] for column in columns], scalars)
     return _launch(spec, rows[0], to_device(scalars, device))
 
 

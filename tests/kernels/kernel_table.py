@@ -19,7 +19,7 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
 from mcf.kernels.torch.primitives import primitives
-from mcf.optim import accumulator, muon, plugin_storage
+from mcf.optim import accumulator, muon, muon_halves, plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
 from mcf.optim.update import GradientForm, Rule, kernel
@@ -97,8 +97,8 @@ def muon_kernels() -> list[Elementwise]:
         if arith == Arithmetic(STRATEGIES["light"], BF16, strict=False):
             forms.append(GradientForm(FP32, clipped=True))
         for form, nesterov in itertools.product(forms, (False, True)):
-            found[muon.momentum_kernel(arith, form, nesterov)] = None
-        form = GradientForm(muon.orthogonal_format(arith.component))
+            found[muon_halves.momentum_kernel(arith, form, nesterov)] = None
+        form = GradientForm(muon_halves.orthogonal_format(arith.component))
         if form.format != arith.component:
             found |= dict.fromkeys(kernel(muon._UPDATE, arith, t, form) for t in (False, True))
     return list(found)
