@@ -14,7 +14,7 @@ from mcf.optim import eight_bits, randomness, update
 from mcf.optim.eight_bits import BLOCK, Stored
 
 if TYPE_CHECKING:
-    from mcf.optim.plan import Work
+    from mcf.optim.batch import Work
 
 # Elements stepped at a time: bounds the memory of their moments in float32, and keeps them in the
 # caches of a CPU. Multiples of BLOCK.

@@ -61,8 +61,8 @@ class Muon(LowPrecisionOptimizer):
     P <- P - lr (a O + weight_decay P).
 
     NS is torch's own Newton-Schulz iteration, in bf16 matrix products; a is torch's adjustment of
-    the rate to the shape. Buffer and parameter are read and written by this package's kernels, one
-    parameter after the other: besides the states, memory for the largest parameter's matrices.
+    the rate to the shape. Buffer and parameter are read and written by this package's kernels, as
+    many matrices at a time as need no more memory beside the states than the largest alone.
 
     Args:
         params: matrices, as in torch; what is not a matrix needs another optimizer.
