@@ -199,7 +199,8 @@ class Guarantee:
         absolute: ... plus this, which is what underflow costs (scaled as
             `mcf.kernels.expansion_bounds` says for quotients and roots).
         proven: whether there is a proof; otherwise the bound was observed.
-        formula: the relative part, a polynomial in u = 2**-p.
+        formula: the relative parts, polynomials in u = 2**-p; of what takes a count the bound to
+            first order, in the letters of `docs/numerics.md`.
         algorithm: its name.
         source: of the proof, or "observed".
         of_terms: ... plus this times the size of what is added up: |x * y| for "fma".

@@ -18,7 +18,7 @@ from fractions import Fraction
 
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.fold import LANES, state_for
-from mcf.kernels.fold_bounds import FoldBound, register_bound, rounded
+from mcf.kernels.fold_bounds import FoldBound, fold_bound, register_bound, rounded
 from mcf.kernels.formats import FP64, Format
 
 _ORO = "Ogita, Rump, Oishi 2005, doi:10.1137/030601818, counted in docs/numerics.md"
@@ -31,12 +31,8 @@ def _wide(operation: str, state: int, float_second: bool = False) -> Fraction:
     return expansion_bound(operation, state, float_second=float_second).relative(FP64.dtype)
 
 
-def _sum(fmt: Format, terms: int, count: int) -> FoldBound:
-    return rounded(register_bound(fmt, terms, count, LANES), fmt, terms)
-
-
 def _matmul(fmt: Format, terms: int, count: int) -> FoldBound:
-    return rounded(register_bound(fmt, terms, count, 1), fmt, terms)
+    return fold_bound(fmt, terms, count, lanes=1)
 
 
 def _mean_registers(fmt: Format, terms: int, count: int) -> FoldBound:
@@ -152,8 +148,8 @@ class Row:
 ROWS = {
     row.operation: row
     for row in (
-        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, _sum),
-        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, _sum),
+        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, fold_bound),
+        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, fold_bound),
         Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul),
         Row("mean", "sum |x| / N", "(r + d) |t| + F T", "sum, then div", _ORO, _mean),
         Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm),
