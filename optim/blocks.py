@@ -136,7 +136,8 @@ def _run(
     rows = [_filled(piece.dense, mine) for piece, *mine in zip(pieces, *parts, strict=True)]
     scalars = torch.stack([table[piece.row] for piece in pieces])
     if spec.random:
-        scalars[:, -1] += torch.tensor([piece.start for piece in pieces], dtype=torch.float64)
+        # The table is on the device where a GradScaler's scale is there.
+        scalars[:, -1] += scalars.new_tensor([piece.start for piece in pieces])
     owners = torch.tensor([piece.row for piece in pieces], device=sums.device)
     found = update.update_(spec, rows, scalars)
     for k, (x, mine) in enumerate(zip(wide, parts, strict=True)):
