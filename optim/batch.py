@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.optim import counters, gradients, layouts
+from mcf.optim.descriptions import Descriptions
 from mcf.optim.randomness import Streams
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import GradientForm, Rule, given_scalars, states
@@ -94,6 +95,8 @@ class Batch:
         self._lengths = list(map(len, entries))
         tensors, numbers = self._gather(optimizer, entries)
         self._fit = layouts.watched(list(chain(*tensors, *numbers)))
+        # Gradients too: new ones are often where those of the step before were.
+        self._descriptions = Descriptions(list(chain(*tensors, *numbers)), entries)
         shapes = [tuple(p.shape) if rule.shaped else () for p in self.params]
         self._counters = counters.Counters(numbers, shapes)
         self._streams = Streams(optimizer._parameters(), self.params) if launch.random else None
@@ -131,6 +134,7 @@ class Batch:
             return False
         if self._streams is not None and not self._streams.hold(optimizer._parameters()):
             return False
+        self._descriptions.fetch()
         entries = list(map(optimizer.state.__getitem__, self.params))
         if list(map(len, entries)) != self._lengths:
             return False

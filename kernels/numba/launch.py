@@ -15,6 +15,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
 from mcf.kernels.numba import rewrite, team
 from mcf.kernels.numba.build import Table, build
+from mcf.kernels.numba.prefetch import prefetch as prefetch
 
 # Elements per item: long enough to hide the loop's start, short enough to share among threads.
 # Independent of the number of threads, so that the sums have the same bits for any number.
