@@ -6,9 +6,11 @@ import torch
 
 from mcf.elementary.bounds import FUNCTIONS, observed
 from mcf.kernels import expansion_bounds
-from mcf.kernels.expansion_bounds import Guarantee
+from mcf.kernels.expansion_bounds import EXPANSION_BOUNDS, Guarantee
 from mcf.kernels.formats import FP64, format_of
 from mcf.reductions.bounds import ROWS
+
+_OPERATIONS = ("sub", *dict.fromkeys(row.operation for row in EXPANSION_BOUNDS), *FUNCTIONS, *ROWS)
 
 
 def bound(
@@ -45,13 +47,16 @@ def bound(
             wanted, below 1, or of more coefficients than the bound of "polyval" has room for.
         TypeError: for another dtype, or a count that is no int.
     """
+    if operation not in _OPERATIONS:
+        known = ", ".join(_OPERATIONS)
+        raise ValueError(f"no bound for operation {operation!r}; known are {known}")
     if operation in ROWS:
         return _reduction(operation, terms, dtype, count)
     if count is not None:
         raise ValueError(f"count is for {', '.join(ROWS)}; {operation!r} takes none, got {count!r}")
+    _check(terms)
     if operation not in FUNCTIONS:
         return expansion_bounds.bound(operation, terms, dtype)
-    _check(terms)
     fmt = format_of(dtype)
     coefficient = observed(operation, fmt, terms)
     return Guarantee(

@@ -255,7 +255,12 @@ def test_bound_refuses_counts() -> None:
         mcf.bound("mul", count=5)
     with pytest.raises(ValueError, match="'exp' takes none, got 5"):
         mcf.bound("exp", count=5)
-    with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
-        mcf.bound("sum", 5, count=5)
+    for operation, count in (("sum", 5), ("mul", None), ("exp", None)):
+        with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
+            mcf.bound(operation, 5, count=count)
+    # With or without a count, and all that is allowed is named.
+    for count in (5, None):
+        with pytest.raises(ValueError, match=r"no bound for operation 'min'; known .*exp.*dot"):
+            mcf.bound("min", count=count)
     with pytest.raises(ValueError, match=r"count must be below 1 \+ 1/\(2u\) = 129"):
         mcf.bound("polyval", 1, torch.bfloat16, count=200)
