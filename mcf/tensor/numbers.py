@@ -82,7 +82,14 @@ class Numbers:
 
     def __contains__(self: Any, element: Any) -> bool:
         """Whether some element has the value."""
-        return bool((self == element).any())
+        found = self == element
+        if not isinstance(found, torch.Tensor):
+            # Python's answer for what is neither; torch raises this for it too.
+            raise RuntimeError(
+                "Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
+                f"{type(element)}."
+            )
+        return bool(found.any())
 
     def element_size(self: Any) -> int:
         """Bytes of one element: of all its components."""

@@ -57,6 +57,10 @@ def test_truth_ratio_and_membership_are_exact() -> None:
     assert row[0].to_fractions() in row
     assert 0.5 in row
     assert Fraction(1, 3) not in row
+    for nothing in (None, "0.5"):
+        for x in (row, torch.ones(2)):
+            with pytest.raises(RuntimeError, match="only supports Tensor or scalar"):
+                nothing in x  # noqa: B015
     with pytest.raises(RuntimeError, match=r"bool.. needs a tensor of one element, got 3"):
         bool(row)
 
