@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from mcf.optim import options, validation
+from mcf.optim import expansions, options, validation
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.precision import by_name, parts, strategy_of
 from mcf.optim.strategies import (
@@ -36,6 +36,8 @@ class GroupedOptimizer(Optimizer):
     precisions: tuple[str, ...] = WITHOUT_FEEDBACK
     # Whether others can be put together (`Precision`).
     custom = True
+    # Whether parameters may be expansion tensors.
+    takes_expansions = True
 
     # torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step instead of unscaling.
     _step_supports_amp_scaling = True
@@ -117,7 +119,7 @@ class GroupedOptimizer(Optimizer):
         super().add_param_group(param_group)
         try:
             for where, p in self._named(index):
-                validation.parameter(where, p)
+                validation.parameter(where, p, self.takes_expansions)
                 self._arithmetic(self.param_groups[index], p, where)
         except Exception:
             # The constructor's caller never sees the object; here the others stay as they were.
@@ -162,7 +164,7 @@ class GroupedOptimizer(Optimizer):
         strategy = strategy_of(group["precision"]).with_low(group["low"])
         found = arithmetic(strategy, p.dtype, group["compute_dtype"], where)
         self._check_arithmetic(group, found, where)
-        return found
+        return expansions.arithmetic(found, p, where)
 
     def _check_arithmetic(self, group: Group, arith: Arithmetic, where: str) -> None:
         """Raise for hyperparameters that the arithmetic of a parameter cannot represent."""

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 import mcf.optim as ours
 from mcf.optim import eight_bits, foreign, update, values
 from mcf.optim.eight_bits import EXPONENT
+from mcf.optim.expansions import is_expansion
 from mcf.optim.foreign import Meaning
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.precision import Precision, strategy_of
@@ -229,6 +230,9 @@ Entries = Sequence[tuple[Tensor, Mapping[str, Any]]]
 def _fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) -> Report:
     """Give a target the states of a source: all of them are made before any is put in place."""
     flat = [(group, p, entry) for group, entries in source for p, entry in entries]
+    everything = [*(p for _, p, _ in flat), *(p for g in target.param_groups for p in g["params"])]
+    if any(map(is_expansion, everything)):
+        raise TypeError("a parameter is an expansion tensor; conversion knows plain tensors only")
     places = [
         (index, group, k, p)
         for index, group in enumerate(target.param_groups)

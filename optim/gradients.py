@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import format_of
+from mcf.optim import expansions
 from mcf.optim.norm import Components, finite, total_norm
 from mcf.optim.update import GradientForm
 
@@ -48,10 +49,10 @@ def check(options: Mapping[str, Any]) -> None:
 
 
 def components(optimizer: FusedOptimizer, p: Tensor) -> tuple[Tensor, ...]:
-    """A parameter's gradient: one tensor, or the two of a `GradientAccumulator`."""
+    """A parameter's gradient: one tensor, or two of an expansion or a `GradientAccumulator`."""
     assert p.grad is not None
     low = optimizer._grad_low.get(p)
-    return (p.grad,) if low is None else (p.grad, low)
+    return expansions.components(p.grad) if low is None else (p.grad, low)
 
 
 def form(optimizer: FusedOptimizer, p: Tensor) -> GradientForm:

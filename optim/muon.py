@@ -91,6 +91,7 @@ class Muon(LowPrecisionOptimizer):
     """
 
     precisions = tuple(name for name in WITHOUT_FEEDBACK if name != "plus")
+    takes_expansions = False
 
     def __init__(
         self,

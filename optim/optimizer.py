@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.optim import checkpoint, gradients, options, randomness
+from mcf.optim import checkpoint, expansions, gradients, options, randomness
 from mcf.optim.base import Group
 from mcf.optim.precision import by_name
 from mcf.optim.step import FusedOptimizer
@@ -69,7 +69,7 @@ class LowPrecisionOptimizer(FusedOptimizer):
                 f"p of shape {list(p.shape)} is not one of this optimizer's parameters"
             )
         state = self.state.get(p, {})
-        components: tuple[Tensor, ...] = (p.detach(),)
+        components: tuple[Tensor, ...] = expansions.components(p.detach())
         if "master_param" in state:
             components = (state["master_param"],)
         elif "param_lo" in state:

@@ -11,7 +11,7 @@ from torch._compile import _disable_dynamo
 
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
-from mcf.optim import blocks, eight_bits, gradients, options, randomness, validation
+from mcf.optim import blocks, eight_bits, expansions, gradients, options, randomness, validation
 from mcf.optim.base import Group, GroupedOptimizer, Named
 from mcf.optim.batch import Fused, Launch, Work
 from mcf.optim.metrics import StepMetrics
@@ -125,7 +125,7 @@ class FusedOptimizer(GroupedOptimizer):
                     state.update(self._new_state(rule, arith, p))
                 # The kernel reads memory, where a lazily negated view has the other sign.
                 grads = [g.resolve_neg() for g in gradients.components(self, p)]
-                rows.append([p, *grads, *(state[n] for n in names)])
+                rows.append(expansions.row(p, tuple(grads), [state[n] for n in names]))
                 step, numbers = self._next(group, rule, p, state)
                 steps.append(step)
                 state["step"] += 1
@@ -133,6 +133,8 @@ class FusedOptimizer(GroupedOptimizer):
                     state[name].fill_(x)
             columns = {s: self._columns(group, arith, s) for s in set(steps)}
             sums = self._launch(each, rows, [columns[s] for s in steps], scale)
+            for _, p in live:
+                expansions.stepped(p)
             if self._metrics is not None:
                 self._metrics.add(index, sums, sum(p.numel() for _, p in live))
 
@@ -188,14 +190,15 @@ class FusedOptimizer(GroupedOptimizer):
         for index, group in enumerate(self.param_groups):
             self._check_precision(group)
             rule = self._rule(group)
-            batches: dict[tuple[torch.dtype, torch.device, GradientForm], list[Named]] = {}
+            batches: dict[tuple[torch.dtype, torch.device, GradientForm, bool], list[Named]] = {}
             for where, p in self._named(index):
                 if p.grad is not None and (plan is None or id(p) not in plan.stepped):
-                    validation.parameter(where, p)
+                    validation.parameter(where, p, self.takes_expansions)
                     validation.gradient(where, p, p.grad)
                     form = gradients.form(self, p)
-                    batches.setdefault((p.dtype, p.device, form), []).append((where, p))
-            for (_, device, form), live in batches.items():
+                    kind = (p.dtype, p.device, form, expansions.is_expansion(p))
+                    batches.setdefault(kind, []).append((where, p))
+            for (_, device, form, _), live in batches.items():
                 registry.executor_for(device)
                 arith = self._arithmetic(group, live[0][1], live[0][0])
                 formats = states(rule, arith)
@@ -219,7 +222,10 @@ class FusedOptimizer(GroupedOptimizer):
                 shape = eight_bits.shape(name, p)
                 state[name] = torch.zeros(shape, dtype=fmt.dtype, device=p.device)
                 continue
-            state[name] = torch.zeros_like(p, dtype=fmt.dtype, memory_format=torch.preserve_format)
+            like = expansions.leading(p)
+            state[name] = torch.zeros_like(
+                like, dtype=fmt.dtype, memory_format=torch.preserve_format
+            )
         if "master_param" in state:
             state["master_param"].copy_(p)
         return state

@@ -133,11 +133,13 @@ class Arithmetic:
         component: the parameter's format.
         strict: whether every operation is rounded to the parameter's format, as in the Collage
             paper, or registers keep float32 and only what is stored is rounded.
+        held: whether the parameter is an expansion, which holds its low word itself.
     """
 
     strategy: Strategy
     component: Format
     strict: bool
+    held: bool = False
 
     @property
     def inside(self) -> Arithmetic:
@@ -188,6 +190,8 @@ class Arithmetic:
             Storage.SPLIT16: accumulation.whole16,
             Storage.SPLIT8: accumulation.whole8,
         }
+        if self.held and wide_pairs:
+            accumulate |= dict.fromkeys((Storage.KAHAN, Storage.PAIR), accumulation.kahan_held)
         moved = {
             Storage.SPLIT16: accumulation.moved16,
             Storage.SPLIT8: accumulation.moved8,

@@ -73,6 +73,8 @@ def states(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
     """The state tensors besides `step`, by torch's names, and the format of each."""
     formats: dict[str, Format] = {}
     for name, fmt in _wide_states(rule, arithmetic.inside).items():
+        if name == "param_lo" and arithmetic.held:
+            continue
         storage = block_storage(rule, arithmetic, name)
         formats |= {name: fmt} if storage is None else eight_bits.states(name, storage)
     return formats
@@ -182,6 +184,7 @@ def _kernel(
     if arithmetic.strategy.stochastic:
         scalars += streams.SCALARS
     arithmetic_name = "strict" if arithmetic.strict else "wide"
+    arithmetic_name += "_held" if arithmetic.held else ""
     metrics = "_metrics" if track_metrics else ""
     name = f"{rule.name}_{arithmetic.strategy.name}_{arithmetic.component.name}_{arithmetic_name}"
     # Where a pair is computed, its leading component comes out rounded.

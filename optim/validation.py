@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mcf.kernels.formats import FORMATS, Format
 from mcf.optim import eight_bits
+from mcf.optim.expansions import check_gradient, check_parameter
 
 if TYPE_CHECKING:
     from mcf.optim.update import Rule
@@ -71,8 +72,12 @@ def compute_dtype(value: Any) -> None:
         )
 
 
-def parameter(where: str, p: Tensor) -> None:
-    """A parameter is a dense real floating-point tensor of a known format."""
+def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
+    """A parameter is a dense real floating-point tensor of a known format.
+
+    Or, where they are taken, an expansion of two 16-bit components.
+    """
+    check_parameter(where, p, expansions)
     if p.layout is not torch.strided:
         raise TypeError(f"{where} has layout {p.layout}; allowed is torch.strided")
     if p.dtype not in FORMATS:
@@ -117,6 +122,7 @@ def gradient(where: str, p: Tensor, grad: Tensor) -> None:
             f"{where}.grad has layout {grad.layout}; sparse gradients are not supported, allowed "
             "is torch.strided"
         )
+    check_gradient(where, p, grad)
     wider = p.dtype.itemsize == 2 and grad.dtype == torch.float32
     for what in ("dtype", "shape", "device"):
         if what == "dtype" and wider:

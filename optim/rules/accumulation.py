@@ -36,6 +36,24 @@ def collage(hi, lo, update):
     return grow(hi, lo, update)
 
 
+def finite(hi, lo):
+    """0 beside a leading component that is not finite, which alone says what the sum is.
+
+    Where a sum overflows, what is left of it is NaN or the other infinity.
+    """
+    return where(rn(hi - hi) == ZERO, lo, ZERO)
+
+
+def kahan_held(hi, lo, update):
+    """`kahan` for an expansion tensor: the low component is 0 where the leading one is infinite.
+
+    An optimizer's own low word is then the other infinity or NaN. (`collage` makes NaN of an
+    overflow in both components.)
+    """
+    hi, lo = kahan(hi, lo, update)
+    return hi, finite(hi, lo)
+
+
 def whole16(hi, low, update):
     """The float32 of 16 + 16 bits plus the update, split again: a float32 master weight."""
     return split16(rn(join16(hi, low) + update))

@@ -2,22 +2,17 @@
 
 from mcf.kernels.algorithms import grow
 from mcf.kernels.algorithms.primitives import ZERO, where
-from mcf.optim.rules.accumulation import kahan
+from mcf.optim.rules.accumulation import finite, kahan
 
 
 def fold_wide(hi, lo, grad):
     """(hi, lo) + g with float32 registers around 16-bit components: only lo is rounded."""
     # Of a sum whose leading component was set to 0 from outside nothing is left.
     hi, lo = kahan(hi, where(hi == ZERO, ZERO, lo), grad)
-    return hi, finite(lo)
+    return hi, finite(hi, lo)
 
 
 def fold(hi, lo, grad):
     """Grow((hi, lo), g), for float32 and float64."""
     hi, lo = grow(hi, where(hi == ZERO, ZERO, lo), grad)
-    return hi, finite(lo)
-
-
-def finite(lo):
-    """0 for the NaN beside an infinite leading component, which alone says what the sum is."""
-    return where(lo == lo, lo, ZERO)
+    return hi, finite(hi, lo)

@@ -153,6 +153,17 @@ def test_without_zero_grad_it_goes_on() -> None:
     assert [c.item() for c in accumulator.components(p)] == [2.0, 2.0**-9]
 
 
+def test_a_sum_that_overflows_is_an_infinity() -> None:
+    """What is left of 3e38 + 3e38 - infinity would be the other infinity, and both NaN."""
+    p = Parameter(torch.zeros(2, dtype=BF16))
+    accumulator = GradientAccumulator(SGD([p], 1.0))
+    for _ in range(2):
+        (p * torch.tensor([3e38, 1.0], dtype=BF16)).sum().backward()
+    high, low = accumulator.components(p)
+    assert high.tolist() == [torch.inf, 2.0]
+    assert low.tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
 def test_infinities_stay_and_a_scaler_finds_them(bad: float) -> None:
     p = parameter(3, BF16)

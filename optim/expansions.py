@@ -1,0 +1,84 @@
+"""Parameters that are expansion tensors: their second component is the low word of a strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.formats import BF16, FP16
+from mcf.optim.strategies import STRATEGIES, Arithmetic
+from mcf.tensor import MCFTensor
+
+
+def components(t: Tensor) -> tuple[Tensor, ...]:
+    """The components of an expansion tensor, or the tensor itself; not copied."""
+    return t.components if isinstance(t, MCFTensor) else (t,)
+
+
+def is_expansion(t: Tensor) -> bool:
+    """Whether it is an expansion tensor."""
+    return isinstance(t, MCFTensor)
+
+
+def leading(t: Tensor) -> Tensor:
+    """The first of them."""
+    return components(t)[0]
+
+
+def check_parameter(where: str, p: Tensor, taken: bool) -> None:
+    """Raise for an expansion tensor that an optimizer does not step."""
+    if not isinstance(p, MCFTensor):
+        return
+    what = f"{where} is an expansion of {p.terms} components of {p.dtype}"
+    if not taken:
+        raise TypeError(f"{what}; allowed are plain tensors")
+    if p.terms != 2 or p.dtype not in (BF16.dtype, FP16.dtype):
+        raise TypeError(
+            f"{what}; allowed are plain tensors, and expansions of 2 components of torch.bfloat16 "
+            "or torch.float16 (torch.optim steps the others, in their own arithmetic)"
+        )
+
+
+def check_gradient(where: str, p: Tensor, grad: Tensor) -> None:
+    """Raise for an expansion as gradient of what is none, or of other components."""
+    if not isinstance(grad, MCFTensor):
+        return
+    terms = p.terms if isinstance(p, MCFTensor) else None
+    if grad.terms != terms or grad.dtype != p.dtype:
+        allowed = f"an expansion of {terms} of {p.dtype} or a plain tensor" if terms else "none"
+        raise TypeError(
+            f"{where}.grad is an expansion of {grad.terms} components of {grad.dtype}; allowed is "
+            f"{allowed}"
+        )
+
+
+def arithmetic(found: Arithmetic, p: Tensor, where: str) -> Arithmetic:
+    """The arithmetic of a parameter, which holds its low word itself where it is an expansion.
+
+    Raises:
+        ValueError: for a strategy that stores none.
+    """
+    if not isinstance(p, MCFTensor):
+        return found
+    if not found.strategy.param.has_low:
+        allowed = ", ".join(repr(s.name) for s in STRATEGIES.values() if s.param.has_low)
+        raise ValueError(
+            f"precision={found.strategy.name!r} with {where}, an expansion, whose second component "
+            f"is the low word of the parameter; allowed are those that store one, {allowed} among "
+            "them"
+        )
+    return dataclasses.replace(found, held=True)
+
+
+def row(p: Tensor, gradient: tuple[Tensor, ...], states: list[Tensor]) -> list[Tensor]:
+    """A kernel's row: parameter, gradient, low word, states."""
+    high, *low = components(p)
+    return [high, *gradient, *low, *states]
+
+
+def stepped(p: Tensor) -> None:
+    """Tell autograd that a parameter has changed, whose components a kernel has changed."""
+    if isinstance(p, MCFTensor):
+        torch.autograd.graph.increment_version(p)
