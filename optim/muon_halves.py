@@ -66,7 +66,7 @@ Half = Callable[[slice, list[Tensor]], Any]
 class Halves:
     """The two kernels of parameters that step together.
 
-    Args:
+    Attributes:
         first: makes the matrices to orthogonalise.
         second: updates the parameters.
         direction: the dtype of what the first kernel writes.
