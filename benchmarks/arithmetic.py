@@ -275,7 +275,7 @@ def main() -> None:
             for row in options.rows:
                 for size, rounds in (
                     (options.size, options.rounds),
-                    (options.small * threads, 20 * options.rounds),
+                    (options.small * threads, 5 * options.rounds),
                 ):
                     found = measured(row, n, threads, size, rounds, options.seconds)
                     print(harness.table(found, list(found[0])), flush=True)

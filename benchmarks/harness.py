@@ -167,6 +167,9 @@ def merge_csv(
         comments: as in `save_csv`.
         key: the columns that name a row.
     """
+    if not path.exists():
+        save_csv(path, rows, comments)
+        return
     named = {tuple(str(row[k]) for k in key) for row in rows}
     with path.open(newline="") as file:
         old = list(csv.DictReader(line for line in file if not line.startswith("#")))

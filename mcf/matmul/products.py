@@ -71,12 +71,14 @@ def _registers(x: Components, y: Components, terms: int) -> Tensor:
         # One right matrix for all batches: one tall product.
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
         return _unfold(_registers(tall, y, terms), x[0].shape[:-1])
-    try:
-        batch = torch.broadcast_shapes(x[0].shape[:-2], y[0].shape[:-2])  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        raise ValueError(
-            f"matmul: batches {list(x[0].shape[:-2])} and {list(y[0].shape[:-2])} do not broadcast"
-        ) from None
+    batch = x[0].shape[:-2]
+    if batch != y[0].shape[:-2]:
+        try:
+            batch = torch.broadcast_shapes(batch, y[0].shape[:-2])  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            raise ValueError(
+                f"matmul: batches {list(batch)} and {list(y[0].shape[:-2])} do not broadcast"
+            ) from None
     state: Tensor = torch.ops.mcf.fold_matrices(_flat(x, batch), _flat(y, batch), terms)
     return _unfold(state, batch)
 
@@ -89,4 +91,6 @@ def _unfold(state: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _flat(x: Components, batch: tuple[int, ...]) -> list[Tensor]:
     """Components as contiguous [batch, rows, columns]."""
     size = math.prod(batch)
+    if x[0].shape[:-2] == batch and all(c.is_contiguous() for c in x):
+        return [c.view(size, *c.shape[-2:]) for c in x]
     return [c.expand(*batch, *c.shape[-2:]).reshape(size, *c.shape[-2:]).contiguous() for c in x]
