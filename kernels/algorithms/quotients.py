@@ -38,6 +38,23 @@ def by_float2(x, y):
     return fast_two_sum(q, rn(div(d, y[0])))
 
 
+def corrected4(q0, q1, q2, q3):
+    """A pair (q0, q1) and its correction, a pair (q2, q3) of some u^2 |q0|, as one expansion.
+
+    Exactly their sum, and normalised: one sweep leaves an overlap where q1 is a tie of q0 and what
+    follows is one too, or where q0 and q1 cancel.
+    """
+    q1, q2 = two_sum(q1, q2)
+    q2, q3 = two_sum(q2, q3)
+    q0, q1 = fast_two_sum(q0, q1)
+    q1, q2 = fast_two_sum(q1, q2)
+    q2, q3 = fast_two_sum(q2, q3)
+    q0, q1 = fast_two_sum(q0, q1)
+    q1, q2 = fast_two_sum(q1, q2)
+    q2, q3 = fast_two_sum(q2, q3)
+    return q0, q1, q2, q3
+
+
 def quotient3(x, y):
     """x / y of triples."""
     y0, y1 = y[0], y[1]
@@ -56,12 +73,7 @@ def quotient4(x, y):
     q0, q1 = quotient2((x[0], x[1]), (y0, y1))
     r = sum4(x, minus4(pair_times4((q0, q1), y)))
     q2, q3 = quotient2((r[0], r[1]), (y0, y1))
-    q1, q2 = two_sum(q1, q2)
-    q2, q3 = two_sum(q2, q3)
-    q0, q1 = fast_two_sum(q0, q1)
-    q1, q2 = fast_two_sum(q1, q2)
-    q2, q3 = fast_two_sum(q2, q3)
-    return q0, q1, q2, q3
+    return corrected4(q0, q1, q2, q3)
 
 
 def inverse2(y, one):
@@ -93,9 +105,4 @@ def inverse4(y, one):
     r0, r1 = two_sum(rn(one - p0), neg(p1))
     r0, r1 = fast_two_sum(r0, rn(rn(r1 - p2) - p3))
     q2, q3 = quotient2((r0, r1), (y0, y1))
-    q1, q2 = two_sum(q1, q2)
-    q2, q3 = two_sum(q2, q3)
-    q0, q1 = fast_two_sum(q0, q1)
-    q1, q2 = fast_two_sum(q1, q2)
-    q2, q3 = fast_two_sum(q2, q3)
-    return q0, q1, q2, q3
+    return corrected4(q0, q1, q2, q3)

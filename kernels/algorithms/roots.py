@@ -5,7 +5,7 @@ Three and four: the root of the leading pair, then one Newton step on the residu
 """
 
 from mcf.kernels.algorithms.primitives import div, rn, sqrt
-from mcf.kernels.algorithms.quotients import quotient2
+from mcf.kernels.algorithms.quotients import corrected4, quotient2
 from mcf.kernels.algorithms.short_products import pair_square3, pair_square4
 from mcf.kernels.algorithms.sums import minus3, minus4, sum3, sum4
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_square, two_sum
@@ -41,9 +41,4 @@ def root4(x):
     s0, s1 = root2((x[0], x[1]))
     r = sum4(x, minus4(pair_square4((s0, s1))))
     s2, s3 = quotient2((r[0], r[1]), (rn(s0 + s0), rn(s1 + s1)))
-    s1, s2 = two_sum(s1, s2)
-    s2, s3 = two_sum(s2, s3)
-    s0, s1 = fast_two_sum(s0, s1)
-    s1, s2 = fast_two_sum(s1, s2)
-    s2, s3 = fast_two_sum(s2, s3)
-    return s0, s1, s2, s3
+    return corrected4(s0, s1, s2, s3)

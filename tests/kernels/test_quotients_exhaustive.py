@@ -6,6 +6,7 @@ hold for smaller p. Quotients are in float64, 2**40 times more precise than the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -15,12 +16,12 @@ from torch import Tensor
 
 from mcf.kernels.algorithms.pairs import scale
 from mcf.kernels.algorithms.primitives import div, rn, sqrt
-from mcf.kernels.algorithms.quotients import by_float2, quotient2
+from mcf.kernels.algorithms.quotients import by_float2, corrected4, quotient2
 from mcf.kernels.algorithms.roots import root2
-from mcf.kernels.algorithms.transforms import fast_two_sum, two_square
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_square, two_sum
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.formats import Format, toy
-from tests.helpers.toys import bound, expansions, positives, products, relative
+from tests.helpers.toys import bound, expansions, exponents, positives, products, relative
 
 Pair = tuple[Tensor, ...]
 
@@ -81,6 +82,46 @@ def test_root(p: int) -> None:
     for e in (0, 1):
         found = worst(root2, fmt, binade(fmt, e), None, torch.sqrt)
         assert 1 < found <= limit("sqrt", fmt)
+
+
+def settled(algorithm: Callable[..., object], p: int) -> tuple[int, int]:
+    """How many corrections of pairs come out not normalised or with another sum, of how many.
+
+    Every pair of the binade of 1; every correction of both signs in the three binades below 4 u^2.
+    """
+    fmt = roomy(p)
+    q0, q1 = binade(fmt, 0)
+    pairs = [binade(fmt, e) for e in range(-2 * p - 1, -2 * p + 2)]
+    corrections = [torch.cat([s * b[k] for b in pairs for s in (-1, 1)]) for k in (0, 1)]
+    wrong = count = 0
+    function = bound(algorithm, fmt)
+    for i, j in products(len(q0), len(corrections[0])):
+        given = (q0[i], q1[i], corrections[0][j], corrections[1][j])
+        result: tuple[Tensor, ...] = function(*given)
+        bad = sum(result) != sum(given)
+        for high, low in itertools.pairwise(result):
+            bad |= low.abs() > torch.exp2(exponents(high) - p)
+        wrong, count = wrong + int(bad.sum()), count + len(i)
+    return wrong, count
+
+
+def one_sweep(q0, q1, q2, q3):
+    q1, q2 = two_sum(q1, q2)
+    q2, q3 = two_sum(q2, q3)
+    q0, q1 = fast_two_sum(q0, q1)
+    q1, q2 = fast_two_sum(q1, q2)
+    return q0, q1, *fast_two_sum(q2, q3)
+
+
+@pytest.mark.parametrize("p", [3, 4, pytest.param(5, marks=pytest.mark.slow)])
+def test_corrected_quotients_are_normalised(p: int) -> None:
+    wrong, count = settled(corrected4, p)
+    assert count > 1000
+    assert wrong == 0
+
+
+def test_one_sweep_would_not_do() -> None:
+    assert settled(one_sweep, 3)[0] > 0
 
 
 def quotient_without_low_divisor(x, y):
