@@ -100,7 +100,7 @@ _ROWS: dict[str, list[_Cells]] = {
     "div": [
         ([(1, 1)], 1, "rounding", _IEEE),
         ([(2, 15), (3, 56)], 6, "DWDivDW2", _JMP),
-        ([(3, 16)], 12, "DWDivDW2 and a Newton step", _OBSERVED),
+        ([(3, 24)], 12, "DWDivDW2 and a Newton step", _OBSERVED),
         ([(4, 40)], 20, "DWDivDW2 and a Newton step", _OBSERVED),
     ],
     "fma": [
