@@ -1,12 +1,15 @@
 """The bounds of the elementary functions catch what they are there to catch.
 
-Each mutant breaks one thing: a constant loses all but its leading component, a step of the
-reduction is left out, a series ends one term early. The check of `test_elementary.py` then fails.
+Each mutant breaks one thing: a constant or table loses components, products lose their last one, a
+step of the reduction is left out, a series ends early. The check of `test_elementary.py` then
+fails: of two components, which are computed with three, where all but the leading one of a constant
+are lost, and of four, which are computed with four, where the last one is.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +25,9 @@ from mcf.elementary import (
     tables,
     trigonometric,
 )
-from mcf.elementary.bounds import observed
-from mcf.kernels import FP64
+from mcf.elementary.bounds import FUNCTIONS, observed
+from mcf.elementary.tables import Components
+from mcf.kernels import FP64, expansions
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import inputs, worst
 
@@ -37,46 +41,114 @@ def _fails(name: str, fmt: Format = FP64, terms: int = 2) -> bool:
     return False
 
 
-def _cut(components: tables.Components) -> tables.Components:
-    return (components[0], *(torch.zeros_like(c) for c in components[1:]))
+def _cut(components: Components, terms: int) -> Components:
+    """With all but the leading component gone for two, with the last one gone for four."""
+    kept = 1 if terms == 2 else max(1, len(components) - 1)
+    return (*components[:kept], *(torch.zeros_like(c) for c in components[kept:]))
 
 
+both = pytest.mark.parametrize("terms", [2, 4])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_products_without_their_last_component(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every function: four components have none to spare."""
+    whole = expansions.mul
+
+    def mul(*arguments: Any, **options: Any) -> Components:
+        product = whole(*arguments, **options)
+        return _cut(product, 4) if len(product) == 4 else product
+
+    assert not _fails(name, terms=4)
+    monkeypatch.setattr(expansions, "mul", mul)
+    assert _fails(name, terms=4)
+
+
+@both
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("sin", reduction), ("log10", logarithm), ("acos", trigonometric), ("gelu", error)],
+    [
+        ("sin", reduction),
+        ("tan", reduction),
+        ("log10", logarithm),
+        ("log2", logarithm),
+        ("acos", trigonometric),
+        ("asin", angles),
+        ("atan2", trigonometric),
+        ("erf", error),
+        ("gelu", error),
+        ("gelu_tanh", error),
+        ("normal_cdf", error),
+        ("normal_pdf", error),
+    ],
 )
-def test_a_constant_cut(name: str, module: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not _fails(name)
+def test_a_constant_cut(
+    name: str, module: object, terms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = tables.constant
 
-    def constant(value: Fraction, terms: int, device: torch.device) -> tables.Components:
-        return _cut(whole(value, terms, device))
+    def constant(value: Fraction, count: int, device: torch.device) -> Components:
+        return _cut(whole(value, count, device), terms)
 
     monkeypatch.setattr(module, "constant", constant)
-    assert _fails(name)
+    assert _fails(name, terms=terms)
 
 
+@both
 @pytest.mark.parametrize(
     ("name", "table", "module"),
     [
         ("exp", "exp_powers", exponential),
+        ("sinh", "exp_powers", exponential),
+        ("expm1", "exp_powers_minus_one", exponential),
         ("log", "log_nodes_0", logarithm),
+        ("log", "log_exponents_0", logarithm),
         ("log2", "log_nodes_2", logarithm),
+        ("log10", "log_nodes_10", logarithm),
+        ("log10", "log_exponents_10", logarithm),
+        ("pow", "log_nodes_0", logarithm),
+        ("pow", "log_exponents_0", logarithm),
+        ("sin", "sines", angles),
         ("cos", "cosines", angles),
         ("atan", "arctangents", angles),
         ("erf", "erfcx_series", error),
     ],
 )
 def test_a_table_cut(
-    name: str, table: str, module: object, monkeypatch: pytest.MonkeyPatch
+    name: str, table: str, module: object, terms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tables.lookup
 
-    def lookup(which: str, index: torch.Tensor, terms: int) -> tables.Components:
-        found = whole(which, index, terms)
-        return _cut(found) if which == table else found
+    def lookup(which: str, index: torch.Tensor, count: int) -> Components:
+        found = whole(which, index, count)
+        return _cut(found, terms) if which == table else found
 
     monkeypatch.setattr(module, "lookup", lookup)
+    assert _fails(name, terms=terms)
+
+
+# 1/(2 pi) is wrong in a digit that each batch of large angles meets.
+@pytest.mark.parametrize(
+    ("name", "table", "module", "entry"),
+    [
+        ("exp", "exp_chunks", exponential, 2),
+        ("cosh", "exp_chunks", exponential, 2),
+        ("tan", "half_pi_chunks", reduction, 2),
+        ("cos", "turn_limbs", reduction, tables.LIMBS_BEFORE + 5),
+    ],
+)
+def test_a_wrong_constant_of_a_reduction(
+    name: str, table: str, module: object, entry: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tables.table
+
+    def wrong(which: str, device: torch.device) -> torch.Tensor:
+        found = whole(which, device).clone()
+        if which == table:
+            found[entry] = 0
+        return found
+
+    monkeypatch.setattr(module, "table", wrong)
     assert _fails(name)
 
 
