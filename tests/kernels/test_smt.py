@@ -3,8 +3,8 @@
 The bound algorithms run on z3's floating-point terms, so that what is proved is what runs; the
 exact sum is taken in a format wide enough to hold it. z3 reduces the question to Boolean logic,
 which finishes for 3 bits of precision and of exponent, not reliably for 4, and not in nine minutes
-for three components; the bound for all precisions is that of its source (`mcf.kernels.bounds`). The
-sloppy addition, which has no bound, must be refuted.
+for three components; test_smt_networks.py proves a larger bound for every precision. The sloppy
+addition, which has no bound, must be refuted.
 """
 
 from __future__ import annotations

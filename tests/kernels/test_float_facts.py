@@ -1,0 +1,58 @@
+"""The facts that the solver is given are true: of all pairs of numbers of toy formats."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from fractions import Fraction
+
+import pytest
+
+from tests.helpers.float_facts import exponent, of_a_number, of_a_sum, shape
+
+
+def rounded(v: Fraction, p: int) -> Fraction:
+    """To p bits, ties to even."""
+    if v == 0:
+        return v
+    unit = Fraction(2) ** (exponent(abs(v)) - p + 1)
+    return round(v / unit) * unit
+
+
+def wrong(x: Fraction, y: Fraction, p: int) -> list[int]:
+    """Which facts of x + y do not hold."""
+    s = rounded(x + y, p)
+    shapes = [shape(v) for v in (x, y, s, x + y - s)]
+    facts = [*(of_a_number(v, p) for v in shapes), *of_a_sum(*shapes, p)]
+    return [k for k, fact in enumerate(facts) if not fact]
+
+
+@pytest.mark.parametrize("p", [3, 4, 5])
+def test_all_pairs(p: int) -> None:
+    ones = [Fraction(m) for m in range(2 ** (p - 1), 2**p)]
+    numbers = [Fraction(0), *(m * Fraction(2) ** -e for m in ones for e in range(2 * p + 2))]
+    for x, y, sign in itertools.product(ones, numbers, (1, -1)):
+        assert wrong(x, sign * y, p) == []
+        assert wrong(-sign * y, -x, p) == []
+
+
+@pytest.mark.parametrize("p", [8, 24, 53])
+def test_pairs_of_the_formats(p: int) -> None:
+    rng = random.Random(p)
+
+    def number() -> Fraction:
+        top = 1 << (p - 1)
+        few = rng.choice([0, 1, 2, 3, 1 << rng.randrange(p)])
+        m = rng.choice([top + few, 2 * top - 1 - few, rng.randrange(top, 2 * top)])
+        return rng.choice([1, -1]) * Fraction(m) * Fraction(2) ** -rng.randrange(p + 4)
+
+    for _ in range(3000):
+        assert wrong(number(), number(), p) == []
+
+
+def test_a_wrong_sum_is_found() -> None:
+    """Rounded toward zero, the error may be larger than half an ulp."""
+    x, y, p = Fraction(9), Fraction(7, 8), 4
+    shapes = [shape(v) for v in (x, y, Fraction(9), Fraction(7, 8))]
+    assert not all(of_a_sum(*shapes, p))
+    assert all(of_a_sum(*(shape(v) for v in (x, y, Fraction(10), Fraction(-1, 8))), p))
