@@ -34,6 +34,7 @@ from mcf.elementary.working import (
     signed,
     special,
     two_prod,
+    two_sum,
     working_terms,
 )
 from mcf.kernels import expansions as ex
@@ -202,8 +203,34 @@ def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
     return special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
 
 
-# 2 sqrt(2/pi), and the coefficient that the definition writes in decimal.
+# The coefficient of the cube, which the definition writes in decimal.
 _CUBE = Fraction(44715, 1000000)
+# Bits that are cut off the leading component, so that the cube of what is left is exact.
+_CUT = 36
+
+
+def _tanh_argument(x: Components, working: int) -> Components:
+    """8 floats whose sum is 2 sqrt(2/pi) (x + 0.044715 x^3), the first its leading component.
+
+    With h, the leading 17 bits of x, the largest terms are products of three exact numbers with the
+    leading components of their constants; what is left is 2**-15 of the sum, so that an error of
+    its last bits is none of the exponential's, however large the sum is.
+    """
+    h = (x[0].view(torch.int64) & -(1 << _CUT)).view(torch.float64)
+    rest = collected((x[0] - h, *x[1:working]), working)
+    root = 2 * exact.to_fraction(exact.root(exact.quotient(2 * exact.ONE, exact.pi())))
+    linear, cubic = (constant(c, working + 1, h.device) for c in (root, root * _CUBE))
+    # (h + rest)^3 - h^3 = rest (3 h^2 + rest (3 h + rest)).
+    slope = ex.mul(rest, ex.add(rest, 3.0 * h))
+    slope = ex.mul(ex.add(slope, 3.0 * (h * h)), cubic[:working])
+    small = ex.mul(rest, ex.add(slope, linear[:working]))
+    cube = h * h * h
+    for c, power_of_h in ((linear, h), (cubic, cube)):
+        small = ex.add(small, ex.mul(c[1:], power_of_h))
+    (a, a_low), (b, b_low) = two_prod(linear[0], h), two_prod(cubic[0], cube)
+    top, low = two_sum(a, b)
+    top, next_low = two_sum(top, small[0])
+    return (top, next_low, low, a_low, b_low, *small[1:])
 
 
 @function
@@ -216,12 +243,6 @@ def gelu_tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good = y[0].abs() <= 24.0
     y = sanitized(y, good)
     v, lift = _lifted(head(y, w))
-    a = head(y, w)
-    cube = constant(_CUBE, w, y[0].device)
-    slope = ex.add(ex.mul(ex.mul(a, a), cube), torch.ones_like(a[0]))
-    root = constant(
-        2 * exact.to_fraction(exact.root(exact.quotient(2 * exact.ONE, exact.pi()))), w, y[0].device
-    )
-    s, k = logistic(ex.mul(ex.mul(a, root), slope), w)
+    s, k = logistic(_tanh_argument(head(y, w), w), w)
     out = leave(ex.mul(v, s), fmt, terms, k - lift)
     return _gelu_beyond(x, good, out)

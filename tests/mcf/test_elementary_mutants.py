@@ -42,8 +42,8 @@ def _fails(name: str, fmt: Format = FP64, terms: int = 2) -> bool:
 
 
 def _cut(components: Components, terms: int) -> Components:
-    """With all but the leading component gone for two, with the last one gone for four."""
-    kept = 1 if terms == 2 else max(1, len(components) - 1)
+    """With all but the leading component gone for two, from the fourth on (the last) for four."""
+    kept = 1 if terms == 2 else max(1, min(4, len(components)) - 1)
     return (*components[:kept], *(torch.zeros_like(c) for c in components[kept:]))
 
 
