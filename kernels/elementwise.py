@@ -14,6 +14,12 @@ from mcf.kernels.formats import Format
 
 _serial = itertools.count()
 
+# What generated code calls something else.
+_TAKEN = frozenset(
+    "data addresses rows starts stops scalars sums count counter item row first last start n i "
+    "live random function".split()
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Field:
@@ -79,6 +85,7 @@ class Elementwise:
         counts: how many of them, the last, are booleans.
         correction: a (result, algorithm) pair: before that result is rounded and stored, what
             takes its place, from all that `sums` can read of other results. None for no correction.
+        few: whether there are but few elements: then a GPU spreads them out.
 
     Where a field is `stochastic` the last `scalars` are those of `mcf.kernels.streams`.
     """
@@ -100,6 +107,7 @@ class Elementwise:
     sum_count: int = 0
     counts: int = 0
     correction: tuple[str, Algorithm] | None = None
+    few: bool = False
     # Distinguishes kernels of one name in executors' caches and in generated code.
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
 
@@ -107,6 +115,9 @@ class Elementwise:
         written = sorted(f.name for f in self.fields if f.written)
         if sorted(field for _, field in self.stores) != written:
             raise ValueError(f"kernel {self.name}: stores {self.stores} do not match {written}")
+        taken = _TAKEN & {*(f.name for f in self.fields), *self.scalars}
+        if taken:
+            raise ValueError(f"kernel {self.name}: generated code has other things named {taken}")
         known = {f.name for f in self.fields if f.read} | set(self.scalars) | set(self.absent)
         wanted = [n for p in parameters(self.function) for n in self.members(p)]
         missing = [n for n in wanted if dict(self.loads).get(n, n) not in known]

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from mcf.kernels import streams
 from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.tables import to_device
 
-Run = Callable[[Elementwise, Sequence[Sequence[Tensor]], Tensor], Tensor | None]
+Run = Callable[[Elementwise, Sequence[Sequence[Tensor]], Tensor, Tensor | None], Tensor | None]
 
 # Elements that are copied at a time where tensors are not dense or their layouts differ: bounds
 # the extra memory.
@@ -74,16 +75,22 @@ def _below_period(row: Sequence[Tensor], index: int) -> Iterator[tuple[list[Tens
 
 
 def launch(
-    run: Run, spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor
+    run: Run,
+    spec: Elementwise,
+    rows: Sequence[Sequence[Tensor]],
+    scalars: Tensor,
+    live: Tensor | None = None,
+    first: Sequence[int] = (),
 ) -> Tensor | None:
     """Apply a kernel to rows of tensors of any strides; see `mcf.kernels.numba.launch.run`."""
     if spec.random:
-        return _launch_random(run, spec, rows, scalars)
+        return _launch_random(run, spec, rows, scalars, live, first)
     if len(rows) == 1 and spec.sums is None and all(map(Tensor.is_contiguous, rows[0])):
         # One small tensor costs little more than this function.
-        return run(spec, rows, scalars)
+        return run(spec, rows, scalars, live)
     uniform = [k for k, field in enumerate(spec.fields) if field.uniform]
     if uniform:
+        assert live is None, "a launch over uniform fields that may be dead is not implemented"
         _launch_uniform(run, spec, rows, scalars, uniform)
         return None
     regular = [k for k, row in enumerate(rows) if same_layout(row)]
@@ -91,9 +98,9 @@ def launch(
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
 
     def apply(some: Sequence[Sequence[Tensor]], indices: Sequence[int]) -> None:
-        result = run(spec, some, scalars[indices])
+        result = run(spec, some, _rows(scalars, indices), live)
         if result is not None:
-            sums.index_add_(0, torch.tensor(indices, device=device), result)
+            _add(sums, indices, result)
 
     if regular:
         apply([rows[k] for k in regular], regular)
@@ -107,39 +114,58 @@ def launch(
     return sums if spec.sums is not None else None
 
 
+def _rows(table: Tensor, indices: Sequence[int]) -> Tensor:
+    """Some rows of a table, without waiting for its device."""
+    if list(indices) == list(range(len(table))):
+        return table
+    return table[to_device(torch.tensor(indices), table.device)]
+
+
+def _add(sums: Tensor, indices: Sequence[int], result: Tensor) -> None:
+    """Add to some rows of the sums, without waiting for their device."""
+    sums.index_add_(0, to_device(torch.tensor(indices), sums.device), result)
+
+
 def _launch_random(
-    run: Run, spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor
+    run: Run,
+    spec: Elementwise,
+    rows: Sequence[Sequence[Tensor]],
+    scalars: Tensor,
+    live: Tensor | None,
+    first: Sequence[int],
 ) -> Tensor | None:
     """The same for a kernel that draws random numbers: elements are known by row-major index."""
     device = rows[0][0].device
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
+    # Where the index of the first element is not given apart the table is on the host.
+    indices = first or [int(index) for index in scalars[:, -1].tolist()]
     pieces: list[list[Tensor]] = []
-    table: list[list[float]] = []
+    starts: list[int] = []
     owners: list[int] = []
 
     def flush() -> None:
         if pieces:
-            result = run(spec, pieces, torch.tensor(table, dtype=torch.float64))
+            mine = _rows(scalars, owners)
+            table = torch.cat([mine[:, :-2], streams.table(mine[:, -2], starts)], 1)
+            result = run(spec, pieces, table, live)
             if result is not None:
-                sums.index_add_(0, torch.tensor(owners, device=device), result)
-        for part in (pieces, table, owners):
+                _add(sums, owners, result)
+        for part in (pieces, starts, owners):
             part.clear()
 
     def add(part: list[Tensor], k: int, index: int) -> None:
-        *values, key, _ = scalars[k].tolist()
-        for stretch, first in _below_period(part, index):
+        for stretch, start in _below_period(part, index):
             pieces.append(stretch)
-            table.append([*values, *streams.scalars(int(key), first)])
+            starts.append(start)
             owners.append(k)
 
     for k, row in enumerate(rows):
-        index = int(scalars[k, -1])
         if all(t.is_contiguous() for t in row):
-            add(list(row), k, index)
+            add(list(row), k, indices[k])
             continue
-        for part, first in _slabs(row, index):
+        for part, start in _slabs(row, indices[k]):
             copies = [t.contiguous() for t in part]
-            add(copies, k, first)
+            add(copies, k, start)
             flush()
             for field, t, copy in zip(spec.fields, part, copies, strict=True):
                 if field.written and copy is not t:
@@ -163,7 +189,7 @@ def _launch_uniform(
             pieces = list(row)
             for k, t in zip(full, part, strict=True):
                 pieces[k] = t.contiguous()
-            run(spec, [pieces], scalars[j : j + 1])
+            run(spec, [pieces], scalars[j : j + 1], None)
             for k, t in zip(full, part, strict=True):
                 if spec.fields[k].written and pieces[k] is not t:
                     t.copy_(pieces[k])

@@ -104,15 +104,26 @@ def executor_for(device: torch.device) -> str:
     return name
 
 
-def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) -> Tensor | None:
+def run(
+    spec: Elementwise,
+    rows: Sequence[Sequence[Tensor]],
+    scalars: Tensor,
+    live: Tensor | None = None,
+    first: Sequence[int] = (),
+) -> Tensor | None:
     """Run a kernel over rows of tensors, all on one device.
 
     Args:
         spec: the kernel.
         rows: per row one tensor for each of `spec.fields`, all of one shape and of the field's
             dtype, none overlapping another that is written.
-        scalars: float64 on the CPU, [len(rows), len(spec.scalars)]; for a kernel that draws random
-            numbers the last columns are `streams.COLUMNS` instead of `streams.SCALARS`.
+        scalars: float64 on the CPU or the rows' device, [len(rows), len(spec.scalars)]; for a
+            kernel that draws random numbers the last columns are `streams.COLUMNS` instead of
+            `streams.SCALARS`.
+        live: one number on the rows' device; where it is 0 the kernel writes nothing, and its sums
+            are 0. None for 1. A GPU decides by itself.
+        first: for a kernel that draws random numbers, what stands in the last column of scalars,
+            where those are on a device.
 
     Returns:
         float64 sums [len(rows), spec.sum_count] on the rows' device, or None where the kernel has
@@ -121,7 +132,7 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
     if not rows:
         return torch.zeros(0, spec.sum_count, dtype=torch.float64) if spec.sums else None
     module = _module(executor_for(rows[0][0].device))
-    return launch(module.run, spec, rows, scalars)
+    return launch(module.run, spec, rows, scalars, live, first)
 
 
 def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Any:

@@ -8,10 +8,15 @@ visited does not matter.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from mcf.kernels.algorithms import words
 from mcf.kernels.elementwise import parameters
+from mcf.kernels.tables import to_device
 
 # Scalars of a kernel that draws: two keys and the index of the first element, in halves of words,
 # which float32 registers hold exactly.
@@ -23,24 +28,43 @@ COLUMNS = ("stream_key", "stream_index")
 # What a float64 holds exactly.
 KEY_BITS = 52
 
-# Numbers here are ints, or arrays of uint64 of the streams of many tensors.
+# Numbers here are ints, or of the streams of many tensors: arrays of uint64, or int64 tensors with
+# the same bits.
 _WORD = 2**64 - 1
+_CONSTANTS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def _signed(x: int) -> int:
+    return x - 2**64 if x >= 2**63 else x
+
+
+def _wrapped(x: Any) -> Any:
+    """x modulo 2**64, as tensors have it anyway."""
+    return x if isinstance(x, Tensor) else x & _WORD
+
+
+def _right(x: Any, count: int) -> Any:
+    """x shifted right; zeros come in from the left."""
+    return (x >> count) & (2 ** (64 - count) - 1) if isinstance(x, Tensor) else x >> count
 
 
 def mix(x: Any) -> Any:
     """The finaliser of SplitMix64 (Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195)."""
-    x = x + 0x9E3779B97F4A7C15 & _WORD
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _WORD
-    return x ^ (x >> 31)
+    a, b, c = map(_signed, _CONSTANTS) if isinstance(x, Tensor) else _CONSTANTS
+    x = _wrapped(x + a)
+    x = _wrapped((x ^ _right(x, 30)) * b)
+    x = _wrapped((x ^ _right(x, 27)) * c)
+    return x ^ _right(x, 31)
 
 
 def key(seed: int, step: Any, tensor: Any) -> Any:
     """The key of a tensor's stream at a step, KEY_BITS bits."""
     mixed = mix(seed & _WORD)
+    if isinstance(step, Tensor):
+        mixed = _signed(mixed)
     for part in (step, tensor):
         mixed = mix(part ^ mixed)
-    return mixed >> (64 - KEY_BITS)
+    return _right(mixed, 64 - KEY_BITS)
 
 
 def scalars(key: Any, index: Any) -> list[Any]:
@@ -48,3 +72,9 @@ def scalars(key: Any, index: Any) -> list[Any]:
     high, low = index >> 32, index & 0xFFFFFFFF
     mixed = mix(mix(key) ^ high)
     return [mixed >> shift & 0xFFFF for shift in (48, 32, 16, 0)] + [low >> 16, low & 0xFFFF]
+
+
+def table(keys: Tensor, indices: Sequence[int]) -> Tensor:
+    """SCALARS of many stretches, one line each, float64 on the device of their keys."""
+    starts = to_device(torch.tensor(indices, dtype=torch.int64), keys.device)
+    return torch.stack(scalars(keys.to(torch.int64), starts), 1).double()

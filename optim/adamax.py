@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.optim.moments import MomentOptimizer
+from mcf.optim.moments import CORRECTIONS, MomentOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
 from mcf.optim.rules.adamax import adamax
@@ -28,6 +28,7 @@ _RULE = Rule(
     metric_count=3,
     first="exp_avg",
     second="exp_inf",
+    coefficients=(CORRECTIONS,),
 )  # fmt: skip
 
 

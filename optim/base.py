@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from mcf.optim import expansions, options, validation
+from mcf.optim.coefficients import on_host
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.precision import by_name, parts, strategy_of
 from mcf.optim.strategies import (
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 Group = dict[str, Any]
 # A parameter, after the words that name it in messages.
 Named = tuple[str, Tensor]
+
+
+class Progress(NamedTuple):
+    """The number of a step, from 1, the rule's numbers before it, the shape if it is `shaped`."""
+
+    step: int
+    numbers: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
 
 
 class GroupedOptimizer(Optimizer):
@@ -67,22 +76,33 @@ class GroupedOptimizer(Optimizer):
     def _rule(self, group: Group) -> Rule:
         raise NotImplementedError
 
-    def _advance(
-        self, group: Group, step: int, numbers: tuple[float, ...], shape: tuple[int, ...]
-    ) -> tuple[Any, tuple[float, ...]]:
-        """What `_scalars` needs to know of a parameter's step, and its numbers after that.
+    def _given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
+        """Scalars that are hyperparameters, and what else `Rule.coefficients` reads of a group.
 
-        Args:
-            group: the parameter's group.
-            step: the number of the step, from 1.
-            numbers: the values of `Rule.numbers` before it.
-            shape: the parameter's where the rule is `shaped`, else empty.
+        Each hyperparameter that may be a tensor is taken by `read`: the host's is `float`.
         """
-        return step, numbers
-
-    def _scalars(self, group: Group, arith: Arithmetic, step: Any) -> dict[str, float]:
-        """The rule's scalars in float64; `step` from `_advance`, the number of the step from 1."""
         raise NotImplementedError
+
+    def _of_shape(self, group: Group, shape: tuple[int, ...]) -> dict[str, float]:
+        """Scalars that depend on a parameter's shape, where the rule is `shaped`."""
+        return {}
+
+    def _all_given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
+        """What a subclass gives, and what comes of the options that all have."""
+        given = options.weight_decay(group, self._given(group, arith, read))
+        return {"grad_limit": self.max_grad_value or 0.0, **given}
+
+    def _scalars(self, group: Group, arith: Arithmetic, step: Progress) -> dict[str, float]:
+        """The scalars of one step in float64, by the host; `new_x` for each number x of the rule.
+
+        Raises:
+            ValueError, TypeError: for hyperparameters that are no numbers.
+        """
+        rule = self._rule(group)
+        given = self._all_given(group, arith, float)
+        numbers = dict(zip(dict(rule.numbers), step.numbers, strict=True))
+        given |= self._of_shape(group, step.shape)
+        return {**given, **on_host(rule.computed(arith), {**given, **numbers}, step.step)}
 
     def _check_group(self, group: Group) -> None:
         """Raise for hyperparameters out of range."""
@@ -163,6 +183,11 @@ class GroupedOptimizer(Optimizer):
     def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
         strategy = strategy_of(group["precision"]).with_low(group["low"])
         found = arithmetic(strategy, p.dtype, group["compute_dtype"], where)
+        if group["capturable"] and found.strategy.eight_bits:
+            raise ValueError(
+                f"capturable=True with precision={group['precision']!r} of {where}: moments of 8 "
+                "bits are more than one kernel, which cannot be skipped; allowed is False"
+            )
         self._check_arithmetic(group, found, where)
         return expansions.arithmetic(found, p, where)
 
@@ -170,11 +195,15 @@ class GroupedOptimizer(Optimizer):
         """Raise for hyperparameters that the arithmetic of a parameter cannot represent."""
 
 
-def beta2_components(beta2: float, arith: Arithmetic) -> tuple[float, float]:
-    """beta2 as the strict arithmetic of an expansion needs it, else as one number."""
-    if arith.strict and arith.strategy.second is Storage.PAIR:
-        dtype = arith.component.dtype
-        high = torch.tensor(beta2, dtype=torch.float64).to(dtype).double().item()
-        low = torch.tensor(beta2 - high, dtype=torch.float64).to(dtype).double().item()
-        return high, low
-    return beta2, 0.0
+def beta2_components(beta2: float | Tensor, arith: Arithmetic) -> tuple[Any, Any]:
+    """beta2 as the strict arithmetic of an expansion needs it, else as one number.
+
+    Tensors for a tensor, which is not read.
+    """
+    if not (arith.strict and arith.strategy.second is Storage.PAIR):
+        return beta2, 0.0
+    dtype = arith.component.dtype
+    whole = torch.as_tensor(beta2, dtype=torch.float64)
+    high = whole.to(dtype).double()
+    low = (whole - high).to(dtype).double()
+    return (high, low) if isinstance(beta2, Tensor) else (high.item(), low.item())

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.optim import counters, gradients, layouts
+from mcf.optim.base import Progress
 from mcf.optim.descriptions import Descriptions
 from mcf.optim.randomness import Streams
 from mcf.optim.strategies import Arithmetic
@@ -147,13 +148,13 @@ class Batch:
 
     def prepare(self, optimizer: FusedOptimizer, scale: float | Tensor) -> Callable[[], Any]:
         """Do all that might raise, after `holds`; returns the step, which returns sums."""
-        _, group, _, arith, _, _ = self.work
+        _, group, rule, arith, _, _ = self.work
         before = self._counters.read()
-        after = {at: optimizer._advance(group, at[0] + 1, at[1:-1], at[-1]) for at in set(before)}
-        lines = {}
-        for at, (now, _) in after.items():
-            columns = optimizer._columns(group, arith, now)
+        lines, after = {}, {}
+        for at in set(before):
+            columns = optimizer._scalars(group, arith, Progress(at[0] + 1, at[1:-1], at[-1]))
             lines[at] = [columns[name] for name in self._launch.scalars]
+            after[at] = tuple(columns[f"new_{name}"] for name, _ in rule.numbers)
         if len(lines) == 1:
             table = np.array(list(lines.values())).repeat(len(before), 0)
         else:
@@ -166,7 +167,7 @@ class Batch:
 
         def run() -> Any:
             # Before the launch, which drives the tensors' descriptions out of the caches.
-            self._counters.write(before, lambda at: after[at][1])
+            self._counters.write(before, after.__getitem__)
             written = [self.params, *self._tensors[2 + self._paired :]]
             torch.autograd.graph.increment_version(list(chain(*written)))
             return self._launch.run(self.params, self._addresses, scaled)

@@ -82,6 +82,8 @@ def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> l
             **optimizer._later_options(),
             **copy.deepcopy({k: v for k, v in saved.items() if k != "params"}),
             "params": group["params"],
+            # Where steps are counted is no part of the training's state.
+            "capturable": group["capturable"],
         }
         for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
     ]
@@ -92,13 +94,14 @@ def states(
 ) -> defaultdict[Tensor, Any]:
     """Copies of the saved states on the parameters' devices, each in its own dtype."""
     loaded: defaultdict[Tensor, Any] = defaultdict(dict)
-    for key, p, numbers in _pairs(optimizer, state_dict):
+    for key, p, numbers, capturable in _pairs(optimizer, state_dict):
+        # Else on the CPU, where it is read without waiting for a device.
+        home = p.device if capturable else torch.device("cpu")
         for name, value in state_dict["state"].get(key, {}).items():
             if name == "step":
-                # On the CPU, where it is read without waiting for a device.
-                loaded[p][name] = torch.tensor(int(value), dtype=torch.int64)
+                loaded[p][name] = torch.tensor(int(value), dtype=torch.int64, device=home)
             elif name in numbers:
-                loaded[p][name] = torch.tensor(float(value), dtype=torch.float64)
+                loaded[p][name] = torch.tensor(float(value), dtype=torch.float64, device=home)
             else:
                 loaded[p][name] = value.detach().to(p.device, copy=True)
     return loaded
@@ -106,9 +109,9 @@ def states(
 
 def _pairs(
     optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
-) -> Iterator[tuple[Any, Tensor, set[str]]]:
-    """The saved key of each parameter, and which of its states are numbers."""
+) -> Iterator[tuple[Any, Tensor, set[str], bool]]:
+    """The saved key of each parameter, which states are numbers, and whether it is capturable."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         numbers = {name for name, _ in optimizer._rule({**group, **saved}).numbers}
         for key, p in zip(saved["params"], group["params"], strict=True):
-            yield key, p, numbers
+            yield key, p, numbers, group["capturable"]

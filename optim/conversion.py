@@ -268,7 +268,7 @@ def _state(
     if isinstance(target, LowPrecisionOptimizer):
         rule = target._rule(group)
         arith = target._arithmetic(group, p, where)
-        state = target._new_state(rule, arith, p)
+        state = target._new_state(group, rule, arith, p)
         if meaning.empty:
             return state
         state["step"].fill_(meaning.step)

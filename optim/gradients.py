@@ -67,8 +67,10 @@ def looks(optimizer: FusedOptimizer) -> bool:
     return optimizer.max_grad_norm is not None or optimizer.nonfinite != "torch"
 
 
-def factor(optimizer: FusedOptimizer, gradients: Named) -> float | Tensor | None:
-    """What multiplies every gradient in this step; None where the step is to be skipped.
+def factor(optimizer: FusedOptimizer, gradients: Named) -> tuple[float | Tensor, bool | Tensor]:
+    """What multiplies every gradient in this step, and whether the step is taken at all.
+
+    Each is a tensor where a device knows it, and for `capturable` groups: then nothing is read.
 
     It is given the gradients where it `looks` at them.
 
@@ -76,18 +78,29 @@ def factor(optimizer: FusedOptimizer, gradients: Named) -> float | Tensor | None
     1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.
 
     Raises:
+        ValueError: for `nonfinite="raise"` with a capturable group.
         NonFiniteGradientError: naming the first gradient, with `nonfinite="raise"`.
     """
     check(vars(optimizer))
     if optimizer._released and hasattr(optimizer, "found_inf"):
         raise RuntimeError("gradient release does not go with a GradScaler: backward has stepped")
+    apart = any(group["capturable"] for group in optimizer.param_groups)
+    if apart:
+        check_capturable(optimizer.nonfinite)
     # GradScaler looked already: where it found something, that is what it is there for.
     found = getattr(optimizer, "found_inf", None)
-    if found is not None and float(found) != 0:
-        return None
-    if optimizer.nonfinite != "torch" and not _all_finite(optimizer.nonfinite, gradients):
-        return None
-    result: float | Tensor = _inverse(getattr(optimizer, "grad_scale", None))
+    live: bool | Tensor = True
+    if found is not None:
+        live = found.reshape(()) == 0 if _by_device(found, apart) else float(found) == 0
+    if optimizer.nonfinite != "torch" and live is not False:
+        finite = _all_finite(optimizer.nonfinite, gradients, apart)
+        if isinstance(live, Tensor) and isinstance(finite, Tensor):
+            live = live & finite.to(live.device)
+        elif finite is not True:
+            live = finite
+    if live is False:
+        return 1.0, live
+    result = _inverse(getattr(optimizer, "grad_scale", None), apart)
     if optimizer.max_grad_norm is not None:
         norm = total_norm([g for _, g in gradients])
         if isinstance(result, Tensor):
@@ -97,8 +110,22 @@ def factor(optimizer: FusedOptimizer, gradients: Named) -> float | Tensor | None
         clip = optimizer.max_grad_norm / (norm + 1e-6)
         # As torch's clamp: NaN stays NaN.
         clip = torch.where(clip > 1, 1.0, clip)
-        result = result * (clip if norm.device.type != "cpu" else clip.item())
-    return result
+        result = result * (clip if _by_device(clip, apart) else clip.item())
+    return result, live
+
+
+def check_capturable(nonfinite: str) -> None:
+    """Raise ValueError for what needs an answer from the device in every step."""
+    if nonfinite == "raise":
+        raise ValueError(
+            "nonfinite='raise' with capturable=True: the host would have to wait for the device; "
+            "allowed are 'torch' and 'skip'"
+        )
+
+
+def _by_device(x: Any, apart: bool) -> bool:
+    """Whether a number stays a tensor."""
+    return isinstance(x, Tensor) and (apart or x.device.type != "cpu")
 
 
 def scaled(scalars: Tensor, column: int, number: float | Tensor) -> Tensor:
@@ -113,21 +140,25 @@ def scaled(scalars: Tensor, column: int, number: float | Tensor) -> Tensor:
     return scalars
 
 
-def _inverse(scale: Any) -> float | Tensor:
+def _inverse(scale: Any, apart: bool) -> float | Tensor:
     """1 / scale in float64, which rounds to what torch's unscale_ multiplies by."""
     if scale is None:
         return 1.0
-    if isinstance(scale, Tensor) and scale.device.type != "cpu":
-        return scale.double().reciprocal().reshape(())
+    if _by_device(scale, apart):
+        inverse: Tensor = scale.double().reciprocal().reshape(())
+        return inverse
     return 1.0 / float(scale)
 
 
-def _all_finite(policy: str, gradients: Named) -> bool:
+def _all_finite(policy: str, gradients: Named, apart: bool) -> bool | Tensor:
     flags = [finite(g) for _, g in gradients]
     if not flags:
         return True
+    together = torch.stack([f.to(flags[0].device) for f in flags])
+    if policy == "skip" and any(_by_device(f, apart) for f in flags):
+        return together.all()
     # One wait for the device.
-    answers = torch.stack([f.to(flags[0].device) for f in flags]).tolist()
+    answers = together.tolist()
     if policy == "raise" and not all(answers):
         where = gradients[answers.index(False)][0]
         raise NonFiniteGradientError(

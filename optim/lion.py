@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.optim import validation
+from mcf.optim.coefficients import Coefficients
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
+from mcf.optim.rules import coefficients as formulas
 from mcf.optim.rules.lion import lion
 from mcf.optim.rules.metrics import param_terms
 from mcf.optim.strategies import WITHOUT_FEEDBACK, Arithmetic
@@ -28,6 +31,7 @@ _RULE = Rule(
     metrics=param_terms,
     metric_count=3,
     first="exp_avg",
+    coefficients=(Coefficients(formulas.lion, ("one_minus_beta1", "one_minus_beta2")),),
     decoupled=True,
 )  # fmt: skip
 
@@ -91,14 +95,14 @@ class Lion(LowPrecisionOptimizer):
     def _rule(self, group: dict[str, Any]) -> Rule:
         return _RULE
 
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
-        beta1, beta2 = (float(b) for b in group["betas"])
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        beta1, beta2 = (read(b) for b in group["betas"])
         return {
             "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": float(group["lr"]),
+            "lr": read(group["lr"]),
             "beta1": beta1,
-            "one_minus_beta1": 1 - beta1,
             "beta2": beta2,
-            "one_minus_beta2": 1 - beta2,
-            "weight_decay": float(group["weight_decay"]),
+            "weight_decay": read(group["weight_decay"]),
         }

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 from mcf.kernels.bind import Algorithm
 from mcf.optim import validation
 from mcf.optim.base import beta2_components
+from mcf.optim.coefficients import Coefficients
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
+from mcf.optim.rules import coefficients as formulas
 from mcf.optim.rules import decay, maximum
 from mcf.optim.rules.adamw import adamw
-from mcf.optim.rules.feedback import adam_feed_back, factor
+from mcf.optim.rules.feedback import adam_feed_back
 from mcf.optim.rules.metrics import adamw_terms
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import Rule
+
+# What every rule with Adam's moments computes.
+CORRECTIONS = Coefficients(
+    formulas.adam,
+    (
+        "one_minus_beta1", "one_minus_beta2",
+        "bias_correction1", "inverse_bias_correction1",
+        "bias_correction2", "inverse_bias_correction2",
+    ),
+)  # fmt: skip
+_FEEDBACK = Coefficients(formulas.adam_feedback, ("feedback",))
 
 
 def two_moments(
@@ -24,6 +40,7 @@ def two_moments(
     *,
     decoupled: bool,
     results: tuple[str, ...] = (),
+    coefficients: tuple[Coefficients, ...] = (),
     **fields: Any,
 ) -> Rule:
     """A rule with `exp_avg` and `exp_avg_sq` and with weight decay, decoupled or in the gradient.
@@ -35,6 +52,7 @@ def two_moments(
         scalars: its scalars besides those that every such rule has.
         decoupled: where the weight decay enters.
         results: see `function`.
+        coefficients: besides those that every such rule has.
         fields: further fields of `Rule`; `slots` in addition to those of the weight decay.
     """
     return Rule(
@@ -52,6 +70,7 @@ def two_moments(
         metric_count=4,
         first="exp_avg",
         second="exp_avg_sq",
+        coefficients=(CORRECTIONS, *coefficients),
         slots=(*(decay.DECOUPLED if decoupled else decay.L2), *fields.pop("slots", ())),
         **fields,
     )  # fmt: skip
@@ -74,6 +93,7 @@ def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
         # torch keeps the maximum of a group whose amsgrad is turned off.
         unused=() if amsgrad else maxima,
         feed_back=adam_feed_back,
+        feedback=_FEEDBACK,
         slots=(("denominator", maximum.largest if amsgrad else maximum.current),),
     )  # fmt: skip
 
@@ -93,7 +113,9 @@ class MomentOptimizer(LowPrecisionOptimizer):
             validation.flag(name, group.get(name, False))
 
     def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
-        if arith.strategy.feedback and group["betas"][0] == 0:
+        # What a captured graph reads is not looked at.
+        looked = not (group["capturable"] and isinstance(group["betas"][0], Tensor))
+        if arith.strategy.feedback and looked and group["betas"][0] == 0:
             raise ValueError(
                 f"Invalid beta parameter at index 0: 0 with precision={group['precision']!r} of "
                 f"{where}, which keeps rounding errors in the first moment; allowed is more than 0"
@@ -106,25 +128,19 @@ class MomentOptimizer(LowPrecisionOptimizer):
                 f"(compute_dtype of {where}); allowed is more than {smallest:.3g}, or 0"
             )
 
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
-        beta1, beta2 = (float(b) for b in group["betas"])
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        beta1, beta2 = (read(b) for b in group["betas"])
         high, low = beta2_components(beta2, arith)
-        correction1, correction2 = 1 - beta1**step, 1 - beta2**step
-        scalars = {
+        return {
             "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": float(group["lr"]),
+            "lr": read(group["lr"]),
             "beta1": beta1,
-            "one_minus_beta1": 1 - beta1,
             "beta2": high,
             "beta2_lo": low,
-            "one_minus_beta2": 1 - beta2,
-            "bias_correction1": correction1,
-            "inverse_bias_correction1": 1 / correction1,
-            "bias_correction2": correction2,
-            "inverse_bias_correction2": 1 / correction2,
-            "eps": float(group["eps"]),
-            "weight_decay": float(group["weight_decay"]),
+            # Not split into components.
+            "whole_beta2": beta2,
+            "eps": read(group["eps"]),
+            "weight_decay": read(group["weight_decay"]),
         }
-        if arith.strategy.feedback:
-            scalars["feedback"] = correction1 * factor(beta1, float(group["lr"]))
-        return scalars

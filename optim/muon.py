@@ -16,10 +16,13 @@ from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.optim import muon_halves, validation
 from mcf.optim.batch import Launch, Work
+from mcf.optim.coefficients import Coefficients
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
+from mcf.optim.rules import coefficients as formulas
 from mcf.optim.rules import muon as _rules
 from mcf.optim.rules.metrics import param_terms
+from mcf.optim.scalars import Scalars
 from mcf.optim.strategies import WITHOUT_FEEDBACK, Arithmetic
 from mcf.optim.update import Rule, update_
 
@@ -41,7 +44,8 @@ _ADJUSTMENTS = (None, "original", "match_rms_adamw")
 @functools.cache
 def _rule() -> Rule:
     """The whole step, for what it stores."""
-    return dataclasses.replace(_UPDATE, first="momentum_buffer")
+    computed = Coefficients(formulas.muon, ("one_minus_momentum",))
+    return dataclasses.replace(_UPDATE, first="momentum_buffer", coefficients=(computed,))
 
 
 def _torchs(name: str) -> Callable[..., Any]:
@@ -52,6 +56,10 @@ def _torchs(name: str) -> Callable[..., Any]:
         raise ImportError(f"Muon needs torch.optim.Muon, of torch 2.9: {error}") from error
     found: Callable[..., Any] = getattr(_muon, name)
     return found
+
+
+def _lines(table: Tensor, part: slice) -> Tensor:
+    return table.narrow(0, part.start, part.stop - part.start)
 
 
 class Muon(LowPrecisionOptimizer):
@@ -169,34 +177,30 @@ class Muon(LowPrecisionOptimizer):
     def _rule(self, group: dict[str, Any]) -> Rule:
         return _rule()
 
-    def _advance(
-        self, group: dict[str, Any], step: int, numbers: tuple[float, ...], shape: tuple[int, ...]
-    ) -> tuple[Any, tuple[float, ...]]:
-        return (step, shape), numbers
-
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
-        _, shape = step
-        adjust = _torchs("_adjust_lr")
-        momentum = float(group["momentum"])
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
         return {
             "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": float(group["lr"]),
-            "momentum": momentum,
-            "one_minus_momentum": 1 - momentum,
-            "weight_decay": float(group["weight_decay"]),
-            "adjustment": adjust(1.0, group["adjust_lr_fn"], shape) if 0 not in shape else 1.0,
+            "lr": read(group["lr"]),
+            "momentum": read(group["momentum"]),
+            "weight_decay": read(group["weight_decay"]),
         }
+
+    def _of_shape(self, group: dict[str, Any], shape: tuple[int, ...]) -> dict[str, float]:
+        adjust = _torchs("_adjust_lr")
+        return {"adjustment": adjust(1.0, group["adjust_lr_fn"], shape) if 0 not in shape else 1.0}
 
     def _launch(
         self,
         work: Work,
         rows: list[list[Tensor]],
-        columns: list[dict[str, float]],
-        scale: float | Tensor,
+        scalars: Scalars,
     ) -> Tensor:
         halves = muon_halves.Halves(_UPDATE, work, self._track_metrics)
         kernels = (halves.first, halves.second)
-        before, after = (self._table(spec, work, columns, scale) for spec in kernels)
+        before, after = (scalars.table(spec) for spec in kernels)
+        starts = scalars.first(halves.second)
         paired = work[4].paired
 
         def first(part: slice, made: list[Tensor]) -> None:
@@ -205,14 +209,14 @@ class Muon(LowPrecisionOptimizer):
                 [*grads[: 1 + paired], grads[-1], t]
                 for (_, *grads), t in zip(rows[part], made, strict=True)
             ]
-            update_(halves.first, own, before[part])
+            update_(halves.first, own, _lines(before, part), scalars.live)
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [
                 [p, t, *rest[1 + paired : -1]]
                 for (p, *rest), t in zip(rows[part], made, strict=True)
             ]
-            return update_(halves.second, own, after[part])
+            return update_(halves.second, own, _lines(after, part), scalars.live, starts[part])
 
         params = [row[0] for row in rows]
         return torch.cat(halves.run(params, first, self._turn(work), second))

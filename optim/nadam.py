@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import decimal
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,9 +13,11 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.optim import validation
+from mcf.optim.coefficients import Coefficients
 from mcf.optim.moments import MomentOptimizer, two_moments
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
+from mcf.optim.rules import coefficients as formulas
 from mcf.optim.rules.nadam import nadam
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import Rule
@@ -25,6 +30,9 @@ def _rule(name: str, *, decoupled: bool) -> Rule:
         ("gradient_weight", "moment_weight", "bias_correction2", "inverse_bias_correction2"),
         decoupled=decoupled,
         numbers=(("mu_product", 1.0),),
+        coefficients=(
+            Coefficients(formulas.nadam, ("gradient_weight", "moment_weight", "new_mu_product")),
+        ),
     )
 
 
@@ -32,17 +40,14 @@ _L2 = _rule("nadam", decoupled=False)
 _DECOUPLED = _rule("nadam_decoupled", decoupled=True)
 
 
-class _Progress(NamedTuple):
-    """The number of a step and the product of the momenta up to it."""
-
-    step: int
-    mu_product: float
-
-
-def _momentum(group: dict[str, Any], step: int) -> float:
-    """mu_t = b1 (1 - .96^(t momentum_decay) / 2)."""
-    beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
-    return float(beta1 * (1 - 0.5 * 0.96 ** (step * decay)))
+@functools.cache
+def _momentum_base(decay: float) -> tuple[float, float]:
+    """.96^momentum_decay as a pair."""
+    with decimal.localcontext() as context:
+        context.prec = 60
+        exact = decimal.Decimal.from_float(0.96) ** decimal.Decimal(decay)
+        high = float(exact)
+        return high, float(exact - decimal.Decimal(high))
 
 
 class NAdam(MomentOptimizer):
@@ -108,17 +113,10 @@ class NAdam(MomentOptimizer):
     def _rule(self, group: dict[str, Any]) -> Rule:
         return _DECOUPLED if group["decoupled_weight_decay"] else _L2
 
-    def _advance(
-        self, group: dict[str, Any], step: int, numbers: tuple[float, ...], shape: tuple[int, ...]
-    ) -> tuple[Any, tuple[float, ...]]:
-        mu_product = numbers[0] * _momentum(group, step)
-        return _Progress(step, mu_product), (mu_product,)
-
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
-        count, product = step
-        ahead = _momentum(group, count + 1)
-        return {
-            **super()._scalars(group, arith, count),
-            "gradient_weight": (1 - _momentum(group, count)) / (1 - product),
-            "moment_weight": ahead / (1 - product * ahead),
-        }
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        # A power that is no whole one is the host's.
+        base, base_lo = _momentum_base(float(group["momentum_decay"]))
+        given = super()._given(group, arith, read)
+        return {**given, "momentum_base": base, "momentum_base_lo": base_lo}

@@ -39,6 +39,8 @@ class LowPrecisionOptimizer(FusedOptimizer):
         self._metrics = None
         self._plan = None
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
+        if any(group["capturable"] for group in self.param_groups):
+            gradients.check_capturable(self.nonfinite)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, and their second components, as torch does."""

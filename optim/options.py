@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
+import torch
 from torch import Tensor
 
 from mcf.optim import validation
@@ -22,7 +23,8 @@ class Options(TypedDict, total=False):
     tensors of a step:
 
     - `foreach`, `fused`: None, True or False, without effect on any bit.
-    - `capturable`: see `LowPrecisionOptimizer`.
+    - `capturable`: counts, tensor `lr` and `betas` and skipped steps stay on the device, for CUDA
+      graphs; the same bits. See docs/drop_in.md.
     - `differentiable`: only False. The step is one opaque kernel and has no derivative.
 
     Of weight decay, for rules where it is decoupled from the gradient:
@@ -107,7 +109,7 @@ def check(group: Group) -> None:
         TypeError: for a value that is not a bool (or None, where None is allowed).
         RuntimeError: for combinations that torch refuses with it.
         NotImplementedError: for `differentiable=True`.
-        ValueError: for another value of `low`.
+        ValueError: for another value of `low`, and for a tensor that capturable steps do not read.
     """
     check_rounding(group)
     for name, default in _FLAGS.items():
@@ -119,13 +121,16 @@ def check(group: Group) -> None:
         raise RuntimeError("`fused` does not support `differentiable`")
     if group["fused"] and group["foreach"]:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+    for name, value in group.items() if group["capturable"] else ():
+        if isinstance(value, Tensor) and name not in ("params", "lr"):
+            raise ValueError(
+                f"{name} is a Tensor with capturable=True; allowed are Tensors for lr and betas"
+            )
     if group["differentiable"]:
         raise NotImplementedError(
             "differentiable=True: a step is one fused kernel and has no derivative; allowed is "
             "False"
         )
-    if group["capturable"]:
-        raise NotImplementedError("capturable=True is not implemented yet; allowed is False")
 
 
 def check_rounding(group: Group) -> None:
@@ -159,10 +164,13 @@ def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: s
         raise ValueError(f"Invalid max_lr: {value}; allowed is a number in (0, inf)")
 
 
-def weight_decay(group: Group, scalars: dict[str, float]) -> dict[str, float]:
-    """A step's scalars; weight_decay such that lr times it is what the group asks for."""
+def weight_decay(group: Group, scalars: Group) -> Group:
+    """A step's scalars, numbers or tensors; lr times weight_decay is what the group asks for."""
     if group["decouple_lr"]:
-        return {**scalars, "weight_decay": scalars["weight_decay"] / group["max_lr"]}
+        value, whole = scalars["weight_decay"], group["max_lr"]
+        # A GPU divides by a number as it multiplies by its inverse.
+        of = torch.full_like(value, whole) if isinstance(value, Tensor) else whole
+        return {**scalars, "weight_decay": value / of}
     return scalars
 
 

@@ -38,6 +38,9 @@ class Plan:
         # Whether it steps all that has gradients: else layouts differ, or types are others.
         self.whole = True
         for each in work:
+            if optimizer._counted_by_device(each):
+                self.whole = False
+                continue
             random = each[3].strategy.stochastic
             rows = {
                 p: row
@@ -81,6 +84,10 @@ class Plan:
     def live(self) -> list[Named]:
         """The parameters that `run` steps, with the words that name them."""
         return [pair for b in self._batches for pair in b.work[-1]]
+
+    def work(self) -> list[Work]:
+        """What `run` steps, as the full checks would return it."""
+        return [b.work for b in self._batches]
 
     def run(
         self,

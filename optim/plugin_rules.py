@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mcf.optim.rules.feedback import factor
+from mcf.kernels import host
+from mcf.kernels.algorithms import powers
+from mcf.optim.rules import coefficients
 
 Group = Mapping[str, Any]
 
@@ -95,12 +97,15 @@ def divisor_and_factor(
     """What the class divided its first moment by, and ECO's factor of the error before it."""
     rate = float(group["lr"])
     if cls is torch.optim.SGD:
-        return torch.ones_like(like), factor(float(group["momentum"]), rate)
+        (factor,) = host.bind(coefficients.momentum_feedback)(float(group["momentum"]), rate)
+        return torch.ones_like(like), factor
     beta1, beta2 = (float(b) for b in group["betas"])
     step = float(state["step"])
     second = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
     divisor = (second / (1 - beta2**step)).sqrt() + group["eps"]
-    return divisor, (1 - beta1**step) * factor(beta1, rate)
+    power, _ = host.bind(powers.power)(beta1, 0.0, step)
+    (factor,) = host.bind(coefficients.adam_feedback)(beta1, power, rate)
+    return divisor, factor
 
 
 def is_state(t: Any, p: Tensor) -> bool:

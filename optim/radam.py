@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,36 +9,23 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
+from mcf.optim.coefficients import Coefficients
 from mcf.optim.moments import MomentOptimizer, two_moments
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
+from mcf.optim.rules import coefficients as formulas
 from mcf.optim.rules.radam import radam
-from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import Rule
 
 
 def _rule(name: str, *, decoupled: bool) -> Rule:
     scalars = ("bias_correction1", "inverse_bias_correction1", "rectification")
-    return two_moments(name, radam, scalars, decoupled=decoupled)
+    rectified = Coefficients(formulas.radam, ("rectification",))
+    return two_moments(name, radam, scalars, decoupled=decoupled, coefficients=(rectified,))
 
 
 _L2 = _rule("radam", decoupled=False)
 _DECOUPLED = _rule("radam_decoupled", decoupled=True)
-
-
-def rectification(beta2: float, step: int) -> float:
-    """r_t sqrt(1 - b2^t), or 0 in the first steps, where rho_t <= 5.
-
-    rho = 2 / (1 - b2) - 1; rho_t = rho - 2 t b2^t / (1 - b2^t);
-    r_t = sqrt((rho_t - 4) (rho_t - 2) rho / ((rho - 4) (rho - 2) rho_t)).
-    """
-    correction = 1 - beta2**step
-    limit = 2 / (1 - beta2) - 1
-    length = limit - 2 * step * beta2**step / correction
-    if length <= 5:
-        return 0.0
-    squared = (length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length)
-    return math.sqrt(squared) * math.sqrt(correction)
 
 
 class RAdam(MomentOptimizer):
@@ -47,7 +33,7 @@ class RAdam(MomentOptimizer):
 
     m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t);
     p <- p - lr m^ r_t sqrt(1 - b2^t) / (sqrt(v) + eps), or p - lr m^ while the variance of v is not
-    tractable; r_t and when that is: `rectification` in this module.
+    tractable; r_t and when that is: `radam` in `mcf.optim.rules.coefficients`.
 
     Args:
         params: parameters, named parameters or groups, as in torch; dense and floating-point.
@@ -95,10 +81,3 @@ class RAdam(MomentOptimizer):
 
     def _rule(self, group: dict[str, Any]) -> Rule:
         return _DECOUPLED if group["decoupled_weight_decay"] else _L2
-
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
-        beta2 = float(group["betas"][1])
-        return {
-            **super()._scalars(group, arith, step),
-            "rectification": rectification(beta2, step),
-        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,11 +11,13 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.optim import validation
+from mcf.optim.coefficients import Coefficients
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
+from mcf.optim.rules import coefficients as formulas
 from mcf.optim.rules import sgd as _rules
-from mcf.optim.rules.feedback import factor, momentum_feed_back
+from mcf.optim.rules.feedback import momentum_feed_back
 from mcf.optim.rules.metrics import param_terms
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import Rule
@@ -33,6 +36,8 @@ def _rule(name: str, direction: Any, buffer: bool) -> Rule:
         # A schedule may take the momentum to 0 and back; torch keeps the buffer, too.
         unused=() if buffer else ("momentum_buffer",),
         slots=(("direction", direction),),
+        coefficients=(Coefficients(formulas.sgd, ("one_minus_dampening",)),),
+        feedback=Coefficients(formulas.momentum_feedback, ("feedback",)),
         feed_back=momentum_feed_back if direction is _rules.momentum_direction else None,
     )
 
@@ -123,15 +128,13 @@ class SGD(LowPrecisionOptimizer):
             return _PLAIN
         return _NESTEROV if group["nesterov"] else _MOMENTUM
 
-    def _scalars(self, group: dict[str, Any], arith: Arithmetic, step: Any) -> dict[str, float]:
-        scalars = {
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        return {
             "grad_scale": -1.0 if group["maximize"] else 1.0,
-            "lr": float(group["lr"]),
-            "momentum": float(group["momentum"]),
-            # torch starts the buffer with the whole first gradient.
-            "one_minus_dampening": 1.0 if step == 1 else 1 - float(group["dampening"]),
-            "weight_decay": float(group["weight_decay"]),
+            "lr": read(group["lr"]),
+            "momentum": read(group["momentum"]),
+            "dampening": read(group["dampening"]),
+            "weight_decay": read(group["weight_decay"]),
         }
-        if arith.strategy.feedback:
-            scalars["feedback"] = factor(float(group["momentum"]), float(group["lr"]))
-        return scalars

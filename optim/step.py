@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from mcf.kernels import registry
-from mcf.kernels.elementwise import Elementwise
-from mcf.optim import blocks, eight_bits, expansions, gradients, options, randomness, validation
-from mcf.optim.base import Group, GroupedOptimizer, Named
+from mcf.optim import blocks, eight_bits, expansions, gradients, validation
+from mcf.optim.base import Group, GroupedOptimizer, Named, Progress
 from mcf.optim.batch import Fused, Launch, Work
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.plan import Plan
+from mcf.optim.scalars import DeviceScalars, HostScalars, Scalars, reader
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import (
     GradientForm,
     Rule,
-    given_scalars,
     kernel,
     states,
     update_,
@@ -57,7 +56,10 @@ class FusedOptimizer(GroupedOptimizer):
             ValueError, TypeError: for a gradient of another shape, dtype, device or layout than
                 its parameter, and for a parameter that changed dtype or shape after its first
                 step.
+            RuntimeError: while a CUDA graph is captured, for groups that are not capturable and
+                for parameters that have not made a step before.
         """
+        self._check_capture()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -71,6 +73,25 @@ class FusedOptimizer(GroupedOptimizer):
                 plan.release()
         return loss
 
+    def _check_capture(self) -> None:
+        """Raise where a graph would hold what the host computed once."""
+        if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+            return
+        for index, group in enumerate(self.param_groups):
+            if not group["capturable"]:
+                raise RuntimeError(
+                    f"step() while a CUDA graph is captured: param_groups[{index}] has "
+                    "capturable=False, so each replay would repeat the scalars of this step; "
+                    "allowed is capturable=True"
+                )
+            for where, p in self._named(index):
+                state = self.state.get(p)
+                if p.grad is not None and (not state or state["step"].device != p.device):
+                    raise RuntimeError(
+                        f"step() while a CUDA graph is captured: {where} has no state on "
+                        f"{p.device} yet, and each replay would begin anew; take a step before"
+                    )
+
     def _step(self, plan: Plan | None) -> None:
         """The step itself; with the plan of the step before, where that holds."""
         work = [] if plan is not None and plan.whole else self._collect(plan)
@@ -81,9 +102,12 @@ class FusedOptimizer(GroupedOptimizer):
                 *(n for w in work for n in w[-1]),
             ]
             found = [(w, gradients.components(self, p)) for w, p in everything]
-        scale = gradients.factor(self, found)
-        if scale is None:
+        scale, live = gradients.factor(self, found)
+        if live is False:
             return
+        if plan is not None and live is not True:
+            # What a device decides it counts, too.
+            work, plan = [*plan.work(), *work], None
         for each in work:
             self._try_scalars(each)
         metrics = None
@@ -93,65 +117,82 @@ class FusedOptimizer(GroupedOptimizer):
         if plan is not None:
             work = [*plan.run(self, scale, metrics), *work]
         self._metrics = metrics
-        self._general(work, scale)
-        if plan is None:
+        self._general(work, scale, live)
+        if plan is None and live is True:
             made = Plan(self, work)
             self._plan = made if made.useful else None
+
+    def _counted_by_device(self, work: Work, live: bool | Tensor = True) -> bool:
+        """Whether the steps of a batch are counted where its parameters are."""
+        _, group, _, arith, _, found = work
+        if arith.strategy.eight_bits:
+            return False
+        if group["capturable"] or isinstance(live, Tensor):
+            return True
+        entries = (self.state.get(p) for _, p in found)
+        return any(entry and entry["step"].device.type != "cpu" for entry in entries)
 
     def _try_scalars(self, work: Work) -> None:
         """Raise for hyperparameters that are no numbers, before anything is changed."""
         _, group, rule, arith, _, live = work
         p = live[0][1]
+        if self._counted_by_device(work):
+            self._all_given(group, arith, reader(p.device))
+            return
         state = self.state.get(p) or {"step": 0, **dict(rule.numbers)}
-        self._columns(group, arith, self._next(group, rule, p, state)[0])
+        self._scalars(group, arith, _next(rule, p, state))
 
-    def _next(
-        self, group: Group, rule: Rule, p: Tensor, state: Group
-    ) -> tuple[Any, tuple[float, ...]]:
-        """`_advance` for the step after that which a state is at."""
-        numbers = tuple(float(state[name]) for name, _ in rule.numbers)
-        shape = tuple(p.shape) if rule.shaped else ()
-        return self._advance(group, int(state["step"]) + 1, numbers, shape)
-
-    def _general(self, work: Sequence[Work], scale: float | Tensor) -> None:
+    def _general(
+        self, work: Sequence[Work], scale: float | Tensor, live: bool | Tensor = True
+    ) -> None:
         """Step what was checked, whatever its layout, type, device or executor."""
         for each in work:
-            index, group, rule, arith, _, live = each
+            index, group, rule, arith, _, found = each
             names = tuple(states(rule, arith))
-            rows, steps = [], []
-            for _, p in live:
+            rows = []
+            for _, p in found:
                 state = self.state[p]
                 if not state:
-                    state.update(self._new_state(rule, arith, p))
+                    state.update(self._new_state(group, rule, arith, p))
                 # The kernel reads memory, where a lazily negated view has the other sign.
                 grads = [g.resolve_neg() for g in gradients.components(self, p)]
                 rows.append(expansions.row(p, tuple(grads), [state[n] for n in names]))
-                step, numbers = self._next(group, rule, p, state)
-                steps.append(step)
-                state["step"] += 1
-                for (name, _), x in zip(rule.numbers, numbers, strict=True):
-                    state[name].fill_(x)
-            columns = {s: self._columns(group, arith, s) for s in set(steps)}
-            sums = self._launch(each, rows, [columns[s] for s in steps], scale)
-            for _, p in live:
+            scalars: Scalars
+            if self._counted_by_device(each, live):
+                scalars = DeviceScalars(self, each, scale, live)
+            elif isinstance(live, Tensor) and not live.item():
+                # Blocks of 8 bits are several kernels, and the host waits for the answer.
+                continue
+            else:
+                scalars = HostScalars(self, each, self._count(each), scale)
+            sums = self._launch(each, rows, scalars)
+            scalars.finish()
+            for _, p in found:
                 expansions.stepped(p)
             if self._metrics is not None:
-                self._metrics.add(index, sums, sum(p.numel() for _, p in live))
+                self._metrics.add(index, sums, sum(p.numel() for _, p in found))
 
-    def _launch(
-        self,
-        work: Work,
-        rows: list[list[Tensor]],
-        columns: list[dict[str, float]],
-        scale: float | Tensor,
-    ) -> Tensor:
+    def _count(self, work: Work) -> list[dict[str, float]]:
+        """Count a step of each parameter; the scalars of each."""
+        _, group, rule, arith, _, live = work
+        known: dict[Progress, dict[str, float]] = {}
+        columns = []
+        for _, p in live:
+            state = self.state[p]
+            now = _next(rule, p, state)
+            state["step"] += 1
+            if now not in known:
+                known[now] = self._scalars(group, arith, now)
+            columns.append(known[now])
+        return columns
+
+    def _launch(self, work: Work, rows: list[list[Tensor]], scalars: Scalars) -> Tensor:
         """Step rows of parameters, gradients and states; the sums of the metrics."""
         _, _, rule, arith, form, _ = work
         spec = kernel(rule, arith, self._track_metrics, form)
-        table = self._table(spec, work, columns, scale)
         if arith.strategy.eight_bits:
-            return blocks.step(spec, work, rows, table)
-        return update_(spec, rows, table)
+            return blocks.step(spec, work, rows, scalars.table(spec))
+        return update_(spec, rows, scalars.table(spec), scalars.live, scalars.first(spec))
 
     def _prepare(self, work: Work, rows: list[list[Tensor]]) -> Launch | None:
         """`_launch` for a plan to repeat on rows of these sizes and layouts; None without."""
@@ -159,27 +200,6 @@ class FusedOptimizer(GroupedOptimizer):
         if arith.strategy.eight_bits:
             return None
         return Fused.of(kernel(rule, arith, self._track_metrics, form), rows)
-
-    def _table(
-        self, spec: Elementwise, work: Work, columns: list[dict[str, float]], scale: float | Tensor
-    ) -> Tensor:
-        """A kernel's scalars, one line for each row."""
-        _, group, _, _, _, live = work
-        table = [[column[name] for name in given_scalars(spec)] for column in columns]
-        if spec.random:
-            places = {p: k for k, p in enumerate(self._parameters())}
-            counts = [int(self.state[p]["step"]) for _, p in live]
-            streams = randomness.columns(group["seed"], places, [p for _, p in live], counts)
-            table = [row + stream for row, stream in zip(table, streams, strict=True)]
-        scalars = torch.tensor(table, dtype=torch.float64).reshape(len(columns), -1)
-        if "grad_scale" in spec.scalars:
-            scalars = gradients.scaled(scalars, spec.scalars.index("grad_scale"), scale)
-        return scalars
-
-    def _columns(self, group: Group, arith: Arithmetic, step: Any) -> dict[str, float]:
-        """All scalars that kernels know by name."""
-        scalars = options.weight_decay(group, self._scalars(group, arith, step))
-        return {"grad_limit": self.max_grad_value or 0.0, **scalars}
 
     def _collect(self, plan: Plan | None = None) -> list[Work]:
         """Check all parameters with gradients and sort them by the kernel they need.
@@ -206,17 +226,20 @@ class FusedOptimizer(GroupedOptimizer):
                     if arith.strategy.eight_bits:
                         blocks.check(where, p)
                     if self.state.get(p):
-                        validation.state(where, p, self.state[p], formats, rule)
+                        validation.state(
+                            where, p, self.state[p], formats, rule, group["capturable"]
+                        )
                         validation.state_device(where, p, self.state[p], formats)
                 work.append((index, group, rule, arith, form, live))
         return work
 
-    def _new_state(self, rule: Rule, arith: Arithmetic, p: Tensor) -> Group:
+    def _new_state(self, group: Group, rule: Rule, arith: Arithmetic, p: Tensor) -> Group:
         """Zero moments, and the parameter's value where a copy is kept."""
+        home = p.device if group["capturable"] else torch.device("cpu")
         # An integer: a float32 counter stops at 2**24, a bf16 one at 256.
-        state: Group = {"step": torch.zeros((), dtype=torch.int64)}
+        state: Group = {"step": torch.zeros((), dtype=torch.int64, device=home)}
         for name, start in rule.numbers:
-            state[name] = torch.tensor(start, dtype=torch.float64)
+            state[name] = torch.full((), start, dtype=torch.float64, device=home)
         for name, fmt in states(rule, arith).items():
             if eight_bits.holds(name, fmt):
                 shape = eight_bits.shape(name, p)
@@ -229,3 +252,9 @@ class FusedOptimizer(GroupedOptimizer):
         if "master_param" in state:
             state["master_param"].copy_(p)
         return state
+
+
+def _next(rule: Rule, p: Tensor, state: Group) -> Progress:
+    """The step after that which a state is at."""
+    numbers = tuple(float(state[name]) for name, _ in rule.numbers)
+    return Progress(int(state["step"]) + 1, numbers, tuple(p.shape) if rule.shaped else ())

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mcf.kernels import registry, streams
+from mcf.kernels import streams
 from mcf.kernels.algorithms import words
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, Format
 from mcf.kernels.torch.primitives import primitives
 from mcf.optim import eight_bits
+from mcf.optim.coefficients import Coefficients
+from mcf.optim.operator import registered as registered
+from mcf.optim.operator import update_ as update_
 from mcf.optim.rules import gradient
 from mcf.optim.strategies import Arithmetic, Storage
 
@@ -35,7 +37,7 @@ class Rule:
         second: the state that is a second moment, or None.
         maximum: the state that is the largest second moment so far, stored like it, or None.
         numbers: states that are one number for each parameter, and what they start from; they are
-            float64 on the CPU, and only the host's scalars depend on them.
+            float64, where the count of steps is, and only scalars depend on them.
         absent: a state that the formula names but this variant does not store (momentum of 0).
         slots: what fills slots that the strategy leaves to the rule.
         decoupled: whether the weight decay is decoupled from the gradient, where no slot says it.
@@ -43,6 +45,9 @@ class Rule:
             feed it back; None for a rule without.
         unused: states that other variants store; one that is there is left as it is.
         shaped: whether its scalars depend on the parameter's shape.
+        coefficients: those of its scalars that are computed from hyperparameters and the number of
+            the step, and its numbers after the step.
+        feedback: the same for the scalar `feedback`, where rounding errors are fed back.
     """
 
     name: str
@@ -61,6 +66,14 @@ class Rule:
     decoupled: bool = False
     shaped: bool = False
     feed_back: Algorithm | None = None
+    coefficients: tuple[Coefficients, ...] = ()
+    feedback: Coefficients | None = None
+
+    def computed(self, arithmetic: Arithmetic) -> tuple[Coefficients, ...]:
+        """What is computed for each step under an arithmetic."""
+        if arithmetic.strategy.feedback and self.feedback is not None:
+            return (*self.coefficients, self.feedback)
+        return self.coefficients
 
     @property
     def seconds(self) -> tuple[str, ...]:
@@ -217,53 +230,6 @@ def _kernel(
 def given_scalars(spec: Elementwise) -> tuple[str, ...]:
     """The scalars that an optimizer supplies; those of a stream follow them."""
     return spec.scalars[: -len(streams.SCALARS)] if spec.random else spec.scalars
-
-
-_kernels: dict[str, Elementwise] = {}
-
-
-def registered(spec: Elementwise) -> Elementwise:
-    """The same kernel, which `update_` now finds."""
-    _kernels[f"{spec.name}_{spec.serial}"] = spec
-    return spec
-
-
-_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define(  # type: ignore[no-untyped-call]
-    "update_(str kernel, Tensor(a!)[] written, Tensor[] read, Tensor scalars) -> Tensor"
-)
-
-
-def _update(name: str, written: list[Tensor], read: list[Tensor], scalars: Tensor) -> Tensor:
-    spec = _kernels[name]
-    sources = {True: iter(written), False: iter(read)}
-    rows = [[next(sources[f.written]) for f in spec.fields] for _ in range(scalars.shape[0])]
-    sums = registry.run(spec, rows, scalars)
-    if sums is None:
-        sums = written[0].new_empty((scalars.shape[0], 0), dtype=torch.float64)
-    return sums
-
-
-def _fake(name: str, written: list[Tensor], read: list[Tensor], scalars: Tensor) -> Tensor:
-    count = _kernels[name].sum_count
-    return written[0].new_empty((scalars.shape[0], count), dtype=torch.float64)
-
-
-_library.impl("update_", _update, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake("mcf::update_", _fake, lib=_library)
-
-
-def update_(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) -> Tensor:
-    """Step every row of tensors in place, as one opaque operator; see `mcf.kernels.registry.run`.
-
-    Returns:
-        The metrics' sums, float64 of shape [len(rows), spec.sum_count], on the rows' device.
-    """
-    written = [t for row in rows for f, t in zip(spec.fields, row, strict=True) if f.written]
-    read = [t for row in rows for f, t in zip(spec.fields, row, strict=True) if not f.written]
-    sums: Tensor = torch.ops.mcf.update_(f"{spec.name}_{spec.serial}", written, read, scalars)
-    torch.autograd.graph.increment_version(written)
-    return sums
 
 
 def joined(p: Tensor, param_bits: Tensor) -> Tensor:

@@ -142,8 +142,12 @@ def state(
     entry: Mapping[str, Any],
     formats: Mapping[str, Format],
     rule: Rule,
+    counted: bool = False,
 ) -> None:
-    """A parameter's state has the tensors, dtypes and shapes of its precision."""
+    """A parameter's state has the tensors, dtypes and shapes of its precision.
+
+    Its numbers are not looked at where they are a device's, or `counted` as if they were.
+    """
     numbers = [name for name, _ in rule.numbers]
     wanted = {"step", *numbers, *formats}
     if entry.keys() - set(rule.unused) != wanted:
@@ -151,7 +155,9 @@ def state(
             f"state of {where} has {sorted(entry)}; its precision and dtype need {sorted(wanted)}"
         )
     for name in numbers:
-        number(f"state {name!r} of {where}", entry[name])
+        # A device is not asked.
+        if not (isinstance(entry[name], Tensor) and (entry[name].device.type != "cpu" or counted)):
+            number(f"state {name!r} of {where}", entry[name])
     for name, fmt in formats.items():
         t = entry[name]
         if not isinstance(t, Tensor):

@@ -99,7 +99,10 @@ def _prepared(spec: Elementwise, sizes: tuple[int, ...]) -> Prepared:
 
 
 def run(
-    spec: Elementwise, rows: Sequence[Sequence[torch.Tensor]], scalars: torch.Tensor
+    spec: Elementwise,
+    rows: Sequence[Sequence[torch.Tensor]],
+    scalars: torch.Tensor,
+    live: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
     """Apply a kernel to each row of tensors.
 
@@ -107,10 +110,14 @@ def run(
         spec: the kernel.
         rows: per row one dense tensor for each field, all of one size and layout, on the CPU.
         scalars: float64, shape [len(rows), len(spec.scalars)]; rounded once to the registers.
+        live: one number on the device of the rows; where it is 0 nothing is written, and the sums
+            are 0. None for 1.
 
     Returns:
         The sums, float64 of shape [len(rows), spec.sum_count], or None if the kernel has none.
     """
+    if live is not None and not live.item():
+        return torch.zeros(len(rows), spec.sum_count, dtype=torch.float64) if spec.sums else None
     prepared = _prepared(spec, tuple(row[0].numel() for row in rows))
     values = scalars.numpy() if spec.scalars else None
     columns = zip(*rows, strict=True)

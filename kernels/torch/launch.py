@@ -27,7 +27,12 @@ def _bindings(register: Format, arithmetic: Format, roundings: Any, slots: Any) 
     return Binder(lambda f: f, primitives(register, arithmetic, dict(roundings)), dict(slots))
 
 
-def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) -> Tensor | None:
+def run(
+    spec: Elementwise,
+    rows: Sequence[Sequence[Tensor]],
+    scalars: Tensor,
+    live: Tensor | None = None,
+) -> Tensor | None:
     """Apply a kernel to each row of tensors; see `mcf.kernels.numba.launch.run`."""
     bind = _bindings(spec.register, spec.arithmetic, spec.roundings, spec.slots)
     function = bind(spec.function)
@@ -69,10 +74,14 @@ def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) ->
                 else:
                     rounded = rounding(spec.register, formats[field])(values[f"out_{result}"])
                 values[f"new_{field}"] = rounded
-                flat[field][part] = rounded.to(flat[field].dtype)
+                stored = rounded.to(flat[field].dtype)
+                if live is not None:
+                    stored = torch.where(live != 0, stored, flat[field][part])
+                flat[field][part] = stored
             if spec.sums is not None and sum_terms is not None:
                 terms = sum_terms(*_named(spec.call_of(spec.sums), values))
-                total[k] += torch.stack([t.sum(dtype=torch.float64) for t in terms])
+                sums = torch.stack([t.sum(dtype=torch.float64) for t in terms])
+                total[k] += sums if live is None else torch.where(live != 0, sums, 0.0)
     return total if spec.sums is not None else None
 
 

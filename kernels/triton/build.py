@@ -24,6 +24,8 @@ THREADS = 128
 # registers, and the assembler spills or computes twice what comes between (seen in quotients and
 # roots of four components).
 _MANY_WIDE = 8
+# Of few elements one warp takes one each.
+FEW = 32
 # The most there are on NVIDIA GPUs. Without a limit the assembler sets one by its own rules, and
 # then spills to keep it (seen at 128 for AdamW on master weights).
 MAX_REGISTERS = 255
@@ -42,16 +44,19 @@ _TYPES = {
 
 def block(spec: Elementwise) -> int:
     """How many elements a program of a kernel computes."""
+    if spec.few:
+        return FEW
     wide = sum(f.format == FP64 and not f.uniform for f in spec.fields)
     return BLOCK // 2 if wide >= _MANY_WIDE else BLOCK
 
 
-def options(target: Any) -> dict[str, Any]:
+def options(target: Any, few: bool = False) -> dict[str, Any]:
     """The options of every launch and compilation, for a `triton.backends.compiler.GPUTarget`.
 
     Fusion is off: by default Triton contracts multiplications and additions into FMA.
     """
-    chosen = {"num_warps": THREADS // target.warp_size, "enable_fp_fusion": False}
+    warps = 1 if few else THREADS // target.warp_size
+    chosen = {"num_warps": warps, "enable_fp_fusion": False}
     return chosen | {"maxnreg": MAX_REGISTERS} if target.backend == "cuda" else chosen
 
 

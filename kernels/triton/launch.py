@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.tables import capturing, to_device
 from mcf.kernels.triton.build import block, build, options
 from mcf.kernels.triton.primitives import Dialect
 
@@ -32,24 +33,30 @@ class Prepared:
         """See `run`; `sizes` are the numbers of elements of the rows, which are on `device`."""
         self._spec = spec
         self._device = device
-        counts = np.array([-(-n // block(spec)) for n in sizes], dtype=np.int64)
-        owners = np.repeat(np.arange(len(sizes)), counts)
-        first = np.cumsum(counts) - counts
-        self._grid = len(owners)
+        self._block = block(spec)
+        counts = np.array([-(-n // self._block) for n in sizes], dtype=np.int64)
+        self._grid = int(counts.sum())
         self._counts = self._table(counts)
         self._sizes = self._table(np.array(sizes, dtype=np.int64))
-        self._owners = self._table(owners)
-        self._blocks = self._table(np.arange(self._grid) - first[owners])
+        if capturing(device):
+            # Too many for the arguments of kernels, and the device can count too.
+            self._owners, self._blocks = work_list(self._counts, self._grid)
+        else:
+            owners, blocks = work_list(torch.from_numpy(counts), self._grid)
+            self._owners, self._blocks = to_device(owners, device), to_device(blocks, device)
 
     def _table(self, values: Any) -> Tensor:
         return to_device(torch.from_numpy(values), self._device)
 
-    def run(self, addresses: Sequence[Sequence[int]], scalars: Any) -> Tensor | None:
+    def run(
+        self, addresses: Sequence[Sequence[int]], scalars: Any, live: Tensor | None = None
+    ) -> Tensor | None:
         """Apply the kernel in one launch, without waiting for the device.
 
         Args:
             addresses: of the tensors, a list for each field with those of all rows.
             scalars: a NumPy array [rows, scalars], or a float64 tensor.
+            live: one number on the device; where it is 0 nothing is read or written. None for 1.
 
         Returns:
             The sums, float64 [rows, terms] on the device, or None.
@@ -62,10 +69,12 @@ class Prepared:
         sums = torch.empty(self._grid, spec.sum_count, dtype=torch.float64, device=self._device)
         alignment = 1 if (table % _WIDEST).any() else _WIDEST
         if self._grid:
-            tables = (pointers, self._sizes, self._owners, self._blocks, values, sums)
-            with _on(self._device) as (dialect, settings):
+            # Tensors of no elements, of which every block is masked out.
+            sizes = self._sizes if live is None else self._sizes * live.to(torch.int64)
+            tables = (pointers, sizes, self._owners, self._blocks, values, sums)
+            with _on(self._device, spec) as (dialect, settings):
                 kernel = build(spec, dialect, many=True)
-                kernel[(self._grid,)](*tables, ALIGNMENT=alignment, BLOCK=block(spec), **settings)
+                kernel[(self._grid,)](*tables, ALIGNMENT=alignment, BLOCK=self._block, **settings)
         if spec.sums is None:
             return None
         return torch.segment_reduce(
@@ -73,16 +82,16 @@ class Prepared:
         )
 
 
-def to_device(t: Tensor, device: torch.device) -> Tensor:
-    """A small table where the kernel reads it; the host does not wait."""
-    if device.type == "cpu" or t.device == device or not t.numel():
-        return t.to(device)
-    # Pinned, so that the copy needs no synchronisation, whatever its size.
-    return t.pin_memory().to(device, non_blocking=True)
+def work_list(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """The row of each block, and its number in the row, from the number of blocks of each row."""
+    ends = counts.cumsum(0)
+    every = torch.arange(total, device=counts.device)
+    owners = torch.searchsorted(ends, every, right=True)
+    return owners, every - (ends - counts)[owners]
 
 
 @contextlib.contextmanager
-def _on(device: torch.device) -> Iterator[tuple[Dialect, dict[str, Any]]]:
+def _on(device: torch.device, spec: Elementwise) -> Iterator[tuple[Dialect, dict[str, Any]]]:
     """Makes a device current; gives the dialect and the options of launches on it."""
     if device.type == "cpu":
         # NumPy warns where IEEE arithmetic just goes on to infinity or NaN.
@@ -91,19 +100,24 @@ def _on(device: torch.device) -> Iterator[tuple[Dialect, dict[str, Any]]]:
         return
     with torch.cuda.device(device):
         target = _target(torch.cuda.current_device())
-        yield Dialect.of(target), options(target)
+        yield Dialect.of(target), options(target, spec.few)
 
 
-def run(spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Tensor) -> Tensor | None:
+def run(
+    spec: Elementwise,
+    rows: Sequence[Sequence[Tensor]],
+    scalars: Tensor,
+    live: Tensor | None = None,
+) -> Tensor | None:
     """Apply a kernel to each row of tensors; see `mcf.kernels.numba.launch.run`.
 
     CPU tensors run in Triton's interpreter. On a GPU nothing here waits for the device.
     """
     device = rows[0][0].device
-    if len(rows) > 1:
+    if len(rows) > 1 or live is not None:
         prepared = Prepared(spec, [row[0].numel() for row in rows], device)
         columns = zip(*rows, strict=True)
-        return prepared.run([[t.data_ptr() for t in column] for column in columns], scalars)
+        return prepared.run([[t.data_ptr() for t in column] for column in columns], scalars, live)
     return _launch(spec, rows[0], to_device(scalars, device))
 
 
@@ -120,7 +134,7 @@ def _launch(spec: Elementwise, row: Sequence[Tensor], scalars: Tensor) -> Tensor
     blocks = -(-n // block(spec))
     sums = torch.empty(blocks, spec.sum_count, dtype=torch.float64, device=device)
     if blocks:
-        with _on(device) as (dialect, settings):
+        with _on(device, spec) as (dialect, settings):
             arguments = [*(t.detach() for t in row), scalars, sums, n]
             build(spec, dialect)[(blocks,)](*arguments, BLOCK=block(spec), **settings)
     return None if spec.sums is None else sums.sum(0, keepdim=True)

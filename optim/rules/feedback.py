@@ -29,8 +29,3 @@ def momentum_feed_back(out_momentum_buffer, out_param, new_param, feedback):
 def fed(out_exp_avg, out_param, new_param, out_divisor, feedback):
     """`adam_feed_back` alone, for a moment that another step has made."""
     return (adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback),)
-
-
-def factor(beta: float, rate: float) -> float:
-    """(1 - 1/beta) / rate; 0 for a rate of 0, where the parameter does not move."""
-    return (1 - 1 / beta) / rate if rate else 0.0

@@ -19,7 +19,7 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
 from mcf.kernels.torch.primitives import primitives
-from mcf.optim import accumulator, muon, muon_halves, plugin_storage
+from mcf.optim import accumulator, coefficients, muon, muon_halves, plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
 from mcf.optim.update import GradientForm, Rule, kernel
@@ -122,10 +122,18 @@ def expansion_kernels() -> list[Elementwise]:
     return found
 
 
+def coefficient_kernels() -> list[Elementwise]:
+    """What computes the scalars of each rule on a device; `coefficients.POWER` has loops."""
+    rules = {rule for rules, _ in _optimizer_modules() for rule in rules}
+    rules.add(muon._rule())
+    some = {c for rule in rules for c in (*rule.coefficients, rule.feedback) if c is not None}
+    return sorted(map(coefficients.kernel, some), key=lambda spec: spec.serial)
+
+
 def all_kernels() -> list[Elementwise]:
     """Every kernel."""
     steps = optimizer_kernels() + gradient_kernels() + muon_kernels()
-    return operation_kernels() + expansion_kernels() + steps
+    return operation_kernels() + expansion_kernels() + steps + coefficient_kernels()
 
 
 class _Numbers(dict[str, Any]):

@@ -40,7 +40,7 @@ _POINTERS = {
 
 def elements(spec: Elementwise) -> int:
     """How many elements a thread computes."""
-    return block(spec) // THREADS
+    return 1 if spec.few else block(spec) // THREADS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ def compile_kernel(
 def _compile_kernel(
     spec: Elementwise, target: str, aligned: bool, size: str, many: bool, changes: dict[str, Any]
 ) -> Compiled:
-    chosen = options(TARGETS[target]) | changes
+    chosen = options(TARGETS[target], spec.few) | changes
     chosen = {k: v for k, v in chosen.items() if v is not None}
     if many:
         kinds = ["*i64"] * 4 + ["*fp64"] * 2

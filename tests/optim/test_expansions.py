@@ -95,7 +95,8 @@ def test_steps_are_those_of_a_parameter_and_its_low_word(
         # Their low words are states; a step of rate 0 on no gradient makes them.
         for p, q in zip(theirs.param_groups[0]["params"], expanded(BF16), strict=True):
             arith = theirs._arithmetic(theirs.param_groups[0], p, "")
-            theirs.state[p] = theirs._new_state(theirs._rule(theirs.param_groups[0]), arith, p)
+            (group,) = theirs.param_groups
+            theirs.state[p] = theirs._new_state(group, theirs._rule(group), arith, p)
             theirs.state[p]["param_lo"].copy_(q.detach().components[1])
         for optimizer in (mine, theirs):
             seeded_steps(optimizer, 3, BF16)

@@ -65,7 +65,9 @@ def general_path_fails(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the general path")
 
     monkeypatch.setattr(optimizer, "_collect", fail)
-    monkeypatch.setattr(optimizer, "_general", lambda work, scale: None if not work else fail())
+    monkeypatch.setattr(
+        optimizer, "_general", lambda work, scale, live: None if not work else fail()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
