@@ -161,6 +161,13 @@ def main() -> None:
                 }
             )
 
+    # Before xprec is imported, which replaces numpy.finfo: Numba reads it when it compiles.
+    for terms in options.terms:
+        x = expansion(terms, (options.dot or 1,), 0)
+        matmul(tuple(c[:1, None] for c in x), tuple(c[None, :1] for c in x))
+        reductions.dot(x, x, terms=max(2, terms))
+        reductions.dot(x, x, reproducible=True)
+
     for n in options.sizes:
         for terms in options.terms:
             a, b = expansion(terms, (n, n), 0), expansion(terms, (n, n), 1)
