@@ -2,6 +2,7 @@
 
 from mcf.tensor.dispatch import accumulate as accumulate
 from mcf.tensor.dispatch import activations as activations
+from mcf.tensor.dispatch import adjoint as adjoint
 from mcf.tensor.dispatch import arithmetic as arithmetic
 from mcf.tensor.dispatch import compare as compare
 from mcf.tensor.dispatch import copies as copies
@@ -14,6 +15,7 @@ from mcf.tensor.dispatch import neighbours as neighbours
 from mcf.tensor.dispatch import order as order
 from mcf.tensor.dispatch import random as random
 from mcf.tensor.dispatch import reductions as reductions
+from mcf.tensor.dispatch import search as search
 from mcf.tensor.dispatch import views as views
 from mcf.tensor.dispatch.registry import TABLE as TABLE
 from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError

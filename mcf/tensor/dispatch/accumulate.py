@@ -40,7 +40,7 @@ def _sum_by_place(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
     return values, place
 
 
-def _add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
+def add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
     """x [r, ...] with values [m, ...] added to its rows `place` [m]."""
     if len(place) == 0:
         return wrap(aligned(x, values)[0]).clone()
@@ -58,7 +58,7 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1
     source = source if alpha == 1 else wrap(aligned(x, source)[1]) * alpha
     if x.ndim == 0:
         return index_add(x[None], 0, index.reshape(1), source.reshape(1))[0]
-    moved = _add_rows(x.movedim(dim, 0), index.reshape(-1), source.movedim(dim, 0))
+    moved = add_rows(x.movedim(dim, 0), index.reshape(-1), source.movedim(dim, 0))
     return moved.movedim(0, dim).contiguous()
 
 
@@ -75,7 +75,7 @@ def index_put(
     place = aten.index.Tensor(positions, list(indices))
     _, v = aligned(x, values)
     spread = wrap([c.expand(place.shape) for c in v]).reshape(-1)
-    return _add_rows(x.reshape(-1), place.reshape(-1), spread).reshape(x.shape)
+    return add_rows(x.reshape(-1), place.reshape(-1), spread).reshape(x.shape)
 
 
 @implements(aten.scatter_add.default)
@@ -88,7 +88,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     whole = [slice(0, n) for n in index.shape]
     whole[dim] = slice(None)
     place = positions[tuple(whole)].gather(dim, index)
-    return _add_rows(x.reshape(-1), place.reshape(-1), src[area].reshape(-1)).reshape(x.shape)
+    return add_rows(x.reshape(-1), place.reshape(-1), src[area].reshape(-1)).reshape(x.shape)
 
 
 @implements(aten.embedding_dense_backward.default)
@@ -101,4 +101,4 @@ def embedding_dense_backward(
     width = grad.shape[-1]
     place, rows = indices.reshape(-1), grad.reshape(-1, width)
     used = (place != padding_idx).nonzero().flatten()
-    return _add_rows(grad.new_zeros((num_weights, width)), place[used], rows[used])
+    return add_rows(grad.new_zeros((num_weights, width)), place[used], rows[used])

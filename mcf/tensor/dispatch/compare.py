@@ -85,7 +85,7 @@ def all_equal(x: Tensor, y: Tensor) -> bool:
 def _of_first(*funcs: Any) -> None:
     """The first component decides: the others are smaller, and 0 where it is not finite."""
     for func in funcs:
-        implements(func)(lambda x, func=func: func(x.components[0]))
+        implements(func)(lambda x, *args, func=func, **kwargs: func(x.components[0], *args, **kwargs))
 
 
 _of_first(
@@ -97,7 +97,9 @@ _of_first(
     aten.signbit.default,
     aten.logical_not.default,
     aten.nonzero.default,
+    aten.count_nonzero.default,
     aten.count_nonzero.dim_IntList,
+    aten.nonzero_static.default,
     aten.any.default,
     aten.any.dim,
     aten.any.dims,

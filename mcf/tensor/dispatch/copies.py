@@ -122,6 +122,12 @@ def fill_(x: Tensor, value: Any) -> Tensor:
     return x
 
 
+@implements(aten.fill.Scalar, aten.fill.Tensor)
+def fill(x: MCFTensor, value: Any) -> Tensor:
+    """A tensor like x with every element a number."""
+    return fill_(wrap([torch.empty_like(c) for c in x.components]), value)
+
+
 @implements(aten.zero_.default)
 def zero_(x: MCFTensor) -> MCFTensor:
     """Set every element to zero."""

@@ -18,6 +18,10 @@ aten = torch.ops.aten
 
 # One expansion tensor, and arguments that say where its elements go.
 register(
+    aten.alias_copy.default,
+    aten.as_strided_copy.default,
+    aten.channel_shuffle.default,
+    aten.detach_copy.default,
     aten.diag_embed.default,
     aten.diagonal_backward.default,
     aten.diagonal_copy.default,
@@ -29,16 +33,44 @@ register(
     aten.index_select.default,
     aten._unsafe_index.Tensor,
     aten.masked_select.default,
+    aten.narrow_copy.default,
+    aten.native_channel_shuffle.default,
+    aten.permute_copy.default,
+    aten.pixel_shuffle.default,
+    aten.pixel_unshuffle.default,
     aten.repeat.default,
     aten.repeat_interleave.self_int,
     aten.roll.default,
     aten.rot90.default,
     aten.select_backward.default,
+    aten.select_copy.int,
     aten.slice_backward.default,
+    aten.slice_copy.Tensor,
+    aten.split_copy.Tensor,
+    aten.split_with_sizes_copy.default,
+    aten.squeeze_copy.default,
+    aten.squeeze_copy.dim,
+    aten.squeeze_copy.dims,
+    aten.t_copy.default,
     aten.take.default,
     aten.tril.default,
+    aten.transpose_copy.int,
     aten.triu.default,
+    aten.unbind_copy.int,
+    aten.unfold_copy.default,
+    aten.unsafe_chunk.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+    aten.unsqueeze_copy.default,
+    aten.view_copy.default,
 )
+
+
+@implements(aten.block_diag.default)
+def block_diag(tensors: Sequence[Tensor]) -> Tensor:
+    """The block diagonal matrix of the given ones."""
+    parts = aligned(*tensors)
+    return wrap([aten.block_diag.default(list(c)) for c in zip(*parts, strict=True)])
 
 
 @implements(aten.cat.default)
