@@ -1,5 +1,6 @@
 """Accurate sums on components: in a fixed order, or exact."""
 
+from mcf.reductions.cumulative import cumprod as cumprod
 from mcf.reductions.cumulative import cumsum as cumsum
 from mcf.reductions.cumulative import prod as prod
 from mcf.reductions.norms import norm as norm

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from mcf.convert.rounding import convert
@@ -11,6 +13,8 @@ from mcf.kernels.formats import format_of
 from mcf.reductions.folds import finish
 from mcf.reductions.rows import Components, Dim, Rows
 from mcf.reductions.sums import _shaped
+
+Binary = Callable[[Components, Components], Components]
 
 
 def _wide(x: Components) -> Components:
@@ -51,32 +55,47 @@ def cumsum(x: Components, dim: int) -> Components:
     The error is at most 2 log2(count) b times the running sum of absolute values, with the error
     bound b of an addition. Narrow components are added in float64.
     """
-    fmt = format_of(x[0].dtype, "cumsum: x")
+    return _running("cumsum", expansions.add, x, dim)
+
+
+def cumprod(x: Components, dim: int) -> Components:
+    """Running products along a dimension, as a tree.
+
+    With the error bound b of a multiplication the relative error of the k-th is at most
+    (1 + b)**(k - 1) - 1, without overflow and underflow on the way. Narrow components are
+    multiplied in float64.
+    """
+    return _running("cumprod", expansions.mul, x, dim)
+
+
+def _running(name: str, function: Binary, x: Components, dim: int) -> Components:
+    fmt = format_of(x[0].dtype, f"{name}: x")
     if x[0].dim() == 0 or x[0].numel() == 0:
         Rows.of(x[0].shape, dim)
         return tuple(c.clone() for c in x)
     wide = _wide(tuple(c.movedim(dim, 0).contiguous() for c in x))
-    result = finish(_scan(wide), fmt, len(x))
+    result = finish(_scan(function, wide), fmt, len(x))
     return tuple(c.movedim(0, dim).contiguous() for c in result)
 
 
-def _scan(x: Components) -> Components:
-    """Running sums along the first dimension: sums of pairs, their running sums, the odd ones."""
+def _scan(function: Binary, x: Components) -> Components:
+    """Running sums along the first dimension: sums of pairs, their running sums, the odd ones.
+
+    Or products, by the function of two expansions.
+    """
     count = x[0].shape[0]
     if count == 1:
         return x
     pairs = count // 2
-    sums = expansions.add(
-        tuple(c[0 : 2 * pairs : 2] for c in x), tuple(c[1 : 2 * pairs : 2] for c in x)
-    )
-    running = _scan(sums)
+    sums = function(tuple(c[0 : 2 * pairs : 2] for c in x), tuple(c[1 : 2 * pairs : 2] for c in x))
+    running = _scan(function, sums)
     out = tuple(torch.empty_like(c) for c in x)
     for o, r, c in zip(out, running, x, strict=True):
         o[1 : 2 * pairs : 2] = r
         o[0] = c[0]
     if count > 2:
         before = tuple(r[: (count - 1) // 2] for r in running)
-        between = expansions.add(before, tuple(c[2::2] for c in x))
+        between = function(before, tuple(c[2::2] for c in x))
         for o, b in zip(out, between, strict=True):
             o[2::2] = b
     return out

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
+from mcf import elementary
+from mcf.convert.numbers import components_of
 from mcf.kernels import expansions
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
@@ -26,13 +29,14 @@ def norm(
     terms: int | None = None,
     reproducible: bool = False,
 ) -> Components:
-    """The p-norm over dimensions for p = 0, 1, 2, inf or -inf.
+    """The p-norm over dimensions, (sum |x|^p)^(1/p); the count of what is not 0 for p = 0.
 
     The 2-norm is the root of a sum of squares, each row scaled by a power of two, so that it
-    neither overflows nor underflows on the way.
+    neither overflows nor underflows on the way; for other p it is scaled by the largest (the
+    smallest for p < 0).
 
     Raises:
-        ValueError: for another p; for inf and -inf over no elements.
+        ValueError: for a NaN p; for p < 0 and inf over no elements.
     """
     fmt, count = format_of(x[0].dtype, "norm: x"), terms or len(x)
     rows = Rows.of(x[0].shape, dim)
@@ -41,13 +45,15 @@ def norm(
         return sum_(nonzero, dim, keepdim, terms=count)
     if p == 1:
         return sum_(absolute(x), dim, keepdim, terms=count, reproducible=reproducible)
+    if math.isnan(p):
+        raise ValueError("norm: p must be a number, got nan")
+    if rows.length == 0 and (p < 0 or math.isinf(p)):
+        raise ValueError(f"norm: p={p} has no value for no elements")
     if math.isinf(p):
         given = rows.gather(absolute(x))
-        if rows.length == 0:
-            raise ValueError(f"norm: p={p} has no value for no elements")
         return _shaped(finish_plain(_extreme(given, p > 0), count), rows, keepdim)
     if p != 2:
-        raise ValueError(f"norm: p must be 0, 1, 2, inf or -inf, got {p}")
+        return _shaped(_general(rows.gather(absolute(x)), p, count), rows, keepdim)
     given = rows.gather(x)
     state = state_for(fmt, count)
     if rows.length == 0:
@@ -65,6 +71,29 @@ def norm(
     if exponent is not None:
         root = expansions.ldexp(root, exponent)
     return _shaped(finish(root, fmt, count), rows, keepdim)
+
+
+def _general(x: list[Tensor], p: float, terms: int) -> Components:
+    """The p-norms of rows of nonnegative expansions, for p neither 0 nor infinite."""
+    if x[0].shape[1] == 0:
+        return finish_plain(tuple(c.new_zeros(c.shape[0]) for c in x), terms)
+    top = _extreme(x, p > 0)
+    # Where it is 0, infinite or NaN it is the norm.
+    regular = top[0].isfinite() & (top[0] != 0)
+    one = torch.ones_like(top[0])
+    unit = (torch.where(regular, top[0], one), *(torch.where(regular, c, 0.0) for c in top[1:]))
+    fmt = format_of(x[0].dtype)
+    ratios = expansions.div(tuple(x), tuple(c[:, None] for c in unit))
+    exponent, root = (
+        tuple(torch.tensor(c, dtype=x[0].dtype, device=x[0].device) for c in parts)
+        for parts in (components_of(p, fmt, terms), components_of(1 / Fraction(p), fmt, terms))
+    )
+    total = sum_(elementary.pow(tuple(ratios), exponent), 1, terms=terms)
+    result = expansions.mul(elementary.pow(total, root), unit)
+    return tuple(
+        torch.where(regular, r, t)
+        for r, t in zip(finish_plain(result, terms), finish_plain(top, terms), strict=True)
+    )
 
 
 def absolute(x: Components) -> Components:

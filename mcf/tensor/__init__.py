@@ -1,6 +1,7 @@
 """The expansion tensor."""
 
 from mcf.convert.printing import set_printoptions as set_printoptions
+from mcf.tensor import composed as composed
 from mcf.tensor import dispatch as dispatch
 from mcf.tensor import moments as moments
 from mcf.tensor.conversion import from_components as from_components

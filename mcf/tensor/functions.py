@@ -33,6 +33,23 @@ def replaces(*functions: Any) -> Callable[[Function], Function]:
     return register
 
 
+def composed(*functions: Any, operators: tuple[Any, ...] = ()) -> Callable[[Function], Function]:
+    """Register a function written in differentiable ones, above autograd and below it.
+
+    Args:
+        *functions: torch functions and methods, as in `replaces`.
+        operators: operators with the same arguments, by way of which torch's own functions come.
+    """
+    from mcf.tensor.dispatch.registry import implements
+
+    def register(function: Function) -> Function:
+        replaces(*functions)(function)
+        implements(*operators)(function)
+        return function
+
+    return register
+
+
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A torch function, some argument of which is an expansion tensor.
 
@@ -43,11 +60,34 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             with torch.autocast(device, enabled=False):
                 return call(func, args, kwargs)
     if kwargs:
+        args, kwargs = _multiplied(func, args, kwargs)
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
     replacement = REPLACED.get(func)
-    if replacement is not None:
+    # With out= there is no derivative: the operator does it.
+    if replacement is not None and kwargs.get("out") is None:
+        kwargs.pop("out", None)
         return replacement(*args, **kwargs)
     return forward(func, args, kwargs)
+
+
+# Functions of x, y, ... that add alpha or value times what y, ... are.
+_MULTIPLES = {"add", "add_", "sub", "sub_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"}
+
+
+def _multiplied(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """x + alpha y with an expansion alpha as the sum of x and a product."""
+    from mcf.tensor.tensor import MCFTensor
+
+    name = "value" if "value" in kwargs else "alpha"
+    factor = kwargs.get(name)
+    if not isinstance(factor, MCFTensor) or getattr(func, "__name__", "") not in _MULTIPLES:
+        return args, kwargs
+    if factor.dim() != 0 or len(args) < 2:
+        return args, kwargs
+    rest = {k: v for k, v in kwargs.items() if k != name}
+    return (args[0], args[1] * factor, *args[2:]), rest
 
 
 # Arguments that torch takes as Python numbers.
@@ -208,19 +248,9 @@ def _new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
         return out.fill_(fill_value)
 
 
-def _quantile(x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refused: torch rounds q to the components' dtype."""
-    from mcf.tensor.dispatch.registry import UnsupportedError
-
-    raise UnsupportedError("torch.quantile is not supported on mcf.MCFTensor; use x.sort()")
-
-
 REPLACED[Tensor.item] = lambda x: x.item()
 REPLACED[Tensor.__float__] = lambda x: float(x)
 REPLACED[torch.is_nonzero] = REPLACED[Tensor.is_nonzero] = lambda x: bool(x)
-
-for _function in (torch.quantile, torch.nanquantile, Tensor.quantile, Tensor.nanquantile):
-    REPLACED[_function] = _quantile
 
 
 def _refused(name: str, instead: str) -> Callable[..., Any]:

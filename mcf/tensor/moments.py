@@ -113,6 +113,28 @@ def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _moment(_Std, input, *args, **kwargs)
 
 
+def _with_mean(moment: Any, input: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+    value = moment(input, *args, **kwargs)
+    dim = kwargs.get("dim", args[0] if args else None)
+    if dim is None or isinstance(dim, bool):
+        mean = input.mean().reshape(value.shape)
+    else:
+        mean = input.mean(dim, keepdim=value.ndim == input.ndim)
+    return value, mean
+
+
+@replaces(torch.var_mean)
+def var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """The variance and the mean."""
+    return _with_mean(var, input, args, kwargs)
+
+
+@replaces(torch.std_mean)
+def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean."""
+    return _with_mean(std, input, args, kwargs)
+
+
 class _Prod(torch.autograd.Function):
     """The product along a dimension; d/dx_k is the product of the others."""
 

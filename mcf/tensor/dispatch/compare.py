@@ -85,7 +85,9 @@ def all_equal(x: Tensor, y: Tensor) -> bool:
 def _of_first(*funcs: Any) -> None:
     """The first component decides: the others are smaller, and 0 where it is not finite."""
     for func in funcs:
-        implements(func)(lambda x, *args, func=func, **kwargs: func(x.components[0], *args, **kwargs))
+        implements(func)(
+            lambda x, *args, func=func, **kwargs: func(x.components[0], *args, **kwargs)
+        )
 
 
 _of_first(
@@ -123,6 +125,12 @@ def absolute(x: MCFTensor) -> MCFTensor:
 def shape_of_sum(x: Tensor, y: Tensor) -> Tensor:
     """x + y; torch asks it of the derivative of a sign, a zero that is stored nowhere."""
     return x + y
+
+
+@implements(torch.ops.prims.mul.default)
+def shape_of_product(x: Tensor, y: Tensor) -> Tensor:
+    """x * y; torch asks it of derivatives forward over backward."""
+    return x * y
 
 
 @implements(aten.sign.default, aten.sgn.default)

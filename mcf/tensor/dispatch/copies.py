@@ -165,6 +165,15 @@ def _register_likes() -> None:
 _register_likes()
 
 
+@implements(aten._new_zeros_with_same_feature_meta.default)
+def new_zeros_laid_out_like(x: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
+    """Zeros laid out as another tensor, for the tangent of a view."""
+    first = x.components[0] if isinstance(x, MCFTensor) else x
+    parts = other.components if isinstance(other, MCFTensor) else (other,)
+    made = aten._new_zeros_with_same_feature_meta.default
+    return wrap([made(first, part, self_num_batch_dims=self_num_batch_dims) for part in parts])
+
+
 @implements(aten.ones_like.default)
 def ones_like(x: MCFTensor, **kwargs: Any) -> Tensor:
     """Ones."""

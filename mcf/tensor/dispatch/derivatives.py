@@ -14,13 +14,14 @@ from torch import Tensor
 
 from mcf import elementary
 from mcf.elementary import exact
+from mcf.reductions.norms import absolute
 from mcf.tensor.functions import forward, replaces
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 Unary = Callable[[Components], Components]
 
 
-def _number(value: int, like: MCFTensor) -> MCFTensor:
+def constant(value: int, like: MCFTensor) -> MCFTensor:
     """A fixed-point number of `mcf.elementary.exact` with the components of a tensor."""
     from mcf.tensor.creation import tensor
 
@@ -49,12 +50,12 @@ _RULES: dict[str, tuple[Unary, tuple[Any, ...], Callable[[Any], Any]]] = {
     "log2": (
         elementary.log2,
         (torch.log2, Tensor.log2),
-        lambda x: 1 / (x * _number(exact.ln2(), x)),
+        lambda x: 1 / (x * constant(exact.ln2(), x)),
     ),
     "log10": (
         elementary.log10,
         (torch.log10, Tensor.log10),
-        lambda x: 1 / (x * _number(exact.ln10(), x)),
+        lambda x: 1 / (x * constant(exact.ln10(), x)),
     ),
     # 1 - x^2 would lose what is left of it near 1.
     "asin": (
@@ -87,17 +88,37 @@ _RULES: dict[str, tuple[Unary, tuple[Any, ...], Callable[[Any], Any]]] = {
     "erf": (
         elementary.erf,
         (torch.erf, Tensor.erf, torch.special.erf),
-        lambda x: _number(exact.two_over_root_pi(), x) * torch.exp(-x * x),
+        lambda x: constant(exact.two_over_root_pi(), x) * torch.exp(-x * x),
     ),
     "erfc": (
         elementary.erfc,
         (torch.erfc, Tensor.erfc, torch.special.erfc),
-        lambda x: -_number(exact.two_over_root_pi(), x) * torch.exp(-x * x),
+        lambda x: -constant(exact.two_over_root_pi(), x) * torch.exp(-x * x),
     ),
 }
 
 for _name, (_function, _torch_functions, _derivative) in _RULES.items():
     replaces(*_torch_functions)(_differentiable(_name, _function, _derivative))
+
+# torch's derivatives of these are plain zeros.
+replaces(torch.sign, Tensor.sign, torch.sgn, Tensor.sgn)(
+    _differentiable("sign", lambda x: _sign(x), lambda x: torch.zeros_like(x))
+)
+replaces(torch.abs, Tensor.abs, Tensor.__abs__, torch.absolute, Tensor.absolute)(
+    _differentiable("abs", absolute, torch.sign)
+)
+
+
+def _sign(x: Components) -> Components:
+    first = x[0].sgn()
+    return first, *(torch.zeros_like(first) for _ in x[1:])
+
+
+@replaces(torch.copysign, Tensor.copysign)
+def copysign(x: Any, y: Any) -> Any:
+    """|x| with the sign of y; the sign has no derivative."""
+    return forward(torch.copysign, (x, y.detach() if isinstance(y, Tensor) else y), {})
+
 
 _pdf: Any = _differentiable("normal_pdf", elementary.normal_pdf, lambda x: -x * _pdf(x))
 _cdf = _differentiable("normal_cdf", elementary.normal_cdf, lambda x: _pdf(x))
@@ -110,7 +131,7 @@ def _gelu_tanh_slope(x: Any) -> Any:
     """s + x s (1 - s) z' with s = sigmoid(z), z = 2 sqrt(2/pi) (x + a x^3), z' its derivative."""
     from fractions import Fraction
 
-    root = _number(exact.root(exact.quotient(8 * exact.ONE, exact.pi())), x)
+    root = constant(exact.root(exact.quotient(8 * exact.ONE, exact.pi())), x)
     a = Fraction(44715, 1000000)
     z = root * (x + a * (x * x * x))
     s, t = torch.sigmoid(z), torch.sigmoid(-z)
@@ -137,7 +158,14 @@ def _power(x: Any, y: Any) -> Any:
     return forward(torch.pow, (x, y), {})
 
 
-replaces(torch.pow, torch.float_power)(_power)
+replaces(torch.pow)(_power)
+
+
+@replaces(torch.float_power, Tensor.float_power)
+def float_power(x: Any, y: Any) -> Any:
+    """x**y in components of float64."""
+    x, y = (v.to(torch.float64) if isinstance(v, Tensor) else v for v in (x, y))
+    return _power(x, y)
 
 
 @replaces(Tensor.__rpow__)

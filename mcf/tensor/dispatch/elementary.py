@@ -126,25 +126,47 @@ def power(x: Any, y: Any) -> Any:
 @implements(aten._softmax.default)
 def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
     """exp(x_i) / sum_j exp(x_j)."""
-    return wrap(elementary.softmax(*_flat(x, dim)))
+    if x.dim() == 0 or x.numel() == 0:
+        return _trivial("softmax", x, dim, 1)
+    return wrap(elementary.softmax(x.components, dim))
 
 
 @implements(aten._log_softmax.default)
 def log_softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
     """x_i - logsumexp(x)."""
-    return wrap(elementary.log_softmax(*_flat(x, dim)))
+    if x.dim() == 0 or x.numel() == 0:
+        return _trivial("log_softmax", x, dim, 0)
+    return wrap(elementary.log_softmax(x.components, dim))
 
 
-def _flat(x: MCFTensor, dim: int) -> tuple[Components, int]:
-    if x.dim() == 0:
-        raise ValueError("softmax: an expansion tensor must have a dimension to sum over")
-    return x.components, dim
+def _trivial(name: str, x: MCFTensor, dim: int, value: float) -> MCFTensor:
+    """Of a single element, whatever it is, or of none."""
+    last = max(x.dim(), 1)
+    if not -last <= dim < last:
+        raise IndexError(f"{name}: dim must be in [{-last}, {last - 1}], got {dim}")
+    # NaN for infinities and NaN, as their difference with themselves.
+    zero: Any = x - x
+    return zero + value  # type: ignore[no-any-return]
+
+
+@implements(aten._safe_softmax.default)
+def safe_softmax(x: MCFTensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+    """The softmax, 0 where all elements are -inf."""
+    given: Any = x if dtype is None else x.to(dtype)
+    out = given.softmax(dim)
+    return torch.where((given == -torch.inf).all(dim, keepdim=True), 0, out)
 
 
 @implements(aten.logsumexp.default)
 def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTensor:
     """log(sum_j exp(x_j)) over some dimensions."""
-    dims = sorted(d % x.dim() for d in dim)
+    if x.dim() == 0:
+        return wrap([c.clone() for c in x.components])
+    dims = sorted({d % x.dim() for d in dim} or range(x.dim()))
+    if x.numel() == 0:
+        shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
+        none: Any = x.new_full(shape, -torch.inf)
+        return none if keepdim else none.squeeze(dims)  # type: ignore[no-any-return]
     rest = [d for d in range(x.dim()) if d not in dims]
     moved = tuple(c.permute(*rest, *dims).flatten(len(rest)) for c in x.components)
     out = elementary.logsumexp(moved, -1)

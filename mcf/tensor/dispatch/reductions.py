@@ -73,6 +73,20 @@ def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tenso
     return wrap(reductions.cumsum(_components(x, dtype, "cumsum"), dim))
 
 
+@implements(aten.cumprod.default)
+def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Running products along a dimension."""
+    return wrap(reductions.cumprod(_components(x, dtype, "cumprod"), dim))
+
+
+@implements(aten.trace.default)
+def trace(x: MCFTensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    if x.dim() != 2:
+        raise RuntimeError(f"trace: expected a matrix, got {x.dim()} dimensions")
+    return sum_all(x.diagonal())  # type: ignore[arg-type]
+
+
 def _correction(correction: Any) -> float:
     return 1.0 if correction is None else float(correction)
 
@@ -107,9 +121,23 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The norm over dimensions, for ord 0, 1, 2, inf and -inf."""
+    """The norm over dimensions."""
     given = _components(x, dtype, "linalg.vector_norm")
     return wrap(reductions.norm(given, float(ord), dim, keepdim))
+
+
+@implements(aten.std_mean.correction)
+def std_mean(
+    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean over dimensions."""
+    return std(x, dim, correction=correction, keepdim=keepdim), mean_dims(x, dim, keepdim)
+
+
+@implements(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+def norm_(x: MCFTensor, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The vector norm over dimensions, by its old name."""
+    return vector_norm(x, 2 if p is None else p, dim, keepdim)
 
 
 @implements(aten.dot.default, aten.vdot.default)

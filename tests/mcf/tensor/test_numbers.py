@@ -98,8 +98,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "alpha of plain tensors": lambda: torch.add(torch.ones(2), torch.ones(2), alpha=TENTH),
     "arange": lambda: torch.arange(0, 1, TENTH),
     "a list": lambda: torch.tensor([TENTH, TENTH]),
-    "alpha": lambda: torch.add(DEEP, DEEP, alpha=DEEP),
-    "value": lambda: torch.addcmul(DEEP, DEEP, DEEP, value=DEEP),
+    "beta": lambda: torch.addmm(DEEP[None, None], DEEP[None, None], DEEP[None, None], beta=DEEP),
     "slope": lambda: torch.nn.functional.leaky_relu(DEEP, DEEP),
     "new": lambda: TENTH.new(2),
 }
@@ -114,6 +113,9 @@ def test_a_number_that_would_be_rounded_is_refused(name: str) -> None:
 def test_a_number_that_python_holds_is_taken_exactly() -> None:
     x = mcf.tensor(["0.3", "7"], 2)
     assert torch.equal(torch.add(x, x, alpha=TENTH), x + x * TENTH)
+    assert torch.equal(torch.sub(DEEP, x, alpha=DEEP), DEEP - x * DEEP)
+    assert torch.equal(x.double().add_(x, alpha=DEEP), (x.double() + x * DEEP).to(terms=2))
+    assert torch.equal(torch.addcdiv(x, x, x + 1, value=DEEP), x + x * DEEP / (x + 1))
     assert torch.equal(torch.full((2,), mcf.tensor(0.5)), torch.full((2,), 0.5))
     for made in (torch.full_like(DEEP, DEEP), DEEP.new_full((2,), DEEP)):
         assert made.to_fractions() in (DEEP.to_fractions(), [DEEP.to_fractions()] * 2)

@@ -1,0 +1,119 @@
+"""Losses, in terms of other functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from mcf.tensor.functions import composed
+
+
+def _reduced(loss: Any, reduction: str) -> Any:
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
+    return loss if reduction == "none" else getattr(loss, reduction)()
+
+
+def _weighted(loss: Any, weight: Any, reduction: str) -> Any:
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+@composed(F.l1_loss)
+def l1_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Any:
+    """|input - target|."""
+    return _weighted((input - target).abs(), weight, reduction)
+
+
+@composed(F.smooth_l1_loss)
+def smooth_l1_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Any:
+    """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = input - target."""
+    d = (input - target).abs()
+    if beta == 0:
+        return _reduced(d, reduction)
+    near = d < beta
+    inner = torch.where(near, d, 0)
+    return _reduced(torch.where(near, inner * inner / beta / 2, d - beta / 2), reduction)
+
+
+@composed(F.huber_loss)
+def huber_loss(
+    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
+) -> Any:
+    """d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); d = input - target."""
+    d = (input - target).abs()
+    near = d <= delta
+    inner = torch.where(near, d, 0)
+    return _weighted(
+        torch.where(near, inner * inner / 2, (d - delta / 2) * delta), weight, reduction
+    )
+
+
+@composed(F.binary_cross_entropy)
+def binary_cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """-(t log(x) + (1 - t) log(1 - x)), logarithms at least -100."""
+    if target.shape != input.shape:
+        raise ValueError(
+            f"binary_cross_entropy: target must have the input's shape {list(input.shape)}, got "
+            f"{list(target.shape)}"
+        )
+    if not bool(((input >= 0) & (input <= 1)).all()):
+        raise RuntimeError("binary_cross_entropy: all elements of input must be in [0, 1]")
+    first, second = torch.log(input).clamp_min(-100), torch.log1p(-input).clamp_min(-100)
+    return _weighted(-(target * first + (1 - target) * second), weight, reduction)
+
+
+@composed(F.binary_cross_entropy_with_logits)
+def binary_cross_entropy_with_logits(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Any:
+    """Binary cross entropy of sigmoid(input), accurate for large inputs."""
+    if target.shape != input.shape:
+        raise ValueError(
+            f"binary_cross_entropy_with_logits: target must have the input's shape "
+            f"{list(input.shape)}, got {list(target.shape)}"
+        )
+    below = F.softplus(-input)
+    if pos_weight is not None:
+        below = below * (target * (pos_weight - 1) + 1)
+    return _weighted((1 - target) * input + below, weight, reduction)
+
+
+@composed(F.soft_margin_loss)
+def soft_margin_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """log(1 + exp(-target input))."""
+    return _reduced(F.softplus(-(target * input)), reduction)

@@ -1,0 +1,247 @@
+"""Functions written in others: values and two derivatives against mpmath, and exact cases.
+
+Sums of a few accurate operations, so the bound is theirs times a small number: 64 units of
+2^-(terms * p). Caught mutants: pi / 180, ln 2 or 1 / 6 as doubles; logit by 1 - x alone; the angle
+of sinc multiplied by pi before it is reduced; quantile weights rounded to a double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+
+import mcf
+
+F = torch.nn.functional
+UNITS = 64
+TERMS = 3
+ANY, POSITIVE, INSIDE = ["-1.3", "0.4", "2.2"], ["0.3", "1.7", "2.9"], ["0.04", "0.499999", "0.9"]
+
+
+def log2_of_sum(x: Any) -> Any:
+    return mpmath.log(2**x + 2 ** (1 - x), 2)
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], list[str]]] = {
+    "deg2rad": (torch.deg2rad, lambda x: x * mpmath.pi / 180, ANY),
+    "rad2deg": (torch.rad2deg, lambda x: x * 180 / mpmath.pi, ANY),
+    "sinc": (torch.sinc, lambda x: mpmath.sin(mpmath.pi * x) / (mpmath.pi * x), ANY),
+    "logaddexp": (
+        lambda x: torch.logaddexp(x, x * x),
+        lambda x: mpmath.log(mpmath.exp(x) + mpmath.exp(x * x)),
+        ANY,
+    ),
+    "logaddexp2": (lambda x: torch.logaddexp2(x, 1 - x), log2_of_sum, ANY),
+    "xlogy": (lambda x: torch.xlogy(x, x), lambda x: x * mpmath.log(x), POSITIVE),
+    "xlog1py": (
+        lambda x: torch.special.xlog1py(x, x),
+        lambda x: x * mpmath.log1p(x),
+        POSITIVE,
+    ),
+    "entr": (torch.special.entr, lambda x: -x * mpmath.log(x), POSITIVE),
+    "logit": (torch.logit, lambda x: mpmath.log(x / (1 - x)), INSIDE),
+    "celu": (lambda x: F.celu(x, 0.5), lambda x: x if x > 0 else mpmath.expm1(2 * x) / 2, ANY),
+    "mish": (F.mish, lambda x: x * mpmath.tanh(mpmath.log(1 + mpmath.exp(x))), ANY),
+    "hardswish": (
+        F.hardswish,
+        lambda x: x * (x + 3) / 6 if abs(x) < 3 else max(x, mpmath.mpf(0)),
+        ANY,
+    ),
+    "hardsigmoid": (F.hardsigmoid, lambda x: (x + 3) / 6, ANY),
+    "abs": (lambda x: x.abs() ** 3, lambda x: abs(x) ** 3, ANY),
+    "huber": (
+        lambda x: F.huber_loss(x, x * 0, reduction="none", delta=1.5),
+        lambda x: x * x / 2 if abs(x) <= 1.5 else 1.5 * (abs(x) - mpmath.mpf(0.75)),
+        ANY,
+    ),
+    "binary cross entropy of logits": (
+        lambda x: F.binary_cross_entropy_with_logits(x, x * 0 + 0.25, reduction="none"),
+        lambda x: mpmath.log(1 + mpmath.exp(-x)) + 0.75 * x,
+        ANY,
+    ),
+    "cube norm": (
+        lambda x: torch.linalg.vector_norm(torch.stack([x, x + 1, 2 - x]), 3, 0),
+        lambda x: mpmath.cbrt(abs(x) ** 3 + abs(x + 1) ** 3 + abs(2 - x) ** 3),
+        POSITIVE,
+    ),
+    "half norm": (
+        lambda x: torch.linalg.vector_norm(torch.stack([x, x + 1, x * x]), 0.5, 0),
+        lambda x: (mpmath.sqrt(x) + mpmath.sqrt(x + 1) + x) ** 2,
+        POSITIVE,
+    ),
+    "running product": (
+        lambda x: torch.stack([x, x + 1, x * 0 + 3, x - 1]).cumprod(0).sum(0),
+        lambda x: x + x * (x + 1) + 3 * x * (x + 1) + 3 * x * (x + 1) * (x - 1),
+        ANY,
+    ),
+    "running log-sum": (
+        lambda x: torch.stack([x, x * x, -x]).logcumsumexp(0)[2],
+        lambda x: mpmath.log(mpmath.exp(x) + mpmath.exp(x * x) + mpmath.exp(-x)),
+        ANY,
+    ),
+    "std_mean": (
+        lambda x: torch.std_mean(torch.stack([x, x * x, x * 0 + 2]), 0)[0],
+        lambda x: mpmath.sqrt(
+            (x**2 + x**4 + 4 - (x + x**2 + 2) ** 2 / 3) / 2
+        ),
+        ANY,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_derivatives(name: str) -> None:
+    function, reference, points = CASES[name]
+    x = mcf.tensor(points, TERMS, torch.float64, requires_grad=True)
+    y = function(x)
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    second = torch.zeros(3)
+    if first.requires_grad:
+        (second,) = torch.autograd.grad(first.sum(), x)
+    with mpmath.workprec(1000):
+        unit = mpmath.mpf(2) ** (-53 * TERMS)
+        for k, point in enumerate(x.detach().to_mpmath()):
+            taylor = mpmath.taylor(reference, point, 2)
+            wanted = (taylor[0], taylor[1], 2 * taylor[2])
+            for got, want in zip((y, first, second), wanted, strict=True):
+                value = got.detach()[k]
+                exact = value.to_mpmath() if isinstance(got, mcf.MCFTensor) else 0
+                assert abs(exact - want) <= UNITS * unit * max(1, abs(want)), (name, k)
+
+
+def test_sinc_of_a_large_number_and_of_whole_ones() -> None:
+    x = mcf.tensor(["1000000.25", "3", "-0.0", "inf"], TERMS, torch.float64)
+    y = x.sinc()
+    with mpmath.workprec(400):
+        angle = mpmath.pi * mpmath.mpf("1000000.25")
+        want = mpmath.sin(angle) / angle
+        assert abs(y[0].to_mpmath() - want) <= UNITS * mpmath.mpf(2) ** -159 * abs(want)
+    assert y[1:].tolist() == [0, 1, 0]
+
+
+def test_logit_keeps_its_digits_near_a_half() -> None:
+    tiny = Fraction(1, 2**40)
+    x = mcf.tensor(Fraction(1, 2) + tiny, TERMS, torch.float64)
+    with mpmath.workprec(400):
+        t = mpmath.mpf(2) ** -40
+        want = mpmath.log((0.5 + t) / (0.5 - t))
+        assert abs(x.logit().to_mpmath() - want) <= UNITS * mpmath.mpf(2) ** -159 * want
+
+
+def thirds(count: int, *shape: int) -> Any:
+    numbers = [Fraction(k * k - 7 * k, 2**30) + Fraction(k) for k in range(count)]
+    return mcf.tensor(numbers, 3, torch.float64).reshape(shape)
+
+
+@pytest.mark.parametrize("way", ["linear", "lower", "higher", "midpoint", "nearest"])
+def test_quantiles_are_exact_where_they_fit(way: str) -> None:
+    x = thirds(9, 9).flip(0)
+    values = sorted(x.to_fractions())
+    for q in (0.0, 0.1875, 0.5, 1.0):
+        place = Fraction(q) * 8
+        low = int(place)
+        high = min(low + 1, 8) if place != low else low
+        want = {
+            "linear": values[low] + (place - low) * (values[high] - values[low]),
+            "lower": values[low],
+            "higher": values[high],
+            "midpoint": (values[low] + values[high]) / 2,
+            "nearest": values[round(place)],
+        }[way]
+        assert torch.quantile(x, q, interpolation=way).to_fractions() == want
+
+
+def test_quantiles_pass_over_nan_only_when_told() -> None:
+    x = mcf.tensor([["1", "nan", "3"], ["4", "5", "6"], ["nan", "nan", "nan"]], 2)
+    assert x.quantile(0.5, 1).isnan().tolist() == [True, False, True]
+    assert x.nanquantile(0.5, 1).tolist()[:2] == [2, 5]
+    assert x.nanquantile(mcf.tensor("0.5"), 1).isnan().tolist() == [False, False, True]
+    assert x.nanmedian(1).values.tolist()[:2] == [1, 5]
+    assert (x.nansum(1)[:2].tolist(), x.nanmean(1)[:2].tolist()) == ([4, 15], [2, 5])
+    with pytest.raises(RuntimeError, match=r"q must be in \[0, 1\], got 1.5"):
+        x.quantile(1.5)
+
+
+def exact_convolution(x: list[Any], w: list[Any], stride: int) -> list[list[Fraction]]:
+    """Channels of x [c][n] with w [o][c][k]."""
+    size = len(w[0][0])
+    places = range(0, len(x[0]) - size + 1, stride)
+    return [
+        [
+            sum(x[c][p + j] * row[c][j] for c in range(len(x)) for j in range(size))
+            for p in places
+        ]
+        for row in w
+    ]  # fmt: skip
+
+
+def test_convolution_is_exact_where_it_fits_and_its_transpose_is_the_adjoint() -> None:
+    x, w = thirds(14, 2, 7), thirds(18, 3, 2, 3)
+    got = F.conv1d(x, w, stride=2)
+    assert got.to_fractions() == exact_convolution(x.to_fractions(), w.to_fractions(), 2)
+    y = thirds(9, 3, 3)
+    back = F.conv_transpose1d(y, w, stride=2)
+    assert (got * y).sum().to_fractions() == (x * back).sum().to_fractions()
+
+
+def test_a_module_of_expansions_convolves() -> None:
+    layer = torch.nn.Conv2d(2, 3, 3, padding=1)
+    layer.weight = torch.nn.Parameter(thirds(54, 3, 2, 3, 3))
+    x = torch.randn(2, 2, 5, 4)
+    y = layer(x)
+    assert isinstance(y, mcf.MCFTensor)
+    y.sum().backward()
+    assert isinstance(layer.weight.grad, mcf.MCFTensor)
+    plain = torch.nn.functional.conv2d(
+        x.double(), layer.weight.detach().to_plain(), layer.bias.detach().double(), padding=1
+    )
+    # float64 has 2^-53; sums of 18 products of numbers up to 60.
+    assert (y.detach() - plain).abs().max().item() < 1e-11
+
+
+def test_cross_unique_and_search_are_by_value() -> None:
+    a, b = thirds(6, 2, 3), thirds(6, 2, 3).flip(0)
+    for u, v, w in zip(a, b, torch.linalg.cross(a, b), strict=True):
+        p, q = u.to_fractions(), v.to_fractions()
+        want = [p[k - 2] * q[k - 1] - p[k - 1] * q[k - 2] for k in range(3)]
+        assert w.to_fractions() == want
+    low = Fraction(1, 2**40)
+    x = mcf.tensor([1 + low, 1, 1 + low, 2, 1 - low], 2)
+    values, inverse, counts = x.unique(return_inverse=True, return_counts=True)
+    assert values.to_fractions() == [1 - low, 1, 1 + low, 2]
+    assert (inverse.tolist(), counts.tolist()) == ([2, 1, 2, 3, 0], [1, 1, 2, 1])
+    assert torch.searchsorted(values, x).tolist() == [2, 1, 2, 3, 0]
+    assert torch.bucketize(x, values, right=True).tolist() == [3, 2, 3, 4, 1]
+    assert torch.isin(x, mcf.tensor([1 + low, 7], 2)).tolist() == [True, False, True, False, False]
+    assert (x.trace() if x.ndim == 2 else torch.diag(x).trace()).to_fractions() == 6 + low
+
+
+def test_running_extremes_are_by_value() -> None:
+    low = Fraction(1, 2**40)
+    x = mcf.tensor([1, 1 + low, 1 - low, 1 + low, 2], 2)
+    top, bottom = x.cummax(0), x.cummin(0)
+    assert top.values.to_fractions() == [1, 1 + low, 1 + low, 1 + low, 2]
+    assert top.indices.tolist() == [0, 1, 1, 3, 4]
+    assert bottom.values.to_fractions() == [1, 1, 1 - low, 1 - low, 1 - low]
+
+
+GRADIENT_ZEROS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sign": torch.sign,
+    "sgn": torch.sgn,
+    "copysign": lambda x: torch.copysign(x * 0 + 1, x) + 0 * x,
+}
+
+
+@pytest.mark.parametrize("name", GRADIENT_ZEROS)
+def test_gradients_that_are_zero_are_expansions_and_add_up(name: str) -> None:
+    x = mcf.tensor(["-1.5", "0.25"], requires_grad=True)
+    GRADIENT_ZEROS[name](x).sum().backward()
+    (x * x).sum().backward()
+    assert isinstance(x.grad, mcf.MCFTensor)
+    assert torch.equal(x.grad, 2 * x.detach())
