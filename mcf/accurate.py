@@ -19,6 +19,7 @@ The functions are differentiable; gradients of expansions are computed in expans
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -176,6 +177,11 @@ def norm(
     derivative; it is 0 where the norm is.
     """
     _check_terms("norm", terms)
+    if p not in (0, 1, 2, math.inf, -math.inf):
+        raise ValueError(
+            f"norm: p must be 0, 1, 2, inf or -inf, got {p}; torch.linalg.vector_norm takes any p "
+            "on an expansion tensor"
+        )
     given, rows = _given("norm", "x", x), Rows.of(x.shape, dim)
     if p != 2 and x.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(f"norm: only p=2 has a derivative, got p={p} and x requires grad")
