@@ -61,7 +61,7 @@ def results(address: int, spec: Elementwise, given: list[Tensor]) -> list[Tensor
     prepared = launch.Prepared(spec, [size])
     prepared._large = False
     prepared._loop = type("Loop", (), {"address": address})()
-    prepared.run([t.data_ptr() for t in (*out, *given)], np.zeros((1, 0)))
+    prepared.run([[t.data_ptr()] for t in (*out, *given)], np.zeros((1, 0)))
     assert all(t[-1] == 7 for t in out)
     return out
 
