@@ -124,10 +124,9 @@ def expansion_kernels() -> list[Elementwise]:
 
 def coefficient_kernels() -> list[Elementwise]:
     """What computes the scalars of each rule on a device; `coefficients.POWER` has loops."""
-    rules = {rule for rules, _ in _optimizer_modules() for rule in rules}
-    rules.add(muon._rule())
-    some = {c for rule in rules for c in (*rule.coefficients, rule.feedback) if c is not None}
-    return sorted(map(coefficients.kernel, some), key=lambda spec: spec.serial)
+    rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon._rule()]
+    some = {c: None for rule in rules for c in (*rule.coefficients, rule.feedback) if c is not None}
+    return [coefficients.kernel(c) for c in some]
 
 
 def all_kernels() -> list[Elementwise]:
