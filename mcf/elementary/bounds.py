@@ -52,8 +52,8 @@ FUNCTIONS = tuple(WORST_OF_FOUR)
 def observed(function: str, fmt: Format, terms: int) -> float:
     """The bound that the tests check, in units of u**terms relative to the exact result.
 
-    Observed, not proved. A result that the smallest subnormal number cannot hold to that is in
-    error by at most half of it, with the same margin.
+    Observed, not proved. Where the smallest subnormal number is not small beside that, half of it
+    comes on top, with the same margin.
 
     Raises:
         KeyError: for a function without a row.

@@ -1,8 +1,8 @@
 """Elementary functions against ball arithmetic: every function, format and number of components.
 
-The bounds are the table of `mcf.elementary.bounds`. What they catch, of which
-`test_elementary_mutants.py` has some: a constant cut to its leading component, a reduction left
-out, a series one term short.
+A few arguments of each; `test_elementary_many.py` has more, by another oracle. The bounds are the
+table of `mcf.elementary.bounds`. What they catch, of which `test_elementary_mutants.py` has some: a
+constant cut to its leading component, a reduction left out, a series one term short.
 """
 
 from __future__ import annotations
@@ -43,15 +43,6 @@ def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ALL:
         relative, _ = _check(name, FORMATS[fmt], terms, 10, seed=terms)
         assert relative <= observed(name, FORMATS[fmt], terms), (fmt, terms)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("fmt", "terms"), ALL)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_error_of_many(name: str, fmt: str, terms: int) -> None:
-    relative, absolute = _check(name, FORMATS[fmt], terms, 33_000, seed=100 + terms)
-    print(f"observed {name} {fmt} {terms}: {relative:.4f} u^{terms}; tiny {absolute:.4f}")
-    assert relative <= observed(name, FORMATS[fmt], terms)
 
 
 def test_bound_answers_for_elementary_functions() -> None:

@@ -1,0 +1,104 @@
+"""Elementary functions on many arguments against MPFR: every function, format and length.
+
+With one component of 16 bits every argument there is. The bounds are the table of
+`mcf.elementary.bounds`; what they catch is in `test_elementary_mutants.py`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+import mcf.elementary
+from mcf.elementary.bounds import FUNCTIONS, observed
+from mcf.kernels import BF16, FP16, FP32, FP64
+from mcf.kernels.formats import Format
+from tests.helpers import mpfr
+from tests.helpers.elementary import HALF, Components, inputs, normalised
+from tests.helpers.references import errors, full_precision
+
+pytestmark = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.missing()))
+
+# Arguments of each of two to four batches. 1e5 in all are marked slow: in 448 cases they are 45
+# million evaluations of some ten microseconds, by the function and by MPFR.
+INPUTS = int(os.environ.get("MCF_FUNCTION_INPUTS", "2000"))
+CASES = [(fmt, n) for fmt in (BF16, FP16, FP32, FP64) for n in (1, 2, 3, 4)]
+
+
+def check(name: str, fmt: Format, terms: int, arguments: tuple[Components, ...]) -> float:
+    """The largest error in units of u^terms, with full precision where it decides."""
+    result = getattr(mcf.elementary, name)(*arguments)
+    assert len(result) == terms
+    assert normalised(fmt, result)
+    found = errors(name, fmt, arguments, result)
+    assert found.wrong == [], "infinite, or not, where the exact result is not, or is"
+    bound = observed(name, fmt, terms)
+    suspects = np.flatnonzero(found.relative > bound * (1 - 2**-30))
+    some = torch.from_numpy(np.append(suspects, np.nanargmax(found.relative)))
+    again = errors(
+        name,
+        fmt,
+        tuple(tuple(t[some] for t in a) for a in arguments),
+        tuple(t[some] for t in result),
+        full_precision(fmt, terms),
+    )
+    return float(np.nanmax(again.relative))
+
+
+def check_batches(name: str, count: int, seed: int) -> None:
+    for fmt, terms in CASES:
+        for arguments in inputs(name, fmt, terms, count, seed + terms):
+            worst = check(name, fmt, terms, arguments)
+            assert worst <= observed(name, fmt, terms), (fmt.name, terms)
+
+
+# The other functions are marked slow, for time.
+EVERYDAY = ("exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin")
+EVERYDAY += ("pow", "hypot")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(f, marks=[] if f in EVERYDAY else [pytest.mark.slow]) for f in FUNCTIONS]
+)
+def test_error_of_many(name: str) -> None:
+    check_batches(name, INPUTS, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_error_of_a_hundred_thousand(name: str) -> None:
+    check_batches(name, 50_000, 300)
+
+
+def every(name: str, fmt: Format) -> torch.Tensor:
+    """Every finite number of a 16-bit format at which the function is finite and not a pole."""
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(fmt.dtype)
+    x = x[x.isfinite()]
+    inside = {
+        "log": x > 0, "log2": x > 0, "log10": x > 0, "log1p": x > -1, "acosh": x >= 1,
+        "asin": x.abs() <= 1, "acos": x.abs() <= 1, "atanh": x.abs() < 1,
+    }  # fmt: skip
+    return x[inside[name]] if name in inside else x
+
+
+@pytest.mark.parametrize("fmt", [BF16, FP16], ids=lambda f: f.name)
+@pytest.mark.parametrize("name", [f for f in FUNCTIONS if f not in ("atan2", "pow", "hypot")])
+def test_error_of_every_argument(name: str, fmt: Format) -> None:
+    x = every(name, fmt)
+    assert len(x) > 15_000
+    assert check(name, fmt, 1, ((x,),)) <= observed(name, fmt, 1)
+
+
+def test_a_unit_in_the_last_place_is_too_much() -> None:
+    """The check is of every element: one result that is off fails it."""
+    x = every("exp", BF16)
+    result = mcf.elementary.exp((x,))
+    moved = result[0].clone()
+    middle = int((x == 1).nonzero())
+    moved[middle] = torch.nextafter(moved[middle], torch.tensor(torch.inf).bfloat16())
+    found = errors("exp", BF16, ((x,),), (moved,))
+    assert np.nanargmax(found.relative) == middle
+    assert found.relative[middle] > 1.0 > observed("exp", BF16, 1) - HALF
