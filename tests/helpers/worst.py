@@ -58,6 +58,14 @@ class Errors:
         """How many results break the bound of a row."""
         return int(self.breaks(row, fmt).sum())
 
+    def worst(self, scale: int) -> float:
+        """The largest error / reference, times 2**scale."""
+        found = 0.0
+        for e, r in zip(self.error, self.reference, strict=True):
+            if e:
+                found = max(found, (e << scale) / r if r else np.inf)
+        return found
+
 
 # Every operation of a chunk takes its arguments from the same few draws.
 _draw = functools.lru_cache(maxsize=8)(draw)

@@ -1,17 +1,9 @@
-"""The inputs with which torch tests its own optimizers: helpers of its, not a public interface.
-
-Importing them makes another profile of hypothesis the current one; it is put back.
-"""
+"""The inputs with which torch tests its own optimizers: helpers of its, not a public interface."""
 
 from __future__ import annotations
 
-import warnings
+from tests.helpers import hypothesis_profile
 
-import hypothesis
-
-_profile = hypothesis.settings.get_current_profile_name()
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with hypothesis_profile.kept():
     from torch.testing._internal.common_optimizers import OptimizerErrorEnum as OptimizerErrorEnum
     from torch.testing._internal.common_optimizers import optim_db as optim_db
-hypothesis.settings.load_profile(_profile)

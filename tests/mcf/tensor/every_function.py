@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
 import mcf
+from tests.helpers import hypothesis_profile
+
+with hypothesis_profile.kept():
+    from torch.testing._internal.common_methods_invocations import op_db
 
 RIGHT, REFUSED = "right", "refused"
 
