@@ -135,8 +135,9 @@ def grid(arguments: argparse.Namespace, path: Path, device: torch.device) -> Non
     claims = arguments.out / f"claims-{path.stem}"
     claims.mkdir(parents=True, exist_ok=True)
     all_variants = variants(device)
-    runs = list(itertools.product(arguments.seeds, sorted(BETA2, reverse=True), all_variants))
-    for seed, beta2, variant in tqdm(runs, desc="trainings", mininterval=10):
+    # The hardest beta2 first, so that a run cut short has it for every seed.
+    runs = list(itertools.product(sorted(BETA2, reverse=True), arguments.seeds, all_variants))
+    for beta2, seed, variant in tqdm(runs, desc="trainings", mininterval=10):
         # Others' optimizers where beta2 is hardest.
         if variant.family != "ours" and beta2 != max(BETA2):
             continue
