@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from mcf.kernels.formats import FP32, FP64, Format
 
-# Of the bits that the working precision has to spare. Four components of float32 are rounded with an
-# error of 2**-99, from two of float64 that err by a few 2**-106.
+# Of the bits that the working precision has to spare. Four components of float32 are rounded with
+# an error of 2**-99, from two of float64 that err by a few 2**-106.
 _MARGIN = 1 + 2**-6
 _MARGIN_OF_FOUR = 1 + 2**-4
 # Of what 2e5 arguments did not meet.
