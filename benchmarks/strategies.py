@@ -128,15 +128,16 @@ def append(path: Path, row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
-def grid(arguments: argparse.Namespace, path: Path, device: torch.device) -> None:
+def grid(
+    arguments: argparse.Namespace, path: Path, found: list[Variant], device: torch.device
+) -> None:
     """All trainings that are not in the CSV yet."""
     chosen = options.parse([*MODELS[arguments.model], "--beta2", "0.5"])
     corpus = data.load(chosen)
     claims = arguments.out / f"claims-{path.stem}"
     claims.mkdir(parents=True, exist_ok=True)
-    all_variants = variants(device)
     # The hardest beta2 first, so that a run cut short has it for every seed.
-    runs = list(itertools.product(sorted(BETA2, reverse=True), arguments.seeds, all_variants))
+    runs = list(itertools.product(sorted(BETA2, reverse=True), arguments.seeds, found))
     for beta2, seed, variant in tqdm(runs, desc="trainings", mininterval=10):
         # Others' optimizers where beta2 is hardest.
         if variant.family != "ours" and beta2 != max(BETA2):
@@ -153,7 +154,7 @@ def grid(arguments: argparse.Namespace, path: Path, device: torch.device) -> Non
         append(path, {**key, **row, "seconds": round(time.perf_counter() - start, 1)})
 
 
-def speed(path: Path, device: torch.device) -> None:
+def speed(path: Path, found: list[Variant], device: torch.device) -> None:
     """Time of a step of every variant on the full model's tensors, taking turns."""
     chosen = options.parse(MODELS["full"])
     gpt = model.build(chosen, 256, 0, device)
@@ -161,7 +162,7 @@ def speed(path: Path, device: torch.device) -> None:
         v.name: lambda weights, make=v.make: make(
             [{"params": list(weights), "weight_decay": 0.1}], 1e-3, 0.999, 0
         )
-        for v in variants(device)
+        for v in found
         # It drops gradients that it has used: all steps but the first would do nothing.
         if v.family != "heavyball"
     }
@@ -170,14 +171,13 @@ def speed(path: Path, device: torch.device) -> None:
         append(path, {"variant": name, "ns_per_param": round(nanoseconds, 3)})
 
 
-def horizon(path: Path, device: torch.device, steps: int = 3000) -> None:
+def horizon(path: Path, found: list[Variant], device: torch.device, steps: int = 3000) -> None:
     """Updates of 4e-6 down to 1e-6 on weights of 1: the share of the way that ours have gone.
 
     Others' keep what their visible weights lack in forms of their own.
     """
     path.unlink(missing_ok=True)
-    found = [v for v in variants(device) if v.family == "ours"]
-    for variant in tqdm(found, desc="long horizon"):
+    for variant in tqdm([v for v in found if v.family == "ours"], desc="long horizon"):
         weight = nn.Parameter(torch.ones(512, dtype=torch.bfloat16, device=device))
         weight.grad = torch.full_like(weight, -1)
         # A bf16 second moment takes this beta2 exactly; with .999 it stalls, and updates grow.
@@ -221,10 +221,11 @@ def main() -> None:
     results = ROOT / "benchmarks" / "results"
     paths = [results / f"{stem}{part}.csv" for part in ("", "-speed", "-horizon")]
     if not arguments.report:
-        grid(arguments, paths[0], device)
+        found = variants(device, arguments.model == "quick")
+        grid(arguments, paths[0], found, device)
         if not paths[2].exists():
-            horizon(paths[2], device)
-        speed(paths[1], device)
+            horizon(paths[2], found, device)
+        speed(paths[1], found, device)
     report.show(paths, ROOT / "docs" / "images" / "strategies.png")
 
 

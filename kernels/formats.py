@@ -79,6 +79,7 @@ INT8 = Format("int8", 8, 0, 7, torch.int8)
 
 # Numbers of 8 bits that optimizers store; kernels read and write their codes as int8.
 E4M3 = Format("e4m3", 4, -6, 8, torch.float8_e4m3fn, reserved=1)
+E5M2 = Format("e5m2", 3, -14, 15, torch.float8_e5m2)
 
 FORMATS: dict[torch.dtype, Format] = {
     torch.bfloat16: BF16,

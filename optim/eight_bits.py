@@ -1,10 +1,12 @@
 """Moments in blocks of numbers of 8 bits with one scale each, an experiment.
 
 A block is BLOCK consecutive elements of the parameter in row-major order, and its scale the
-smallest power of two under which its largest finite magnitude is at most 448, e4m3's largest number
-(but 2**-100 at least). Elements are stored as one e4m3 number or as two, the second of which is
-kept times 16 (`mcf.kernels.algorithms.float8`). Scaling is exact, so a number is rounded to 4 or
-9 bits once, and an element whose neighbour is 2**14 times as large has fewer.
+smallest power of two under which its largest finite magnitude is at most the format's largest
+number, 448 for e4m3 and 57344 for e5m2 (but 2**-100 at least). Elements are stored as one number or
+as two, the second of which is kept times 16 or 8 (`mcf.kernels.algorithms.float8`). Scaling is
+exact, so a number is rounded once, to 4 or 9 bits in e4m3 and to 3 or 7 in e5m2, and an element
+whose neighbour is 2**14 or 2**29 times as large has fewer. NaN is kept, infinity by e5m2 alone:
+under e4m3 it becomes NaN.
 
 Of a second moment the root is stored: that halves its range of exponents and, at twice the relative
 error, the bits it needs. One that is not 0 is never stored as 0, but as the smallest number of its
@@ -21,10 +23,10 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.algorithms.float8 import at_least_one
+from mcf.kernels.algorithms import float8
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import E4M3, FP32, INT8, Format
+from mcf.kernels.formats import E4M3, E5M2, FP32, INT8, Format
 from mcf.optim.rules import eight_bits as rules
 from mcf.optim.strategies import Storage
 
@@ -37,8 +39,8 @@ EXPONENT = "_exponent"
 
 def states(name: str, storage: Storage) -> dict[str, Format]:
     """The tensors that store a moment: codes, and one exponent for each block."""
-    low = {f"{name}_lo": E4M3} if storage is Storage.FP8_PAIR else {}
-    return {name: E4M3, **low, f"{name}{EXPONENT}": INT8}
+    codes = dict(zip((name, f"{name}_lo"), storage.codes, strict=False))
+    return {**codes, f"{name}{EXPONENT}": INT8}
 
 
 def parts(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -48,7 +50,7 @@ def parts(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def holds(name: str, fmt: Format) -> bool:
     """Whether a state is part of such a moment."""
-    return fmt == E4M3 or name.endswith(EXPONENT)
+    return fmt in _CODING or name.endswith(EXPONENT)
 
 
 def shape(name: str, p: Tensor) -> tuple[int, ...]:
@@ -61,60 +63,95 @@ def blocks(count: int) -> int:
     return -(-count // BLOCK)
 
 
-def _slots(rooted: bool) -> tuple[tuple[str, Algorithm], ...]:
-    if rooted:
-        return (
-            ("shrunk", rules.root),
-            ("grown", rules.square),
-            ("floored", at_least_one),
-        )
-    return (("shrunk", rules.linear), ("grown", rules.linear), ("floored", rules.as_it_is))
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """How a moment is stored.
+
+    Args:
+        format: of its numbers.
+        paired: whether each element has two.
+        rooted: whether they are of the root.
+    """
+
+    format: Format
+    paired: bool
+    rooted: bool
+
+    def __str__(self) -> str:
+        words = [self.format.name] + ["pair"] * self.paired + ["root"] * self.rooted
+        return "_".join(words)
 
 
-def _root(rooted: bool) -> str:
-    return "_root" if rooted else ""
+# How numbers of each format are stored.
+_CODING: dict[Format, dict[str, Algorithm]] = {
+    E4M3: {
+        "encode": float8.to_e4m3,
+        "decode": float8.from_e4m3,
+        "encode_pair": float8.to_e4m3_pair,
+        "decode_pair": float8.from_e4m3_pair,
+        "exponent_of": float8.e4m3_exponent,
+    },
+    E5M2: {
+        "encode": float8.to_e5m2,
+        "decode": float8.from_e5m2,
+        "encode_pair": float8.to_e5m2_pair,
+        "decode_pair": float8.from_e5m2_pair,
+        "exponent_of": float8.e5m2_exponent,
+    },
+}
 
 
-def _codes(paired: bool, **how: bool) -> tuple[Field, ...]:
-    return tuple(Field(name, INT8, **how) for name in (("hi", "lo") if paired else ("hi",)))
+def _slots(kind: Kind) -> tuple[tuple[str, Algorithm], ...]:
+    how: dict[str, Algorithm] = {
+        "shrunk": rules.root if kind.rooted else rules.linear,
+        "grown": rules.square if kind.rooted else rules.linear,
+        "floored": float8.at_least_one if kind.rooted else rules.as_it_is,
+    }
+    return (*_CODING[kind.format].items(), *how.items())
+
+
+def _codes(kind: Kind, **how: bool) -> tuple[Field, ...]:
+    return tuple(Field(name, INT8, **how) for name in (("hi", "lo") if kind.paired else ("hi",)))
 
 
 @functools.cache
-def _loading(rooted: bool, paired: bool) -> Elementwise:
+def loading(kind: Kind) -> Elementwise:
+    """The kernel that reads moments of a kind."""
     return Elementwise(
-        name=f"load_fp8{_root(rooted)}",
-        function=rules.load_pair if paired else rules.load_one,
+        name=f"load_{kind}",
+        function=rules.load_pair if kind.paired else rules.load_one,
         results=("value",),
         fields=(
-            *_codes(paired),
+            *_codes(kind),
             Field("exponent", INT8, block=BLOCK),
             Field("value", FP32, read=False, written=True),
         ),
         stores=(("value", "value"),),
         arithmetic=FP32,
-        absent=() if paired else ("lo",),
-        slots=_slots(rooted),
+        absent=() if kind.paired else ("lo",),
+        slots=_slots(kind),
     )
 
 
 @functools.cache
-def _storing(rooted: bool, paired: bool, counted: bool) -> Elementwise:
+def storing(kind: Kind, counted: bool) -> Elementwise:
+    """The kernel that stores moments of a kind; whether it counts lost additions."""
     before = (Field("before", INT8, block=BLOCK),) if counted else ()
     return Elementwise(
-        name=f"store_fp8{_root(rooted)}",
-        function=rules.store_pair if paired else rules.store_one,
+        name=f"store_{kind}{'_counted' if counted else ''}",
+        function=rules.store_pair if kind.paired else rules.store_one,
         results=("hi", "lo"),
         fields=(
-            *_codes(paired, read=counted, written=True),
+            *_codes(kind, read=counted, written=True),
             Field("value", FP32),
             Field("exponent", INT8, block=BLOCK),
             *before,
         ),
-        stores=tuple((f.name, f.name) for f in _codes(paired)),
+        stores=tuple((f.name, f.name) for f in _codes(kind)),
         arithmetic=FP32,
         rounded=("hi", "lo"),
-        absent=() if paired else ("lo",),
-        slots=(*_slots(rooted), ("loaded", rules.load_pair if paired else rules.load_one)),
+        absent=() if kind.paired else ("lo",),
+        slots=(*_slots(kind), ("loaded", rules.load_pair if kind.paired else rules.load_one)),
         sums=rules.lost if counted else None,
         sum_count=int(counted),
         counts=int(counted),
@@ -122,16 +159,17 @@ def _storing(rooted: bool, paired: bool, counted: bool) -> Elementwise:
 
 
 @functools.cache
-def _exponents(rooted: bool) -> Elementwise:
+def exponents(kind: Kind) -> Elementwise:
+    """The kernel that makes blocks' exponents of their largest numbers."""
     return Elementwise(
-        name=f"exponent_fp8{_root(rooted)}",
+        name=f"exponent_{kind}",
         function=rules.block_exponent,
         results=("exponent",),
         fields=(Field("largest", FP32), Field("exponent", INT8, read=False, written=True)),
         stores=(("exponent", "exponent"),),
         arithmetic=FP32,
         rounded=("exponent",),
-        slots=_slots(rooted),
+        slots=_slots(kind),
     )
 
 
@@ -141,11 +179,13 @@ class Stored:
 
     Args:
         name: of the moment.
+        kind: how it is stored.
         codes: its one or two tensors, flat.
         exponents: of its blocks.
     """
 
     name: str
+    kind: Kind
     codes: tuple[Tensor, ...]
     exponents: Tensor
 
@@ -154,26 +194,21 @@ class Stored:
         """A whole moment of a parameter's state."""
         # Contiguous, whatever the layout of the parameter.
         *codes, exponents = parts(name, state).values()
-        return cls(name, tuple(t.view(torch.int8).view(-1) for t in codes), exponents)
+        (fmt,) = (f for f in _CODING if f.dtype == codes[0].dtype)
+        kind = Kind(fmt, len(codes) == 2, name in ROOTS)
+        return cls(name, kind, tuple(t.view(torch.int8).view(-1) for t in codes), exponents)
 
     def part(self, start: int, stop: int) -> Stored:
         """Some of its elements, the first of which begins a block."""
         codes = tuple(t[start:stop] for t in self.codes)
-        return Stored(self.name, codes, self.exponents[start // BLOCK : blocks(stop)])
-
-    @property
-    def _rooted(self) -> bool:
-        return self.name in ROOTS
-
-    @property
-    def _kind(self) -> tuple[bool, bool]:
-        return self._rooted, len(self.codes) == 2
+        exponents = self.exponents[start // BLOCK : blocks(stop)]
+        return dataclasses.replace(self, codes=codes, exponents=exponents)
 
 
 def load(moments: Sequence[Stored], wide: Sequence[Tensor]) -> None:
     """Write the numbers of some moments of one kind to flat float32 tensors."""
     rows = [[*m.codes, m.exponents, x] for m, x in zip(moments, wide, strict=True)]
-    registry.run(_loading(*moments[0]._kind), rows, _none(rows))
+    registry.run(loading(moments[0].kind), rows, _none(rows))
 
 
 def store(
@@ -191,15 +226,15 @@ def store(
         If counted, for each moment how many elements keep their stored value though another number
         was to be stored; float64 [len(moments), 1].
     """
-    rooted, paired = moments[0]._kind
-    exponents = torch.empty_like(largest, dtype=torch.int8)
-    registry.run(_exponents(rooted), [[largest, exponents]], _none([0]))
+    kind = moments[0].kind
+    made = torch.empty_like(largest, dtype=torch.int8)
+    registry.run(exponents(kind), [[largest, made]], _none([0]))
     rows, first = [], 0
     for m, x in zip(moments, wide, strict=True):
-        mine = exponents[first : first + len(m.exponents)]
+        mine = made[first : first + len(m.exponents)]
         first += len(m.exponents)
         rows.append([*m.codes, x, mine, *([m.exponents] if counted else [])])
-    sums = registry.run(_storing(rooted, paired, counted), rows, _none(rows))
+    sums = registry.run(storing(kind, counted), rows, _none(rows))
     for m, row in zip(moments, rows, strict=True):
         m.exponents.copy_(row[len(m.codes) + 1])
     return sums

@@ -18,12 +18,14 @@ _NAMES = {
     "float32": Storage.WIDE,
     "fp8": Storage.FP8,
     "fp8x2": Storage.FP8_PAIR,
+    "e5m2": Storage.E5M2,
+    "e5m2x2": Storage.E5M2_PAIR,
 }
 _WORDS = {storage: name for name, storage in _NAMES.items()}
 # What a parameter may be, and the bytes beside those of the 16-bit parameter itself.
 _MORE = {"single": 0, "kahan": 2, "pair": 2, "split16": 2, "split8": 1, "float32": 4}
 
-_EIGHT_BITS = ("fp8", "fp8x2")
+_EIGHT_BITS = ("fp8", "fp8x2", "e5m2", "e5m2x2")
 
 _MOMENTS = {
     "exp_avg": (
@@ -31,8 +33,8 @@ _MOMENTS = {
         "it forgets in 1 / (1 - beta1) steps, so little is lost that a low word could keep",
     ),
     "exp_avg_sq": (
-        ("single", "pair", "float32", "fp8x2"),
-        "it takes shares of 1 - beta2, which less than 8 bits lose, and only positive ones",
+        ("single", "pair", "float32", "fp8x2", "e5m2x2"),
+        "it takes shares of 1 - beta2, which a number of 8 bits loses, and only positive ones",
     ),
 }
 
@@ -48,9 +50,10 @@ class Precision:
             `"split16"` or `"split8"` (and that many further bits; bf16 only), `"float32"` (and a
             float32 copy).
         exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`; as an
-            experiment `"fp8"` or `"fp8x2"`, one or two e4m3 numbers with a scale for each block.
+            experiment `"fp8"` or `"fp8x2"`, one or two e4m3 numbers with a scale for each block,
+            `"e5m2"` or `"e5m2x2"`, the same of e5m2.
         exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`, or as an
-            experiment `"fp8x2"`. Without an effect for rules that have none.
+            experiment `"fp8x2"` or `"e5m2x2"`. Without an effect for rules that have none.
         rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter.
         feedback: whether the parameter's rounding error goes into the first moment (ECO).
 
@@ -120,8 +123,9 @@ class Precision:
     @property
     def bytes_per_param(self) -> float:
         """Bytes of parameter, 16-bit gradient and two moments."""
-        scale = 1 / eight_bits.BLOCK
-        moments = {"single": 2, "pair": 4, "float32": 4, "fp8": 1 + scale, "fp8x2": 2 + scale}
+        moments: dict[str, float] = {"single": 2, "pair": 4, "float32": 4}
+        for name in _EIGHT_BITS:
+            moments[name] = len(_NAMES[name].codes) + 1 / eight_bits.BLOCK
         return 4 + _MORE[self.param] + moments[self.exp_avg] + moments[self.exp_avg_sq]
 
     @classmethod

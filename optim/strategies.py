@@ -14,7 +14,7 @@ import torch
 
 from mcf.kernels.algorithms import join8, join16
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, Format, format_of
+from mcf.kernels.formats import BF16, E4M3, E5M2, FP16, FP32, FP64, INT8, INT16, Format, format_of
 from mcf.optim.rules import accumulation
 
 
@@ -29,6 +29,8 @@ class Storage(enum.Enum):
     SPLIT8 = "bf16 and the 8 bits below it"
     FP8 = "an e4m3 number, and a power of two for each block"
     FP8_PAIR = "an expansion of two e4m3 numbers, and a power of two for each block"
+    E5M2 = "an e5m2 number, and a power of two for each block"
+    E5M2_PAIR = "an expansion of two e5m2 numbers, and a power of two for each block"
 
     @property
     def has_low(self) -> bool:
@@ -38,7 +40,18 @@ class Storage(enum.Enum):
     @property
     def eight_bits(self) -> bool:
         """Whether blocks of numbers of 8 bits are stored; moments only."""
-        return self in (Storage.FP8, Storage.FP8_PAIR)
+        return self.codes != ()
+
+    @property
+    def codes(self) -> tuple[Format, ...]:
+        """The formats of those numbers, one or two."""
+        formats = {
+            Storage.FP8: (E4M3,),
+            Storage.FP8_PAIR: (E4M3, E4M3),
+            Storage.E5M2: (E5M2,),
+            Storage.E5M2_PAIR: (E5M2, E5M2),
+        }
+        return formats.get(self, ())
 
     @property
     def bits(self) -> Format | None:

@@ -11,6 +11,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # The one NaN that stands for all, as bits.
 _NAN = {
     torch.float8_e4m3fn: 0x7F,
+    torch.float8_e5m2: 0x7F,
     torch.bfloat16: 0x7FC0,
     torch.float16: 0x7E00,
     torch.float32: 0x7FC00000,

@@ -19,9 +19,9 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
 from mcf.kernels.torch.primitives import primitives
-from mcf.optim import accumulator, coefficients, muon, muon_halves, plugin_storage
+from mcf.optim import accumulator, coefficients, eight_bits, muon, muon_halves, plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.strategies import STRATEGIES, Arithmetic, arithmetic
+from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
 from mcf.optim.update import GradientForm, Rule, kernel
 
 
@@ -129,9 +129,20 @@ def coefficient_kernels() -> list[Elementwise]:
     return [coefficients.kernel(c) for c in some]
 
 
+def eight_bit_kernels() -> list[Elementwise]:
+    """What reads and stores moments of 8 bits, of each format, in one number or two."""
+    found = []
+    for storage in (s for s in Storage if s.eight_bits):
+        for rooted in (False, True):
+            kind = eight_bits.Kind(storage.codes[0], len(storage.codes) == 2, rooted)
+            found += [eight_bits.loading(kind), eight_bits.exponents(kind)]
+            found += [eight_bits.storing(kind, counted) for counted in (False, rooted)]
+    return list(dict.fromkeys(found))
+
+
 def all_kernels() -> list[Elementwise]:
     """Every kernel."""
-    steps = optimizer_kernels() + gradient_kernels() + muon_kernels()
+    steps = optimizer_kernels() + gradient_kernels() + muon_kernels() + eight_bit_kernels()
     return operation_kernels() + expansion_kernels() + steps + coefficient_kernels()
 
 

@@ -80,6 +80,7 @@ EVERYDAY = {
         "expansion_(add|mul|rsqrt)_4+_fp64",
         "expansion_(div|rsqrt)_4+_fp32",
         "expansion_renormalize_4to2_fp32",
+        "(load|store)_e5m2_pair_root",
     ),
     "sm_100": _HARD,
     "gfx942": _HARD,
