@@ -164,18 +164,24 @@ def merge_csv(
     Args:
         path: the file.
         rows: all with the same columns; the file's must be those too.
-        comments: as in `save_csv`.
+        comments: as in `save_csv`; where the file's differ, both are kept.
         key: the columns that name a row.
     """
     if not path.exists():
         save_csv(path, rows, comments)
         return
     named = {tuple(str(row[k]) for k in key) for row in rows}
-    with path.open(newline="") as file:
-        old = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    lines = path.read_text().splitlines()
+    old = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     if old and list(old[0]) != list(rows[0]):
         raise ValueError(f"{path} has columns {list(old[0])}, these rows {list(rows[0])}")
     kept = [row for row in old if tuple(row[k] for k in key) not in named]
+    before = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
+    if kept:
+        comments = {
+            k: v if before.get(k, v) == v else f"{v}; other rows {before[k]}"
+            for k, v in comments.items()
+        }
     save_csv(path, [*kept, *rows], comments)
 
 
