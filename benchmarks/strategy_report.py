@@ -94,8 +94,8 @@ def draw(
 
     # Wide panels, one above the other: names stand beside their points.
     figure = Figure(figsize=(10, 3.6 * len(betas)), layout="constrained")
-    for k, beta2 in enumerate(betas):
-        axes = figure.add_subplot(len(betas), 1, k + 1)
+    panels = figure.subplots(len(betas), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, beta2 in zip(panels, betas, strict=True):
         # Linear near the truth, where most are; logarithmic beyond.
         axes.set_yscale("symlog", linthresh=0.004)
         shown = {name: values for (name, b), values in found.items() if b == beta2}
@@ -104,23 +104,25 @@ def draw(
             axes.errorbar(
                 size[name], statistics.fmean(values), error, fmt="o", color=colour(name), ms=4
             )
-        _name(axes, figure, {n: (size[n], statistics.fmean(v)) for n, v in shown.items()}, colour)
         axes.axhline(0, color="#999999", linewidth=0.8)
         axes.set_title(f"beta2 = {beta2}", loc="left", fontsize=11)
-        axes.set_xlabel("bytes per parameter, gradient included")
         axes.set_ylabel("validation loss - float32 master weights")
         axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(0.12)
+    panels[-1].set_xlabel("bytes per parameter, gradient included")
+    # Names last: they need the panels' common scales.
+    figure.canvas.draw()
+    for axes, beta2 in zip(panels, betas, strict=True):
+        named = {n: (size[n], statistics.fmean(v)) for (n, b), v in found.items() if b == beta2}
+        _name(axes, named, colour)
     image.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(image, dpi=110)
 
 
-def _name(
-    axes: Any, figure: Any, points: dict[str, tuple[float, float]], colour: Callable[[str], str]
-) -> None:
+def _name(axes: Any, points: dict[str, tuple[float, float]], colour: Callable[[str], str]) -> None:
     """Write each point's name to its right, at least a line from the name below it."""
-    axes.margins(0.12)
-    figure.canvas.draw()
-    line = 9 * figure.dpi / 72
+    dpi = axes.figure.dpi
+    line = 9 * dpi / 72
     columns: dict[float, float] = {}
     for name, point in sorted(points.items(), key=lambda item: (round(item[1][0]), item[1][1])):
         column = round(point[0])
@@ -128,9 +130,9 @@ def _name(
         place = max(y, columns.get(column, -math.inf) + line)
         columns[column] = place
         axes.annotate(
-            name,
+            name.removesuffix(" (experiment)"),
             point,
-            xytext=(7, (place - y) * 72 / figure.dpi - 3),
+            xytext=(7, (place - y) * 72 / dpi - 3),
             textcoords="offset points",
             fontsize=7.5,
             color=colour(name),
