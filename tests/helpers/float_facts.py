@@ -1,5 +1,7 @@
 """What is true of s + e = x + y, s = RN(x + y), in terms of where the bits of the numbers lie.
 
+And of s + e = x * y, s = RN(x * y).
+
 A number that is not zero is described by its sign and four exponents: of its leading bit, of its
 lowest bit, of the distance to the next power of two, and of what follows the leading bit. Every
 statement is linear in them and in the precision, so that an SMT solver can chain the statements of
@@ -113,7 +115,30 @@ def of_a_sum(x: Shape, y: Shape, s: Shape, e: Shape, p: Any, logic: Any = Logic)
             yield logic.implies(logic.all(both, a.top > b.top), fact)
 
 
-def _of_the_error(x: Shape, y: Shape, s: Shape, e: Shape, p: Any, logic: Any) -> Iterator[Any]:
+def of_a_product(
+    x: Shape, y: Shape, s: Shape, e: Shape, p: Any, logic: Any = Logic
+) -> Iterator[Any]:
+    """True of s = RN(x * y), ties to even, and e = x * y - s, without underflow, for p >= 3."""
+    both = logic.all(logic.no(x.zero), logic.no(y.zero))
+    yield logic.implies(logic.no(both), logic.all(s.zero, e.zero))
+    top, low = x.top + y.top, x.low + y.low
+    facts = [
+        logic.no(s.zero),
+        s.negative == (x.negative != y.negative),
+        # (2 - 2**(1 - p))**2 is rounded to less than 4.
+        logic.all(s.top >= top, s.top <= top + 1),
+        logic.choose(e.zero, s.low, e.low) == low,
+        # A product has at most as many bits as its factors together.
+        logic.implies(top + 2 - low <= p, e.zero),
+        logic.implies(logic.any(x.low == x.top, y.low == y.top), e.zero),
+        *_of_a_rounding(s, e, p, logic),
+    ]
+    for fact in facts:
+        yield logic.implies(both, fact)
+
+
+def _of_a_rounding(s: Shape, e: Shape, p: Any, logic: Any) -> Iterator[Any]:
+    """True of what is rounded off from a number to nearest."""
     inexact = logic.no(e.zero)
     # |e| is at most half an ulp of s, a quarter beyond a power of two; a tie leaves s even.
     half, quarter = s.top - p, s.top - p - 1
@@ -123,6 +148,10 @@ def _of_the_error(x: Shape, y: Shape, s: Shape, e: Shape, p: Any, logic: Any) ->
     beyond = logic.all(inexact, s.low == s.top, s.negative != e.negative)
     yield logic.implies(beyond, e.top <= quarter)
     yield logic.implies(logic.all(beyond, e.top == quarter), e.low == e.top)
+
+
+def _of_the_error(x: Shape, y: Shape, s: Shape, e: Shape, p: Any, logic: Any) -> Iterator[Any]:
+    yield from _of_a_rounding(s, e, p, logic)
     # The lowest bit of the sum is that of e, or of s where e = 0.
     lowest = logic.choose(e.zero, s.low, e.low)
     least = logic.choose(x.low <= y.low, x.low, y.low)

@@ -43,6 +43,28 @@ class Case:
         """As in the tables of the documentation."""
         return f"`{self.operation}`" + (" by a float" if self.float_second else "")
 
+    def arguments(self, chunk: int) -> list[tuple[Tensor, ...]]:
+        """The arguments of a chunk."""
+        low, high = ranges(self.fmt)[chunk % 2]
+        given = arguments(self.operation, self.fmt, self.terms, CHUNK, chunk, low, high)
+        return [given[0], given[1][:1]] if self.float_second else given
+
+    def trial(self, chunk: int, elements: slice = slice(None)) -> Trial:
+        """Run the operation, on the executor in force, on a chunk or a part of it."""
+        given = [tuple(t[elements] for t in c) for c in self.arguments(chunk)]
+        result = apply(self.operation, given, self.terms)
+        found = residuals(self.operation, self.fmt, given, result)
+        broken = judged(self, given, result, found)
+        beyond = found.beyond(self.bound.absolute)
+        # A zero's error has no ratio; the exact count above has judged it.
+        beyond = np.where(np.isfinite(beyond), beyond, -1.0)
+        at = int(beyond.argmax())
+        live = int((~np.isnan(found.error)).sum())
+        disordered = np.flatnonzero(found.disordered).tolist()
+        return Trial(max(float(beyond[at]), 0.0), at, live, broken, disordered).numbered(
+            chunk * CHUNK + (elements.start or 0)
+        )
+
     def __str__(self) -> str:
         return f"{self.operation}{'_float' * self.float_second}-{self.terms}-{self.fmt.name}"
 
@@ -61,13 +83,6 @@ def ranges(fmt: Format) -> list[tuple[int, int]]:
     """Leading exponents in the middle of the range, and from its bottom on."""
     bottom = fmt.emin - fmt.p + 1
     return [(-8, 8), (bottom, min(bottom + 4 * fmt.p, 0))]
-
-
-def inputs(case: Case, chunk: int) -> list[tuple[Tensor, ...]]:
-    """The arguments of a chunk."""
-    low, high = ranges(case.fmt)[chunk % 2]
-    given = arguments(case.operation, case.fmt, case.terms, CHUNK, chunk, low, high)
-    return [given[0], given[1][:1]] if case.float_second else given
 
 
 @dataclasses.dataclass
@@ -89,27 +104,14 @@ class Trial:
     broken: list[int]
     disordered: list[int]
 
-
-def trial(case: Case, chunk: int, elements: slice = slice(None)) -> Trial:
-    """Run the operation, on the executor in force, on a chunk or a part of it."""
-    given = [tuple(t[elements] for t in c) for c in inputs(case, chunk)]
-    result = apply(case.operation, given, case.terms)
-    found = residuals(case.operation, case.fmt, given, result)
-    row, start = case.bound, chunk * CHUNK + (elements.start or 0)
-    broken = judged(case, given, result, found)
-    beyond = found.beyond(row.absolute)
-    # A zero's error has no ratio; the exact count above has judged it.
-    beyond = np.where(np.isfinite(beyond), beyond, -1.0)
-    at = int(beyond.argmax())
-    live = int((~np.isnan(found.error)).sum())
-    disordered = np.flatnonzero(found.disordered).tolist()
-    return Trial(
-        max(float(beyond[at]), 0.0),
-        start + at,
-        live,
-        [start + k for k in broken],
-        [start + k for k in disordered],
-    )
+    def numbered(self, start: int) -> Trial:
+        """The same of inputs whose numbers begin at `start`."""
+        return dataclasses.replace(
+            self,
+            number=start + self.number,
+            broken=[start + k for k in self.broken],
+            disordered=[start + k for k in self.disordered],
+        )
 
 
 def judged(

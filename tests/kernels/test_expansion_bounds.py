@@ -32,7 +32,7 @@ from mcf.kernels.algorithms import (
 from mcf.kernels.bind import Binder
 from mcf.kernels.expansion_bounds import EXPANSION_BOUNDS, ExpansionBound, bound, expansion_bound
 from mcf.kernels.torch.primitives import primitives
-from tests.helpers.survey import ALL, CHUNK, Case, trial
+from tests.helpers.survey import ALL, CHUNK, Case
 from tests.helpers.worst import arguments, errors
 
 # Per operation, number of components and format; `make test` takes the least that says something,
@@ -45,7 +45,7 @@ def test_bounds_hold(case: Case) -> None:
     live = 0
     for chunk in range(-(-INPUTS // CHUNK)):
         with mcf.executor("torch"):
-            found = trial(case, chunk)
+            found = case.trial(chunk)
         assert found.broken == [], "numbers of inputs whose results break the bound"
         assert found.disordered == [], "numbers of inputs whose results are not normalised"
         live += found.live
@@ -56,7 +56,7 @@ def test_a_quotient_that_was_not_normalised() -> None:
     """Number 831950 of four bf16 components: one sweep over the corrected quotient was too few."""
     chunk, at = divmod(831_950, CHUNK)
     with mcf.executor("torch"):
-        found = trial(Case("div", False, 4, BF16), chunk, slice(at, at + 1))
+        found = Case("div", False, 4, BF16).trial(chunk, slice(at, at + 1))
     assert found.live == 1
     assert found.disordered == []
 
@@ -90,7 +90,7 @@ def test_the_documented_worst_cases_are_had_again(case: Case) -> None:
     error, number = documented()[case.label, str(case.terms), case.fmt.name]
     chunk, at = divmod(number, CHUNK)
     with mcf.executor("torch"):
-        found = trial(case, chunk, slice(at, at + 1))
+        found = case.trial(chunk, slice(at, at + 1))
     assert f"{found.error:.3f}" == error
     assert found.number == number
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.helpers.float_facts import exponent, of_a_number, of_a_sum, shape
+from tests.helpers.float_facts import exponent, of_a_number, of_a_product, of_a_sum, shape
 
 
 def rounded(v: Fraction, p: int) -> Fraction:
@@ -19,12 +19,15 @@ def rounded(v: Fraction, p: int) -> Fraction:
     return round(v / unit) * unit
 
 
-def wrong(x: Fraction, y: Fraction, p: int) -> list[int]:
-    """Which facts of x + y do not hold."""
-    s = rounded(x + y, p)
-    shapes = [shape(v) for v in (x, y, s, x + y - s)]
-    facts = [*(of_a_number(v, p) for v in shapes), *of_a_sum(*shapes, p)]
-    return [k for k, fact in enumerate(facts) if not fact]
+def wrong(x: Fraction, y: Fraction, p: int) -> list[list[int]]:
+    """Which facts of x + y and of x * y do not hold."""
+    found = []
+    for exact, of_the_result in ((x + y, of_a_sum), (x * y, of_a_product)):
+        s = rounded(exact, p)
+        shapes = [shape(v) for v in (x, y, s, exact - s)]
+        facts = [*(of_a_number(v, p) for v in shapes[:3]), *of_the_result(*shapes, p)]
+        found.append([k for k, fact in enumerate(facts) if not fact])
+    return found
 
 
 @pytest.mark.parametrize("p", [3, 4, 5])
@@ -32,8 +35,8 @@ def test_all_pairs(p: int) -> None:
     ones = [Fraction(m) for m in range(2 ** (p - 1), 2**p)]
     numbers = [Fraction(0), *(m * Fraction(2) ** -e for m in ones for e in range(2 * p + 2))]
     for x, y, sign in itertools.product(ones, numbers, (1, -1)):
-        assert wrong(x, sign * y, p) == []
-        assert wrong(-sign * y, -x, p) == []
+        assert wrong(x, sign * y, p) == [[], []]
+        assert wrong(-sign * y, -x, p) == [[], []]
 
 
 @pytest.mark.parametrize("p", [8, 24, 53])
@@ -47,7 +50,7 @@ def test_pairs_of_the_formats(p: int) -> None:
         return rng.choice([1, -1]) * Fraction(m) * Fraction(2) ** -rng.randrange(p + 4)
 
     for _ in range(3000):
-        assert wrong(number(), number(), p) == []
+        assert wrong(number(), number(), p) == [[], []]
 
 
 def test_a_wrong_sum_is_found() -> None:
@@ -56,3 +59,12 @@ def test_a_wrong_sum_is_found() -> None:
     shapes = [shape(v) for v in (x, y, Fraction(9), Fraction(7, 8))]
     assert not all(of_a_sum(*shapes, p))
     assert all(of_a_sum(*(shape(v) for v in (x, y, Fraction(10), Fraction(-1, 8))), p))
+
+
+def test_a_wrong_product_is_found() -> None:
+    """Rounded toward zero, and one whose error has lost its lowest bit."""
+    x, y, p = Fraction(13), Fraction(15), 4
+    right, off, short = [(192, 3), (176, 19), (192, 2)]
+    for (s, e), holds in ((right, True), (off, False), (short, False)):
+        shapes = [shape(Fraction(v)) for v in (x, y, s, e)]
+        assert all(of_a_product(*shapes, p)) == holds

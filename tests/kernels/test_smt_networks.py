@@ -1,33 +1,36 @@
-"""The addition networks proved by an SMT solver for every precision from 8 on, the code as formula.
+"""Sums and products proved by an SMT solver for every precision from 8 on, the code as formula.
 
 The algorithms run on shapes of numbers (`tests.helpers.float_facts`, where each fact is tried on
-all pairs of toy numbers): each TwoSum and each rounded sum adds what is true of it. Proved are
+all pairs of toy numbers): each TwoSum, TwoProd and rounding adds what is true of it. Proved are
 
 - that every Fast2Sum has a first argument that is zero or not below the second in exponent,
 - that what roundings discard is below the result by as many bits as there are components, less a
   few: the sum of |discarded| is what the error can be.
 
-So the error is at most 12 u^2 |result| for pairs (2^2 + 2^3) and 56 u^3 |result| for triples (2^5 +
-2^3 + 2^4), without exception for cancellation. The constants of `mcf.kernels.expansion_bounds` are
-smaller: shapes know factors of 2 at best. Of four components the same is below the result by 4 p -
-5 bits if every Fast2Sum is exact, which these facts do not show of four of its gates. The sloppy
-addition, which has no bound, must not be provable.
+So the error of a sum is at most 12 u^2 |result| for pairs (2^2 + 2^3) and 56 u^3 |result| for
+triples (2^5 + 2^3 + 2^4), without exception for cancellation, and that of a product, in which the
+products that are left out count as discarded, at most 64 u^2 and 574 u^3. The constants of
+`mcf.kernels.expansion_bounds` are smaller: shapes know factors of 2 at best. For a sum of four
+components the same is below the result by 4 p - 5 bits if every Fast2Sum is exact, which these
+facts do not show of four of its gates. The sloppy addition, which has no bound, and a product
+without a cross term must not be provable.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
 import pytest
 
-from mcf.kernels.algorithms import sums
+from mcf.kernels.algorithms import products, sums
 from mcf.kernels.algorithms.primitives import rn
-from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
 from mcf.kernels.bind import Binder
-from tests.helpers.float_facts import Shape, of_a_number, of_a_sum
+from tests.helpers.float_facts import Shape, of_a_number, of_a_product, of_a_sum
 
 z3 = pytest.importorskip("z3", reason="needs z3-solver (the extra `proofs`)")
 
@@ -44,15 +47,20 @@ class Logic:
 
 
 class Number(Shape):
-    """An unknown number; a sum of two is pending until it is rounded."""
+    """An unknown number; a sum or product of two is pending until it is rounded."""
 
     def __add__(self, other: Number) -> Pending:
-        return Pending(self, other)
+        return Pending(of_a_sum, self, other)
+
+    def __mul__(self, other: Number) -> Pending:
+        return Pending(of_a_product, self, other)
 
 
+@dataclasses.dataclass(frozen=True)
 class Pending:
-    def __init__(self, *parts: Number) -> None:
-        self.parts = parts
+    facts: Callable[..., Iterable[Any]]
+    x: Number
+    y: Number
 
 
 class Proof:
@@ -64,11 +72,20 @@ class Proof:
         self.preconditions: list[Any] = []
         self.discarded: list[Number] = []
         self._count = 0
+        self._formed: list[tuple[Number, Number]] = []
         x, y = self._expansion(terms), self._expansion(terms)
-        function = Binder(lambda f: f, dict.fromkeys(("rn", "rx", "rc")))(algorithm)
-        steps = {"two_sum": self._two_sum, "fast_two_sum": self._fast_two_sum, "rn": self._rounded}
+        function = Binder(lambda f: f, dict.fromkeys(("rn", "rx", "rc", "fms")))(algorithm)
+        steps = {"two_sum": self._two_sum, "fast_two_sum": self._fast_two_sum,
+                 "two_prod": self._two_prod, "rn": self._rounded}  # fmt: skip
         _replace(function.__globals__, steps)
         self.result = function(x, y)
+        if self._formed:
+            # What a product leaves out, no larger than this.
+            self.discarded += [
+                Number(z3.Or(a.zero, b.zero), None, a.top + b.top + 1, *[None] * 3)
+                for a, b in itertools.product(x, y)
+                if (a, b) not in self._formed
+            ]
 
     def _number(self) -> Number:
         self._count += 1
@@ -87,17 +104,25 @@ class Proof:
             self.facts.append(z3.Or(low.zero, small))
         return x
 
-    def _two_sum(self, x: Number, y: Number) -> tuple[Number, Number]:
+    def _result(self, exact: Pending) -> tuple[Number, Number]:
         s, e = self._number(), self._number()
-        self.facts += of_a_sum(x, y, s, e, self.p, Logic)
+        self.facts += exact.facts(exact.x, exact.y, s, e, self.p, Logic)
+        if exact.facts is of_a_product:
+            self._formed.append((exact.x, exact.y))
         return s, e
+
+    def _two_sum(self, x: Number, y: Number) -> tuple[Number, Number]:
+        return self._result(x + y)
+
+    def _two_prod(self, x: Number, y: Number) -> tuple[Number, Number]:
+        return self._result(x * y)
 
     def _fast_two_sum(self, x: Number, y: Number) -> tuple[Number, Number]:
         self.preconditions.append(z3.Or(x.zero, y.zero, x.top >= y.top))
         return self._two_sum(x, y)
 
-    def _rounded(self, total: Pending) -> Number:
-        s, e = self._two_sum(*total.parts)
+    def _rounded(self, exact: Pending) -> Number:
+        s, e = self._result(exact)
         self.discarded.append(e)
         return s
 
@@ -134,6 +159,12 @@ def sloppy_sum2(x: Any, y: Any) -> Any:
     return fast_two_sum(s, rn(e + rn(x1 + y1)))
 
 
+def product2_without_a_cross_term(x: Any, y: Any) -> Any:
+    """The mutant: x1 * y0 left out."""
+    p, e = two_prod(x[0], y[0])
+    return fast_two_sum(p, rn(e + rn(x[0] * y[1])))
+
+
 def sum3_without_a_step(x: Any, y: Any) -> Any:
     """The mutant: `sum3` with the error of the second components rounded away."""
     x0, x1, x2 = x
@@ -151,7 +182,12 @@ def sum3_without_a_step(x: Any, y: Any) -> Any:
 
 
 # What each discarded error lies below the result, in bits less than n p.
-NETWORKS = {sums.sum2: (2, (1, 2)), sums.sum3: (3, (4, 2, 3))}
+NETWORKS = {
+    sums.sum2: (2, (1, 2)),
+    sums.sum3: (3, (4, 2, 3)),
+    products.product2: (2, (1, 1, 3, 4, 2)),
+    products.product3: (3, (2, 2, 4, 1, 5, 2, 4, 6, 7, 3, 3, 0)),
+}
 
 
 @pytest.mark.parametrize("algorithm", NETWORKS, ids=lambda a: a.__name__)
@@ -179,7 +215,10 @@ def test_components_do_not_overlap(algorithm: Callable[..., Any]) -> None:
         )
 
 
-@pytest.mark.parametrize(("algorithm", "terms"), [(sloppy_sum2, 2), (sum3_without_a_step, 3)])
+@pytest.mark.parametrize(
+    ("algorithm", "terms"),
+    [(sloppy_sum2, 2), (sum3_without_a_step, 3), (product2_without_a_cross_term, 2)],
+)
 def test_mutants_have_no_proof(algorithm: Callable[..., Any], terms: int) -> None:
     proof = Proof(algorithm, terms)
     assert not all(proof.below(number, proof.p) for number in proof.discarded)
