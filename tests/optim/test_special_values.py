@@ -13,7 +13,7 @@ import mcf
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FULL, Case, cases, parameter, random, stored
-from tests.optim.variants import NEW, Variant, pairs
+from tests.optim.variants import NEW, VARIANTS, Variant, pairs
 
 BAD = {0: torch.nan, 5: torch.inf, 9: -torch.inf}
 N = 20
@@ -156,3 +156,26 @@ def test_parameters_that_are_not_finite_stay_so() -> None:
         assert p[0].isnan(), precision
         assert not torch.isfinite(p[1]), precision
         assert torch.isfinite(p[2]), precision
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize(("variant", "case"), pairs(VARIANTS, "few"), ids=str)
+def test_infinite_weights_become_nan(variant: Variant, case: Case, decay: float) -> None:
+    """As docs/semantics.md says, also without decay, where torch leaves them; alone in any case."""
+    options = {k: v for k, v in variant.options.items() if k != "lr"} | {"weight_decay": decay}
+    found = []
+    for value in (torch.inf, 1.0):
+        p = parameter(N, case.dtype, 1)
+        with torch.no_grad():
+            p[3], p[11] = value, -value
+        optimizer = variant.make([p], 1e-2, **case.options(), **options)
+        for t in range(2):
+            p.grad = random(N, case.dtype, t + 2, 0.1)
+            optimizer.step()
+        found.append(stored(optimizer))
+    spoiled, clean = found
+    assert spoiled["0.param"].isnan().nonzero().flatten().tolist() == [3, 11]
+    others = [k for k in range(N) if k not in (3, 11)]
+    for name, tensor in clean.items():
+        if tensor.ndim:
+            assert_same_bits(spoiled[name][others], tensor[others], name)
