@@ -183,11 +183,6 @@ class GroupedOptimizer(Optimizer):
     def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
         strategy = strategy_of(group["precision"]).with_low(group["low"])
         found = arithmetic(strategy, p.dtype, group["compute_dtype"], where)
-        if group["capturable"] and found.strategy.eight_bits:
-            raise ValueError(
-                f"capturable=True with precision={group['precision']!r} of {where}: moments of 8 "
-                "bits are more than one kernel, which cannot be skipped; allowed is False"
-            )
         self._check_arithmetic(group, found, where)
         return expansions.arithmetic(found, p, where)
 

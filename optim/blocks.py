@@ -10,16 +10,27 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.tables import to_device
 from mcf.optim import eight_bits, randomness, update
 from mcf.optim.eight_bits import BLOCK, Stored
 
 if TYPE_CHECKING:
     from mcf.optim.batch import Work
+    from mcf.optim.scalars import Scalars
 
 # Elements stepped at a time: bounds the memory of their moments in float32, and keeps them in the
 # caches of a CPU. Multiples of BLOCK.
 CHUNK = {"cpu": 1 << 18}
 DEVICE_CHUNK = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """What `Scalars` holds for a kernel: its table, whether it is live, and first elements."""
+
+    table: Tensor
+    live: Tensor | None
+    first: list[int]
 
 
 @dataclasses.dataclass
@@ -56,16 +67,19 @@ def check(where: str, p: Tensor) -> None:
         )
 
 
-def step(spec: Elementwise, work: Work, rows: Sequence[Sequence[Tensor]], table: Tensor) -> Tensor:
+def step(
+    spec: Elementwise, work: Work, rows: Sequence[Sequence[Tensor]], scalars: Scalars
+) -> Tensor:
     """Step rows of parameters, gradients and states; the sums of the metrics.
 
     Args:
         spec: the kernel, which takes all moments as float32.
         work: what the rows are of.
         rows: of every parameter it, its gradient and its states in the order of `update.states`.
-        table: the kernel's scalars, one line for each row.
+        scalars: of the rows.
     """
     device = rows[0][0].device
+    given = _Given(scalars.table(spec), scalars.live, scalars.first(spec))
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
     pieces: list[_Piece] = []
     room = size = CHUNK.get(device.type, DEVICE_CHUNK)
@@ -75,15 +89,15 @@ def step(spec: Elementwise, work: Work, rows: Sequence[Sequence[Tensor]], table:
         for start in range(0, row[0].numel(), size):
             piece = _cut(k, flat, moments, start, start + size)
             if piece.size > room:
-                _run(spec, work, pieces, table, sums)
+                _run(spec, work, pieces, given, sums)
                 pieces, room = [], size
             pieces.append(piece)
             room -= piece.size
         if any(t is not u for t, u in zip(dense, flat, strict=True)):
-            _run(spec, work, pieces, table, sums)
+            _run(spec, work, pieces, given, sums)
             pieces, room = [], size
             _copy_back(spec, dense, flat)
-    _run(spec, work, pieces, table, sums)
+    _run(spec, work, pieces, given, sums)
     return sums
 
 
@@ -106,9 +120,9 @@ def _sorted(work: Work, row: Sequence[Tensor]) -> tuple[list[Tensor | None], lis
 def _cut(
     row: int, flat: Sequence[Tensor | None], moments: Sequence[Stored], start: int, stop: int
 ) -> _Piece:
-    dense = [None if t is None else t.view(-1)[start:stop] for t in flat]
-    assert dense[0] is not None
-    end = start + dense[0].numel()
+    assert flat[0] is not None
+    end = min(stop, flat[0].numel())
+    dense = [None if t is None else t.view(-1).narrow(0, start, end - start) for t in flat]
     return _Piece(row, start, dense, [m.part(start, end) for m in moments])
 
 
@@ -121,7 +135,7 @@ def _copy_back(
 
 
 def _run(
-    spec: Elementwise, work: Work, pieces: Sequence[_Piece], table: Tensor, sums: Tensor
+    spec: Elementwise, work: Work, pieces: Sequence[_Piece], given: _Given, sums: Tensor
 ) -> None:
     """Step some pieces at once."""
     if not pieces:
@@ -134,27 +148,31 @@ def _run(
     for k, mine in enumerate(parts):
         eight_bits.load([piece.moments[k] for piece in pieces], mine)
     rows = [_filled(piece.dense, mine) for piece, *mine in zip(pieces, *parts, strict=True)]
-    scalars = torch.stack([table[piece.row] for piece in pieces])
-    if spec.random:
+    owners = torch.tensor([piece.row for piece in pieces])
+    scalars = given.table.index_select(0, to_device(owners, given.table.device))
+    first: list[int] = []
+    if given.first:
+        first = [given.first[piece.row] + piece.start for piece in pieces]
+    elif spec.random:
         # The table is on the device where a GradScaler's scale is there.
-        scalars[:, -1] += scalars.new_tensor([piece.start for piece in pieces])
-    owners = torch.tensor([piece.row for piece in pieces], device=sums.device)
-    found = update.update_(spec, rows, scalars)
+        starts = torch.tensor([piece.start for piece in pieces], dtype=torch.float64)
+        scalars[:, -1] += to_device(starts, scalars.device)
+    found = update.update_(spec, rows, scalars, given.live, first)
     for k, (x, mine) in enumerate(zip(wide, parts, strict=True)):
         moments = [piece.moments[k] for piece in pieces]
         counted = bool(spec.sum_count) and moments[0].name == rule.second
-        lost = eight_bits.store(moments, mine, eight_bits.largest(x), counted)
+        lost = eight_bits.store(moments, mine, eight_bits.largest(x), counted, given.live)
         if lost is not None:
             # What the kernel counts is what float32 loses.
-            found[:, -1:] = lost
+            found = torch.cat([found.narrow(1, 0, spec.sum_count - 1), lost], 1)
     if spec.sum_count:
-        sums.index_add_(0, owners, found)
+        sums.index_add_(0, to_device(owners, sums.device), found)
 
 
 def _parts(x: Tensor, counts: Sequence[int], pieces: Sequence[_Piece]) -> list[Tensor]:
     """The stretches of a tensor of blocks that belong to pieces."""
     found = torch.split(x, list(counts))
-    return [t.view(-1)[: piece.size] for t, piece in zip(found, pieces, strict=True)]
+    return [t.view(-1).narrow(0, 0, piece.size) for t, piece in zip(found, pieces, strict=True)]
 
 
 def _filled(dense: Sequence[Tensor | None], moments: Sequence[Tensor]) -> list[Tensor]:

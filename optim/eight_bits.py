@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mcf.kernels import registry
 from mcf.kernels.algorithms import float8
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import E4M3, E5M2, FP32, INT8, Format
+from mcf.optim.operator import registered, update_
 from mcf.optim.rules import eight_bits as rules
 from mcf.optim.strategies import Storage
 
@@ -117,7 +117,7 @@ def _codes(kind: Kind, **how: bool) -> tuple[Field, ...]:
 @functools.cache
 def loading(kind: Kind) -> Elementwise:
     """The kernel that reads moments of a kind."""
-    return Elementwise(
+    spec = Elementwise(
         name=f"load_{kind}",
         function=rules.load_pair if kind.paired else rules.load_one,
         results=("value",),
@@ -131,13 +131,14 @@ def loading(kind: Kind) -> Elementwise:
         absent=() if kind.paired else ("lo",),
         slots=_slots(kind),
     )
+    return registered(spec)
 
 
 @functools.cache
 def storing(kind: Kind, counted: bool) -> Elementwise:
     """The kernel that stores moments of a kind; whether it counts lost additions."""
     before = (Field("before", INT8, block=BLOCK),) if counted else ()
-    return Elementwise(
+    spec = Elementwise(
         name=f"store_{kind}{'_counted' if counted else ''}",
         function=rules.store_pair if kind.paired else rules.store_one,
         results=("hi", "lo"),
@@ -156,12 +157,13 @@ def storing(kind: Kind, counted: bool) -> Elementwise:
         sum_count=int(counted),
         counts=int(counted),
     )
+    return registered(spec)
 
 
 @functools.cache
 def exponents(kind: Kind) -> Elementwise:
     """The kernel that makes blocks' exponents of their largest numbers."""
-    return Elementwise(
+    spec = Elementwise(
         name=f"exponent_{kind}",
         function=rules.block_exponent,
         results=("exponent",),
@@ -171,6 +173,7 @@ def exponents(kind: Kind) -> Elementwise:
         rounded=("exponent",),
         slots=_slots(kind),
     )
+    return registered(spec)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,19 +203,23 @@ class Stored:
 
     def part(self, start: int, stop: int) -> Stored:
         """Some of its elements, the first of which begins a block."""
-        codes = tuple(t[start:stop] for t in self.codes)
-        exponents = self.exponents[start // BLOCK : blocks(stop)]
+        codes = tuple(t.narrow(0, start, stop - start) for t in self.codes)
+        exponents = self.exponents.narrow(0, start // BLOCK, blocks(stop) - start // BLOCK)
         return dataclasses.replace(self, codes=codes, exponents=exponents)
 
 
 def load(moments: Sequence[Stored], wide: Sequence[Tensor]) -> None:
     """Write the numbers of some moments of one kind to flat float32 tensors."""
     rows = [[*m.codes, m.exponents, x] for m, x in zip(moments, wide, strict=True)]
-    registry.run(loading(moments[0].kind), rows, _none(rows))
+    update_(loading(moments[0].kind), rows, _none(rows))
 
 
 def store(
-    moments: Sequence[Stored], wide: Sequence[Tensor], largest: Tensor, counted: bool = False
+    moments: Sequence[Stored],
+    wide: Sequence[Tensor],
+    largest: Tensor,
+    counted: bool = False,
+    live: Tensor | None = None,
 ) -> Tensor | None:
     """Store new numbers of some moments of one kind.
 
@@ -221,6 +228,7 @@ def store(
         wide: the numbers, flat float32 tensors.
         largest: of every block in order the largest finite magnitude; float32.
         counted: whether lost additions are counted.
+        live: one number on the moments' device; where it is 0 nothing is changed. None for 1.
 
     Returns:
         If counted, for each moment how many elements keep their stored value though another number
@@ -228,16 +236,19 @@ def store(
     """
     kind = moments[0].kind
     made = torch.empty_like(largest, dtype=torch.int8)
-    registry.run(exponents(kind), [[largest, made]], _none([0]))
+    update_(exponents(kind), [[largest, made]], _none([0]))
     rows, first = [], 0
     for m, x in zip(moments, wide, strict=True):
-        mine = made[first : first + len(m.exponents)]
+        mine = made.narrow(0, first, len(m.exponents))
         first += len(m.exponents)
         rows.append([*m.codes, x, mine, *([m.exponents] if counted else [])])
-    sums = registry.run(storing(kind, counted), rows, _none(rows))
-    for m, row in zip(moments, rows, strict=True):
-        m.exponents.copy_(row[len(m.codes) + 1])
-    return sums
+    sums = update_(storing(kind, counted), rows, _none(rows), live)
+    kept = [m.exponents for m in moments]
+    made_of = [row[len(m.codes) + 1] for m, row in zip(moments, rows, strict=True)]
+    if live is not None:
+        made_of = [torch.where(live != 0, x, y) for x, y in zip(made_of, kept, strict=True)]
+    torch._foreach_copy_(kept, made_of)
+    return sums if counted else None
 
 
 def read(name: str, state: Mapping[str, Tensor]) -> Tensor:

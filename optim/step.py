@@ -124,9 +124,7 @@ class FusedOptimizer(GroupedOptimizer):
 
     def _counted_by_device(self, work: Work, live: bool | Tensor = True) -> bool:
         """Whether the steps of a batch are counted where its parameters are."""
-        _, group, _, arith, _, found = work
-        if arith.strategy.eight_bits:
-            return False
+        _, group, _, _, _, found = work
         if group["capturable"] or isinstance(live, Tensor):
             return True
         entries = (self.state.get(p) for _, p in found)
@@ -160,9 +158,6 @@ class FusedOptimizer(GroupedOptimizer):
             scalars: Scalars
             if self._counted_by_device(each, live):
                 scalars = DeviceScalars(self, each, scale, live)
-            elif isinstance(live, Tensor) and not live.item():
-                # Blocks of 8 bits are several kernels, and the host waits for the answer.
-                continue
             else:
                 scalars = HostScalars(self, each, self._count(each), scale)
             sums = self._launch(each, rows, scalars)
@@ -191,7 +186,7 @@ class FusedOptimizer(GroupedOptimizer):
         _, _, rule, arith, form, _ = work
         spec = kernel(rule, arith, self._track_metrics, form)
         if arith.strategy.eight_bits:
-            return blocks.step(spec, work, rows, scalars.table(spec))
+            return blocks.step(spec, work, rows, scalars)
         return update_(spec, rows, scalars.table(spec), scalars.live, scalars.first(spec))
 
     def _prepare(self, work: Work, rows: list[list[Tensor]]) -> Launch | None:

@@ -22,7 +22,7 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcf
-from mcf.optim import SGD, AdamW, Muon, NAdam, Precision
+from mcf.optim import SGD, AdamW, Muon, NAdam
 from mcf.optim.rules import coefficients as formulas
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, parameter, random, stored
@@ -63,6 +63,9 @@ def train(make: Any, case: Case, count: int, rates: list[float], **options: Any)
     return optimizer
 
 
+# Moments in blocks of numbers of 8 bits.
+EIGHT_BITS = "pair_fp8x2_fp8x2"
+
 RATES = [3e-3, 1e-3, 0.0]
 
 
@@ -97,7 +100,7 @@ def test_the_bits_of_the_host_on(executor: str, name: str) -> None:
 def test_tensors_for_betas() -> None:
     betas = (torch.tensor(0.9, dtype=FP64), torch.tensor([0.99], dtype=FP64))
     with mcf.executor("torch"):
-        for case in (Case("plus", BF16, BF16), Case("eco", BF16, FP32)):
+        for case in (Case("plus", BF16, BF16), *(Case(p, BF16, FP32) for p in ("eco", EIGHT_BITS))):
             expected = train(AdamW, case, 4, RATES, betas=(0.9, 0.99), eps=1e-6)
             found = train(AdamW, case, 4, RATES, betas=betas, eps=1e-6, capturable=True)
             assert_same(stored(found), stored(expected))
@@ -119,7 +122,7 @@ class Without(TorchDispatchMode):
 
 
 @needs_triton
-@pytest.mark.parametrize("precision", ["plus", "stochastic"])
+@pytest.mark.parametrize("precision", ["plus", "stochastic", EIGHT_BITS])
 def test_the_launch_reads_nothing(precision: str) -> None:
     with mcf.executor("triton"):
         p = parameter(1500, BF16)
@@ -142,7 +145,8 @@ def test_the_launch_reads_nothing(precision: str) -> None:
 @contextlib.contextmanager
 def fake_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """CUDA tensors without values: whoever asks for one raises."""
-    monkeypatch.setattr("mcf.optim.scalars.to_device", lambda t, device: t.to(device))
+    for module in ("scalars", "blocks"):
+        monkeypatch.setattr(f"mcf.optim.{module}.to_device", lambda t, device: t.to(device))
     with FakeTensorMode(), mcf.executor("torch"):
         yield
 
@@ -184,6 +188,8 @@ def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant:
         {"compute_dtype": BF16},
         {"track_metrics": True},
         {"decouple_lr": True, "max_lr": 1.0},
+        {"precision": EIGHT_BITS},
+        {"precision": EIGHT_BITS + "_stochastic", "track_metrics": True, "nonfinite": "skip"},
     ],
     ids=str,
 )
@@ -199,10 +205,13 @@ def test_muon_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("capturable", [False, True])
-def test_a_scaler_makes_nobody_wait(monkeypatch: pytest.MonkeyPatch, capturable: bool) -> None:
+@pytest.mark.parametrize("precision", ["light", EIGHT_BITS])
+def test_a_scaler_makes_nobody_wait(
+    monkeypatch: pytest.MonkeyPatch, precision: str, capturable: bool
+) -> None:
     with fake_device(monkeypatch):
         p = Parameter(torch.zeros(5, dtype=BF16, device="cuda"))
-        optimizer = AdamW([p], capturable=capturable)
+        optimizer = AdamW([p], capturable=capturable, precision=precision)
         assert not optimizer.state
         optimizer.found_inf = torch.zeros(1, device="cuda")
         optimizer.grad_scale = torch.ones((), device="cuda")
@@ -230,11 +239,13 @@ def test_what_is_read_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("make", [AdamW, NAdam])
-def test_a_skipped_step_changes_no_bit(make: Any, executor: str) -> None:
+@pytest.mark.parametrize(
+    ("make", "precision"), [(AdamW, "master"), (NAdam, "master"), (AdamW, EIGHT_BITS)]
+)
+def test_a_skipped_step_changes_no_bit(make: Any, precision: str, executor: str) -> None:
     with mcf.executor(executor):
         params = [parameter((6, 5), BF16, 1), parameter(40, BF16, 2)]
-        optimizer = make(params, 1e-2, precision="master", capturable=True, track_metrics=True)
+        optimizer = make(params, 1e-2, precision=precision, capturable=True, track_metrics=True)
         for t in range(3):
             for p in params:
                 p.grad = torch.ones_like(p)
@@ -245,7 +256,7 @@ def test_a_skipped_step_changes_no_bit(make: Any, executor: str) -> None:
                 assert_same(stored(optimizer), before)
                 assert optimizer.metrics()["update_norm"] == 0
         assert [optimizer.state[p]["step"].item() for p in params] == [2, 2]
-        other = make([parameter((6, 5), BF16, 1)], 1e-2, precision="master")
+        other = make([parameter((6, 5), BF16, 1)], 1e-2, precision=precision)
         (q,) = other.param_groups[0]["params"]
         for _ in range(2):
             q.grad = torch.ones_like(q)
@@ -313,8 +324,6 @@ def test_refused() -> None:
     p = parameter(5, BF16)
     with pytest.raises(ValueError, match=r"nonfinite='raise' with capturable=True.*'torch' and"):
         AdamW([p], capturable=True, nonfinite="raise")
-    with pytest.raises(ValueError, match=r"capturable=True with precision='\w+' of params\[0\]"):
-        AdamW([p], capturable=True, precision=Precision(exp_avg="fp8x2"))
     with pytest.raises(ValueError, match=r"weight_decay is a Tensor with capturable=True"):
         SGD([p], capturable=True, weight_decay=torch.tensor(0.1))
     optimizer = AdamW([p], capturable=True)

@@ -119,6 +119,7 @@ def test_replays_under_every_precision(case: Case) -> None:
         {"max_grad_value": 0.1},
         {"track_metrics": True},
         {"precision": "plus", "low": "stochastic"},
+        {"precision": "pair_e5m2_fp8x2", "track_metrics": True},
     ],
     ids=str,
 )
@@ -172,9 +173,16 @@ def test_a_flag_written_between_replays() -> None:
 
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize(
-    "options", [{}, {"max_grad_norm": 1.0}, {"nonfinite": "skip"}, {"precision": "stochastic"}],
+    "options",
+    [
+        {},
+        {"max_grad_norm": 1.0},
+        {"nonfinite": "skip"},
+        {"precision": "stochastic"},
+        {"precision": "pair_fp8x2_fp8x2"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_steps_do_not_wait(options: dict[str, Any], capturable: bool) -> None:
     params = params_of(BF16)
     optimizer = AdamW(params, 1e-2, capturable=capturable, **options)
