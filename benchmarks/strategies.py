@@ -139,8 +139,7 @@ def grid(
     # The hardest beta2 first, so that a run cut short has it for every seed.
     runs = list(itertools.product(sorted(BETA2, reverse=True), arguments.seeds, found))
     for beta2, seed, variant in tqdm(runs, desc="trainings", mininterval=10):
-        # Others' optimizers where beta2 is hardest.
-        if variant.family != "ours" and beta2 != max(BETA2):
+        if variant.hardest and beta2 != max(BETA2):
             continue
         key = {"model": arguments.model, "steps": str(chosen.steps), "variant": variant.name,
                "family": variant.family, "beta2": str(beta2), "seed": str(seed)}  # fmt: skip

@@ -22,11 +22,19 @@ TRUTH = "master"
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A name for the table, whose it is, and how to make it from (groups, lr, beta2, seed)."""
+    """One row of the table.
+
+    Args:
+        name: in the table.
+        family: whose it is.
+        make: makes it from (groups, lr, beta2, seed).
+        hardest: whether it runs under the largest beta2 only.
+    """
 
     name: str
     family: str
     make: Make
+    hardest: bool = False
 
 
 def _ours(precision: str, low: str = "nearest") -> Make:
@@ -62,7 +70,8 @@ def variants(device: torch.device, quick: bool) -> list[Variant]:
     if quick:
         moments_of |= {"e5m2 pairs": "e5m2x2_e5m2x2", "e5m2 and pairs": "e5m2_e5m2x2"}
     for words, moments in moments_of.items():
-        found.append(Variant(f"{words} (experiment)", "ours", _ours(f"pair_{moments}")))
+        make = _ours(f"pair_{moments}")
+        found.append(Variant(f"{words} (experiment)", "ours", make, hardest=not quick))
     peers = [
         Variant("torch bf16", "torch", _theirs("torch.optim", "AdamW")),
         Variant("optimi Kahan", "optimi", _theirs("optimi", "AdamW", kahan_sum=True)),
@@ -85,7 +94,7 @@ def variants(device: torch.device, quick: bool) -> list[Variant]:
         except Exception as error:
             print(f"{peer.name} is left out: {type(error).__name__}: {error}")
         else:
-            found.append(peer)
+            found.append(dataclasses.replace(peer, hardest=True))
     return found
 
 
