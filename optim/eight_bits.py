@@ -8,9 +8,10 @@ exact, so a number is rounded once, to 4 or 9 bits in e4m3 and to 3 or 7 in e5m2
 whose neighbour is 2**14 or 2**29 times as large has fewer. NaN is kept, infinity by e5m2 alone:
 under e4m3 it becomes NaN.
 
-Of a second moment the root is stored: that halves its range of exponents and, at twice the relative
-error, the bits it needs. One that is not 0 is never stored as 0, but as the smallest number of its
-block: a moment that is too large makes a step too small, a moment of 0 one without bounds.
+Of a second moment, which is known by its name (`ROOTS`), the root is stored: that halves its range
+of exponents and, at twice the relative error, the bits it needs. One that is not 0 is never stored
+as 0, but as the smallest number of its block: a moment that is too large makes a step too small, a
+moment of 0 one without bounds.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from mcf.optim.strategies import Storage
 
 BLOCK = 128
 
-# States that are stored by their root: all second moments and norms of this package's rules.
-ROOTS = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf")
+# States that are stored by their root: second moments, sums of squares and norms, of this package's
+# rules and of torch's optimizers.
+ROOTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
 EXPONENT = "_exponent"
 
 

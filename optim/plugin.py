@@ -13,18 +13,17 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from mcf.optim import blocks, eight_bits, randomness, validation
 from mcf.optim import options as checks
 from mcf.optim import plugin_rules as rules
 from mcf.optim import plugin_storage as storage
-from mcf.optim import randomness, validation, values
-from mcf.optim.plugin_rules import is_state
 from mcf.optim.precision import Precision, by_name, parts, strategy_of
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, Strategy, arithmetic
 
 PRECISIONS = tuple(STRATEGIES)
 
 # States of torch's optimizers that are averages or sums of squares, or their maxima.
-SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
+SECOND_MOMENTS = eight_bits.ROOTS
 
 
 def collage(
@@ -60,6 +59,7 @@ def collage(
             master weights; or float64, where it is resolved to float32's precision.
         second_moments: the names of states that are stored as second moments are; states of
             another shape than the parameter, and those without dimensions, are kept as they are.
+            The default where moments are of 8 bits.
         options: those of the class.
 
     Guarantees: with `precision="master"` in float32 the bits are those of the class on float32
@@ -143,6 +143,14 @@ class Collage(Optimizer):
         found = arithmetic(_strategy(group), p.dtype, torch.float32, where)
         if found.strategy.feedback:
             rules.first_moment(self._class, group, where)
+        if found.strategy.eight_bits:
+            blocks.check(where, p)
+            if self._second_moments != set(SECOND_MOMENTS):
+                raise ValueError(
+                    f"second_moments with precision={group['precision']!r} of {where}: which "
+                    "moments of 8 bits are stored by their root is known by their names; allowed "
+                    f"is the default, {SECOND_MOMENTS}"
+                )
         return found
 
     def _try(self, index: int) -> None:
@@ -203,13 +211,7 @@ class Collage(Optimizer):
             weight.grad.mul_(scale)
         inner = self._made()
         inner.param_groups = [{**rules.theirs(group), "params": [weight]}]
-        mine = {
-            name: storage.value(t, {"param_lo": state.get(f"{name}_lo")}, wide)
-            if is_state(t, p)
-            else t
-            for name, t in state.items()
-            if not name.endswith("_lo") and name not in _PARAM
-        }
+        mine = {name: storage.read(name, state, p, wide) for name in storage.names(state)}
         inner.state = defaultdict(dict)
         if mine:
             inner.state[weight] = mine
@@ -229,25 +231,7 @@ class Collage(Optimizer):
             divisor, factor = rules.divisor_and_factor(self._class, group, found, new)
             storage.feed_back(found[name], new, p.detach().to(wide), divisor, factor)
         for name, t in found.items():
-            if is_state(t, p):
-                self._store(state, name, t, p, arith)
-            else:
-                state[name] = t
-
-    def _store(
-        self, state: dict[str, Any], name: str, new: Tensor, p: Tensor, arith: Arithmetic
-    ) -> None:
-        second = name in self._second_moments
-        kind = arith.strategy.second if second else arith.strategy.first
-        dtype = (arith.second_moment if second else arith.stored(kind)).dtype
-        assert dtype is not None
-        if name not in state or state[name].dtype != dtype:
-            state[name] = torch.empty_like(p, dtype=dtype)
-        value = values.exact(new)
-        state[name].copy_(values.rounded(value, dtype))
-        if kind.has_low:
-            rest = values.less(value, state[name])
-            state[f"{name}_lo"] = values.rounded(rest, dtype)
+            storage.write(name, state, t, p, arith, name in self._second_moments)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`; every state keeps its own dtype.
@@ -294,23 +278,13 @@ class Collage(Optimizer):
         return storage.value(p, self.state.get(p, {}), wide).clone()
 
 
-# States that are the parameter's and not the class's.
-_PARAM = ("param_bits", "master_param", "param_step")
-
-
 def _strategy(group: dict[str, Any]) -> Strategy:
     """The strategy of a group, checked."""
     checks.check_rounding(group)
     name = group["precision"]
     if name not in PRECISIONS and parts(name) is None:
         validation.choice("precision", name, PRECISIONS)
-    found = strategy_of(name).with_low(group["low"])
-    if found.eight_bits:
-        raise ValueError(
-            f"precision={name!r}: moments of 8 bits are known to this package's own rules only; "
-            "allowed are 'single', 'pair' and 'float32'"
-        )
-    return found
+    return strategy_of(name).with_low(group["low"])
 
 
 def _kinds(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, Any, Any]]:

@@ -12,7 +12,9 @@ from torch import Tensor
 from mcf.kernels import streams
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FORMATS, FP32, FP64, Format
-from mcf.optim import update, values
+from mcf.optim import eight_bits, update, values
+from mcf.optim.eight_bits import EXPONENT
+from mcf.optim.plugin_rules import is_state
 from mcf.optim.rules import accumulation
 from mcf.optim.rules.feedback import fed
 from mcf.optim.strategies import Arithmetic, Storage
@@ -81,6 +83,50 @@ def store(
         update.update_(_ROUNDING, [[p, values.rounded(exact, torch.float32)]], table)
     else:
         p.copy_(values.rounded(exact, p.dtype))
+
+
+# States that are the parameter's and not the class's.
+_PARAM = ("param_bits", "master_param", "param_step")
+
+
+def names(state: Mapping[str, Any]) -> list[str]:
+    """The states of the class, as it calls them."""
+    beside = {f"{name}{EXPONENT}" for name in state}
+    return [n for n in state if not n.endswith("_lo") and n not in _PARAM and n not in beside]
+
+
+def read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> Any:
+    """A state of the class as its step takes it: in a wide register where it is stored in less."""
+    if f"{name}{EXPONENT}" in state:
+        return eight_bits.read(name, state).to(wide)
+    t = state[name]
+    return value(t, {"param_lo": state.get(f"{name}_lo")}, wide) if is_state(t, p) else t
+
+
+def write(
+    name: str, state: dict[str, Any], new: Any, p: Tensor, arith: Arithmetic, second: bool
+) -> None:
+    """Store a state that the class has stepped; `second` says how."""
+    if not is_state(new, p):
+        state[name] = new
+        return
+    kind = arith.strategy.second if second else arith.strategy.first
+    exact = values.exact(new)
+    if kind.eight_bits:
+        for part, fmt in eight_bits.states(name, kind).items():
+            if part not in state:
+                shape = eight_bits.shape(part, p)
+                state[part] = torch.zeros(shape, dtype=fmt.dtype, device=p.device)
+        eight_bits.fill(name, state, values.rounded(exact, torch.float32))
+        return
+    dtype = (arith.second_moment if second else arith.stored(kind)).dtype
+    assert dtype is not None
+    if name not in state or state[name].dtype != dtype:
+        state[name] = torch.empty_like(p, dtype=dtype)
+    state[name].copy_(values.rounded(exact, dtype))
+    if kind.has_low:
+        rest = values.less(exact, state[name])
+        state[f"{name}_lo"] = values.rounded(rest, dtype)
 
 
 @functools.cache
