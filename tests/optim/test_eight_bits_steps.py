@@ -32,15 +32,7 @@ from mcf.optim.eight_bits import BLOCK
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
 from tests.optim.eight_bits_cases import E4M3, E5M2, E5M2_PAIRS, EVERY, PAIRS, dtype, trained
-from tests.optim.helpers import (
-    BF16,
-    assert_same,
-    parameter,
-    parameters,
-    random,
-    steps,
-    stored,
-)
+from tests.optim.helpers import BF16, assert_same, parameter, parameters, random, steps, stored
 
 
 @pytest.fixture(autouse=True)

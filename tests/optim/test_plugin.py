@@ -18,16 +18,7 @@ from torch.nn import Parameter
 import mcf
 from mcf.optim import SGD, Precision, collage
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import (
-    BF16,
-    FP16,
-    FP32,
-    FP64,
-    assert_same,
-    parameters,
-    random,
-    stored,
-)
+from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, parameters, random, stored
 from tests.optim.test_amp import scaler, without_gradients
 
 CLASSES: list[tuple[Any, dict[str, Any]]] = [
