@@ -70,8 +70,9 @@ class Draw:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)
 
     def row(self, spec: Elementwise, n: int) -> list[Tensor]:
-        # A uniform field has one number for all elements.
-        return [self.everything(1 if f.uniform else n, f.format) for f in spec.fields]
+        # A uniform field has one number for all elements, others may have one for each block.
+        sizes = [1 if f.uniform else -(-n // f.block) for f in spec.fields]
+        return [self.everything(m, f.format) for m, f in zip(sizes, spec.fields, strict=True)]
 
 
 def at_offset(t: Tensor, offset: int, device: str) -> Tensor:
