@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import json
 import math
+import operator
 import re
 from fractions import Fraction
 from typing import Any
@@ -50,8 +51,8 @@ def exact(value: Any) -> int | float | Fraction:
         return _mpf(value._mpf_)
     if hasattr(value, "_mpc_") or isinstance(value, (complex, np.complexfloating)):
         raise TypeError(f"data must be real numbers, got the complex number {value!r}")
-    if hasattr(value, "__index__"):
-        return int(value)
+    if hasattr(value, "__index__") and not hasattr(value, "detach"):
+        return operator.index(value)
     raise TypeError(
         "data must be numbers, decimal strings, Fraction, Decimal, mpmath or NumPy numbers, "
         f"tensors, or nested lists of them, got {type(value).__name__}"

@@ -4,6 +4,7 @@ from mcf.convert.printing import set_printoptions as set_printoptions
 from mcf.tensor import composed as composed
 from mcf.tensor import dispatch as dispatch
 from mcf.tensor import moments as moments
+from mcf.tensor import passes as passes
 from mcf.tensor.conversion import from_components as from_components
 from mcf.tensor.creation import tensor as tensor
 from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError

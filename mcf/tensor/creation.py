@@ -12,6 +12,7 @@ from mcf.convert.numbers import components_of
 from mcf.convert.parse import exact, flatten, printed
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import Format, format_of
+from mcf.tensor.numbers import one
 from mcf.tensor.promotion import integer_components
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
@@ -102,11 +103,26 @@ def _number_components(data: Any, fmt: Format, terms: int) -> Components:
     )
 
 
+def number_in(value: Any, name: str) -> Any:
+    """The number in a tensor of one element, exactly; what is no tensor, as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.numel() != 1:
+        raise ValueError(f"{name} must be one number, got a tensor of shape {list(value.shape)}")
+    # Four float64 components hold a number of every format.
+    held = value if isinstance(value, MCFTensor) else tensor(value, 4, torch.float64)
+    return one(held.detach(), name)
+
+
 def _array_components(data: np.ndarray[Any, Any], fmt: Format, terms: int) -> Components:
     if data.dtype.kind == "c":
         raise TypeError(f"data must be real numbers, got an array of {data.dtype}")
+    if data.dtype.kind not in "biufOUT":
+        raise TypeError(f"data must be numbers or strings, got an array of {data.dtype}")
     if data.dtype.kind not in "biuf":
-        flat = _number_components(data.ravel().tolist(), fmt, terms)
+        flat = _number_components(
+            [number_in(x, "each element of data") for x in data.ravel().tolist()], fmt, terms
+        )
         return tuple(c.reshape(data.shape) for c in flat)
     data = np.array(data, dtype=data.dtype.newbyteorder("="), order="C")
     if data.dtype != np.dtype(np.longdouble) or data.dtype == np.dtype(np.float64):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.convert.parse import beyond, exact
-from mcf.tensor.creation import check_format, tensor
+from mcf.tensor.creation import check_format, number_in, tensor
 from mcf.tensor.tensor import MCFTensor, wrap
 
 Device = torch.device | str | None
@@ -52,9 +52,7 @@ def full(
     """
     fmt = check_format(terms, dtype)
     shape = (size,) if isinstance(size, int) else tuple(size)
-    if isinstance(fill_value, Tensor):
-        fill_value = tensor(fill_value, terms, dtype).to_fractions()
-    values = components_of(exact(fill_value), fmt, terms)
+    values = components_of(exact(number_in(fill_value, "fill_value")), fmt, terms)
     return leaf(
         wrap([torch.full(shape, v, dtype=dtype, device=device) for v in values]), requires_grad
     )
@@ -165,7 +163,7 @@ def linspace(
 
 
 def _finite(value: Any, name: str) -> Fraction:
-    number = exact(value)
+    number = exact(number_in(value, name))
     if beyond(number) or (isinstance(number, float) and not math.isfinite(number)):
         raise ValueError(f"{name} must be finite, got {value!r}")
     return Fraction(number)

@@ -182,8 +182,9 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Any:
 @composed(F.hardswish)
 def hardswish(input: Any, inplace: bool = False) -> Any:
     """x hardsigmoid(x)."""
-    inside = (input > -3) & (input < 3)
-    out = torch.where(inside, input * (input + 3) / 6, torch.where(input >= 3, input, 0))
+    # NaN is inside, and stays.
+    outside = (input <= -3) | (input >= 3)
+    out = torch.where(outside, torch.where(input >= 3, input, 0), input * (input + 3) / 6)
     return input.copy_(out) if inplace else out
 
 

@@ -108,6 +108,8 @@ def nanquantile(
 @composed(torch.nanmedian, Tensor.nanmedian, operators=(torch.ops.aten.nanmedian.default,))
 def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of what is not NaN, along a dimension with its index."""
+    if dim is None and input.numel() == 0:
+        return input.new_full((), torch.nan)
     if dim is None:
         return nanmedian(input.reshape(-1), 0)[0]
     if input.dim() == 0:

@@ -44,6 +44,12 @@ def add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
     """x [r, ...] with values [m, ...] added to its rows `place` [m]."""
     if len(place) == 0:
         return wrap(aligned(x, values)[0]).clone()
+    # A place and its negative form would be two places.
+    if bool(((place < 0) | (place >= x.shape[0])).any()):
+        raise IndexError(
+            f"index out of range: allowed are 0 to {x.shape[0] - 1}, got {int(place.min())} to "
+            f"{int(place.max())}"
+        )
     own, v = aligned(x, values)
     x = wrap(own)
     summed, where = _sum_by_place(wrap(v), place)
@@ -55,6 +61,17 @@ def add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
 @implements(aten.index_add.default)
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
     """x with alpha times the source's slices added to slices of x."""
+    if index.dim() > 1 or index.is_floating_point() or index.dtype is torch.bool:
+        raise RuntimeError(
+            f"index_add: index must be a vector of integers, got {index.dtype} of shape "
+            f"{list(index.shape)}"
+        )
+    size = source.shape[dim] if source.ndim else 1
+    if index.numel() != size:
+        raise RuntimeError(
+            f"index_add: index must have the source's {size} slices of dimension {dim}, got "
+            f"{index.numel()}"
+        )
     source = source if alpha == 1 else wrap(aligned(x, source)[1]) * alpha
     if x.ndim == 0:
         return index_add(x[None], 0, index.reshape(1), source.reshape(1))[0]

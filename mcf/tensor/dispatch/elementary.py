@@ -11,6 +11,7 @@ import torch
 
 from mcf import elementary
 from mcf.convert import export
+from mcf.reductions.rows import Rows
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import operands
 from mcf.tensor.tensor import Components, MCFTensor, wrap
@@ -160,13 +161,13 @@ def safe_softmax(x: MCFTensor, dim: int, dtype: torch.dtype | None = None) -> An
 @implements(aten.logsumexp.default)
 def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTensor:
     """log(sum_j exp(x_j)) over some dimensions."""
-    if x.dim() == 0:
-        return wrap([c.clone() for c in x.components])
-    dims = sorted({d % x.dim() for d in dim} or range(x.dim()))
+    dims = list(Rows.of(x.shape, dim).dims)
     if x.numel() == 0:
         shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
         none: Any = x.new_full(shape, -torch.inf)
         return none if keepdim else none.squeeze(dims)  # type: ignore[no-any-return]
+    if x.dim() == 0:
+        return wrap([c.clone() for c in x.components])
     rest = [d for d in range(x.dim()) if d not in dims]
     moved = tuple(c.permute(*rest, *dims).flatten(len(rest)) for c in x.components)
     out = elementary.logsumexp(moved, -1)

@@ -106,6 +106,11 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
     if not vector:
         _right_side("solve", a, b, left)
     _matrix("solve", a, square=True)
+    if vector and b.shape[-1] != a.shape[-1]:
+        raise RuntimeError(
+            f"linalg.solve: Incompatible shapes of A and B for the equation AX = B: "
+            f"{list(a.shape)} and {list(b.shape)}"
+        )
     x, y = _padded(a, b)
     factors, pivots, info = lu_factors.factor(x)
     _raise("solve_ex", info, check_errors)

@@ -12,7 +12,7 @@ from mcf.tensor.dispatch.componentwise import register
 from mcf.tensor.dispatch.copies import converted, plain
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import aligned
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
 
@@ -133,13 +133,42 @@ def _with_source(func: Any, position: int, name: str) -> None:
     implements(func)(implementation)
 
 
-_with_source(aten.scatter.src, 2, "src")
 _with_source(aten.select_scatter.default, 0, "src")
 _with_source(aten.slice_scatter.default, 0, "src")
 _with_source(aten.diagonal_scatter.default, 0, "src")
 _with_source(aten.as_strided_scatter.default, 0, "src")
 _with_source(aten.masked_scatter.default, 1, "source")
-_with_source(aten.index_copy.default, 2, "source")
+
+
+# Where an index repeats, torch's threads decide which value stays: in each component another one,
+# and their sum would be none of the values. So torch decides once, for the values' numbers.
+
+
+def _numbered(values: Tensor) -> Tensor:
+    """The numbers of a tensor's elements, in its shape."""
+    return torch.arange(values.numel(), device=values.device).reshape(values.shape)
+
+
+def _taken(parts: Sequence[Tensor], number: Tensor) -> Components:
+    """The elements of these numbers of each component."""
+    return tuple(c.reshape(-1)[number] for c in parts)
+
+
+def _placed(write: Any, read: Any) -> None:
+    """Register an operator that writes slices or elements of a source to indices of a dimension."""
+
+    def implementation(x: Any, dim: int, index: Tensor, source: Any) -> Tensor:
+        a, s = aligned(x, source)
+        if len(s) > 1:
+            place = torch.empty(a[0].shape, dtype=torch.int64, device=a[0].device)
+            s = _taken(s, read(write(place, dim, index, _numbered(s[0])), dim, index))
+        return wrap([write(c, dim, index, v) for c, v in zip(a, s, strict=True)])
+
+    implements(write)(implementation)
+
+
+_placed(aten.scatter.src, aten.gather.default)
+_placed(aten.index_copy.default, aten.index_select.default)
 
 
 @implements(aten.scatter.value)
@@ -170,7 +199,13 @@ def index_put_(
         from mcf.tensor.dispatch.accumulate import index_put
 
         return torch.ops.aten.copy_.default(x, index_put(x, indices, values, True))  # type: ignore[no-any-return]
-    for c, v in zip(x.components, converted(values, x.dtype, x.terms), strict=True):
+    parts = converted(values, x.dtype, x.terms)
+    masks = all(i is None or i.dtype in (torch.bool, torch.uint8) for i in indices)
+    if len(parts) > 1 and parts[0].numel() > 1 and not masks:
+        place = torch.empty(x.shape, dtype=torch.int64, device=x.device)
+        aten.index_put_.default(place, indices, _numbered(parts[0]))
+        parts = _taken(parts, aten.index.Tensor(place, indices))
+    for c, v in zip(x.components, parts, strict=True):
         # The values may be a view of what is written.
         aten.index_put_.default(c, indices, v.clone())
     return x

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import Format, format_of
 from mcf.tensor.dispatch.compare import equal, less
@@ -64,7 +63,8 @@ class _Ldexp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return torch.ldexp(grad, ctx.k), None
+        # Not torch's, which inside a backward pass is not replaced.
+        return ldexp(grad, ctx.k), None
 
 
 @replaces(torch.ldexp, Tensor.ldexp)
@@ -78,9 +78,14 @@ def ldexp(x: Any, k: Any) -> Tensor:
 
 def largest(fmt: Format, terms: int) -> tuple[float, ...]:
     """The components of the largest finite expansion."""
-    # The first component is the largest number, and the rest sum to less than half its ulp.
+    # Each component is the last number before half an ulp of the one above: that would be a tie,
+    # which rounds up, and at the top to infinity.
+    out = [fmt.max]
     half = Fraction(2) ** (fmt.emax - fmt.p)
-    return components_of(fmt.max + half * (1 - fmt.u ** (terms - 1)), fmt, terms)
+    for _ in range(terms - 1):
+        out.append(max(half - max(half * fmt.u, fmt.min_subnormal), Fraction(0)))
+        half *= fmt.u / 2
+    return tuple(map(float, out))
 
 
 @implements(aten.nextafter.default)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
+from mcf.reductions.rows import Rows
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
@@ -75,6 +76,9 @@ def topk(
 @implements(aten.kthvalue.default)
 def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The k-th smallest along a dimension and its index."""
+    size = x.shape[dim] if x.ndim else 1
+    if not 1 <= k <= size:
+        raise RuntimeError(f"kthvalue: k must be 1 to {size}, got {k}")
     index = _order(x, dim, False)
     index = index.narrow(dim, k - 1, 1) if x.ndim else index
     return _reduced(_take(x, dim, index), index, dim, keepdim)
@@ -94,6 +98,8 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
 @implements(aten.median.default)
 def median_all(x: MCFTensor) -> Tensor:
     """The lower median of all elements."""
+    if x.numel() == 0:
+        return x.new_full((), torch.nan)
     return median(x.reshape(-1), 0)[0]  # type: ignore[arg-type]
 
 
@@ -146,8 +152,7 @@ implements(aten.argmin.default)(_index_of(False))
 
 def _over(largest: bool) -> Any:
     def over(x: MCFTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-        dims = [dim] if isinstance(dim, int) else list(dim)
-        for d in sorted({d % max(x.ndim, 1) for d in dims} or range(x.ndim), reverse=True):
+        for d in reversed(Rows.of(x.shape, dim).dims):
             values, _ = _along(largest)(x, d, keepdim)
             x = values
         return x if x.ndim or keepdim else wrap([c.clone() for c in x.components])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -61,7 +62,9 @@ def unique_dim(
 ) -> Unique:
     """The different slices of a dimension, sorted."""
     rows: Any = x.movedim(dim, 0).contiguous()
-    columns = rows.reshape(rows.shape[0], -1)
+    if 0 in rows.shape[1:]:
+        raise RuntimeError(f"unique: slices of dimension {dim} have no elements: {list(x.shape)}")
+    columns = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
     order = torch.arange(rows.shape[0], device=x.device)
     for k in reversed(range(columns.shape[1])):
         # Stable: the first column decides at the end.
@@ -147,6 +150,9 @@ def isin(
     x, among = _as_tensor(elements, like), _as_tensor(test_elements, like).reshape(-1)
     if among.numel() == 0:
         return torch.full(x.shape, invert, device=x.device)
+    if not among.is_floating_point():
+        # All of their digits, which may be more than the other format has.
+        among = tensor(among, 4, torch.float64, among.device)
     ordered: Any = wrap(aligned(among, x)[0]).sort().values
     at = searchsorted(ordered, x).clamp_max(ordered.numel() - 1)
     return equal(ordered[at], x) ^ invert

@@ -152,3 +152,44 @@ def test_a_singular_matrix_raises_as_in_torch() -> None:
         linalg.cholesky(zero)
     assert leading(linalg.det(zero)) == 0
     assert leading(linalg.slogdet(zero)[1]) == -torch.inf
+
+
+@pytest.mark.parametrize("ord", [2, -2, "nuc"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_norms_of_singular_values_are_refused_in_every_format(dtype: torch.dtype, ord: Any) -> None:
+    a = mcf.eye(2, dtype=dtype)
+    for norm in (torch.linalg.matrix_norm, torch.linalg.norm):
+        with pytest.raises(mcf.UnsupportedError, match="singular values"):
+            norm(a, ord)
+    assert torch.linalg.norm(a[0], 2) == 1
+    assert torch.linalg.norm(a, 2, dim=0).eq(1).all()
+
+
+def test_logdet_and_vander_in_sixteen_bits() -> None:
+    """Exact; torch has neither for bfloat16."""
+    x = mcf.tensor([1, 3, -2], 4, torch.bfloat16)
+    want = [[1, 1, 1, 1], [1, 3, 9, 27], [1, -2, 4, -8]]
+    assert torch.linalg.vander(x, N=4).to_fractions() == want
+    with pytest.raises(RuntimeError, match="N must be at least 2"):
+        torch.linalg.vander(x, N=1)
+    assert torch.logdet(torch.diag(x)).isnan()
+    assert torch.logdet(torch.diag(x[:2])) == x[1].log()
+
+
+def test_the_determinant_is_differentiable_twice() -> None:
+    """Exact: of a, b, c, d in a d - b c."""
+    a = mcf.tensor([[2, 4], [1, 4]], requires_grad=True)
+    (first,) = torch.autograd.grad(torch.linalg.det(a), a, create_graph=True)
+    assert first.to_fractions() == [[4, -1], [-4, 2]]
+    (second,) = torch.autograd.grad(first[0, 0] + 3 * first[0, 1], a)
+    assert second.to_fractions() == [[0, 0], [-3, 1]]
+    ones = mcf.ones(2, 2, requires_grad=True)
+    (first,) = torch.autograd.grad(torch.det(ones), ones)
+    assert first.eq(0).all(), "as torch has it"
+    with pytest.raises(mcf.linalg.LinAlgError, match="singular"):
+        torch.autograd.grad(torch.det(ones), ones, create_graph=True)
+
+
+def test_solve_names_the_shapes_of_a_vector() -> None:
+    with pytest.raises(RuntimeError, match=r"\[2, 2\] and \[3\]"):
+        torch.linalg.solve(mcf.eye(2), mcf.ones(3))

@@ -174,3 +174,49 @@ def test_a_compiled_function_gives_the_eager_bits(backend: str) -> None:
         want.sum().backward()
         for x, y in zip(leaves, twins, strict=True):
             assert_all_same_bits(x.grad.components, y.grad.components)
+
+
+class _Tenth(torch.autograd.Function):
+    """The identity, whose gradient is a tenth everywhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        grad = torch.where(grad > 5, grad, 0.1)
+        grad[0] = 0.1
+        return grad
+
+
+@pytest.mark.parametrize("way", ["backward", "autograd.backward", "autograd.grad"])
+def test_a_number_in_a_hook_or_derivative_is_not_rounded(way: str) -> None:
+    """Exact; mutant: torch's own backward pass, in which 0.1 is the float32 nearest to it."""
+    x, y = (mcf.ones(2, requires_grad=True) for _ in range(2))
+    y.register_hook(lambda g: torch.where(g > 5, g, 0.1))
+    total = _Tenth.apply(x).sum() + y.sum()  # type: ignore[no-untyped-call]
+    if way == "autograd.grad":
+        grads = torch.autograd.grad(total, (x, y))
+    else:
+        total.backward() if way == "backward" else torch.autograd.backward([total])
+        grads = (x.grad, y.grad)
+    tenth = mcf.tensor([0.1, 0.1])
+    for g in grads:
+        assert_all_same_bits(g.components, tenth.components)
+
+
+def test_a_given_gradient_has_the_format_of_its_tensor() -> None:
+    """Exact; mutant: a plain gradient left plain, whose third is a float32."""
+    third = mcf.ones(2) / 3
+    for given in (torch.ones(2), torch.ones(2).double(), mcf.ones(2, terms=3), mcf.ones(2)):
+        x = mcf.ones(2, requires_grad=True)
+        (x / 3).backward(given)
+        assert_all_same_bits(x.grad.components, third.components)
+        x.grad = None
+        torch.autograd.backward([x / 3, x * 0], [given, given])
+        assert_all_same_bits(x.grad.components, third.components)
+        (grad,) = torch.autograd.grad([x / 3], [x], [given])
+        assert_all_same_bits(grad.components, third.components)
+    with pytest.raises(RuntimeError, match="Mismatch in shape"):
+        (mcf.ones(2, requires_grad=True) * 2).backward(torch.ones(3))

@@ -245,3 +245,15 @@ def test_gradients_that_are_zero_are_expansions_and_add_up(name: str) -> None:
     (x * x).sum().backward()
     assert isinstance(x.grad, mcf.MCFTensor)
     assert torch.equal(x.grad, 2 * x.detach())
+
+
+def test_hardswish_keeps_nan() -> None:
+    assert F.hardswish(mcf.tensor(["nan"])).isnan().all()
+
+
+def test_ldexp_has_a_gradient() -> None:
+    """Mutant: torch's own ldexp in the derivative, which a backward pass does not replace."""
+    x = mcf.tensor(["0.1", "0.2"], requires_grad=True)
+    torch.ldexp(x * x, torch.tensor([1, -3])).sum().backward()
+    want = torch.ldexp(x.detach(), torch.tensor([2, -2]))
+    assert torch.equal(x.grad, want)

@@ -194,3 +194,21 @@ def test_random_numbers_fill_all_components_and_follow_the_seed(dtype: torch.dty
             assert abs(mean - expected) < 5 * width / 500**0.5
             if make is mcf.rand:
                 assert all(0 <= v < 1 for v in x.to_fractions())
+
+
+def test_tensors_stand_for_their_numbers() -> None:
+    """Mutant: `int` of what has `__index__`, which of a tensor is its whole part."""
+    half, third = torch.tensor(0.5), mcf.tensor("1/3")
+    assert mcf.arange(half, 3).to_fractions() == [Fraction(k, 2) for k in (1, 3, 5)]
+    assert mcf.linspace(0, third, 2)[1].to_fractions() == third.to_fractions()
+    assert mcf.full((), half).item() == 0.5
+    mixed = mcf.tensor(np.array([half, third, "0.25"], dtype=object))
+    assert mixed.to_fractions() == [Fraction(1, 2), third.to_fractions(), Fraction(1, 4)]
+    with pytest.raises(ValueError, match="end must be one number"):
+        mcf.arange(0, torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", ["m8[ns]", "M8[D]", [("a", "f4")]])
+def test_arrays_of_no_numbers_are_refused(kind: Any) -> None:
+    with pytest.raises(TypeError, match="data must be numbers or strings"):
+        mcf.tensor(np.zeros(2, dtype=kind))

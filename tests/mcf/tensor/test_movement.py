@@ -227,3 +227,28 @@ def test_results_go_into_out_and_plain_tensors_are_not_written_silently() -> Non
 def test_what_is_not_supported_raises(call: Callable[..., Any]) -> None:
     with pytest.raises((NotImplementedError, RuntimeError, TypeError)):
         call(mcf.tensor([0.5, 0.25]))
+
+
+@pytest.mark.parametrize("write", ["index_put", "scatter", "index_copy"])
+def test_repeated_indices_keep_one_value_whole(write: str) -> None:
+    """Mutant: a write of each component on its own, whose threads keep different values."""
+    values = mcf.from_components([torch.arange(1.0, 200001), torch.arange(1.0, 200001) * 2**-30])
+    index = torch.arange(200000) % 8
+    mode, threads = torch.get_deterministic_debug_mode(), torch.get_num_threads()
+    # The mode of all tests writes with one thread.
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(2)
+    try:
+        for _ in range(10):
+            x = mcf.zeros(8)
+            if write == "index_put":
+                x[index] = values
+            elif write == "scatter":
+                x = x.scatter(0, index, values)
+            else:
+                x = x.index_copy(0, index, values)
+            high, low = x.components
+            assert torch.equal(low, high * 2**-30)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(mode)

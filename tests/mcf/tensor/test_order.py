@@ -141,3 +141,55 @@ def test_nextafter_is_the_nearest_expansion_on_that_side(dtype: torch.dtype) -> 
     top = torch.nextafter(mcf.tensor(["inf"], 2, dtype), mcf.tensor([0.0], 2, dtype))
     assert top.isfinite().all()
     assert torch.nextafter(x, x).to_fractions() == x.to_fractions()
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", list(FORMATS))
+def test_before_infinity_is_a_finite_number(dtype: torch.dtype, terms: int) -> None:
+    """Mutant: as lower components half an ulp less a unit of all digits, which rounds to it."""
+    inf = mcf.tensor(math.inf, terms, dtype)
+    last = torch.nextafter(inf, -inf)
+    assert_all_same_bits(mcf.tensor(last.to_fractions(), terms, dtype).components, last.components)
+    assert last.isfinite()
+    assert torch.nextafter(last, inf).isinf()
+
+
+def test_places_are_checked() -> None:
+    """Exact: as torch says; mutants are checks left out, which take elements from the end."""
+    x = mcf.tensor([[3, 1, 2], [6, 5, 4]])
+    for k in (0, 4, -1):
+        with pytest.raises(RuntimeError, match="kthvalue"):
+            x.kthvalue(k)
+    for call in (
+        lambda: x.amax(2),
+        lambda: x[0].amin(1),
+        lambda: x.logsumexp(5),
+        lambda: x[0, 0].logsumexp(1),
+        lambda: x.index_add(0, torch.tensor([-1]), x[:1]),
+        lambda: x.index_add(0, torch.tensor([2]), x[:1]),
+    ):
+        with pytest.raises(IndexError, match="range"):
+            call()
+    with pytest.raises(RuntimeError, match="more than once"):
+        x.amax((0, -2))
+    with pytest.raises(RuntimeError, match="index must have the source's 2"):
+        x.index_add(0, torch.tensor([0]), x)
+    with pytest.raises(RuntimeError, match="vector of integers"):
+        x.index_add(0, torch.tensor([0.5]), x[:1])
+
+
+def test_medians_and_slices_of_nothing() -> None:
+    nothing = mcf.zeros(0, 3)
+    assert nothing.median().isnan()
+    assert nothing.nanmedian().isnan()
+    assert nothing.unique(dim=0).shape == (0, 3)
+    with pytest.raises(RuntimeError, match="no elements"):
+        nothing.unique(dim=1)
+
+
+def test_isin_compares_integers_exactly() -> None:
+    """Mutants: integers rounded to the format first, 2^40 to infinity, 2^30 + 2^15 + 1 to less."""
+    assert not torch.isin(mcf.tensor([math.inf], 2, torch.float16), torch.tensor([2**40])).any()
+    x = mcf.tensor([2**30 + 2**15], 2, torch.bfloat16)
+    assert torch.isin(x, torch.tensor([2**30 + 2**15, 7])).all()
+    assert not torch.isin(x, torch.tensor([2**30 + 2**15 + 1])).any()
