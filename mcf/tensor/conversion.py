@@ -67,7 +67,8 @@ def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
     """Expansions as they are, other elements renormalised."""
     count = len(components)
     result = convert(expansions.renormalize(components, count), components[0].dtype, count)
-    already = torch.ones_like(components[0], dtype=torch.bool)
+    # An infinity with something below it is no expansion, though that leaves it as it is.
+    already = components[0].isfinite()
     for above, below in itertools.pairwise(components):
         already &= pairs.apply(pairs.TWO_SUM, above, below)[0] == above
     return [torch.where(already, c, r) for c, r in zip(components, result, strict=True)]

@@ -14,7 +14,16 @@ from mcf.convert.parse import exact
 # A Python int beyond this does not fit torch's scalars.
 _LARGEST = 2**63
 
-ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+ARITHMETIC = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "truediv": torch.true_divide,
+    "floordiv": torch.floor_divide,
+    "mod": torch.remainder,
+    "pow": torch.pow,
+    "matmul": torch.matmul,
+}
 
 
 def _special(value: Any) -> bool:
@@ -37,11 +46,16 @@ def _operand(self: Any, other: Any) -> Any:
     return other
 
 
-def _arithmetic(name: str) -> Any:
+def _arithmetic(name: str, function: Any) -> Any:
     own = getattr(torch.Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
-        return own(self, _operand(self, other))
+        other = _operand(self, other)
+        result = own(self, other)
+        if result is NotImplemented and isinstance(other, torch.Tensor):
+            # Another device, complex numbers: Python would not say so.
+            return function(other, self) if name.startswith("__r") else function(self, other)
+        return result
 
     method.__name__ = name
     return method
@@ -83,9 +97,9 @@ class Operators:
     __array_ufunc__ = None
 
 
-for _name in ARITHMETIC:
+for _name, _function in ARITHMETIC.items():
     for _method in (f"__{_prefix}{_name}__" for _prefix in ("", "r", "i")):
         if hasattr(torch.Tensor, _method):
-            setattr(Operators, _method, _arithmetic(_method))
+            setattr(Operators, _method, _arithmetic(_method, _function))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Operators, f"__{_name}__", _comparison(f"__{_name}__"))

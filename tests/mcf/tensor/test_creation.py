@@ -212,3 +212,11 @@ def test_tensors_stand_for_their_numbers() -> None:
 def test_arrays_of_no_numbers_are_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="data must be numbers or strings"):
         mcf.tensor(np.zeros(2, dtype=kind))
+
+
+def test_nothing_stands_below_an_infinity() -> None:
+    """Mutant: (inf, 1) taken for normalised, since 1 does not change inf."""
+    x = mcf.from_components([torch.tensor([math.inf, -math.inf]), torch.ones(2)])
+    high, low = x.components
+    assert high.tolist() == [math.inf, -math.inf]
+    assert low.tolist() == [0, 0]

@@ -32,3 +32,16 @@ def test_views_share_memory_and_in_place_operators_write_through_them() -> None:
 def test_what_is_not_supported_names_the_function() -> None:
     with pytest.raises(mcf.UnsupportedError, match=r"torch.erfinv \(aten.erfinv.default\)"):
         torch.erfinv(mcf.tensor([0.5]))
+
+
+def test_operators_say_what_is_wrong_with_a_tensor() -> None:
+    """Mutant: torch's own methods, of which Python reports unsupported types alone."""
+    x, far, imaginary = mcf.ones(2), torch.ones(2, device="meta"), torch.ones(2) * 1j
+    for call in (lambda: x + far, lambda: far - x, lambda: x / mcf.ones(2, device="meta")):
+        with pytest.raises(TypeError, match="has device"):
+            call()
+    for call in (lambda: x * imaginary, lambda: imaginary**x, lambda: x @ imaginary):
+        with pytest.raises(TypeError, match="complex numbers"):
+            call()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x + "1"
