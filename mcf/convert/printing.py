@@ -28,7 +28,7 @@ OPTIONS = Options()
 
 def set_printoptions(
     precision: int | None = None,
-    threshold: int | None = None,
+    threshold: float | None = None,
     edgeitems: int | None = None,
     linewidth: int | None = None,
     profile: str | None = None,
@@ -38,27 +38,32 @@ def set_printoptions(
     Args:
         precision: significant decimal digits. By default a number has as many as it takes to read
             back to the same components; `profile="default"` restores that.
-        threshold: elements above which a tensor is summarised (1000).
+        threshold: elements above which a tensor is summarised (1000); infinity for none.
         edgeitems: elements at each end of a summarised dimension (3).
         linewidth: characters on a line (100).
         profile: "default" resets everything first.
+
+    Raises:
+        TypeError: for what is no whole number.
+        ValueError: for a precision or linewidth below 1, a negative threshold or edgeitems, or
+            another profile.
     """
+    limits = {"precision": (precision, 1), "threshold": (threshold, 0),
+              "edgeitems": (edgeitems, 0), "linewidth": (linewidth, 1)}  # fmt: skip
+    given = {name: value for name, (value, _) in limits.items() if value is not None}
+    for name, value in given.items():
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole and (name, value) != ("threshold", math.inf):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+        if value < limits[name][1]:
+            raise ValueError(f"{name} must be at least {limits[name][1]}, got {value}")
+    if profile not in (None, "default"):
+        raise ValueError(f"profile must be 'default', got {profile!r}")
     if profile is not None:
-        if profile != "default":
-            raise ValueError(f"profile must be 'default', got {profile!r}")
         for field in dataclasses.fields(Options):
             setattr(OPTIONS, field.name, field.default)
-    if precision is not None and precision < 1:
-        raise ValueError(f"precision must be at least 1 digit, got {precision}")
-    given = {
-        "precision": precision,
-        "threshold": threshold,
-        "edgeitems": edgeitems,
-        "linewidth": linewidth,
-    }
     for name, value in given.items():
-        if value is not None:
-            setattr(OPTIONS, name, value)
+        setattr(OPTIONS, name, value)
 
 
 def decimal(value: Number, digits: int) -> str:

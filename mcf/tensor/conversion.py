@@ -66,12 +66,26 @@ class _Sum(torch.autograd.Function):
 def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
     """Expansions as they are, other elements renormalised."""
     count = len(components)
-    result = convert(expansions.renormalize(components, count), components[0].dtype, count)
+    result = _total(components, count)
+    # A partial sum that is beyond the largest number may be part of a sum that is not: sixteenths,
+    # and what dividing leaves of subnormal numbers.
+    sixteenths = [c / 16 for c in components]
+    left = [c - 16 * s for c, s in zip(components, sixteenths, strict=True)]
+    smaller = _total([*(16 * t for t in _total(sixteenths, count)), *left], count)
+    overflow = ~result[0].isfinite()
+    for c in components:
+        overflow &= c.isfinite()
+    result = [torch.where(overflow, a, r) for a, r in zip(smaller, result, strict=True)]
     # An infinity with something below it is no expansion, though that leaves it as it is.
     already = components[0].isfinite()
     for above, below in itertools.pairwise(components):
         already &= pairs.apply(pairs.TWO_SUM, above, below)[0] == above
     return [torch.where(already, c, r) for c, r in zip(components, result, strict=True)]
+
+
+def _total(floats: Sequence[Tensor], terms: int) -> Sequence[Tensor]:
+    """Their sum, renormalised."""
+    return convert(expansions.renormalize(floats, terms), floats[0].dtype, terms)
 
 
 def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
@@ -84,7 +98,10 @@ def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
 def to_terms(x: MCFTensor, terms: int, *args: Any, **kwargs: Any) -> MCFTensor:
     """`x.to` with a number of terms, rounded once."""
     dtype, device, target = kwargs.pop("dtype", None), None, None
-    for argument in args:
+    # What torch takes by position behind the format.
+    flags = [argument for argument in args if isinstance(argument, bool)]
+    kwargs |= zip(("non_blocking", "copy"), flags, strict=False)
+    for argument in args[: len(args) - len(flags)]:
         if isinstance(argument, torch.dtype):
             dtype = argument
         elif isinstance(argument, Tensor):

@@ -220,3 +220,13 @@ def test_nothing_stands_below_an_infinity() -> None:
     high, low = x.components
     assert high.tolist() == [math.inf, -math.inf]
     assert low.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_sum_of_components_whose_partial_sums_overflow(dtype: torch.dtype) -> None:
+    top, tiny = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal * 2**-3
+    for given in ([top, top, -top, tiny], [top, top, -top, -tiny], [-top, -top, top, top / 2]):
+        x = mcf.from_components(torch.tensor([v], dtype=dtype) for v in given)
+        assert x.to_fractions() == [sum(map(Fraction, given))], given
+    x = mcf.from_components(torch.tensor([v], dtype=dtype) for v in (top, top, -top / 2))
+    assert x.components[0].item() == math.inf

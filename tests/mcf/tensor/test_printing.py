@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from typing import Any
+
 import pytest
 import torch
 
@@ -61,8 +65,23 @@ def test_options() -> None:
     assert brackets(mcf.arange(10)) == "[0., ..., 9.]"
     mcf.set_printoptions(profile="default")
     assert "0.123456789" in brackets(x)
-    with pytest.raises(ValueError, match="precision"):
-        mcf.set_printoptions(precision=0)
+    mcf.set_printoptions(threshold=math.inf)
+    assert "..." not in brackets(mcf.arange(2000))
+
+
+def test_wrong_options_change_nothing() -> None:
+    before = dataclasses.asdict(printing.OPTIONS)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"precision": 0}, ValueError, "precision must be at least 1, got 0"),
+        ({"precision": 3, "threshold": -1}, ValueError, "threshold must be at least 0, got -1"),
+        ({"edgeitems": 1.5}, TypeError, "edgeitems must be an integer, got 1.5"),
+        ({"linewidth": True}, TypeError, "linewidth must be an integer, got True"),
+        ({"precision": 3, "profile": "full"}, ValueError, "profile must be 'default', got 'full'"),
+    ]
+    for given, error, message in wrong:
+        with pytest.raises(error, match=message):
+            mcf.set_printoptions(**given)
+        assert dataclasses.asdict(printing.OPTIONS) == before
 
 
 def test_gradients_are_shown() -> None:

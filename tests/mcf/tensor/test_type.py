@@ -45,3 +45,10 @@ def test_operators_say_what_is_wrong_with_a_tensor() -> None:
             call()
     with pytest.raises(TypeError, match="unsupported operand"):
         x + "1"
+
+
+def test_to_takes_flags_by_position_beside_terms() -> None:
+    x = mcf.tensor(["0.1"], 2)
+    for y in (x.to("cpu", torch.float64, True, terms=3), x.to(torch.float64, False, True, terms=3)):
+        assert (y.dtype, y.terms) == (torch.float64, 3)
+        assert y.to_fractions() == x.to_fractions()
