@@ -175,8 +175,9 @@ def horizon(path: Path, found: list[Variant], device: torch.device, steps: int =
 
     Others' keep what their visible weights lack in forms of their own.
     """
-    path.unlink(missing_ok=True)
-    for variant in tqdm([v for v in found if v.family == "ours"], desc="long horizon"):
+    done = {row["variant"] for row in report.read(path)}
+    missing = [v for v in found if v.family == "ours" and v.name not in done]
+    for variant in tqdm(missing, desc="long horizon"):
         weight = nn.Parameter(torch.ones(512, dtype=torch.bfloat16, device=device))
         weight.grad = torch.full_like(weight, -1)
         # A bf16 second moment takes this beta2 exactly; with .999 it stalls, and updates grow.
@@ -222,8 +223,7 @@ def main() -> None:
     if not arguments.report:
         found = variants(device, arguments.model == "quick")
         grid(arguments, paths[0], found, device)
-        if not paths[2].exists():
-            horizon(paths[2], found, device)
+        horizon(paths[2], found, device)
         speed(paths[1], found, device)
     report.show(paths, ROOT / "docs" / "images" / "strategies.png")
 
