@@ -17,6 +17,7 @@ from torch import Tensor
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.torch.primitives import primitives
+from tests.helpers.draws import power_of_two
 
 # An error beyond every bound.
 INFINITE = Fraction(10**9)
@@ -49,7 +50,7 @@ def positives(fmt: Format, low: int | None = None, high: int | None = None) -> T
     half = 1 << (fmt.p - 1)
     mantissas = torch.arange(half, 2 * half, dtype=torch.float64)
     exponents = torch.arange(low, high + 1, dtype=torch.float64)
-    x = (mantissas * torch.exp2(exponents - (fmt.p - 1))[:, None]).flatten()
+    x = (mantissas * power_of_two(exponents - (fmt.p - 1))[:, None]).flatten()
     if with_subnormals:
         x = torch.cat([torch.arange(1, half) * float(fmt.min_subnormal), x])
     return x

@@ -16,6 +16,7 @@ from mcf.kernels.bind import PRIMITIVE_NAMES, Binder
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.numba.launch import ITEM, SERIAL
 from tests.helpers import assert_same_bits
+from tests.helpers.draws import bell
 from tests.helpers.executors import on_each_executor
 
 
@@ -51,7 +52,7 @@ def run(rows: list[list[Tensor]], scalars: list[list[float]]) -> Tensor | None:
 
 def rows(*shapes: tuple[int, ...]) -> list[list[Tensor]]:
     g = torch.Generator().manual_seed(0)
-    return [[torch.randn(s, generator=g).bfloat16() for _ in range(2)] for s in shapes]
+    return [[bell(s, g, torch.bfloat16) for _ in range(2)] for s in shapes]
 
 
 def plain(x: Tensor, y: Tensor, scale: float, offset: float) -> Tensor:

@@ -12,15 +12,18 @@ from torch import Tensor
 
 import mcf
 from tests.helpers import integers
+from tests.helpers.draws import bell, power_of_two
 
 
 @pytest.fixture(scope="module")
 def weights_and_larger_updates() -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(0)
-    weight = (torch.randn(20_000, generator=g) * 0.02).bfloat16()
+    weight = (bell(20_000, g) * 0.02).bfloat16()
     # One to 64 times the weight, both signs.
-    factor = torch.exp2(6 * torch.rand(20_000, generator=g))
-    sign = torch.sign(torch.randn(20_000, generator=g))
+    factor = power_of_two(torch.randint(6, (20_000,), generator=g)) * (
+        1 + torch.rand(20_000, generator=g)
+    )
+    sign = torch.sign(bell(20_000, g))
     update = (weight.float() * factor * sign).bfloat16()
     larger = update.abs() > weight.abs()
     return weight[larger], update[larger]

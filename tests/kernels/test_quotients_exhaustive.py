@@ -21,6 +21,7 @@ from mcf.kernels.algorithms.roots import root2
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_square, two_sum
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.formats import Format, toy
+from tests.helpers.draws import power_of_two
 from tests.helpers.toys import bound, expansions, exponents, positives, products, relative
 
 Pair = tuple[Tensor, ...]
@@ -100,7 +101,7 @@ def settled(algorithm: Callable[..., object], p: int) -> tuple[int, int]:
         result: tuple[Tensor, ...] = function(*given)
         bad = sum(result) != sum(given)
         for high, low in itertools.pairwise(result):
-            bad |= low.abs() > torch.exp2(exponents(high) - p)
+            bad |= low.abs() > power_of_two(exponents(high) - p)
         wrong, count = wrong + int(bad.sum()), count + len(i)
     return wrong, count
 

@@ -22,6 +22,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.numba import build, launch, rewrite, team
 from tests.helpers import assert_same_bits
+from tests.helpers.draws import bell, power_of_two
 
 llvm = pytest.importorskip("llvmlite.binding")
 with_fma = pytest.mark.skipif(
@@ -46,8 +47,8 @@ def tensors(fmt: Any, count: int, size: int = SIZE) -> list[Tensor]:
     generator = torch.Generator().manual_seed(count)
     out = []
     for k in range(count):
-        x = torch.randn(size, generator=generator, dtype=torch.float64)
-        x = x * 2.0 ** torch.randint(-60, 60, (size,), generator=generator)
+        x = bell(size, generator)
+        x = x * power_of_two(torch.randint(-60, 60, (size,), generator=generator))
         x[:8] = torch.tensor([0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan, 2.0**100])
         out.append(x.roll(k).to(fmt.dtype))
     return out

@@ -22,6 +22,7 @@ from mcf.kernels.formats import BF16, FORMATS, Format
 from mcf.kernels.torch import launch as reference
 from tests.helpers import assert_same_bits
 from tests.helpers.adversarial import specials
+from tests.helpers.draws import bell
 from tests.kernels.kernel_table import all_kernels
 
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
@@ -60,7 +61,7 @@ class Draw:
         """Any bits, ordinary numbers, and the special ones, mixed."""
         edges = specials(fmt)
         chosen = edges[torch.randint(len(edges), (n,), generator=self.generator)]
-        normal = torch.randn(n, generator=self.generator, dtype=torch.float64).to(fmt.dtype)
+        normal = bell(n, self.generator, fmt.dtype)
         kind = torch.randint(3, (n,), generator=self.generator)
         return torch.where(kind == 0, self.bits(n, fmt), torch.where(kind == 1, normal, chosen))
 
@@ -204,7 +205,7 @@ def test_sums(name: str, device: str) -> None:
     draw = Draw(3)
     rows = []
     for n in (5, 3 * BLOCK + 1):
-        row = [torch.randn(n, generator=draw.generator, dtype=torch.float64) for _ in spec.fields]
+        row = [bell(n, draw.generator) for _ in spec.fields]
         rows.append(
             [(t.abs() + 0.5).to(f.format.dtype) for t, f in zip(row, spec.fields, strict=True)]
         )

@@ -13,6 +13,7 @@ from torch.nn import Parameter
 import mcf.optim
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from tests.helpers import assert_same_bits
+from tests.helpers.draws import bell
 
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
@@ -57,14 +58,12 @@ FULL = [Case("plus", FP32, FP32), Case("plus", FP64, FP32)]
 
 
 def random(shape: Sequence[int] | int, dtype: torch.dtype, seed: int, scale: float = 1.0) -> Tensor:
-    """Seeded normal numbers, the same before rounding for every dtype."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(shape, generator=generator, dtype=FP64) * scale).to(dtype)
+    """Seeded numbers around zero, the same before rounding for every dtype."""
+    return (bell(shape, seed) * scale).to(dtype)
 
 
 def parameter(shape: Sequence[int] | int, dtype: torch.dtype, seed: int = 0) -> Parameter:
-    """A parameter of seeded normal numbers."""
+    """A parameter of seeded numbers."""
     return Parameter(random(shape, dtype, seed))
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from mcf.optim import AdamW
+from tests.helpers.draws import power_of_two
 from tests.optim.exact_adamw import ExactAdamW, floats
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random, second_moment
 from tests.optim.mutants import AliasedAdamW
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.statistical
 
 def gradients(dtype: torch.dtype, beta2: float) -> list[Tensor]:
     """Five time constants of noise, each element at its own scale."""
-    scale = 0.1 * torch.exp2(2 * random(N, FP64, 5))
+    scale = 0.1 * power_of_two((2 * random(N, FP64, 5)).round())
     count = round(5 / (1 - beta2))
     return [(random(N, FP64, 10 + t) * scale).to(dtype) for t in range(count)]
 

@@ -19,6 +19,7 @@ import mcf
 from mcf.kernels.formats import format_of
 from mcf.optim import AdamW, Lion
 from tests.helpers import numbers
+from tests.helpers.draws import power_of_two
 from tests.optim.helpers import BF16, FP16, Case, random
 from tests.optim.strict_model import State, Strict, history
 from tests.optim.variants import VARIANTS, Variant, named, pairs
@@ -34,7 +35,7 @@ ADAMW = named("adamw")
 def wide_numbers(dtype: torch.dtype, seed: int, n: int = 120) -> Tensor:
     """Numbers of many magnitudes, ordinary ones and zeros; within fp16's range for fp16."""
     exponent = random(n, torch.float64, seed + 7).abs() * (-8 if dtype == BF16 else -1)
-    x = random(n, torch.float64, seed) * torch.exp2(exponent)
+    x = random(n, torch.float64, seed) * power_of_two(exponent.round())
     x[: n // 2] = random(n // 2, torch.float64, seed + 1, 0.3)
     x[::10] = 0
     return x.to(dtype)

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 import mcf
 from tests.helpers import assert_all_same_bits
+from tests.helpers.draws import bell
 
 F = nn.functional
 
 
 def final_loss(module: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> float:
     """Least squares of y = W x, whose last updates are below 2^-9 of a weight."""
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 4, generator=g).to(torch.bfloat16)
+    x = bell((64, 4), 0, torch.bfloat16)
     y = (x.float() @ torch.tensor([1.0, -2.0, 0.5, 3.0])).to(torch.bfloat16)[:, None]
     for _ in range(steps):
         optimizer.zero_grad()
@@ -45,7 +45,7 @@ def test_two_components_train_where_one_stalls() -> None:
 
 def test_layers_agree_with_torch_in_float64() -> None:
     torch.manual_seed(0)
-    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    x = bell((2, 5, 6))
     linear = mcf.nn.MCFLinear(6, 3, terms=2, dtype=torch.float64)
     norm = mcf.nn.MCFLayerNorm(6, terms=2, dtype=torch.float64)
     close = {"rtol": 1e-13, "atol": 1e-13}

@@ -14,17 +14,17 @@ def hard(dtype: torch.dtype, terms: int, count: int, seed: int) -> tuple[Tensor,
     fmt = format_of(dtype)
     rng = np.random.default_rng([seed, terms, fmt.p])
     span = min(40, fmt.emax // 2)
-    size = rng.integers(-span, span, count).astype(np.float64)
+    size = rng.integers(-span, span, count)
     # The ends of the range.
     size[:: count // 8] = rng.integers(fmt.emin - fmt.p, fmt.emin, len(size[:: count // 8]))
     size[1 :: count // 8] = fmt.emax
-    first = _significand(rng, fmt, count) * np.exp2(size)
+    first = _significand(rng, fmt, count) * np.ldexp(1.0, size)
     out = [torch.from_numpy(first).to(dtype)]
     for _ in range(terms - 1):
         above = out[-1].double().numpy()
-        half = np.exp2(_exponent(above, fmt) - fmt.p)
+        half = np.ldexp(1.0, _exponent(above, fmt) - fmt.p)
         kind = rng.integers(0, 5, count)
-        gap = np.exp2(-rng.integers(0, 12, count).astype(np.float64))
+        gap = np.ldexp(1.0, -rng.integers(0, 12, count))
         value = np.select(
             [kind == 0, kind == 1, kind == 2],
             [half, 0 * half, half * gap],

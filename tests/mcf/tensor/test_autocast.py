@@ -13,10 +13,11 @@ import torch
 
 import mcf
 from tests.helpers import assert_all_same_bits
+from tests.helpers.draws import bell
 
 F = torch.nn.functional
 W = mcf.randn(4, 4, terms=2)
-PLAIN = torch.randn(4, 4)
+PLAIN = bell((4, 4), 0, torch.float32)
 
 CASES: dict[str, Callable[[Any], Any]] = {
     "mm": lambda w: w @ w,

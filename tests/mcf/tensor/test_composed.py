@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import mcf
+from tests.helpers.draws import bell
 
 F = torch.nn.functional
 UNITS = 64
@@ -193,7 +194,7 @@ def test_convolution_is_exact_where_it_fits_and_its_transpose_is_the_adjoint() -
 def test_a_module_of_expansions_convolves() -> None:
     layer = torch.nn.Conv2d(2, 3, 3, padding=1)
     layer.weight = torch.nn.Parameter(thirds(54, 3, 2, 3, 3))
-    x = torch.randn(2, 2, 5, 4)
+    x = bell((2, 2, 5, 4), 0, torch.float32)
     y = layer(x)
     assert isinstance(y, mcf.MCFTensor)
     y.sum().backward()

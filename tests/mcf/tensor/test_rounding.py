@@ -17,6 +17,7 @@ from mcf.convert import rounding
 from mcf.convert.numbers import components_of
 from mcf.kernels.formats import FORMATS, format_of
 from tests.helpers import assert_all_same_bits, assert_same_bits
+from tests.helpers.draws import bell
 from tests.mcf.tensor.inputs import hard
 
 DTYPES = tuple(FORMATS)
@@ -48,7 +49,7 @@ def test_a_format_that_holds_the_value_gives_it_back(dtype: torch.dtype) -> None
 
 
 def test_plain_float64_needs_three_components_of_float32() -> None:
-    t = torch.randn(1000, dtype=torch.float64)
+    t = bell(1000)
     assert_same_bits(mcf.tensor(t, terms=3).to_plain(torch.float64), t)
     assert not torch.equal(mcf.tensor(t, terms=2).to_plain(torch.float64), t)
 

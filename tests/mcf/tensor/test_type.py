@@ -7,10 +7,11 @@ import torch
 
 import mcf
 from tests.helpers import assert_all_same_bits, assert_same_bits
+from tests.helpers.draws import bell
 
 
 def test_addition_and_product_are_those_of_the_components() -> None:
-    x, y = (mcf.tensor(torch.randn(5, dtype=torch.float64)) for _ in range(2))
+    x, y = (mcf.tensor(bell(5, k)) for k in range(2))
     assert_all_same_bits((x + y).components, mcf.add(x.components, y.components), "add")
     assert_all_same_bits((x * y).components, mcf.mul(x.components, y.components), "mul")
 
