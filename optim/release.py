@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import collections
+import weakref
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from mcf.optim import reducers
 from mcf.optim.base import Named
 from mcf.optim.optimizer import LowPrecisionOptimizer
 
@@ -25,7 +27,12 @@ class GradientRelease:
 
     A backward pass is then a step: one for each batch, without accumulation over micro-batches.
     `nonfinite` is applied to each parameter by itself. Hooks of `optimizer.step` see only the calls
-    of `optimizer.step`.
+    of `optimizer.step`. Learning-rate schedulers count a backward pass as a call of it.
+
+    Every process steps on the gradients of its own backward pass. Where `DistributedDataParallel`
+    averages them there is nothing to release: its buckets hold all gradients at once, and with
+    `gradient_as_bucket_view=True` they are the only copy. So the two are refused together,
+    whichever is made first.
 
     Args:
         optimizer: one of this package; its parameters at this time take part.
@@ -34,7 +41,10 @@ class GradientRelease:
         TypeError: for another optimizer.
         ValueError: with `max_grad_norm`, `track_metrics` or a `GradientAccumulator`, which need all
             gradients at once, and if the optimizer is released already.
-        RuntimeError: from a step under a `torch.amp.GradScaler`, whose scale comes too late.
+        RuntimeError: for parameters whose gradients are reduced over processes after the backward
+            pass has added them up (of a `DistributedDataParallel`, which also refuses to be made
+            while they are released, or flattened by FSDP); from a step under a
+            `torch.amp.GradScaler`, whose scale comes too late.
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
@@ -51,6 +61,9 @@ class GradientRelease:
         ):
             if there:
                 raise ValueError(f"gradient release does not go with {what}")
+        for index in range(len(optimizer.param_groups)):
+            reducers.check_flat(optimizer._named(index))
+        reducers.check(list(optimizer._parameters()))
         self._optimizer = optimizer
         self._handles: list[RemovableHandle] = []
         self._group: dict[Tensor, int] = {}
@@ -62,7 +75,12 @@ class GradientRelease:
                 if p.requires_grad:
                     hook = p.register_post_accumulate_grad_hook(self._step)  # type: ignore[no-untyped-call]
                     self._handles.append(hook)
+        self._handles.append(reducers.refuse(weakref.WeakMethod(self._managed)))
         optimizer._released = True
+
+    def _managed(self) -> list[Tensor]:
+        """The parameters that take part."""
+        return list(self._group)
 
     def remove(self) -> None:
         """Step no more in backward passes."""
@@ -83,8 +101,13 @@ class GradientRelease:
         group.update({**optimizer.param_groups[self._group[p]], "params": group["params"]})
         kept = {name: vars(one)[name] for name in _OWN}
         vars(one).update({**vars(optimizer), **kept})
-        one.step()
+        # Not `step`, which schedulers and other wrappers replace by one bound to the optimizer.
+        one._check_capture()
+        with torch.no_grad():
+            one._take()
         p.grad = None
+        # What schedulers look at to warn of a `step` that was forgotten.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def _view(self, p: Tensor) -> LowPrecisionOptimizer:
         """The same optimizer, with all its states, and this parameter alone."""
@@ -100,19 +123,9 @@ class GradientRelease:
             _parameters=self._optimizer._parameters,
             _released=False,
             _plan=None,
-            _optimizer_step_pre_hooks=collections.OrderedDict(),
-            _optimizer_step_post_hooks=collections.OrderedDict(),
         )
         return one
 
 
 # What a view does not share with its optimizer.
-_OWN = (
-    "param_groups",
-    "_named",
-    "_parameters",
-    "_released",
-    "_plan",
-    "_optimizer_step_pre_hooks",
-    "_optimizer_step_post_hooks",
-)
+_OWN = ("param_groups", "_named", "_parameters", "_released", "_plan")

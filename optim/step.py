@@ -64,6 +64,11 @@ class FusedOptimizer(GroupedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._take()
+        return loss
+
+    def _take(self) -> None:
+        """The step, after its closure: what a `GradientRelease` calls, without hooks of `step`."""
         plan = self._plan
         try:
             self._step(plan if plan is not None and plan.holds(self) else None)
@@ -71,7 +76,6 @@ class FusedOptimizer(GroupedOptimizer):
             # Also after an error, or gradients would live on.
             if plan is not None:
                 plan.release()
-        return loss
 
     def _check_capture(self) -> None:
         """Raise where a graph would hold what the host computed once."""

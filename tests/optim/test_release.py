@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from torch import nn
 import mcf
 from mcf.optim import SGD, AdamW, GradientAccumulator, GradientRelease
 from mcf.optim.gradients import NonFiniteGradientError
-from tests.optim.helpers import BF16, FP32, assert_same, parameters, random, stored
+from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, random, stored
 from tests.optim.test_amp import scaler
+from tests.optim.test_schedulers import SCHEDULES
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +64,59 @@ def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
 )
 def test_same_bits(make: Any, options: dict[str, Any]) -> None:
     assert_same(train(make, True, **options), train(make, False, **options))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_any_scheduler(name: str) -> None:
+    # Schedulers put a `step` of their own on the optimizer, and warn of one that was not called.
+    results, rates = [], []
+    for released in (True, False):
+        net = model()
+        optimizer = AdamW(net.parameters(), 0.01)
+        release = GradientRelease(optimizer) if released else None
+        # Of a loss of its own, added up until `step` is called.
+        later = parameter(3, BF16)
+        later.grad = torch.ones_like(later) if released else None
+        optimizer.add_param_group({"params": [later]})
+        with warnings.catch_warnings():
+            # SequentialLR, which steps its parts as it is made.
+            warnings.simplefilter("ignore")
+            schedule = SCHEDULES[name](optimizer)
+        for t in range(4):
+            net(random((4, 8), BF16, t)).float().square().mean().backward()
+            if not released:
+                optimizer.step()
+                optimizer.zero_grad()
+            assert not optimizer.state.get(later)
+            with warnings.catch_warnings():
+                # Its parts again: `epoch` is deprecated.
+                warnings.filterwarnings("ignore", message="The epoch parameter")
+                schedule.step(1.0) if name == "ReduceLROnPlateau" else schedule.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+        assert {optimizer.state[p]["step"].item() for p in net.parameters()} == {4}
+        assert (release is not None) == released
+        later.grad = None
+        results.append(stored(optimizer))
+    assert_same(*results)
+    assert rates[:4] == rates[4:]
+
+
+def test_a_step_that_others_have_wrapped() -> None:
+    # As accelerate and apex do; it is called by its user alone.
+    net = model()
+    optimizer = AdamW(net.parameters())
+    GradientRelease(optimizer)
+    calls: list[int] = []
+    original = optimizer.step
+
+    def step(*args: Any) -> Any:
+        calls.append(1)
+        return original(*args)
+
+    optimizer.step = step  # type: ignore[method-assign, assignment]
+    net(random((4, 8), BF16, 0)).sum().backward()
+    assert calls == []
+    assert {optimizer.state[p]["step"].item() for p in parameters(optimizer)} == {1}
 
 
 def test_on_the_cpu_executor_and_after_loading() -> None:
