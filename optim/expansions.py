@@ -39,6 +39,13 @@ def check_parameter(where: str, p: Tensor, taken: bool) -> None:
             f"{what}; allowed are plain tensors, and expansions of 2 components of torch.bfloat16 "
             "or torch.float16 (torch.optim steps the others, in their own arithmetic)"
         )
+    # A kernel takes both to be laid out alike. Who resizes a component has not asked the tensor.
+    for k, c in enumerate(p.components):
+        if (c.shape, c.stride()) != (p.shape, p.stride()):
+            raise ValueError(
+                f"{where}.components[{k}] has shape {list(c.shape)} and strides "
+                f"{list(c.stride())}, {where} has {list(p.shape)} and {list(p.stride())}"
+            )
 
 
 def check_gradient(where: str, p: Tensor, grad: Tensor) -> None:

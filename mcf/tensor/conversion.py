@@ -13,7 +13,8 @@ from mcf.convert.rounding import convert
 from mcf.kernels import expansions
 from mcf.kernels import functions as pairs
 from mcf.kernels.formats import format_of
-from mcf.tensor.creation import MAX_TERMS, check_format
+from mcf.tensor.components import MAX_TERMS
+from mcf.tensor.creation import check_format
 from mcf.tensor.dispatch.copies import converted, plain
 from mcf.tensor.tensor import MCFTensor, broadcast, wrap
 

@@ -10,17 +10,27 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from mcf.tensor.components import check_attributes
+
 if TYPE_CHECKING:
     from mcf.tensor.tensor import MCFTensor
 
 
 def rebuild(components: list[Tensor], requires_grad: bool, state: dict[str, Any]) -> MCFTensor:
-    """The tensor that was pickled."""
+    """The tensor that was pickled.
+
+    `torch.load(weights_only=True)` calls it with whatever a file says, so it checks everything
+    before it makes anything.
+
+    Raises:
+        TypeError, ValueError: for what `MCFTensor` refuses, and for attributes of which its type or
+            torch has other ideas.
+    """
     from mcf.tensor.tensor import MCFTensor
 
-    result = MCFTensor(components)
-    result.requires_grad_(requires_grad)
-    for name, value in state.items():
+    attributes = check_attributes(MCFTensor, state)
+    result = MCFTensor(components, requires_grad)
+    for name, value in attributes.items():
         setattr(result, name, value)
     return result
 
@@ -37,6 +47,10 @@ class Copying:
             raise RuntimeError("only leaves of the graph can be pickled; use x.detach()")
         torch.utils.hooks.warn_if_has_hooks(self)
         return rebuild, (list(self.components), self.requires_grad, self._state())
+
+    def __setstate__(self: Any, state: Any) -> None:
+        # torch's would give the tensor a memory of its own beside its components.
+        raise TypeError("the state of an expansion tensor cannot be set; pickling makes a new one")
 
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
         if id(self) in memo:

@@ -12,11 +12,10 @@ from mcf.convert.numbers import components_of
 from mcf.convert.parse import exact, flatten, printed
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import Format, format_of
+from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.numbers import one
 from mcf.tensor.promotion import integer_components
 from mcf.tensor.tensor import Components, MCFTensor, wrap
-
-MAX_TERMS = 4
 
 
 def check_format(terms: int, dtype: torch.dtype) -> Format:

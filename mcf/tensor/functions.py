@@ -189,15 +189,15 @@ def _copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
 
 def _set_data(x: Any, value: Any) -> None:
     """x.data = value: the components are exchanged."""
-    from mcf.tensor.tensor import NAMES, MCFTensor
+    from mcf.tensor.components import NAMES
+    from mcf.tensor.tensor import MCFTensor
 
     if not isinstance(x, MCFTensor) or not isinstance(value, MCFTensor):
         raise TypeError("x.data of an expansion tensor can only be set to an expansion tensor")
     if (x.dtype, x.shape, x.terms) == (value.dtype, value.shape, value.terms):
         with torch._C.DisableTorchFunctionSubclass():
             Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
-        for name, component in zip(NAMES, value.components, strict=False):
-            setattr(x, name, component)
+        x.__dict__.update(zip(NAMES, value.components, strict=False))
         return
     raise RuntimeError(
         f"x.data: terms, dtype and shape must stay {x.terms}, {x.dtype}, {list(x.shape)}, "

@@ -10,7 +10,8 @@ from torch import Tensor
 from mcf.convert.rounding import convert
 from mcf.kernels import expansions
 from mcf.kernels.formats import Format, format_of
-from mcf.tensor.creation import MAX_TERMS, check_format
+from mcf.tensor.components import MAX_TERMS
+from mcf.tensor.creation import check_format
 from mcf.tensor.factories import Device, _format, leaf, shape_of
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from mcf.tensor import functions
+from mcf.tensor.components import FIXED, NAMES, check_components
 from mcf.tensor.copying import Copying, register_for_torch
 from mcf.tensor.dispatch import registry
 from mcf.tensor.exports import Exports
@@ -17,8 +18,6 @@ from mcf.tensor.numbers import Numbers
 from mcf.tensor.operators import Operators
 
 Components = tuple[Tensor, ...]
-
-NAMES = ("_c0", "_c1", "_c2", "_c3")
 
 
 class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ignore[override]
@@ -36,36 +35,35 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
     _terms: int
 
     @staticmethod
-    def __new__(  # noqa: D102
-        cls,
-        components: Sequence[Tensor],
-        outer_size: Sequence[int] | None = None,
-        outer_stride: Sequence[int] | None = None,
-        requires_grad: bool = False,
-    ) -> MCFTensor:
-        first = components[0]
-        return torch.Tensor._make_wrapper_subclass(
-            cls,
-            first.size() if outer_size is None else outer_size,
-            strides=first.stride() if outer_stride is None else outer_stride,
-            storage_offset=first.storage_offset(),
-            dtype=first.dtype,
-            layout=first.layout,
-            device=first.device,
-            requires_grad=requires_grad,
-        )
+    def __new__(cls, components: Sequence[Tensor], requires_grad: bool = False) -> MCFTensor:
+        """The tensor of components that are normalised; it shares their memory.
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]
-    def __init__(
-        self,
-        components: Sequence[Tensor],
-        outer_size: Sequence[int] | None = None,
-        outer_stride: Sequence[int] | None = None,
-        requires_grad: bool = False,
-    ) -> None:
-        self._terms = len(components)
-        for name, component in zip(NAMES, components, strict=False):
-            setattr(self, name, component)
+        `mcf.from_components` normalises, broadcasts and has a derivative.
+
+        Args:
+            cls: this type or one of its own.
+            components: 1 to 4 plain dense tensors of one dtype (bfloat16, float16, float32,
+                float64), device, shape and strides.
+            requires_grad: whether autograd records what is done with the tensor.
+
+        Raises:
+            TypeError: for other types, dtypes or layouts, mixed dtypes or devices.
+            ValueError: for another number of components, mixed shapes or strides, components
+                that lie in the same memory or require grad.
+        """
+        if not isinstance(requires_grad, bool):
+            raise TypeError(f"requires_grad must be a bool, got {type(requires_grad).__name__}")
+        # Through tensors of its own: what is done to the given ones' sizes does not reach it.
+        own = [torch.ops.aten.alias.default(c) for c in check_components(components)]
+        return _made(own, requires_grad=requires_grad, cls=cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in FIXED:
+            raise AttributeError(
+                f"{name} of an expansion tensor is not to be set; write to x.components, or set "
+                "x.data"
+            )
+        super().__setattr__(name, value)
 
     @property
     def components(self) -> Components:
@@ -96,7 +94,17 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
     def __tensor_unflatten__(
         inner_tensors: dict[str, Tensor], meta: int, outer_size: Any, outer_stride: Any
     ) -> MCFTensor:
-        return MCFTensor([inner_tensors[name] for name in NAMES[:meta]], outer_size, outer_stride)
+        components = [inner_tensors[name] for name in NAMES[:meta]]
+        sizes = [*outer_size, *outer_stride, *(n for c in components for n in c.shape)]
+        # Sizes that are being traced have no values to compare.
+        if all(type(n) is int for n in sizes):
+            check_components(components, "inner_tensors")
+            if tuple(outer_size) != tuple(components[0].shape):
+                raise ValueError(
+                    f"outer_size is {list(outer_size)}, the components have shape "
+                    f"{list(components[0].shape)}"
+                )
+        return _made(components, outer_size, outer_stride)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         from mcf.tensor.text import text
@@ -141,6 +149,31 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
         return functions.call(func, args, kwargs or {})
 
 
+@torch._disable_dynamo  # type: ignore[attr-defined]
+def _made(
+    components: Sequence[Tensor],
+    size: Sequence[int] | None = None,
+    stride: Sequence[int] | None = None,
+    requires_grad: bool = False,
+    cls: type[MCFTensor] = MCFTensor,
+) -> MCFTensor:
+    """The tensor of components that are alike."""
+    first = components[0]
+    made: MCFTensor = torch.Tensor._make_wrapper_subclass(
+        cls,
+        first.size() if size is None else size,
+        strides=first.stride() if stride is None else stride,
+        storage_offset=first.storage_offset(),
+        dtype=first.dtype,
+        layout=first.layout,
+        device=first.device,
+        requires_grad=requires_grad,
+    )
+    made.__dict__["_terms"] = len(components)
+    made.__dict__.update(zip(NAMES, components, strict=False))
+    return made
+
+
 def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Plain tensors expanded to one shape."""
     return tuple(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
@@ -151,7 +184,7 @@ def wrap(components: Sequence[Tensor]) -> MCFTensor:
     first = components[0]
     same = all(c.stride() == first.stride() for c in components)
     # The tensor's strides are its components' strides: views rely on it.
-    return MCFTensor(components if same else [c.contiguous() for c in components])
+    return _made(components if same else [c.contiguous() for c in components])
 
 
 register_for_torch(MCFTensor)

@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 
 from mcf.tensor.dispatch.componentwise import register
 from mcf.tensor.dispatch.registry import implements
-from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
 
@@ -18,6 +18,9 @@ def _in_place(func: OpOverload) -> None:
     """Register an operator that changes the shape of its argument."""
 
     def implementation(x: MCFTensor, *args: Any) -> MCFTensor:
+        # What one component refuses must not have changed another.
+        for c in x.components:
+            func(aten.alias.default(c), *args)
         for c in x.components:
             func(c, *args)
         return x
@@ -31,11 +34,9 @@ _in_place(aten.squeeze_.default)
 _in_place(aten.squeeze_.dim)
 _in_place(aten.squeeze_.dims)
 _in_place(aten.unsqueeze_.default)
-_in_place(aten.as_strided_.default)
 
 register(
     aten.alias.default,
-    aten.as_strided.default,
     aten.detach.default,
     aten.diagonal.default,
     aten.expand.default,
@@ -56,3 +57,34 @@ register(
     aten._unsafe_view.default,
     aten._reshape_alias.default,
 )
+
+
+def _strided(func: OpOverload) -> Any:
+    """An operator that lays a component out anew in its memory."""
+
+    def implementation(x: MCFTensor, size: Any, stride: Any, offset: int | None = None) -> Any:
+        parts = x.components
+        start = parts[0].storage_offset()
+        # The tensor's offset is its first component's; others may lie elsewhere in theirs.
+        shifts = [None if offset is None else offset - start + c.storage_offset() for c in parts]
+        return [func(c, size, stride, k) for c, k in zip(parts, shifts, strict=True)]
+
+    return implementation
+
+
+_as_strided = _strided(aten.as_strided.default)
+
+
+@implements(aten.as_strided.default)
+def as_strided(x: MCFTensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """Elements at any strides of the components' memory."""
+    return wrap(_as_strided(x, size, stride, storage_offset))
+
+
+@implements(aten.as_strided_.default)
+def as_strided_(x: MCFTensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """The tensor itself laid out anew."""
+    # What one component refuses must not have changed another.
+    _as_strided(x, size, stride, storage_offset)
+    _strided(aten.as_strided_.default)(x, size, stride, storage_offset)
+    return x

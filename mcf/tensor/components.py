@@ -1,0 +1,125 @@
+"""What the components of an expansion tensor have in common, checked where they come from outside.
+
+Kernels take every component to be laid out as the first: one that is smaller would be written past
+its end. So whatever makes a tensor of components that this library has not made comes by here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.formats import format_of
+
+MAX_TERMS = 4
+NAMES = ("_c0", "_c1", "_c2", "_c3")
+# Attributes that are set where a tensor is made, and nowhere else.
+FIXED = frozenset({"_terms", *NAMES})
+
+
+def check_components(components: Any, name: str = "components") -> Sequence[Tensor]:
+    """The components, if they can be those of one expansion tensor.
+
+    Raises:
+        TypeError: for what is no sequence of plain dense tensors of one format and one device.
+        ValueError: for another number of them, shapes or strides that differ, components that lie
+            in the same memory, one that requires grad.
+    """
+    if isinstance(components, Tensor) or not isinstance(components, (list, tuple)):
+        raise TypeError(
+            f"{name} must be a tuple or list of 1 to {MAX_TERMS} tensors, largest component first, "
+            f"got {type(components).__name__}"
+        )
+    if not 1 <= len(components) <= MAX_TERMS:
+        raise ValueError(f"{name} must be 1 to {MAX_TERMS} tensors, got {len(components)}")
+    for k, c in enumerate(components):
+        _check_plain(f"{name}[{k}]", c)
+    first = components[0]
+    format_of(first.dtype, f"{name}[0]")
+    for k, c in enumerate(components[1:], 1):
+        _check_alike(name, k, c, first)
+    _check_apart(name, components)
+    return components
+
+
+def _tracing() -> tuple[type[Tensor], ...]:
+    """Types of torch's that stand for a plain tensor while a function is traced."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return FakeTensor, FunctionalTensor
+
+
+def _check_plain(name: str, c: Any) -> None:
+    if type(c) is not Tensor and type(c) not in _tracing():
+        raise TypeError(
+            f"{name} is of type {type(c).__name__}; allowed are plain tensors, torch.Tensor itself "
+            "(mcf.from_components takes parameters, too, and has a derivative)"
+        )
+    if c.layout is not torch.strided or c.is_nested:
+        raise TypeError(f"{name} has layout {c.layout}; only dense (torch.strided) is allowed")
+    if c.is_neg():
+        raise TypeError(f"{name} is a negative view; give {name}.resolve_neg()")
+    if c.requires_grad:
+        raise ValueError(
+            f"{name} requires grad, which would be lost; allowed are tensors that do not "
+            "(mcf.from_components has a derivative)"
+        )
+
+
+def _check_alike(name: str, k: int, c: Tensor, first: Tensor) -> None:
+    for what in ("dtype", "device"):
+        if getattr(c, what) != getattr(first, what):
+            raise TypeError(
+                f"{name}[{k}] has {what} {getattr(c, what)}, {name}[0] has {getattr(first, what)}; "
+                "all must have the same"
+            )
+    for what, given, allowed in (
+        ("shape", c.shape, first.shape),
+        ("strides", c.stride(), first.stride()),
+    ):
+        if given != allowed:
+            raise ValueError(
+                f"{name}[{k}] has {what} {list(given)}, {name}[0] has {list(allowed)}; all must "
+                "have the same (mcf.from_components broadcasts and copies)"
+            )
+
+
+def _check_apart(name: str, components: Sequence[Tensor]) -> None:
+    first = components[0]
+    # What has no memory has no place: meta tensors, tensors that stand for others.
+    if first.numel() == 0 or first.device.type == "meta" or type(first) is not Tensor:
+        return
+    places = [c.data_ptr() for c in components]
+    for k, place in enumerate(places):
+        if place in places[:k]:
+            raise ValueError(
+                f"{name}[{k}] and {name}[{places.index(place)}] lie in the same memory; what is "
+                "written to one would change the other"
+            )
+
+
+def check_attributes(cls: type, state: Any) -> dict[str, Any]:
+    """What a file says are a tensor's attributes, if they are a user's and nothing else.
+
+    Raises:
+        ValueError: for a name that means something to the tensor's type.
+        TypeError: for what are no attributes.
+    """
+    if not isinstance(state, dict) or not all(isinstance(k, str) for k in state):
+        raise TypeError(f"attributes of an expansion tensor must be a dict, got {state!r:.100}")
+    for name, value in state.items():
+        if name == "_is_param":
+            if not isinstance(value, bool):
+                raise TypeError(f"_is_param of an expansion tensor must be a bool, got {value!r}")
+        elif (
+            name in FIXED or name.startswith("__") or not name.isidentifier() or hasattr(cls, name)
+        ):
+            raise ValueError(
+                f"the file sets the attribute {name!r} of an expansion tensor; allowed are names "
+                "that torch and mcf do not use themselves"
+            )
+    return state
