@@ -57,7 +57,7 @@ def ill_conditioned_dot(n: int, condition: float, seed: int) -> tuple[Tensor, Te
     """
     rng = np.random.default_rng(seed)
     half = n // 2
-    b = np.log2(condition)
+    b = int(condition).bit_length()
     e = np.rint(rng.random(half) * b / 2)
     e[0], e[-1] = np.rint(b / 2) + 1, 0
     x = np.zeros(n)
