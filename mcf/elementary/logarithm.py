@@ -93,16 +93,18 @@ def log(
     return ex.add(ex.add(small, node), whole), k
 
 
-def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tensor, Tensor]]:
-    """log(m * 2**e) as an expansion and two floats, with some 8 to 18 bits more than `terms` give.
+def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tensor, Tensor], Tensor]:
+    """log(m * 2**e) 2**lift as an expansion and two floats, with some 8 to 18 bits to spare.
 
     The floats are about log of the power of two and the node, and 2 (m - f)/(m + f); the expansion
-    is the rest. m is between sqrt(1/2) and sqrt(2).
+    is the rest. m is between sqrt(1/2) and sqrt(2). lift is 0, or 600 where the logarithm is below
+    2**-250 and its last components may be below the range.
     """
     node = (m[0] * LOG_STEPS).round()
     f = node * (1 / LOG_STEPS)
     difference = collected((m[0] - f, *m[1:]), terms)
     total = collected((*m, f), terms)
+    tiny = (e == 0) & (f == 1.0) & (difference[0].abs() < _TINY)
     # The leading float of the quotient, and what it leaves of the numerator, exactly.
     s0 = difference[0] / total[0]
     taken = tuple(t for c in (*m, f) for t in two_prod(c, -s0))
@@ -117,4 +119,8 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
     tables = collected((*whole, *nodes), 1)[0]
     first, second = two_sum(tables, 2.0 * s0)
     rest = collected((*whole, *nodes, -tables, *series.scaled(rest, 2.0)), terms)
-    return rest, (first, second)
+    # Where log(1 + d) is d to the last bit.
+    scaled = series.scaled((*difference, torch.zeros_like(f)), _TINY_SCALE)
+    first, second = torch.where(tiny, scaled[0], first), torch.where(tiny, 0.0, second)
+    rest = select(tiny, scaled[1:], rest)
+    return rest, (first, second), torch.where(tiny, _TINY_SHIFT, 0)

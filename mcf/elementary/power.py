@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mcf.elementary import exponential, logarithm
+from mcf.elementary import exponential, logarithm, whole_powers
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
@@ -26,7 +26,7 @@ from mcf.elementary.working import (
     working_terms,
 )
 from mcf.kernels import expansions as ex
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]
 
@@ -46,8 +46,9 @@ def _power(x: Components, y: Components, working: int) -> tuple[Components, Tens
     # sqrt(1/2) <= m: else the table of whole exponents and that of nodes would cancel.
     high = m[0] > math.sqrt(2)
     m = tuple(torch.where(high, 0.5 * c, c) for c in m)
-    logs, lead = logarithm.split(m, e + high.to(torch.int64), working)
+    logs, lead, lift = logarithm.split(m, e + high.to(torch.int64), working)
     first, second = lead
+    y = scale_all(y, -lift)
     v = y[0] * first
     inside = v.abs() <= exponential.LIMIT
     y = sanitized(y, inside, 0.0)
@@ -78,8 +79,12 @@ def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
     down = torch.signbit(x[0])
     a = signed(x, sign_of(down))
     good = a[0].isfinite() & (a[0] > 0) & y[0].isfinite() & (y[0] != 0)
-    result, e, v = _power(sanitized(a, good, 1.0), sanitized(y, good, 1.0), w)
+    base, by = sanitized(a, good, 1.0), sanitized(y, good, 1.0)
+    result, e, v = _power(base, by, w)
+    result, e = whole_powers.exactly(base, by, whole, result, e, terms)
     out = leave(result, fmt, terms, e)
+    if fmt is FP64 and terms == 1:
+        out = _plainly(base, by, out)
     # Beyond the range of every format.
     out = special(v > exponential.LIMIT, math.inf, out)
     out = special(v < -exponential.LIMIT, 0.0, out)
@@ -95,6 +100,15 @@ def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
     out = special(x[0].isnan() | y[0].isnan(), math.nan, out)
     one = (y[0] == 0) | (is_one & ~down)
     return special(one, 1.0, out)
+
+
+def _plainly(x: Components, y: Components, out: Components) -> Components:
+    """1/x and sqrt(x) of float64 as those operations round them, for y = -1 and 1/2.
+
+    Quotients and roots may be nearer to a tie than two components tell.
+    """
+    out = select(y[0] == -1.0, ex.reciprocal(x), out)
+    return select(y[0] == 0.5, ex.sqrt(x), out)
 
 
 def _against_one(a: Components) -> tuple[Tensor, Tensor]:

@@ -30,8 +30,10 @@ EXPM1_LIMIT = 512
 # log: mantissas are compared with multiples of 1 / LOG_STEPS between sqrt(1/2) and sqrt(2).
 LOG_STEPS = 256
 LOG_FIRST, LOG_LAST = 181, 363
-# log: exponents of the reduced argument.
-LOG_EXPONENTS = range(-1080, 1030)
+# log: exponents of the argument; atanh's, 2/(1 - x), is as large as 1 over a subnormal number.
+LOG_EXPONENTS = range(-1080, 1080)
+# log10: powers of ten that four components may hold.
+TENS = 96
 
 
 # Components kept in tables; pow wants more of some than it computes with.
@@ -165,6 +167,12 @@ def log_exponents_2() -> Tensor:
 def log_exponents_10() -> Tensor:
     """The same to base 10."""
     return _log_exponents(10)
+
+
+@_table
+def tens() -> Tensor:
+    """10**k for 0 <= k < TENS."""
+    return rows([Fraction(10**k) for k in range(TENS)])
 
 
 # sin, cos, atan: nodes are multiples of 1 / ANGLE_STEPS.

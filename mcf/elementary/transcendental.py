@@ -9,13 +9,15 @@ from torch import Tensor
 
 from mcf.elementary import exponential, logarithm
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components
+from mcf.elementary.tables import TENS, TERMS, Components, lookup
 from mcf.elementary.working import (
     collected,
     enter,
     leave,
+    minus,
     sanitized,
     scale_all,
+    select,
     special,
     working_terms,
 )
@@ -81,8 +83,18 @@ def log2(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 @function
 def log10(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(x) / log(10)."""
-    return _log(arguments[0], fmt, terms, 10)
+    """log(x) / log(10); exact for powers of ten."""
+    (x,) = arguments
+    out = _log(x, fmt, terms, 10)
+    k = out[0].to(torch.float64).round()
+    possible = (k >= 0) & (k < TENS) & (x[0] >= 1)
+    ten = lookup("tens", torch.where(possible, k, 0.0).to(torch.int64), TERMS + 1)
+    y = sanitized(enter(x, fmt), possible)
+    rest = collected((*y, *minus(ten)), TERMS)
+    exactly = possible
+    for c in rest:
+        exactly = exactly & (c == 0)
+    return special(exactly, k.to(fmt.dtype), out)
 
 
 @function
@@ -97,8 +109,14 @@ def log1p(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good = above & (y[0] < math.inf)
     y = sanitized(y, good)
     one = torch.ones_like(y[0])
-    lead = collected((one, *y), 1)[0]
-    result, k = logarithm.log((one, *y), lead, w)
+    # Beside -1 the 1 is gone, and what is left may be as small as a number can be.
+    alone = y[0] == -1.0
+    zero = torch.zeros_like(one)
+    floats = select(alone, (*y[1:], zero, zero), (one, *y))
+    shift = torch.where(alone & (second < 2.0**-900), 200, 0)
+    floats = scale_all(floats, shift)
+    lead = collected(floats, 1)[0]
+    result, k = logarithm.log(floats, lead, w, 0, -shift)
     out = leave(result, fmt, terms, k)
     beyond = torch.where(below, math.nan, torch.where(x[0] == -1, -math.inf, x[0]))
     return special((x[0] == 0) | ~good, beyond.to(fmt.dtype), out)

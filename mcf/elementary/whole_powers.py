@@ -1,0 +1,185 @@
+"""Powers that are exact: of whole exponents, of powers of two, and of square roots.
+
+A number x = M 2**E, with M odd, to a whole power k > 0 is M**k 2**(E k), so a multiple of
+g = 2**(E k). An approximation of it is corrected exactly: it is rounded to a multiple of g, and
+what it is off by, in units of g, is a small integer, which is known from the last 64 bits of both.
+Those of M**k cost some integer products, however long M**k is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mcf.elementary.tables import Components
+from mcf.elementary.working import (
+    collected,
+    exponent,
+    head,
+    mantissa,
+    minus,
+    sanitized,
+    scale_all,
+    select,
+    two_prod,
+)
+from mcf.kernels import expansions as ex
+
+_P = 53
+# Bits by which a power may be longer than what approximates it: the difference, in units of the
+# last bit, must fit in a float64.
+_BEYOND = 40
+# The longest M that is looked at: beyond, its square is longer than four components.
+_LONGEST = 300
+# Bits of k: of an odd M, 3 or more, 3**160 is longer than all that is corrected.
+_BITS_OF_K = 8
+# Beyond, a power of two is 0 or infinite in every format.
+_FAR = 4000.0
+
+
+def _integer(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The int64 i and the exponent with x = i 2**e, for any finite float64."""
+    e = (exponent(x) - (_P - 1)).clamp(min=-1074)
+    return scale_all((x,), -e)[0].to(torch.int64), e
+
+
+def _last_bit(x: Components) -> Tensor:
+    """Exponent of the lowest bit that is set in any component; x is not zero."""
+    found = []
+    for c in x:
+        i, e = _integer(c)
+        lowest = exponent((i & -i).to(torch.float64)) + e
+        found.append(torch.where(c == 0, 5000, lowest))
+    return torch.stack(found).amin(0)
+
+
+def _last_word(x: Components) -> Tensor:
+    """The sum of whole floats modulo 2**64, as int64."""
+    total = torch.zeros_like(x[0], dtype=torch.int64)
+    for c in x:
+        i, e = _integer(c)
+        # A whole float below 2**52 has its fraction's bits zero.
+        i = torch.where(e < 0, i >> (-e).clamp(0, 63), i << e.clamp(0, 63))
+        total = total + torch.where(e > 63, 0, i)
+    return total
+
+
+def _power_modulo(m: Tensor, k: Tensor) -> Tensor:
+    """m**k modulo 2**64 for 0 <= k < 2**_BITS_OF_K."""
+    total = torch.ones_like(m)
+    for bit in range(_BITS_OF_K):
+        total = torch.where((k >> bit) & 1 == 1, total * m, total)
+        m = m * m
+    return total
+
+
+def exactly(
+    x: Components, y: Components, whole: Tensor, result: Components, e: Tensor, terms: int
+) -> tuple[Components, Tensor]:
+    """An approximation of x**y, result * 2**e, made exact where x**y is short enough.
+
+    That is where y is whole and positive and x**y has at most 40 bits more than the approximation
+    has; where x is a power of two and y times its exponent is whole; and where x is a square of
+    at most four components, y half of an odd number.
+
+    Args:
+        x: positive, normalised, finite; float64.
+        y: not zero, normalised, finite; float64.
+        whole: whether y is an integer.
+        result: float64 components of relative error below 2**(10 - 53 len(result)).
+        e: int64.
+        terms: components wanted.
+    """
+    x, y, whole = _rooted(x, y, whole)
+    terms = max(terms, len(result))
+    result = head(result, terms)
+    last = _last_bit(x)
+    _, top = mantissa(x)
+    single = last == top
+    result, e = _of_two(y, last, single, result, e)
+    small = whole & (y[0] > 0) & (y[0] < 1 << _BITS_OF_K)
+    k = torch.where(small, y[0], 1.0).to(torch.int64)
+    unit = last * k
+    length = exponent(result[0]) + e - unit
+    result, e, short = _of_two_components(x, k, small & ~single, (unit, top), result, e)
+    good = (
+        small & ~single & ~short & (top - last < _LONGEST) & (length < _P * len(result) + _BEYOND)
+    )
+    if not bool(good.any()):
+        return result, e
+    base = scale_all(sanitized(x, good), torch.where(good, -last, 0))
+    near = scale_all(sanitized(result, good), torch.where(good, e - unit, 0))
+    near = tuple(c.round() for c in near)
+    off = _power_modulo(_last_word(base), k) - _last_word(near)
+    exact = collected((*near, off.to(torch.float64)), terms)
+    return select(good, exact, result), torch.where(good, unit, e)
+
+
+def _of_two(
+    y: Components, last: Tensor, single: Tensor, result: Components, e: Tensor
+) -> tuple[Components, Tensor]:
+    """Where x = 2**last (`single`) and y last is whole, 1 and y last."""
+    if not bool(single.any()):
+        return result, e
+    f = last.to(torch.float64)
+    known = single & (y[0].abs() < _FAR)
+    y = sanitized(y, known)
+    product = collected(tuple(t for c in y for t in two_prod(c, f)), 2)
+    k = product[0]
+    good = known & (k == k.floor()) & (product[1] == 0) & (k.abs() < _FAR)
+    # Beyond the range of every format, and within that of `leave`.
+    k = torch.where(good, k, 0.0).clamp(-1900.0, 1900.0).to(torch.int64)
+    return select(good, head((torch.ones_like(f),), len(result)), result), torch.where(good, k, e)
+
+
+def _of_two_components(
+    x: Components,
+    k: Tensor,
+    small: Tensor,
+    exponents: tuple[Tensor, Tensor],
+    result: Components,
+    e: Tensor,
+) -> tuple[Components, Tensor, Tensor]:
+    """Squares and cubes of at most two components far apart, as sums of their products.
+
+    They may be too long to be corrected and have few components yet, as that of 1 + 2**-200.
+    """
+    unit, top = exponents
+    good = small & (k > 1) & (k < 4) & (unit > -1000) & (k * (top + 1) < 1000)
+    for c in x[2:]:
+        good = good & (c == 0)
+    if len(x) < 2 or not bool(good.any()):
+        return result, e, torch.zeros_like(good)
+    x = head(sanitized(x, good), 2)
+    square = _product(x, x, 4)
+    # That of two components has three.
+    found = select(k == 3, _product(square[:3], x, 4), square)
+    found = found[: len(result)]
+    return select(good, found, result), torch.where(good, 0, e), good
+
+
+def _product(x: Components, y: Components, terms: int) -> Components:
+    """The sum of all products, rounded once."""
+    return collected(tuple(t for a in x for b in y for t in two_prod(a, b)), terms)
+
+
+def _rooted(x: Components, y: Components, whole: Tensor) -> tuple[Components, Components, Tensor]:
+    """The root of x, and 2 y, where 2 y is whole, y is not, and x a square; else x and y."""
+    half = torch.ones_like(whole)
+    for c in y:
+        half = half & (2.0 * c == (2.0 * c).floor())
+    half = half & ~whole & (y[0].abs() < 1 << _BITS_OF_K)
+    if not bool(half.any()):
+        return x, y, whole
+    m, e = mantissa(sanitized(x, half))
+    odd = e & 1
+    m = scale_all(m, odd)
+    root = ex.sqrt(head(m, 2 if len(x) <= 2 else 4))
+    # The last bit of a square is the square of that of its root.
+    unit = (_last_bit(m) >> 1).clamp(-400, 0)
+    near = collected(scale_all(tuple(c.round() for c in scale_all(root, -unit)), unit), 2)
+    products = tuple(t for a in near for b in near for t in two_prod(a, b))
+    rest = collected((*products, *minus(m)), 2)
+    good = half & (rest[0] == 0) & (rest[1] == 0)
+    found = scale_all(head(near, len(x)), (e - odd) >> 1)
+    return select(good, found, x), select(good, tuple(2.0 * c for c in y), y), whole | good
