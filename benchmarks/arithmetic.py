@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -282,8 +281,7 @@ def main() -> None:
                     results += found
     if options.save or options.append:
         environment = harness.environment(device)
-        name = re.sub(r"[^a-z0-9]+", "-", harness.device_name(device).lower()).strip("-")
-        path = Path(__file__).parent / "results" / f"arithmetic-{name}.csv"
+        path = Path(__file__).parent / "results" / f"arithmetic-{harness.machine(device)}.csv"
         if options.append:
             key = ("operation", "n", "size", "threads", "variant")
             harness.merge_csv(path, results, environment, key)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from harness import environment, in_turn, save_csv, table
+from harness import environment, in_turn, machine, save_csv, table
 
 import mcf.elementary
 from mcf.elementary.bounds import FUNCTIONS
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="fewer functions and elements")
     parser.add_argument("--seconds", type=float, default=2.0, help="per variant")
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "elementary.csv")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/*.csv")
     options = parser.parse_args()
     torch.set_num_threads(1)
     n = 1 << 16 if options.short else 1 << 18
@@ -139,9 +139,13 @@ def main() -> None:
             row["error"] = error(name, terms)
             rows.append(row)
             print(" ".join(f"{k} {v}" for k, v in row.items()), flush=True)
-    comments = environment(torch.device("cpu"))
     print(table(rows, list(rows[0])))
-    save_csv(options.output, rows, comments)
+    if options.save:
+        cpu = torch.device("cpu")
+        path = HERE / "results" / f"elementary-{machine(cpu)}.csv"
+        command = " ".join(["python benchmarks/elementary.py", *sys.argv[1:]])
+        save_csv(path, rows, {"command": command, **environment(cpu)})
+        print(f"written: {path}")
 
 
 if __name__ == "__main__":

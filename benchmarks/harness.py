@@ -9,6 +9,7 @@ import functools
 import importlib.metadata
 import os
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -120,6 +121,11 @@ def device_name(device: torch.device) -> str:
     ]
     name = with_name[0] if with_name else platform.processor() or platform.machine()
     return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+def machine(device: torch.device) -> str:
+    """The device's name as a part of the names of results' files."""
+    return re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
 
 
 def _read(path: str) -> str:

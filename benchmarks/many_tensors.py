@@ -11,12 +11,11 @@ in turn. The bar is a ratio of 1.3 on a CPU and 1.1 on a GPU. Results go to benc
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
 import torch
-from harness import device_name, environment, in_turn, save_csv, table
+from harness import environment, in_turn, machine, save_csv, table
 from optimizer_step import shapes_of
 from optimizer_variants import HYPER, Step
 
@@ -114,8 +113,7 @@ def main() -> None:
             }
         )
     print(table(rows, COLUMNS), flush=True)
-    label = re.sub(r"\W+", "-", device_name(device)).strip("-").lower()
-    path = options.out / f"many_tensors-{label}.csv"
+    path = options.out / f"many_tensors-{machine(device)}.csv"
     command = "python benchmarks/many_tensors.py " + " ".join(sys.argv[1:])
     save_csv(path, rows, {"command": command.strip(), **environment(device)})
     print(f"saved {path}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
-import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 import drivers
 import numpy as np
 import torch
-from harness import device_name, environment, in_turn, merge_csv, save_csv, table
+from harness import environment, in_turn, machine, merge_csv, save_csv, table
 from peers import ozaki
 from torch import Tensor
 
@@ -201,8 +200,7 @@ def main() -> None:
         first = len(rows)
         measure("dot", n, terms, float(n), variants)
         print(table(rows[first:], list(rows[0])), flush=True)
-    machine = re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
-    out = options.out or HERE / "results" / f"matmul-{machine}.csv"
+    out = options.out or HERE / "results" / f"matmul-{machine(device)}.csv"
     if options.append:
         merge_csv(out, rows, environment(device), ("operation", "n", "terms", "variant"))
     else:

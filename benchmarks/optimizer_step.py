@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import Timing, device_name, environment, in_turn, save_csv, table
+from harness import Timing, environment, in_turn, machine, save_csv, table
 from optimizer_variants import FUSED, OPTION_D, Variant, variants
 from tqdm import tqdm
 
@@ -140,8 +140,7 @@ def main() -> None:
     for size in options.sizes:
         rows += run_size(size, found, options, device)
         print(table([r for r in rows if r["size"] == size], COLUMNS) + "\n", flush=True)
-    label = re.sub(r"\W+", "-", device_name(device)).strip("-").lower()
-    path = options.out / f"optimizer_step-{label}.csv"
+    path = options.out / f"optimizer_step-{machine(device)}.csv"
     command = "python benchmarks/optimizer_step.py " + " ".join(sys.argv[1:])
     save_csv(path, rows, {"command": command.strip(), **environment(device)})
     print(f"saved {path}")

@@ -12,14 +12,13 @@ name in the same run. Results go to benchmarks/results/.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from harness import Timing, device_name, environment, in_turn, save_csv, table
+from harness import Timing, environment, in_turn, machine, save_csv, table
 
 import mcf.optim
 
@@ -108,8 +107,7 @@ def main() -> None:
     )
     rows = [row(rule, times, count) for rule in RULES]
     print(table(rows, COLUMNS))
-    label = re.sub(r"\W+", "-", device_name(device)).strip("-").lower()
-    path = options.out / f"rules-{label}.csv"
+    path = options.out / f"rules-{machine(device)}.csv"
     command = "python benchmarks/rules.py " + " ".join(sys.argv[1:])
     save_csv(path, rows, {"command": command.strip(), **environment(device)})
     print(f"saved {path}")

@@ -22,7 +22,6 @@ import csv
 import itertools
 import math
 import os
-import re
 import statistics
 import sys
 import time
@@ -36,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
 
 import strategy_report as report
-from harness import device_name
+from harness import machine
 from pretraining import data, measure, model, options
 from strategy_variants import Variant, set_rate, stored_bytes, variants
 from torch import nn
@@ -216,8 +215,7 @@ def main() -> None:
     arguments = parser.parse_args()  # fmt: skip
     torch.set_num_threads(arguments.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    machine = re.sub("[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
-    stem = f"strategies-{arguments.model}-{machine}"
+    stem = f"strategies-{arguments.model}-{machine(device)}"
     results = ROOT / "benchmarks" / "results"
     paths = [results / f"{stem}{part}.csv" for part in ("", "-speed", "-horizon")]
     if not arguments.report:
