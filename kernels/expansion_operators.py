@@ -172,7 +172,7 @@ def settle_kernel(count: int, uniform: bool = False) -> Elementwise:
 
 
 # Every scalar is the constant 1.
-_SCALARS = {k: torch.ones(1, k, dtype=torch.float64) for k in range(2)}
+_SCALARS = {k: torch.ones(1, k, dtype=torch.float64, device="cpu") for k in range(2)}
 
 
 def _run(spec: Elementwise, given: Sequence[Tensor], out: Sequence[Tensor]) -> None:

@@ -76,7 +76,8 @@ def _run(operation: Operation, *components: Tensor) -> tuple[Tensor, ...]:
     first = components[0]
     out = [torch.empty_like(first, memory_format=torch.contiguous_format) for _ in range(TERMS)]
     spec = kernel(operation, format_of(first.dtype))
-    registry.run(spec, [[*components, *out]], torch.zeros(1, 0, dtype=torch.float64))
+    nothing = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
+    registry.run(spec, [[*components, *out]], nothing)
     return tuple(out)
 
 

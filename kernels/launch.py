@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mcf.kernels import streams
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.tables import to_device
+from mcf.kernels.tables import table_of, to_device
 
 Run = Callable[[Elementwise, Sequence[Sequence[Tensor]], Tensor, Tensor | None], Tensor | None]
 
@@ -118,12 +118,12 @@ def _rows(table: Tensor, indices: Sequence[int]) -> Tensor:
     """Some rows of a table, without waiting for its device."""
     if list(indices) == list(range(len(table))):
         return table
-    return table[to_device(torch.tensor(indices), table.device)]
+    return table[to_device(table_of(indices, torch.int64), table.device)]
 
 
 def _add(sums: Tensor, indices: Sequence[int], result: Tensor) -> None:
     """Add to some rows of the sums, without waiting for their device."""
-    sums.index_add_(0, to_device(torch.tensor(indices), sums.device), result)
+    sums.index_add_(0, to_device(table_of(indices, torch.int64), sums.device), result)
 
 
 def _launch_random(

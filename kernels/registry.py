@@ -130,7 +130,9 @@ def run(
         none.
     """
     if not rows:
-        return torch.zeros(0, spec.sum_count, dtype=torch.float64) if spec.sums else None
+        if spec.sums is None:
+            return None
+        return torch.zeros(0, spec.sum_count, dtype=torch.float64, device="cpu")
     module = _module(executor_for(rows[0][0].device))
     return launch(module.run, spec, rows, scalars, live, first)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mcf.kernels.algorithms import words
 from mcf.kernels.elementwise import parameters
-from mcf.kernels.tables import to_device
+from mcf.kernels.tables import table_of, to_device
 
 # Scalars of a kernel that draws: two keys and the index of the first element, in halves of words,
 # which float32 registers hold exactly.
@@ -76,5 +76,5 @@ def scalars(key: Any, index: Any) -> list[Any]:
 
 def table(keys: Tensor, indices: Sequence[int]) -> Tensor:
     """SCALARS of many stretches, one line each, float64 on the device of their keys."""
-    starts = to_device(torch.tensor(indices, dtype=torch.int64), keys.device)
+    starts = to_device(table_of(indices, torch.int64), keys.device)
     return torch.stack(scalars(keys.to(torch.int64), starts), 1).double()

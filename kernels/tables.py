@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+
+def table_of(numbers: Any, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Numbers of the host as a tensor there, whatever torch's default device is."""
+    return torch.tensor(numbers, dtype=dtype, device="cpu")
+
+
+def as_tensor(numbers: Any) -> Tensor:
+    """A NumPy array as a tensor that shares its memory; a tensor as it is, where it is."""
+    return numbers if isinstance(numbers, Tensor) else torch.from_numpy(numbers)
 
 
 def to_device(t: Tensor, device: torch.device) -> Tensor:

@@ -122,12 +122,12 @@ class GradientAccumulator:
         assert grad is not None
         if p not in self._sums:
             # A second component is made with the second gradient.
-            self._sums[p] = (grad, torch.empty(0), grad._version)
+            self._sums[p] = (grad, grad.new_empty(0), grad._version)
             return
         high, low, _ = self._sums[p]
         if low.numel() != high.numel():
             low = torch.zeros_like(high)
-        scalars = torch.zeros(1, 0, dtype=torch.float64)
+        scalars = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
         update.update_(kernel(format_of(high.dtype, "gradient")), [[high, low, grad]], scalars)
         p.grad = high
         self._sums[p] = (high, low, high._version)

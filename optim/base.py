@@ -198,7 +198,8 @@ def beta2_components(beta2: float | Tensor, arith: Arithmetic) -> tuple[Any, Any
     if not (arith.strict and arith.strategy.second is Storage.PAIR):
         return beta2, 0.0
     dtype = arith.component.dtype
-    whole = torch.as_tensor(beta2, dtype=torch.float64)
+    home = beta2.device if isinstance(beta2, Tensor) else "cpu"
+    whole = torch.as_tensor(beta2, dtype=torch.float64, device=home)
     high = whole.to(dtype).double()
     low = (whole - high).to(dtype).double()
     return (high, low) if isinstance(beta2, Tensor) else (high.item(), low.item())

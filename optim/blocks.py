@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.tables import to_device
+from mcf.kernels.tables import table_of, to_device
 from mcf.optim import eight_bits, randomness, update
 from mcf.optim.eight_bits import BLOCK, Stored
 
@@ -143,19 +143,20 @@ def _run(
     rule = work[2]
     # Every piece begins a block of its own, and what lies between them is 0.
     counts = [eight_bits.blocks(piece.size) for piece in pieces]
-    wide = [torch.zeros(sum(counts), BLOCK, device=sums.device) for _ in pieces[0].moments]
+    shape = (sum(counts), BLOCK)
+    wide = [sums.new_zeros(shape, dtype=torch.float32) for _ in pieces[0].moments]
     parts = [_parts(x, counts, pieces) for x in wide]
     for k, mine in enumerate(parts):
         eight_bits.load([piece.moments[k] for piece in pieces], mine)
     rows = [_filled(piece.dense, mine) for piece, *mine in zip(pieces, *parts, strict=True)]
-    owners = torch.tensor([piece.row for piece in pieces])
+    owners = table_of([piece.row for piece in pieces], torch.int64)
     scalars = given.table.index_select(0, to_device(owners, given.table.device))
     first: list[int] = []
     if given.first:
         first = [given.first[piece.row] + piece.start for piece in pieces]
     elif spec.random:
         # The table is on the device where a GradScaler's scale is there.
-        starts = torch.tensor([piece.start for piece in pieces], dtype=torch.float64)
+        starts = table_of([piece.start for piece in pieces])
         scalars[:, -1] += to_device(starts, scalars.device)
     found = update.update_(spec, rows, scalars, given.live, first)
     for k, (x, mine) in enumerate(zip(wide, parts, strict=True)):

@@ -110,7 +110,7 @@ def on_device(
 
 
 def _run(spec: Elementwise, row: Sequence[Tensor]) -> None:
-    update_(spec, [row], torch.zeros(1, 0, dtype=torch.float64))
+    update_(spec, [row], torch.zeros(1, 0, dtype=torch.float64, device="cpu"))
 
 
 def _elementwise(name: str, function: Algorithm, results: tuple[str, ...]) -> Elementwise:

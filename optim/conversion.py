@@ -161,7 +161,7 @@ def _options(
 ) -> dict[str, Any]:
     """The options of a target's group."""
     make: Any = cls
-    defaults = make([Parameter(torch.zeros(1, 1))]).defaults
+    defaults = make([Parameter(torch.zeros(1, 1, dtype=torch.float32, device="cpu"))]).defaults
     known = {*defaults, "initial_lr", *({"mode"} & inspect.signature(cls).parameters.keys())}
     foreign_names = sorted(more.keys() - known)
     if foreign_names:

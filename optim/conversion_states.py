@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mcf.kernels.tables import table_of
 from mcf.optim import eight_bits, foreign, update, values
 from mcf.optim.eight_bits import EXPONENT
 from mcf.optim.expansions import is_expansion
@@ -111,11 +112,15 @@ def _state(
         numbers = [name for name, _ in rule.numbers]
     else:
         # torch counts in float32, up to 2**24.
-        state = {"step": torch.tensor(float(meaning.step))} if "momentum" not in group else {}
+        state = (
+            {"step": table_of(float(meaning.step), torch.float32)}
+            if "momentum" not in group
+            else {}
+        )
         wanted = set(meaning.tensors) - {"param"}
         state.update({n: torch.empty_like(p) for n in wanted})
         numbers = list(meaning.numbers)
-        state.update({n: torch.tensor(0.0) for n in numbers})
+        state.update({n: table_of(0.0, torch.float32) for n in numbers})
     for name in numbers:
         if name not in meaning.numbers:
             raise ValueError(f"{where}: the source has no {name!r}, which the target needs")

@@ -256,7 +256,7 @@ def store(
 def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
     """The numbers of a whole moment of a parameter's state, float32 of its shape."""
     moment = Stored.of(name, state)
-    wide = torch.empty(state[name].shape, device=state[name].device)
+    wide = torch.empty_like(state[name], dtype=torch.float32)
     if wide.numel():
         load([moment], [wide.view(-1)])
     return wide
@@ -283,4 +283,4 @@ def largest(wide: Tensor) -> Tensor:
 
 def _none(rows: Sequence[object]) -> Tensor:
     """A table of no scalars."""
-    return torch.zeros(len(rows), 0, dtype=torch.float64)
+    return torch.zeros(len(rows), 0, dtype=torch.float64, device="cpu")

@@ -15,7 +15,7 @@ class StepMetrics:
 
     def __init__(self, terms: Sequence[int]) -> None:
         """Nothing summed yet; `terms` has the number of terms of each group."""
-        self._sums = [[torch.zeros(n, dtype=torch.float64)] for n in terms]
+        self._sums = [[torch.zeros(n, dtype=torch.float64, device="cpu")] for n in terms]
         self._sizes = [0] * len(self._sums)
 
     def add(self, group: int, sums: Tensor, size: int) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from mcf.kernels import streams
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP64, Format
+from mcf.kernels.tables import as_tensor
 from mcf.optim.batch import Group, Work
 from mcf.optim.rules import muon as _rules
 from mcf.optim.strategies import Arithmetic
@@ -172,4 +173,4 @@ class Launch:
         sums = self._halves.run(params, first, self._orthogonalise, second)
         if not self._halves.second.sum_count:
             return None
-        return torch.cat([torch.as_tensor(s) for s in sums])
+        return torch.cat([as_tensor(s) for s in sums])

@@ -40,7 +40,7 @@ def total_norm(gradients: Sequence[Components]) -> Tensor:
     """
     gradients = [g for g in gradients if g[0].numel()]
     if not gradients:
-        return torch.zeros((), dtype=torch.float64)
+        return torch.zeros((), dtype=torch.float64, device="cpu")
     home = gradients[0][0].device
     largest = torch.stack([_largest(g).to(home) for g in gradients]).amax()
     if home.type == "cpu" and not largest.isfinite():

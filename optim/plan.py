@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
+from mcf.kernels.tables import as_tensor
 from mcf.optim.batch import Batch, Named, Work, regular
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Plan:
         for b, step in ready:
             sums = step()
             if metrics is not None:
-                metrics.add(b.work[0], torch.as_tensor(sums), b.size)
+                metrics.add(b.work[0], as_tensor(sums), b.size)
         return undone
 
     def release(self) -> None:

@@ -118,7 +118,10 @@ class Collage(Optimizer):
     def _made(self, **options: Any) -> Optimizer:
         """The class on a stand-in for a parameter; it checks the options."""
         make: Callable[..., Optimizer] = self._class
-        return make([torch.zeros(1, 1, requires_grad=True)], **{**self._options, **options})
+        return make(
+            [torch.zeros(1, 1, dtype=torch.float32, device="cpu", requires_grad=True)],
+            **{**self._options, **options},
+        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group as torch does; the class and this package check it first."""
@@ -220,7 +223,7 @@ class Collage(Optimizer):
         stream = (0.0, 0.0)
         if arith.strategy.stochastic:
             # Classes count their steps each in its own way, or not at all.
-            count = state.setdefault("param_step", torch.zeros((), dtype=torch.int64))
+            count = state.setdefault("param_step", torch.zeros((), dtype=torch.int64, device="cpu"))
             count += 1
             seed = group["seed"]
             ((key, first),) = randomness.columns(seed, {p: place}, [p], [int(count)])

@@ -40,7 +40,7 @@ def try_steps(make: Callable[[], Optimizer], group: Group, where: str) -> None:
     """
     kinds = {(p.dim(), p.device): p for p in group["params"]}
     for (dims, device), p in kinds.items():
-        weight = torch.zeros([1] * dims, device=device, requires_grad=True)
+        weight = torch.zeros([1] * dims, dtype=torch.float32, device=device, requires_grad=True)
         weight.grad = torch.ones_like(weight)
         inner = make()
         inner.param_groups = [{**theirs(group), "params": [weight]}]

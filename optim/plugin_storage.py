@@ -12,6 +12,7 @@ from torch import Tensor
 from mcf.kernels import streams
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FORMATS, FP32, FP64, Format
+from mcf.kernels.tables import table_of
 from mcf.optim import eight_bits, update, values
 from mcf.optim.eight_bits import EXPONENT
 from mcf.optim.plugin_rules import is_state
@@ -63,7 +64,7 @@ def store(
 ) -> None:
     """Give a stored parameter its new value, or the update where it is an expansion."""
     storage, stochastic = arith.strategy.param, arith.strategy.stochastic
-    table = torch.tensor([stream if stochastic else ()], dtype=torch.float64)
+    table = table_of([stream if stochastic else ()])
     if storage.has_low:
         if "param_lo" not in state:
             state["param_lo"] = torch.zeros_like(p)
@@ -178,7 +179,7 @@ def feed_back(moment: Tensor, new: Tensor, stored: Tensor, divisor: Tensor, fact
         divisor: what the class divides the moment by.
         factor: (1 - 1/b1) / lr, and the bias correction of the moment where there is one.
     """
-    table = torch.tensor([[factor]], dtype=torch.float64)
+    table = table_of([[factor]])
     update.update_(_feedback(FORMATS[moment.dtype]), [[moment, new, stored, divisor]], table)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mcf.kernels import streams
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.tables import to_device
+from mcf.kernels.tables import table_of, to_device
 from mcf.optim import coefficients, gradients, randomness
 from mcf.optim.batch import Work
 from mcf.optim.update import given_scalars
@@ -63,7 +63,7 @@ class HostScalars(Scalars):
             counts = [int(self.optimizer.state[p]["step"]) for _, p in live]
             keys = randomness.columns(group["seed"], places, [p for _, p in live], counts)
             table = [row + stream for row, stream in zip(table, keys, strict=True)]
-        scalars = torch.tensor(table, dtype=torch.float64).reshape(len(table), -1)
+        scalars = table_of(table).reshape(len(table), -1)
         if "grad_scale" in spec.scalars:
             column = spec.scalars.index("grad_scale")
             scalars = gradients.scaled(scalars, column, self.scale)
@@ -118,7 +118,7 @@ class DeviceScalars(Scalars):
         if spec.random:
             _, group, *_ = self._work
             places = {p: k for k, p in enumerate(self._optimizer._parameters())}
-            mine = torch.tensor([places[p] for p in self._params], dtype=torch.int64)
+            mine = table_of([places[p] for p in self._params], torch.int64)
             here = to_device(mine, self._counts.device)
             columns.append(streams.key(group["seed"], self._counts, here).double())
             # The index of the first element is given apart.
@@ -157,7 +157,7 @@ def _on_device(known: dict[str, Any], device: torch.device) -> dict[str, Tensor]
 def _tensor(x: Any, device: torch.device) -> Tensor:
     if isinstance(x, Tensor):
         return x.detach().reshape(()).to(device, torch.float64)
-    return to_device(torch.tensor(x, dtype=torch.float64), device)
+    return to_device(table_of(x), device)
 
 
 def _gathered(

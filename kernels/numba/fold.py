@@ -255,8 +255,8 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     items = outer * blocks
     threads = _threads(outer * total)
     bases = array("Q", [c.data_ptr() for c in components])
-    out = torch.empty((spec.state, items), dtype=torch.float64)
-    lanes = torch.empty((threads, spec.state, LANES), dtype=torch.float64)
+    out = torch.empty((spec.state, items), dtype=torch.float64, device="cpu")
+    lanes = torch.empty((threads, spec.state, LANES), dtype=torch.float64, device="cpu")
     words = {
         "bases": bases.buffer_info()[0],
         "out": out.data_ptr(),
@@ -313,7 +313,7 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     """See `mcf.kernels.fold.product`."""
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
-    out = torch.empty((spec.state, batch, rows, columns), dtype=torch.float64)
+    out = torch.empty((spec.state, batch, rows, columns), dtype=torch.float64, device="cpu")
     bases = array("Q", [c.data_ptr() for c in (*left, *right)])
     down, across = -(-rows // ROWS), -(-columns // COLUMNS)
     words = {

@@ -117,7 +117,9 @@ def run(
         The sums, float64 of shape [len(rows), spec.sum_count], or None if the kernel has none.
     """
     if live is not None and not live.item():
-        return torch.zeros(len(rows), spec.sum_count, dtype=torch.float64) if spec.sums else None
+        if spec.sums is None:
+            return None
+        return torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device="cpu")
     prepared = _prepared(spec, tuple(row[0].numel() for row in rows))
     values = scalars.numpy() if spec.scalars else None
     columns = zip(*rows, strict=True)

@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.tables import capturing, to_device
+from mcf.kernels.tables import as_tensor, capturing, to_device
 from mcf.kernels.triton.build import block, build, options
 from mcf.kernels.triton.primitives import Dialect
 
@@ -65,7 +65,7 @@ class Prepared:
         # Beyond 2**63 are no addresses in use.
         table = np.array(addresses, dtype=np.int64).T
         pointers = self._table(np.ascontiguousarray(table))
-        values = to_device(torch.as_tensor(scalars, dtype=torch.float64), self._device)
+        values = to_device(as_tensor(scalars).double(), self._device)
         sums = torch.empty(self._grid, spec.sum_count, dtype=torch.float64, device=self._device)
         alignment = 1 if (table % _WIDEST).any() else _WIDEST
         if self._grid:

@@ -42,7 +42,8 @@ _KEPT = TERMS + 1
 
 def rows(values: Sequence[Fraction], terms: int = _KEPT) -> Tensor:
     """[terms, len(values)] components of each value."""
-    return torch.tensor([exact.components(v, terms) for v in values], dtype=torch.float64).T
+    parts = [exact.components(v, terms) for v in values]
+    return torch.tensor(parts, dtype=torch.float64, device="cpu").T
 
 
 Maker = Callable[[], Tensor]
@@ -110,7 +111,7 @@ def _chunks(value: Fraction, shift: int, bits: int, count: int) -> Tensor:
         parts.append(float(part))
         value -= part
         scale *= 2**bits
-    return torch.tensor(parts, dtype=torch.float64)
+    return torch.tensor(parts, dtype=torch.float64, device="cpu")
 
 
 def _log_nodes() -> list[Fraction]:
@@ -221,7 +222,8 @@ def turn_limbs() -> Tensor:
     value = exact.quotient(exact.ONE, 2 * exact.pi())
     mask = (1 << LIMB) - 1
     digits = [value >> (exact.BITS - LIMB * m) & mask for m in range(1, LIMBS_AFTER + 1)]
-    return torch.tensor([0] * LIMBS_BEFORE + digits, dtype=torch.int64)
+    limbs = [0] * LIMBS_BEFORE + digits
+    return torch.tensor(limbs, dtype=torch.int64, device="cpu")
 
 
 # erfcx: 32 nodes to each of [0, 1), [1, 2), [2, 4), ..., [16, 32).

@@ -60,15 +60,15 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
         kept_shape = [1 if d == dim % max(x.dim(), 1) else n for d, n in enumerate(x.shape)]
     ordered = rows.sort(-1).values
     nan = rows.isnan()
-    counts = (~nan).sum(-1) if skip else torch.full(rows.shape[:-1], rows.shape[-1])
+    counts = (~nan).sum(-1) if skip else (~nan | nan).sum(-1)
     results = []
     for number in wanted:
         places = {int(c): _place(number, int(c), way) for c in counts.unique()}
         low = torch.zeros_like(counts)
-        weight: Any = tensor(torch.zeros(counts.shape), x.terms, x.dtype, x.device)
+        weight: Any = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
         for count, (index, share) in places.items():
             low = torch.where(counts == count, index, low)
-            weight = torch.where(counts == count, tensor(share, x.terms, x.dtype), weight)
+            weight = torch.where(counts == count, tensor(share, x.terms, x.dtype, x.device), weight)
         high = torch.where(weight > 0, low + 1, low)
         a, b = (ordered.gather(-1, k[..., None]).squeeze(-1) for k in (low, high))
         # No difference of equal infinities.
@@ -113,7 +113,9 @@ def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     if dim is None:
         return nanmedian(input.reshape(-1), 0)[0]
     if input.dim() == 0:
-        return torch.return_types.nanmedian((input.clone(), torch.zeros((), dtype=torch.int64)))
+        return torch.return_types.nanmedian(
+            (input.clone(), torch.zeros((), dtype=torch.int64, device=input.device))
+        )
     count = (~input.isnan()).sum(dim, keepdim=True)
     order = input.detach().argsort(dim)
     index = order.gather(dim, ((count - 1) // 2).clamp_min(0))

@@ -82,7 +82,9 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     rest, quotient = fmod(x, y), x / y
     # A whole number, but for the rounding of the quotient.
     whole = ((x - rest) / y).round()
-    divisor = y if isinstance(y, torch.Tensor) else torch.tensor(y, dtype=torch.float64)
+    divisor = (
+        y if isinstance(y, torch.Tensor) else torch.tensor(y, dtype=torch.float64, device=x.device)
+    )
     settled = divisor == 0
     if rounding_mode == "floor":
         # Not by way of `remainder`, which is infinite where y is.

@@ -103,7 +103,8 @@ def nextafter(x: MCFTensor, y: Any) -> Tensor:
     stay = equal(x, y) | wrap(a).isnan() | wrap(b).isnan()
     inf = c[0].isinf()
     if inf.any():
-        edge = torch.tensor(largest(format_of(c[0].dtype), len(c)), dtype=torch.float64)
+        most = largest(format_of(c[0].dtype), len(c))
+        edge = torch.tensor(most, dtype=torch.float64, device="cpu")
         top = wrap([e.to(c[0].dtype).to(x.device) * c[0].sign() for e in edge])
         out = where(inf & ~stay, top, out)  # type: ignore[assignment]
     nan = wrap(a).isnan() | wrap(b).isnan()

@@ -1,0 +1,37 @@
+"""Tensors that the library makes for itself name their device: the default one may be "meta"."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+FACTORIES = {
+    "arange", "as_tensor", "asarray", "complex", "empty", "empty_strided", "eye", "full",
+    "linspace", "logspace", "ones", "rand", "randint", "randn", "randperm", "tensor",
+    "scalar_tensor", "tril_indices", "triu_indices", "zeros",
+}  # fmt: skip
+
+# Takes what users give, where torch's own factories put it.
+ALLOWED = {("mcf/tensor/conversion.py", "as_tensor")}
+
+
+def unnamed() -> Iterator[str]:
+    for package in ("kernels", "mcf", "optim"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                    continue
+                module, function = node.func.value, node.func.attr
+                ours = isinstance(module, ast.Name) and module.id == "torch"
+                keywords = {k.arg for k in node.keywords}
+                if ours and function in FACTORIES and not keywords & {"device", None}:
+                    if (name, function) not in ALLOWED:
+                        yield f"{name}:{node.lineno}: {ast.unparse(node)}"
+
+
+def test_factories_name_their_device() -> None:
+    assert list(unnamed()) == []
