@@ -1,5 +1,6 @@
 # Every target sets up its own .venv first: editable install of this checkout from constraints.txt.
 # A second run finds it ready. Options: PYTHON=python3.12  JOBS=4  ARGS="what follows the command"
+# HASHES=1 lets `make setup` take only the files whose hashes are in requirements.lock, which are the public index's.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,6 +11,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 ARGS ?=
+HASHES ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -21,7 +23,7 @@ PROGRESS := \
 # One worker takes a whole test file, so that its kernels are compiled once.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help setup test test-slow test-nightly pretrain bench lint types format hooks wheel clean distclean
+.PHONY: help setup test test-slow test-nightly pretrain bench lint types format hooks dist lock versions clean distclean
 
 help: ## this list
 	@printf 'make TARGET [ARGS="..."]\n\n'
@@ -30,7 +32,7 @@ help: ## this list
 setup: $(READY) ## .venv with this checkout and everything it needs (all targets below do this first)
 	@echo "$(VENV) is ready"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt requirements.lock
 	@command -v "$(PYTHON)" >/dev/null || { \
 	  echo "make: '$(PYTHON)' not found; name a Python 3.10 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 2; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
@@ -39,8 +41,15 @@ $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -m venv "$(VENV)" || { \
 	  echo "make: this Python cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 2; }
 	@echo "[2/3] packages pinned in constraints.txt; some minutes, torch is the big one"
+ifeq ($(HASHES),)
 	@$(PIP) install -q -c constraints.txt pip setuptools
 	@PYTHONWARNINGS=ignore $(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]' | awk '$(PROGRESS)'
+else
+	@PYTHONWARNINGS=ignore $(PIP) install --require-hashes --only-binary :all: -r requirements.lock | awk '$(PROGRESS)'
+	@$(PIP) install -q --no-deps --no-build-isolation -e .
+endif
+	@# What this checkout was installed as before it was called mcf-torch.
+	@$(PIP) uninstall -q -y mcf 2>/dev/null
 	@echo "[3/3] ready: $$($(BIN)/python -c 'import torch; print("torch", torch.__version__)')"
 	@touch $@
 
@@ -77,14 +86,27 @@ format: $(READY) ## let ruff fix and format
 hooks: $(READY) ## install the pre-commit hooks
 	$(BIN)/pre-commit install
 
-wheel: $(READY) ## dist/mcf-*.whl, and what is in it
-	@rm -rf build/lib build/bdist.* dist
-	$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
-	@$(BIN)/python -m zipfile -l dist/mcf-*.whl
+dist: $(READY) ## dist/: sdist and wheel of the commit that is checked out, and what is in the wheel
+	@rm -rf build/dist dist && mkdir -p build/dist dist
+	git archive HEAD | tar -x -C build/dist
+	@cd build/dist && "$(abspath $(BIN))/python" -c 'from setuptools import build_meta; build_meta.build_sdist("../../dist")' >/dev/null
+	$(PIP) wheel -q --no-deps --no-build-isolation -w dist dist/mcf_torch-*.tar.gz
+	@$(BIN)/python -m zipfile -l dist/mcf_torch-*.whl
 
-clean: ## remove what builds and tools left (keeps .venv and runs/)
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+# uv makes one list for every Python and platform; it asks the public index alone, whatever pip is set up with.
+lock: $(READY) ## requirements.lock: constraints.txt with hashes
+	@"$(BIN)/python" -m venv build/lock && build/lock/bin/python -m pip install -q uv
+	printf '%s\n' pip setuptools | build/lock/bin/uv pip compile -q --no-config --universal --python-version 3.10 \
+	  --generate-hashes --no-annotate --custom-compile-command 'make lock' -c constraints.txt --extra dev - pyproject.toml \
+	  -o requirements.lock $(ARGS) >/dev/null
+
+versions: ## try the oldest and newest packages on every Python there is; make versions ARGS=--help
+	"$(PYTHON)" .ci/versions $(ARGS)
+
+clean: ## remove what builds and tools left (keeps .venv, with the links that it imports from, and runs/)
+	[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name '__editable__*' -exec rm -rf {} +
+	rm -rf dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## clean, and remove .venv
-	rm -rf $(VENV)
+	rm -rf $(VENV) build

@@ -1,17 +1,18 @@
 """What is shipped: every package of the three folders, typed, under the one name `mcf`.
 
 Fails when a package is missing from `tool.setuptools.packages`, when `mcf.__version__` and
-pyproject.toml disagree, when a py.typed is missing, or when the wheel holds anything beside `mcf`.
+pyproject.toml disagree, when a py.typed is missing, when a wheel holds anything beside what git
+tracks of `mcf`, or when a file that the tests need is not in an sdist.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_modules_stand_in_packages() -> None:
 
 def test_version_has_one_value() -> None:
     (declared,) = re.findall(r'^version = "(.*)"', _pyproject(), re.MULTILINE)
-    assert mcf.__version__ == declared == importlib.metadata.version("mcf")
+    assert mcf.__version__ == declared
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -72,35 +73,85 @@ def test_typed(folder: str) -> None:
     assert (ROOT / folder / "py.typed").exists()
 
 
-def test_every_constraint_is_exact() -> None:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    for line in lines:
-        if line and not line.startswith("#"):
-            assert re.fullmatch(r"[a-z0-9-]+==[\w.]+(; [a-z_]+ (>=|<|==) '[\w.]+')?", line), line
+def _tracked() -> list[str]:
+    """Every file of this checkout that git tracks; of an unpacked sdist, every file it holds."""
+    if not (ROOT / ".git").exists():
+        return (ROOT / "mcf_torch.egg-info" / "SOURCES.txt").read_text().splitlines()
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    # A file may be deleted and the deletion not committed.
+    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
 
 
-def test_wheel_holds_only_mcf(tmp_path: Path) -> None:
-    # Built from a copy: setuptools leaves its build folders in the source tree.
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for folder in (*FOLDERS, "tests"):
-        shutil.copytree(
-            ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    build = f"from setuptools import build_meta; build_meta.build_wheel({str(tmp_path)!r})"
+def _copy_of_checkout(folder: Path, *, git: bool) -> Path:
+    """The tracked files in a folder of their own: setuptools leaves its folders in the source."""
+    for name in _tracked():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    if git:
+        if shutil.which("git") is None:
+            pytest.skip("git says which files belong to a checkout")
+        # What the copy's git tracks is what is in its index; nothing needs to be committed.
+        for command in (["git", "init", "-q"], ["git", "add", "-A"]):
+            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+    return folder
+
+
+def _build(what: str, source: Path, out: Path) -> Path:
+    """`what`, a wheel or an sdist, of the tree `source`, by this environment's setuptools."""
+    code = f"from setuptools import build_meta as b; print(b.build_{what}({str(out)!r}))"
     run = subprocess.run(
-        [sys.executable, "-c", build], cwd=source, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stderr
+    return out / run.stdout.splitlines()[-1]
 
-    (wheel,) = tmp_path.glob("*.whl")
+
+def _expected_in_wheel() -> set[str]:
+    expected = set()
+    for file in _tracked():
+        folder, _, inside = file.partition("/")
+        if folder in FOLDERS and file.endswith((".py", "py.typed")):
+            expected.add(f"{FOLDERS[folder].replace('.', '/')}/{inside}")
+    return expected
+
+
+def _modules(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = {"mcf/py.typed", "mcf/kernels/py.typed", "mcf/optim/py.typed"}
-    for folder, name in FOLDERS.items():
-        for path in (ROOT / folder).rglob("*.py"):
-            inside = path.relative_to(ROOT / folder).as_posix()
-            expected.add(f"{name.replace('.', '/')}/{inside}")
-    assert held == expected
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_wheel_holds_what_git_tracks_and_no_strays(tmp_path: Path) -> None:
+    source = _copy_of_checkout(tmp_path / "source", git=True)
+    for stray in (
+        "mcf/scratch.py",
+        "kernels/numba/scratch.py",
+        "optim/.#adamw.py",
+        # Leftovers of builds, of a module and of a package that are gone.
+        "build/lib/mcf/gone.py",
+        "build/lib/mcf/gone/__init__.py",
+    ):
+        (source / stray).parent.mkdir(parents=True, exist_ok=True)
+        (source / stray).write_text("raise RuntimeError('a stray was imported')\n")
+    held = _modules(_build("wheel", source, tmp_path))
+    assert held == _expected_in_wheel()
+
+
+def test_wheel_of_a_copy_inside_another_repository(tmp_path: Path) -> None:
+    # git answers there too, for the outer repository, which tracks nothing of it.
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True, timeout=60)
+    source = _copy_of_checkout(tmp_path / "vendored", git=False)
+    assert _modules(_build("wheel", source, tmp_path)) == _expected_in_wheel()
+
+
+def test_sdist_holds_everything_that_is_tracked(tmp_path: Path) -> None:
+    source = _copy_of_checkout(tmp_path / "source", git=True)
+    sdist = _build("sdist", source, tmp_path)
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+        archive.extractall(tmp_path / "unpacked")
+    assert set(_tracked()) - held == set()
+    # The wheel of the sdist is the wheel of the checkout.
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    assert _modules(_build("wheel", unpacked, tmp_path)) == _expected_in_wheel()
