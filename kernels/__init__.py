@@ -1,5 +1,6 @@
 """Algorithms written once, and the executors that run them on tensors with the same bits."""
 
+from mcf.kernels import environment as environment
 from mcf.kernels.formats import BF16 as BF16
 from mcf.kernels.formats import FP16 as FP16
 from mcf.kernels.formats import FP32 as FP32

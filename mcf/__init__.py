@@ -1,5 +1,8 @@
 """Multi-component floats: numbers kept as unevaluated sums of a few low-precision floats."""
 
+# The first two before all others: where the packages are, and whether the environment is ours.
+from mcf import checkout as checkout
+from mcf import kernels as kernels
 from mcf import linalg as linalg
 from mcf import nn as nn
 from mcf.accurate import dot as dot
