@@ -128,13 +128,13 @@ class GroupedOptimizer(Optimizer):
             param_group = by_name(param_group)
             merged = {**self.defaults, **param_group}
             self._check_precision(merged)
-            options.check(merged)
+            options.check(merged, self.defaults)
             self._check_group(merged)
-            merged = options.with_max_lr(merged)
+            merged = options.with_peak_lr(merged, param_group)
             rule = self._rule(merged)
             name = type(self).__name__
             options.check_decay(merged, dict(rule.slots), rule.decoupled, name)
-            param_group = {**param_group, "max_lr": merged["max_lr"]}
+            param_group = {**param_group, "peak_lr": merged["peak_lr"]}
             validation.distinct(f"param_groups[{index}]", merged.get("params"))
         super().add_param_group(param_group)
         try:

@@ -53,7 +53,7 @@ def _check_group(
             f"state_dict has {len(saved['params'])} parameters in param_groups[{index}]; "
             f"the optimizer has {len(group['params'])}"
         )
-    saved = {**optimizer._later_options(), **saved}
+    saved = {**optimizer._later_options(), **options.upgraded(saved)}
     for name in ("precision", "compute_dtype", "low"):
         if saved[name] != group[name]:
             raise ValueError(
@@ -62,7 +62,7 @@ def _check_group(
     lr = saved["lr"]
     # A schedule down to 0 can miss it from below by a rounding error.
     size = abs(lr) if isinstance(lr, (int, float, Tensor)) else lr
-    options.check(saved)
+    options.check(saved, optimizer.defaults)
     optimizer._check_group({**saved, "lr": size})
     rule = optimizer._rule({**group, **saved})
     options.check_decay(saved, dict(rule.slots), rule.decoupled, type(optimizer).__name__)
@@ -76,11 +76,17 @@ def _check_group(
 
 def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The saved groups, with the optimizer's parameters; its names where none are saved."""
+    # One memo: groups may share a tensor learning rate.
+    memo: dict[int, Any] = {}
     return [
         {
             **{k: v for k, v in group.items() if k == "param_names"},
             **optimizer._later_options(),
-            **copy.deepcopy({k: v for k, v in saved.items() if k != "params"}),
+            **{
+                k: copy.deepcopy(v, memo)
+                for k, v in options.upgraded(saved).items()
+                if k != "params"
+            },
             "params": group["params"],
             # Where steps are counted is no part of the training's state.
             "capturable": group["capturable"],

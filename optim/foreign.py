@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mcf.optim import eight_bits, values
 from mcf.optim.eight_bits import EXPONENT
+from mcf.optim.options import upgraded
 from mcf.optim.values import Value
 
 
@@ -113,7 +114,9 @@ def _concatenated(p: Tensor, mantissas: Tensor) -> Tensor:
 
 def options(group: Mapping[str, Any]) -> dict[str, Any]:
     """A group's hyperparameters under torch's names."""
-    found = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+    # optimi has the name that was ours once.
+    known = upgraded(group)
+    found = {k: v for k, v in known.items() if k not in ("params", "param_names")}
     if "beta1" in found and "beta2" in found:
         # optimi
         found["betas"] = (found.pop("beta1"), found.pop("beta2"))

@@ -28,6 +28,7 @@ class LowPrecisionOptimizer(FusedOptimizer):
         **given: Unpack[options.Options],
     ) -> None:
         """See the subclasses and `Options`; `track_metrics` keeps sums for `metrics`."""
+        given = options.renamed(given)
         options.known(type(self).__name__, given)
         mine = options.of_optimizer(given)
         gradients.check(mine)
@@ -140,6 +141,9 @@ class LowPrecisionOptimizer(FusedOptimizer):
         super().__setstate__(state)
         # Of an older version, which did not have them.
         for group in (self.defaults, *self.param_groups):
+            renamed = options.upgraded(group)
+            group.clear()
+            group.update(renamed)
             for name, default in self._later_options().items():
                 group.setdefault(name, default)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypedDict
 
 import torch
@@ -29,9 +30,10 @@ class Options(TypedDict, total=False):
 
     Of weight decay, for rules where it is decoupled from the gradient:
 
-    - `decouple_lr`: decouple it from the learning rate as well: a step takes (lr / max_lr)
+    - `decouple_lr`: decouple it from the learning rate as well: a step takes (lr / peak_lr)
       weight_decay p from p, and not lr weight_decay p.
-    - `max_lr`: the largest learning rate of the schedule; by default that of the constructor.
+    - `peak_lr`: the largest learning rate of the schedule; by default that of the constructor.
+      `max_lr`, its name in older versions, is deprecated: schedulers keep their own there.
 
     Those for all parameters of an optimizer, which are its attributes and may change at any time:
 
@@ -54,6 +56,7 @@ class Options(TypedDict, total=False):
     differentiable: bool
     fused: bool | None
     decouple_lr: bool
+    peak_lr: float | None
     max_lr: float | None
     max_grad_norm: float | None
     max_grad_value: float | None
@@ -73,12 +76,47 @@ _FLAGS: Group = {
     "fused": None,
     "decouple_lr": False,
 }
-IN_GROUPS: Group = {**_FLAGS, "max_lr": None, "low": "nearest", "seed": 0}
+IN_GROUPS: Group = {**_FLAGS, "peak_lr": None, "low": "nearest", "seed": 0}
 
 # The options that are attributes of the optimizer, and their defaults.
 OF_OPTIMIZER: Group = {"max_grad_norm": None, "max_grad_value": None, "nonfinite": "torch"}
 
 DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
+
+
+# What `peak_lr` was called. OneCycleLR writes this into groups, as Megatron's schedules do.
+_OLD = "max_lr"
+
+
+def renamed(given: Options) -> Options:
+    """A constructor's options under the names of today.
+
+    Raises:
+        TypeError: for an option under both of its names.
+    """
+    if _OLD not in given:
+        return given
+    if "peak_lr" in given:
+        raise TypeError("peak_lr and max_lr are both given; max_lr is its deprecated name")
+    _deprecated(stacklevel=5)
+    return {**{k: v for k, v in given.items() if k != _OLD}, "peak_lr": given[_OLD]}  # type: ignore[typeddict-item]
+
+
+def upgraded(group: Mapping[str, Any]) -> Group:
+    """A group that another version saved; entries of others stay."""
+    if "peak_lr" in group or _OLD not in group:
+        return dict(group)
+    value = group[_OLD]
+    kept = {k: v for k, v in group.items() if k != _OLD or v is not None}
+    return {**kept, "peak_lr": value if group.get("decouple_lr") else None}
+
+
+def _deprecated(stacklevel: int) -> None:
+    warnings.warn(
+        "max_lr is now called peak_lr, since learning-rate schedulers keep a max_lr of their own",
+        FutureWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def in_groups(options: Options) -> Group:
@@ -102,8 +140,10 @@ def known(name: str, options: Options) -> None:
             )
 
 
-def check(group: Group) -> None:
+def check(group: Group, mine: Collection[str]) -> None:
     """Raise for combinations that torch refuses, in its words, and for what is not there.
+
+    `mine` names the group's entries that this package reads; the others may be anything.
 
     Raises:
         TypeError: for a value that is not a bool (or None, where None is allowed).
@@ -121,8 +161,8 @@ def check(group: Group) -> None:
         raise RuntimeError("`fused` does not support `differentiable`")
     if group["fused"] and group["foreach"]:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
-    for name, value in group.items() if group["capturable"] else ():
-        if isinstance(value, Tensor) and name not in ("params", "lr"):
+    for name in mine if group["capturable"] else ():
+        if isinstance(group[name], Tensor) and name not in ("params", "lr"):
             raise ValueError(
                 f"{name} is a Tensor with capturable=True; allowed are Tensors for lr and betas"
             )
@@ -140,34 +180,42 @@ def check_rounding(group: Group) -> None:
         raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")
 
 
-def with_max_lr(group: Group) -> Group:
-    """A new group that decouples its weight decay, with the learning rate it is relative to."""
-    if group["decouple_lr"] and group["max_lr"] is None:
-        return {**group, "max_lr": float(group["lr"])}
-    return group
+def with_peak_lr(group: Group, given: Group) -> Group:
+    """A new group that decouples its weight decay, with the learning rate it is relative to.
+
+    Args:
+        group: the group with all defaults.
+        given: what of it was given for it alone.
+    """
+    if not group["decouple_lr"]:
+        return group
+    if _OLD in given and "peak_lr" not in given:
+        _deprecated(stacklevel=4)
+        return {**group, "peak_lr": given[_OLD]}
+    return group if group["peak_lr"] is not None else {**group, "peak_lr": float(group["lr"])}
 
 
 def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: str) -> None:
     """Raise for a decoupling from the learning rate that the rule cannot have."""
-    value = group["max_lr"]
+    value = group["peak_lr"]
     if not group["decouple_lr"]:
         if value is not None:
-            raise ValueError(f"max_lr is {value} and decouple_lr is False; allowed is None")
+            raise ValueError(f"peak_lr is {value} and decouple_lr is False; allowed is None")
         return
     if not decoupled and slots.get("decayed") is not decay.added:
         raise ValueError(
             f"decouple_lr=True: the weight decay of {rule} is not decoupled from the gradient"
         )
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"max_lr must be a number or None, got {type(value).__name__}")
+        raise TypeError(f"peak_lr must be a number or None, got {type(value).__name__}")
     if not 0 < value < math.inf:
-        raise ValueError(f"Invalid max_lr: {value}; allowed is a number in (0, inf)")
+        raise ValueError(f"Invalid peak_lr: {value}; allowed is a number in (0, inf)")
 
 
 def weight_decay(group: Group, scalars: Group) -> Group:
     """A step's scalars, numbers or tensors; lr times weight_decay is what the group asks for."""
     if group["decouple_lr"]:
-        value, whole = scalars["weight_decay"], group["max_lr"]
+        value, whole = scalars["weight_decay"], group["peak_lr"]
         # A GPU divides by a number as it multiplies by its inverse.
         of = torch.full_like(value, whole) if isinstance(value, Tensor) else whole
         return {**scalars, "weight_decay": value / of}
@@ -193,5 +241,6 @@ def signature(constructor: Callable[..., None]) -> inspect.Signature:
                 name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=types[name]
             )
             for name in types
+            if name in DEFAULTS
         ]
     return found.replace(parameters=kept)

@@ -102,7 +102,7 @@ def test_tensors_for_betas() -> None:
 
 
 def test_decay_apart_from_the_rate() -> None:
-    options = {"decouple_lr": True, "max_lr": 3e-3, "weight_decay": 0.1}
+    options = {"decouple_lr": True, "peak_lr": 3e-3, "weight_decay": 0.1}
     with mcf.executor("torch"):
         assert_capturable_is_the_same(AdamW, Case("plus", BF16, FP32), 4, **options)
 

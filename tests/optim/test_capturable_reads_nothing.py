@@ -98,7 +98,7 @@ def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant:
         {"precision": "eco"},
         {"compute_dtype": BF16},
         {"track_metrics": True},
-        {"decouple_lr": True, "max_lr": 1.0},
+        {"decouple_lr": True, "peak_lr": 1.0},
         {"precision": EIGHT_BITS},
         {"precision": EIGHT_BITS + "_stochastic", "track_metrics": True, "nonfinite": "skip"},
     ],

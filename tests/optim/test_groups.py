@@ -121,11 +121,11 @@ def test_everything_in_one_rule() -> None:
 
 
 def test_decay_follows_the_schedule_and_not_the_rate() -> None:
-    # Without a gradient's share: p <- p (1 - lr / max_lr weight_decay), lr halved at every step.
+    # Without a gradient's share: p <- p (1 - lr / peak_lr weight_decay), lr halved at every step.
     for rate in (1e-3, 0.5):
         p = Parameter(torch.ones(3, dtype=FP64))
         optimizer = AdamW([p], rate, weight_decay=0.25, decouple_lr=True)
-        assert optimizer.param_groups[0]["max_lr"] == rate
+        assert optimizer.param_groups[0]["peak_lr"] == rate
         expected = 1.0
         for t in range(3):
             optimizer.param_groups[0]["lr"] = rate * 0.5**t
@@ -138,7 +138,7 @@ def test_decay_follows_the_schedule_and_not_the_rate() -> None:
 def test_it_is_the_weight_decay_divided_by_the_largest_rate() -> None:
     results = []
     for options in (
-        {"weight_decay": 1e-3, "decouple_lr": True, "max_lr": 2.0**-7},
+        {"weight_decay": 1e-3, "decouple_lr": True, "peak_lr": 2.0**-7},
         {"weight_decay": 1e-3 * 2.0**7},
     ):
         optimizer = AdamW([parameter(20, BF16), parameter(9, FP16)], 1e-3, **options)
@@ -166,20 +166,20 @@ def test_each_group_has_its_own_and_checkpoints_keep_it() -> None:
     p, q = parameter(3, BF16), parameter(3, BF16)
     groups = [{"params": [p], "lr": 0.5}, {"params": [q], "decouple_lr": False}]
     optimizer = AdamW(groups, 0.25, decouple_lr=True, weight_decay=1e-5)
-    assert [g["max_lr"] for g in optimizer.param_groups] == [0.5, None]
+    assert [g["peak_lr"] for g in optimizer.param_groups] == [0.5, None]
     optimizer.param_groups[0]["lr"] = 1e-6
     other = AdamW([{"params": [parameter(3, BF16)]}, {"params": [parameter(3, BF16)]}])
     other.load_state_dict(optimizer.state_dict())
-    assert [g["max_lr"] for g in other.param_groups] == [0.5, None]
+    assert [g["peak_lr"] for g in other.param_groups] == [0.5, None]
     assert [g["decouple_lr"] for g in other.param_groups] == [True, False]
 
 
 REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (SGD, {"decouple_lr": True}, ValueError, "weight decay of SGD is not decoupled"),
     (Adam, {"decouple_lr": True}, ValueError, "weight decay of Adam is not decoupled"),
-    (AdamW, {"max_lr": 1.0}, ValueError, r"max_lr is 1\.0 and decouple_lr is False"),
-    (AdamW, {"max_lr": 0.0, "decouple_lr": True}, ValueError, r"max_lr: 0\.0; allowed"),
-    (AdamW, {"max_lr": "1", "decouple_lr": True}, TypeError, "max_lr must be a number or None"),
+    (AdamW, {"peak_lr": 1.0}, ValueError, r"peak_lr is 1\.0 and decouple_lr is False"),
+    (AdamW, {"peak_lr": 0.0, "decouple_lr": True}, ValueError, r"peak_lr: 0\.0; allowed"),
+    (AdamW, {"peak_lr": "1", "decouple_lr": True}, TypeError, "peak_lr must be a number or None"),
     (AdamW, {"decouple_lr": None}, TypeError, "decouple_lr must be True or False, got None"),
 ]
 
