@@ -8,43 +8,83 @@
 The strategies are those of `mcf.optim.AdamW`; see `--help` for the options. Results go to
 `runs/<name>`: metrics.jsonl (a line per step), summary.csv and summary.txt (the table), loss.png,
 edq.png, and checkpoints/ with the trained weights. `--resume` goes on with an interrupted run.
+`pretraining/__init__.py` describes the folder.
+
+Exit codes: 0; 1 where files or the machine do not let a run go on (a full disk, another process in
+its folder, damaged checkpoints); 2 for wrong options or data; 129, 130, 143 after SIGHUP, SIGINT,
+SIGTERM. Each but 0 comes with one line on stderr.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
-import platform
 import shlex
+import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretraining.errors import InputError
-from pretraining.options import Options, flag, parse
+from pretraining import console
+from pretraining.errors import InputError, RunError, Stopped
+from pretraining.interrupt import Interrupt
+from pretraining.options import Options, parse
 
 if TYPE_CHECKING:
     import torch
+    from pretraining.checkpoint import Training
     from pretraining.data import Corpus, Part
+    from pretraining.folder import RunFolder
+
+Costs = dict[str, dict[str, Any]]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run and return the exit code: 0, 2 after bad input, 130 when interrupted."""
+    """Run and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     options = parse(argv)
+    # What has been opened; until then there is nothing to go on with.
+    opened: list[RunFolder] = []
+    code, message = 1, ""
     try:
-        if _compare(options):
-            return 0
-    except KeyboardInterrupt:
-        pass
+        with Interrupt() as interrupt:
+            _compare(options, interrupt, opened)
+        code = 0
+    except (Stopped, KeyboardInterrupt) as stop:
+        number = signal.Signals(stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+        code = 128 + number
+        message = f"interrupted by {number.name}"
     except InputError as error:
-        print(f"pretrain.py: error: {error}", file=sys.stderr)
-        return 2
-    again = [word for word in argv if word not in ("--resume", "--overwrite")]
-    command = shlex.join([_here(sys.executable), _here(__file__), *again, "--resume"])
-    print(f"\nInterrupted. Go on from the last checkpoint with: {command}", file=sys.stderr)
-    return 130
+        code, message = 2, f"error: {error}"
+    except RunError as error:
+        message = f"error: {error}"
+    except MemoryError as error:
+        message = f"error: not enough memory: {error}".rstrip(": ")
+    except OSError as error:
+        message = f"error: {error}"
+    except RuntimeError as error:
+        # torch has no class of its own for a CPU that cannot allocate.
+        first = str(error).splitlines()[0] if str(error) else ""
+        if "alloc" not in first and "out of memory" not in first:
+            raise
+        message = f"error: not enough memory: {first}"
+    unread = console.lost()
+    if code:
+        if opened:
+            message += f"; go on from the last checkpoint with: {_again(argv)}"
+        console.tell(f"pretrain.py: {message}")
+    elif unread is not None:
+        console.tell(
+            f"pretrain.py: error: cannot write to stdout: {unread}; the results are complete in "
+            f"{options.folder}"
+        )
+        code = 1
+    return code
+
+
+def _again(argv: list[str]) -> str:
+    """The command that goes on with this run."""
+    words = [word for word in argv if word not in ("--resume", "--overwrite")]
+    return shlex.join([_here(sys.executable), _here(__file__), *words, "--resume"])
 
 
 def _here(path: str) -> str:
@@ -52,59 +92,98 @@ def _here(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _compare(options: Options) -> bool:
-    """Train all, report all; False when interrupted."""
+def _compare(options: Options, interrupt: Interrupt, opened: list[RunFolder]) -> None:
+    """Train all, report all."""
     # Data first: it needs no torch, so that a wrong file name is answered at once.
     from pretraining import data
 
     corpus = data.load(options)
     device = _prepare_torch(options)
-    from pretraining import checkpoint, plots, report, train
+    from pretraining import checkpoint, files, identity, train
+    from pretraining.folder import RunFolder
 
-    settings = _open_folder(options, corpus, device)
-    print(
-        f"data: {corpus.origin}: {_count(corpus.train)} to train on, {_count(corpus.val)} to "
-        f"validate on\nrun: {len(options.strategies)} strategies x {len(options.seeds)} seed(s) x "
-        f"{options.steps} steps on {device.type}, into {options.folder}"
-    )
-    jobs = [
-        train.Job(strategy, seed, device, options.folder)
-        for seed in options.seeds
-        for strategy in options.strategies
-    ]
-    results: dict[tuple[str, int], dict[str, Any]] = {}
-    offset = 0
-    with train.Interrupt() as interrupt:
-        for number, job in enumerate(jobs, 1):
-            state = checkpoint.load(job.path, device)
+    _try_all(options, corpus, device)
+    versions = identity.versions(device)
+    with RunFolder(options, device.type, corpus.digest, versions) as folder:
+        opened.append(folder)
+        console.say(
+            f"data: {corpus.origin}: {_count(corpus.train)} to train on, {_count(corpus.val)} to "
+            f"validate on\nrun: {len(options.strategies)} strategies x {len(options.seeds)} seed(s)"
+            f" x {options.steps} steps on {device.type}, into {options.folder}"
+        )
+        trainings = [
+            checkpoint.Training(strategy, seed, folder.digest, folder.path)
+            for seed in options.seeds
+            for strategy in options.strategies
+        ]
+        results: dict[Training, dict[str, Any]] = {}
+        lines: dict[Training, str] = {}
+        for number, training in enumerate(trainings, 1):
+            interrupt.check()
+            state = checkpoint.restore(training, device)
             if state is None or state["result"] is None:
-                # Their lines come later in the log and are cut off with it.
-                for later in jobs[number:]:
-                    later.path.unlink(missing_ok=True)
-                label = f"[{number}/{len(jobs)}]"
-                state = train.run(options, corpus, job, label, state, offset, interrupt)
-            if state is None:
-                return False
-            results[job.strategy, job.seed] = state["result"]
-            offset = state["metrics_offset"]
-
-    if "costs" not in settings:
-        settings["costs"] = _measure_costs(options, corpus, device)
-        _write_settings(options, settings)
-    metrics = list(checkpoint.read_metrics(options.folder / "metrics.jsonl"))
-    table = report.rows(options, results, metrics, settings["costs"])
-    text = report.to_text(table)
-    checkpoint.write_atomically(options.folder / "summary.csv", report.to_csv(table))
-    checkpoint.write_atomically(options.folder / "summary.txt", text)
-    plots.loss(options.folder / "loss.png", metrics)
-    plots.edq(options.folder / "edq.png", metrics)
-    print(f"\n{text}\nwritten to {options.folder}: summary.csv, summary.txt, loss.png, edq.png")
-    return True
+                label = f"[{number}/{len(trainings)}]"
+                job = train.Job(training, device, versions, label)
+                known = "".join(lines.values()) + (state["metrics"] if state else "")
+                with files.Log(folder.path / "metrics.jsonl", known) as log:
+                    state = train.run(options, corpus, job, state, log, interrupt)
+            results[training], lines[training] = state["result"], state["metrics"]
+        _report(options, corpus, device, folder, results, lines)
 
 
-def _measure_costs(
-    options: Options, corpus: Corpus, device: torch.device
-) -> dict[str, dict[str, Any]]:
+def _try_all(options: Options, corpus: Corpus, device: torch.device) -> None:
+    """Build what will be trained, so that what cannot be is refused before anything is changed."""
+    from pretraining import measure, model, train
+
+    # The least: parameters and states, logits and their gradient, validation windows.
+    windows = min(options.eval_windows, corpus.val.windows(options.context + 1))
+    need = 16 * model.parameters(options, corpus.vocab_size)
+    need += 8 * options.batch_size * options.context * corpus.vocab_size
+    need += 8 * windows * (options.context + 1)
+    have = measure.machine_bytes(device)
+    if have is not None and need > have:
+        raise InputError(
+            f"--layers {options.layers}, --width {options.width}, --context {options.context}, "
+            f"--batch-size {options.batch_size}, --eval-windows {options.eval_windows}: a model "
+            f"of {model.parameters(options, corpus.vocab_size):,} parameters needs {need >> 20:,} "
+            f"MiB at least, and there are {have >> 20:,}"
+        )
+    gpt = model.build(options, corpus.vocab_size, options.seeds[0], device)
+    for strategy in options.strategies:
+        train.make_optimizer(gpt.parameters(), strategy, options, track_metrics=True)
+
+
+def _report(
+    options: Options,
+    corpus: Corpus,
+    device: torch.device,
+    folder: RunFolder,
+    results: dict[Training, dict[str, Any]],
+    lines: dict[Training, str],
+) -> None:
+    """Write metrics, table and plots, and print the table."""
+    from pretraining import files, plots, report
+
+    text = "".join(lines.values())
+    files.write_atomically(folder.path / "metrics.jsonl", text)
+    costs = folder.read("costs.json")
+    if costs is None:
+        costs = _measure_costs(options, corpus, device)
+        folder.write("costs.json", costs)
+    metrics = report.read_lines(text)
+    named = {(training.strategy, training.seed): found for training, found in results.items()}
+    table = report.rows(options, named, metrics, costs)
+    summary = report.to_text(table)
+    files.write_atomically(folder.path / "summary.csv", report.to_csv(table))
+    files.write_atomically(folder.path / "summary.txt", summary)
+    plots.loss(folder.path / "loss.png", metrics)
+    plots.edq(folder.path / "edq.png", metrics)
+    console.say(
+        f"\n{summary}\nwritten to {folder.path}: summary.csv, summary.txt, loss.png, edq.png"
+    )
+
+
+def _measure_costs(options: Options, corpus: Corpus, device: torch.device) -> Costs:
     """Peak memory and time of the optimizer's step for each strategy, measured after training."""
     from pretraining import measure, model, train
 
@@ -138,7 +217,10 @@ def _prepare_torch(options: Options) -> torch.device:
     # cuBLAS reads this when it starts; without it, it is not deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
+        import filelock  # noqa: F401
+        import matplotlib  # noqa: F401
         import torch
+        import tqdm  # noqa: F401
 
         import mcf.optim  # noqa: F401
     except ImportError as error:
@@ -149,71 +231,6 @@ def _prepare_torch(options: Options) -> torch.device:
     if options.device == "cuda" and not has_gpu:
         raise InputError("--device: cuda is not available here; cpu and auto are")
     return torch.device("cuda" if has_gpu and options.device != "cpu" else "cpu")
-
-
-def _open_folder(options: Options, corpus: Corpus, device: torch.device) -> dict[str, Any]:
-    """Make the run's folder, or check that what is there may be resumed; return its settings."""
-    import torch
-
-    path = options.folder / "run.json"
-    settings: dict[str, Any] = {
-        "options": {**options.fixed(), "device": device.type},
-        "data": corpus.digest,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    if path.exists() and options.existing == "refuse":
-        raise InputError(
-            f"--name: {options.folder} holds an earlier run; add --resume to go on with it, "
-            "--overwrite to replace it, or choose another --name"
-        )
-    if path.exists() and options.existing == "resume":
-        saved = _read_settings(path)
-        _refuse_changes(saved, settings, options.folder)
-        return saved
-    # The new settings last: until then the folder does not look like a run of theirs.
-    if options.folder.exists():
-        for old in (path, *(options.folder / "checkpoints").glob("*.pt")):
-            old.unlink(missing_ok=True)
-    _write_settings(options, settings)
-    return settings
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        raise InputError(f"--resume: {path} is not readable; use --overwrite") from None
-
-
-def _write_settings(options: Options, settings: dict[str, Any]) -> None:
-    from pretraining.checkpoint import write_atomically
-
-    try:
-        write_atomically(options.folder / "run.json", json.dumps(settings, indent=1) + "\n")
-    except OSError as error:
-        raise InputError(f"--out: cannot write {options.folder}: {error.strerror}") from None
-
-
-def _refuse_changes(saved: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    was, given = saved["options"], now["options"]
-    changed = [key for key in given if given[key] != was.get(key)]
-    if changed:
-        differences = "; ".join(
-            f"{flag(key)} is {given[key]} and was {was.get(key)}" for key in changed
-        )
-        raise InputError(
-            f"--resume: {folder} was started with other options: {differences}; use those, "
-            "--overwrite or another --name"
-        )
-    if now["data"] != saved["data"]:
-        raise InputError(
-            f"--resume: the data has changed since {folder} was started; use --overwrite or "
-            "another --name"
-        )
-    for tool in ("python", "torch"):
-        if now[tool] != saved[tool]:
-            print(f"note: {tool} {saved[tool]} then, {now[tool]} now: the last bits may differ")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import sysconfig
@@ -12,18 +11,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pretraining import console, sources
 from pretraining.errors import InputError
 from pretraining.options import Options
 
 Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
-# Not part of the library's own text: installed packages, caches, and its test suite, which some
-# distributions leave out.
-_SKIPPED = frozenset(
-    {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
-)
 _BYTES = 256
 _CHUNK = 1 << 24
+# Reading this many tokens takes seconds, and a word is due.
+_MANY = 1 << 29
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Corpus:
         train, val: the parts.
         vocab_size: tokens are below it.
         origin: what it is, in words.
-        digest: identifies files and contents; a resumed run must see the same.
+        digest: SHA-256 of all tokens of both parts; a resumed run must see the same.
     """
 
     train: Part
@@ -85,11 +82,11 @@ def load(options: Options) -> Corpus:
         InputError: where a file is missing, empty, unreadable or malformed, or a part too short.
     """
     if options.data:
-        files = _find(options.data, "--data")
-        val_files = _find(options.val_data, "--val-data") if options.val_data else []
+        files = sources.find(options.data, "--data")
+        val_files = sources.find(options.val_data, "--val-data") if options.val_data else []
         origin = f"{len(files) + len(val_files)} files"
     else:
-        files, val_files = _standard_library(), []
+        files, val_files = sources.standard_library(), []
         origin = f"the sources of Python {sysconfig.get_python_version()}'s standard library"
     kinds = {path.suffix == ".bin" for path in [*files, *val_files]}
     if len(kinds) > 1:
@@ -122,62 +119,8 @@ def batch(part: Part, *, seed: int, step: int, size: int, length: int) -> npt.ND
 def evenly_spaced(part: Part, *, count: int, length: int) -> npt.NDArray[np.int64]:
     """Return at most `count` windows, evenly spaced over the part, shape [<= count, length]."""
     last = part.windows(length) - 1
+    count = min(count, last + 1)
     return part.gather(np.unique(np.linspace(0, last, count).astype(np.int64)), length)
-
-
-def _find(patterns: tuple[str, ...], option: str) -> list[Path]:
-    found: dict[str, Path] = {}
-    for pattern in patterns:
-        # A file whose own name holds [ or * is taken as it stands.
-        matches = [pattern] if os.path.lexists(pattern) else glob.glob(pattern, recursive=True)
-        files = [Path(match) for match in matches if not os.path.isdir(match)]
-        if not files:
-            if os.path.isdir(pattern):
-                raise InputError(
-                    f"{option}: {pattern} is a folder; name its files, such as {pattern}/**/*.txt"
-                )
-            raise InputError(f"{option}: no file matches {pattern}")
-        # Two names of one file would put it into both parts.
-        found |= {os.path.realpath(path): path for path in files}
-    return [found[real] for real in sorted(found)]
-
-
-def _standard_library() -> list[Path]:
-    root = Path(sysconfig.get_path("stdlib"))
-    files = [
-        path
-        for path in sorted(root.rglob("*.py"))
-        if not _SKIPPED.intersection(path.relative_to(root).parts[:-1])
-        and path.is_file()
-        and path.stat().st_size
-    ]
-    if len(files) < 2:
-        raise InputError(f"--data: no sources of the standard library under {root}; give --data")
-    return files
-
-
-def _read(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"--data: cannot read {path}: {error.strerror}") from None
-    if not content:
-        raise InputError(f"--data: {path} is empty")
-    return content
-
-
-def _map(path: Path) -> npt.NDArray[np.uint16]:
-    try:
-        size = path.stat().st_size
-        if size and size % 2 == 0:
-            return np.memmap(path, dtype="<u2", mode="r")
-    except OSError as error:
-        raise InputError(f"--data: cannot read {path}: {error.strerror}") from None
-    raise InputError(
-        f"--data: {path} is empty"
-        if not size
-        else f"--data: {path} has {size} bytes, not a whole number of uint16 tokens"
-    )
 
 
 def _split(hashes: dict[Path, bytes], fraction: float) -> tuple[list[Path], list[Path]]:
@@ -195,18 +138,14 @@ def _split(hashes: dict[Path, bytes], fraction: float) -> tuple[list[Path], list
 
 
 def _text(files: list[Path], val_files: list[Path], options: Options, origin: str) -> Corpus:
-    contents: dict[Path, bytes] = {}
-    room = options.max_bytes
-    for path in files:
-        if room <= 0:
-            origin += f" (the first {len(contents)} of {len(files)}, by --max-bytes)"
-            break
-        contents[path] = _read(path)
-        room -= len(contents[path])
+    contents, limited = sources.read(files, options.max_bytes, "--data")
+    origin += limited
     # By content, so that a copy of a training file cannot be a validation file.
     hashes = {path: hashlib.sha256(content).digest() for path, content in contents.items()}
     if val_files:
-        train, val = contents, {path: _read(path) for path in val_files}
+        train = contents
+        val, limited = sources.read(val_files, options.max_bytes, "--val-data")
+        origin += limited.replace("(", "(of --val-data ", 1)
         val_hashes = {path: hashlib.sha256(content).digest() for path, content in val.items()}
         _refuse_shared(hashes, val_hashes)
     else:
@@ -222,11 +161,12 @@ def _text(files: list[Path], val_files: list[Path], options: Options, origin: st
 
 
 def _tokens(files: list[Path], val_files: list[Path], options: Options, origin: str) -> Corpus:
-    maps = {path: _map(path) for path in files}
+    maps = {path: sources.memory_map(path, "--data") for path in files}
     # Token files may be far larger than memory: the name and not the content is hashed.
     hashes = {path: hashlib.sha256(path.name.encode()).digest() for path in maps}
     if val_files:
-        train, val = maps, {path: _map(path) for path in val_files}
+        train = maps
+        val = {path: sources.memory_map(path, "--val-data") for path in val_files}
         _refuse_shared(
             {path: os.path.realpath(path).encode() for path in train},
             {path: os.path.realpath(path).encode() for path in val},
@@ -235,6 +175,9 @@ def _tokens(files: list[Path], val_files: list[Path], options: Options, origin: 
         train_files, val_files = _split(hashes, options.val_fraction)
         train = {path: maps[path] for path in train_files}
         val = {path: maps[path] for path in val_files}
+    total = sum(len(tokens) for tokens in (train | val).values())
+    if total > _MANY:
+        console.tell(f"reading {total:,} tokens once, to check and to identify them")
     largest = {path: _largest(tokens) for path, tokens in (train | val).items()}
     vocab_size = options.vocab_size or max(largest.values()) + 1
     for path, token in largest.items():
@@ -248,12 +191,13 @@ def _tokens(files: list[Path], val_files: list[Path], options: Options, origin: 
 
 
 def _corpus(train: Part, val: Part, vocab_size: int, origin: str) -> Corpus:
-    # Ends of the sources stand for the whole: a token file is not read through for this.
     digest = hashlib.sha256()
-    for source in (*train.sources, b"", *val.sources):
-        digest.update(len(source).to_bytes(8, "big"))
-        digest.update(bytes(source[:_CHUNK]))
-        digest.update(bytes(source[-_CHUNK:]))
+    for part in (train, val):
+        digest.update(len(part.sources).to_bytes(8, "big"))
+        for source in part.sources:
+            digest.update(len(source).to_bytes(8, "big"))
+            for i in range(0, len(source), _CHUNK):
+                digest.update(np.ascontiguousarray(source[i : i + _CHUNK]).data)
     return Corpus(train, val, vocab_size, origin, digest.hexdigest())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import statistics
 import sys
 import time
@@ -58,6 +59,16 @@ def peak_bytes(work: Callable[[], None], device: torch.device) -> int | None:
         work()
         peak = _resident("VmHWM")
     return None if before is None or peak is None else peak - before
+
+
+def machine_bytes(device: torch.device) -> int | None:
+    """Memory of the device, used or not; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 @contextmanager

@@ -54,6 +54,13 @@ class GPT(nn.Module):
         return F.linear(self.norm(x), self.tokens.weight)
 
 
+def parameters(options: Options, vocab_size: int) -> int:
+    """Return how many parameters `build` would make, without making any."""
+    width = options.width
+    blocks = options.layers * (12 * width * width + 4 * width)
+    return width * (vocab_size + options.context) + blocks + 2 * width
+
+
 def build(options: Options, vocab_size: int, seed: int, device: torch.device) -> GPT:
     """Return a bf16 model: weights drawn in float32 by `seed` on the CPU, then rounded.
 

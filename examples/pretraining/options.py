@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
+
+from pretraining import console
 
 STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
 
 # Options that decide where results go and how often they are saved, but not what they are.
 # All others must agree when a run is resumed.
 _FREE_ON_RESUME = frozenset({"name", "out", "existing", "checkpoint_every"})
+
+# A count up to here is exact in every format that it passes through.
+_MOST = 10**12
+# What torch's and numpy's generators take.
+_MOST_SEED = 2**64 - 1
+# More threads than any machine of today has cores; far more are refused by the system, or end it.
+_MOST_THREADS = 1024
+# Bytes; what is put behind it (a date, a temporary file's name) stays below 255 with it.
+_LONGEST_NAME = 150
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,12 @@ def flag(field: str) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # argparse prints the whole usage first; the one line that matters would be lost under it.
-        self.exit(2, f"{self.prog}: error: {message} (--help explains every option)\n")
+        console.tell(f"{self.prog}: error: {message} (--help explains every option)")
+        self.exit(2)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # --help; its reader may be `head`.
+        console.say(message.rstrip("\n"))
 
 
 class _Help(argparse.HelpFormatter):
@@ -85,14 +102,14 @@ class _Help(argparse.HelpFormatter):
         return f"{action.help} (default: {default})"
 
 
-def _integer(low: int) -> Any:
+def _integer(low: int, high: int = _MOST) -> Any:
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = low - 1
-        if value < low:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {low}")
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
         return value
 
     return parse
@@ -118,7 +135,17 @@ def _name(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a folder name of letters, digits and _ . + -"
         )
+    if len(os.fsencode(text)) > _LONGEST_NAME:
+        raise argparse.ArgumentTypeError(
+            f"{text[:20] + '...'!r} is longer than {_LONGEST_NAME} bytes"
+        )
     return text
+
+
+def _folder(text: str) -> Path:
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a folder's path")
+    return Path(text)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -152,10 +179,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     data.add_argument(
         "--max-bytes", type=_integer(1), default=64_000_000, metavar="N",
-        help="read at most about N bytes of text, in the files' sorted order (.bin is not limited)",
+        help="read at most N bytes of text, in the files' sorted order, of --data and as many of "
+        "--val-data (.bin is not limited)",
     )
     data.add_argument(
-        "--vocab-size", type=_integer(1), metavar="N",
+        "--vocab-size", type=_integer(1, 2**16), metavar="N",
         help="number of different tokens in .bin files; without it: the largest token + 1",
     )
     model = parser.add_argument_group("model")
@@ -175,7 +203,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="precision strategies to compare",
     )
     train.add_argument(
-        "--seeds", nargs="+", type=_integer(0), default=[0], metavar="N",
+        "--seeds", nargs="+", type=_integer(0, _MOST_SEED), default=[0], metavar="N",
         help="each seed draws initial weights and batches; several give a mean and a spread",
     )
     train.add_argument("--steps", type=_integer(1), default=3000, metavar="N", help="updates")
@@ -218,14 +246,14 @@ def build_parser() -> argparse.ArgumentParser:
         "pass, a GPU runs natively in bf16",
     )
     train.add_argument(
-        "--threads", type=_integer(1), default=1, metavar="N",
+        "--threads", type=_integer(1, _MOST_THREADS), default=1, metavar="N",
         help="CPU threads; the same bits need the same number. One is fastest for a model this "
         "small, and the only safe choice on a machine that does something else too",
     )
     output = parser.add_argument_group("output")
     output.add_argument("--name", type=_name, default="pretrain", help="folder of this run")
     output.add_argument(
-        "--out", type=Path, default=Path("runs"), metavar="FOLDER", help="where runs are kept"
+        "--out", type=_folder, default=Path("runs"), metavar="FOLDER", help="where runs are kept"
     )
     output.add_argument(
         "--resume", dest="existing", action="store_const", const="resume", default="refuse",
@@ -234,7 +262,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     output.add_argument(
         "--overwrite", dest="existing", action="store_const", const="overwrite", default="refuse",
-        help="replace an earlier run of this name; of --resume and --overwrite the last one counts",
+        help="begin again where there is an earlier run of this name, which is kept under a dated "
+        "name; of --resume and --overwrite the last one counts",
     )
     output.add_argument(
         "--log-every", type=_integer(1), default=1, metavar="N", help="updates per metrics line"
@@ -248,7 +277,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     output.add_argument(
         "--checkpoint-every", type=_integer(1), default=250, metavar="N",
-        help="updates per checkpoint",
+        help="updates per checkpoint; the last two of each training are kept",
     )
     # fmt: on
     return parser

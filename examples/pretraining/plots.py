@@ -18,7 +18,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pretraining.checkpoint import write_atomically
+from pretraining.files import write_atomically
 
 Array = npt.NDArray[np.float64]
 Change = Callable[[Array], Array]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import statistics
 from collections import defaultdict
@@ -19,6 +20,26 @@ _COLUMNS = (
     "perplexity", "train_loss", "edq_ratio", "lost_param", "lost_exp_avg_sq", "step_ns_per_param",
     "peak_mib", "seconds",
 )  # fmt: skip
+
+
+def to_line(row: dict[str, Any]) -> str:
+    """Return a line of metrics.jsonl; a NaN or an infinity, which JSON has not, becomes null.
+
+    Nothing in it depends on the clock, so that two runs of one configuration write equal bytes.
+    """
+    clean = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
+    return json.dumps(clean, allow_nan=False) + "\n"
+
+
+def read_lines(text: str) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl as dictionaries; null values become NaN."""
+    return [
+        {key: math.nan if value is None else value for key, value in json.loads(line).items()}
+        for line in text.splitlines()
+    ]
 
 
 def rows(

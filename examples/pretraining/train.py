@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -18,8 +15,9 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 
 from mcf.optim import AdamW
-from pretraining import checkpoint, data, measure, model
-from pretraining.errors import InputError
+from pretraining import checkpoint, console, data, files, measure, model, report
+from pretraining.errors import InputError, RunError
+from pretraining.interrupt import Interrupt
 from pretraining.options import Options
 
 _METRICS = ("edq", "update_norm", "edq_ratio", "lost_param", "lost_exp_avg_sq")
@@ -27,41 +25,19 @@ _METRICS = ("edq", "update_norm", "edq_ratio", "lost_param", "lost_exp_avg_sq")
 
 @dataclass(frozen=True)
 class Job:
-    """One training: what `run` needs to know besides the options and the data."""
+    """One training: what `run` needs to know besides the options and the data.
 
-    strategy: str
-    seed: int
-    device: torch.device
-    folder: Path
-
-    @property
-    def path(self) -> Path:
-        """Its checkpoint."""
-        return self.folder / "checkpoints" / f"{self.strategy}-seed{self.seed}.pt"
-
-
-class Interrupt:
-    """Turns the first SIGINT or SIGTERM into a flag, so that training stops between two steps.
-
-    The second one acts as it always does.
+    Attributes:
+        training: which one, and where its checkpoints are.
+        device: where it runs.
+        versions: of what computes, for its checkpoints.
+        label: shown before the progress bar.
     """
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Interrupt:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        signal.signal(number, self._before[number])
+    training: checkpoint.Training
+    device: torch.device
+    versions: Mapping[str, str]
+    label: str
 
 
 def learning_rate(step: int, options: Options) -> float:
@@ -133,89 +109,116 @@ def run(
     options: Options,
     corpus: data.Corpus,
     job: Job,
-    label: str,
     state: dict[str, Any] | None,
-    offset: int,
+    log: files.Log,
     interrupt: Interrupt,
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """Train and return the finished state.
 
     Args:
         options: the checked options.
         corpus: the data.
         job: which training this is.
-        label: shown before the progress bar.
         state: an unfinished checkpoint to go on from, or None.
-        offset: length of `metrics.jsonl` before this training's first line; a checkpoint knows
-            better.
+        log: gets a line per logged step, after those that `state` holds.
         interrupt: asks to stop.
 
     Returns:
-        The content of the last checkpoint: "result" (see below), "model", "step" and
-        "metrics_offset"; None when interrupted, after writing a checkpoint to go on from.
+        The content of the last checkpoint: "step", "seconds", "model", "metrics" (this training's
+        lines of metrics.jsonl) and "result".
+
+    Raises:
+        Stopped: when asked to, after writing a checkpoint to go on from.
     """
-    gpt = model.build(options, corpus.vocab_size, job.seed, job.device)
-    optimizer = make_optimizer(gpt.parameters(), job.strategy, options, track_metrics=True)
-    torch.manual_seed(job.seed)
-    done, seconds = 0, 0.0
+    gpt = model.build(options, corpus.vocab_size, job.training.seed, job.device)
+    optimizer = make_optimizer(gpt.parameters(), job.training.strategy, options, track_metrics=True)
+    torch.manual_seed(job.training.seed)
+    done, before, lines = 0, 0.0, []
     if state is not None:
-        gpt.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["rng"].cpu())
-        done, seconds, offset = state["step"], state["seconds"], state["metrics_offset"]
+        done, before, lines = _take(state, gpt, optimizer, job)
         del state
     held_out = _held_out(options, corpus, job.device)
 
     bar = tqdm(
         total=options.steps,
         initial=done,
-        desc=f"{label} {job.strategy}, seed {job.seed}",
+        desc=f"{job.label} {job.training.name}",
         unit="step",
         # A log file gets a line now and then, a terminal a moving bar.
-        mininterval=0.1 if sys.stderr.isatty() else 15,
+        mininterval=0.1 if sys.stderr is not None and sys.stderr.isatty() else 15,
         dynamic_ncols=True,
+        file=None if sys.stderr is None else console.Lenient(sys.stderr),
+        disable=sys.stderr is None,
     )
-    start, before = time.perf_counter(), seconds
-    with bar, checkpoint.MetricsLog(job.folder / "metrics.jsonl", offset) as log:
+    start = time.perf_counter()
+    with bar, interrupt.patience():
         for step in range(done + 1, options.steps + 1):
-            windows = _batch(options, corpus, job.seed, step, job.device)
-            rate = learning_rate(step, options)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.zero_grad()
-            train_loss = model.loss(gpt, windows)
-            train_loss.backward()
-            nn.utils.clip_grad_norm_(gpt.parameters(), options.clip)
-            optimizer.step()
-
             last = step == options.steps
-            row = {"strategy": job.strategy, "seed": job.seed, "step": step}
-            row |= {"train_loss": train_loss.item(), "lr": rate}
+            row = _step(options, corpus, job, gpt, optimizer, step)
             validated = last or step % options.eval_every == 0
             if validated:
                 row["val_loss"] = evaluate(gpt, held_out, options.batch_size)
             if validated or step % options.log_every == 0:
                 metrics = optimizer.metrics()
-                log.write(row | {key: metrics[key] for key in _METRICS})
+                lines.append(report.to_line(row | {key: metrics[key] for key in _METRICS}))
+                log.append(lines[-1])
             bar.set_postfix_str(f"loss {row['train_loss']:.3f}", refresh=False)
             bar.update()
-            seconds = before + time.perf_counter() - start
-            saved = {"step": step, "seconds": seconds, "model": gpt.state_dict()}
+            stop = interrupt.asked is not None
+            if not (last or stop or step % options.checkpoint_every == 0):
+                continue
+            saved = {"step": step, "seconds": before + time.perf_counter() - start}
+            saved |= {"model": gpt.state_dict(), "metrics": "".join(lines), "result": None}
             if last:
-                result = {
+                saved["result"] = {
                     "parameters": sum(w.numel() for w in gpt.parameters()),
                     "stored_bytes": measure.stored_bytes(optimizer),
                     "val_loss": row["val_loss"],
-                    "seconds": seconds,
+                    "seconds": saved["seconds"],
                 }
-                saved |= {"result": result, "metrics_offset": log.flush()}
-                checkpoint.save(job.path, saved)
-                return saved
-            if interrupt.asked or step % options.checkpoint_every == 0:
+            else:
                 saved |= {"optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
-                # The log is flushed first: a checkpoint never promises lines that are not there.
-                saved |= {"result": None, "metrics_offset": log.flush()}
-                checkpoint.save(job.path, saved)
-                if interrupt.asked:
-                    return None
-    raise AssertionError("the last step returns")
+            checkpoint.save(job.training, saved, job.versions)
+            if stop and not last:
+                break
+    interrupt.check()
+    return saved
+
+
+def _step(
+    options: Options,
+    corpus: data.Corpus,
+    job: Job,
+    gpt: model.GPT,
+    optimizer: Optimizer,
+    step: int,
+) -> dict[str, Any]:
+    """Take one step and return the beginning of its line."""
+    windows = _batch(options, corpus, job.training.seed, step, job.device)
+    rate = learning_rate(step, options)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    train_loss = model.loss(gpt, windows)
+    train_loss.backward()
+    nn.utils.clip_grad_norm_(gpt.parameters(), options.clip)
+    optimizer.step()
+    row = {"strategy": job.training.strategy, "seed": job.training.seed, "step": step}
+    return row | {"train_loss": train_loss.item(), "lr": rate}
+
+
+def _take(
+    state: dict[str, Any], gpt: model.GPT, optimizer: Optimizer, job: Job
+) -> tuple[int, float, list[str]]:
+    """Restore everything from a checkpoint; return its step, seconds and lines."""
+    try:
+        gpt.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"].cpu())
+    except (ValueError, KeyError, RuntimeError, TypeError) as error:
+        # Its digest and its options fit: another version of the library wrote it.
+        raise RunError(
+            f"{job.training.path} does not fit this version of the library "
+            f"({str(error).splitlines()[0]})"
+        ) from None
+    return state["step"], state["seconds"], state["metrics"].splitlines(keepends=True)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.examples.tiny import EXAMPLES, TINY, torch_restored, write_texts
+
+if TYPE_CHECKING:
+    from pretraining.options import Options
 
 sys.path.insert(0, str(EXAMPLES))
 
@@ -23,6 +27,21 @@ def _restore_torch() -> Iterator[None]:
 def texts(tmp_path: Path) -> Path:
     """A folder of twelve small, different text files."""
     return write_texts(tmp_path / "texts")
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without plots and timings, which take longer than all else and have their own tests."""
+    import pretrain
+    from pretraining import plots
+
+    for name in ("loss", "edq"):
+        monkeypatch.setattr(plots, name, lambda path, metrics: None)
+
+    def costs(options: Options, *_: object) -> dict[str, dict[str, float | None]]:
+        return {s: {"peak_bytes": None, "step_ns_per_param": 1.0} for s in options.strategies}
+
+    monkeypatch.setattr(pretrain, "_measure_costs", costs)
 
 
 Pretrain = Callable[..., tuple[int, Path]]

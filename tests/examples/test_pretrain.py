@@ -15,7 +15,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
-from pretraining import checkpoint, measure, model, options, train
+from pretraining import measure, model, options, report, train
 
 from tests.examples.tiny import TINY, torch_restored, write_texts
 
@@ -90,11 +90,12 @@ def test_a_run_leaves_metrics_table_and_plots(finished):
         # Curves and labels in several colours; an empty axes has black on white only.
         assert len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 100
     assert not list(folder.rglob("*.tmp"))
+    assert not (folder / "holder.json").exists()
 
 
 def test_strategies_share_initial_weights_and_first_batch(finished):
     """The first loss of a seed is the same for all strategies, and another for another seed."""
-    rows = list(checkpoint.read_metrics(finished[0] / "metrics.jsonl"))
+    rows = list(report.read_lines((finished[0] / "metrics.jsonl").read_text()))
     first = {seed: {r["train_loss"] for r in rows if (r["seed"], r["step"]) == (seed, 1)}
              for seed in (0, 3)}  # fmt: skip
     assert len(first[0]) == len(first[3]) == 1
@@ -103,7 +104,7 @@ def test_strategies_share_initial_weights_and_first_batch(finished):
 
 def test_precision_matters(finished):
     """The strategies differ in what the weights took: float32 master weights lose nothing."""
-    rows = list(checkpoint.read_metrics(finished[0] / "metrics.jsonl"))
+    rows = list(report.read_lines((finished[0] / "metrics.jsonl").read_text()))
     error = {s: np.mean([abs(1 - r["edq_ratio"]) for r in rows if r["strategy"] == s]) for s in ALL}
     assert error["master"] < 1e-3
     assert error["plus"] < 1e-2 < error["plain"]
@@ -186,37 +187,17 @@ def test_peak_memory_sees_what_was_freed_again():
         assert peak == pytest.approx(size, abs=4 << 20)
 
 
-def test_writes_are_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Neither a failing write nor a failing rename touches what the name holds."""
-    path = tmp_path / "file"
-    checkpoint.write_atomically(path, "old")
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    for step in ("replace", "fsync"):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"pretraining.checkpoint.os.{step}", fail)
-            with pytest.raises(OSError, match="No space"):
-                checkpoint.write_atomically(path, "new")
-        assert path.read_text() == "old"
-    checkpoint.write_atomically(path, "new")
-    assert path.read_text() == "new"
+def test_the_count_of_parameters_needs_no_model():
+    """It is what the model is refused by that no machine can hold."""
+    chosen = parsed("--layers=3", "--width=24", "--heads=3", "--context=7")
+    gpt = model.build(chosen, 300, seed=0, device=torch.device("cpu"))
+    assert model.parameters(chosen, 300) == sum(w.numel() for w in gpt.parameters())
 
 
-def test_non_finite_values_are_null_in_metrics(tmp_path: Path):
-    """JSON has no NaN: readers in other languages would refuse the file."""
-    path = tmp_path / "metrics.jsonl"
-    with checkpoint.MetricsLog(path) as log:
-        log.write({"step": 1, "train_loss": math.nan, "edq": math.inf})
-    assert path.read_text() == '{"step": 1, "train_loss": null, "edq": null}\n'
-    assert math.isnan(next(checkpoint.read_metrics(path))["train_loss"])
-
-
-def test_clip_bounds_the_gradient(pretrain):
+def test_clip_bounds_the_gradient(pretrain, bare):
     """AdamW's eps keeps a gradient of norm 1e-12 from being blown up to a full step."""
     norms = []
     for clip in ("1", "1e-12"):
         folder = pretrain("--strategies=plus", f"--clip={clip}", name=f"clip{clip}")[1]
-        norms.append(next(checkpoint.read_metrics(folder / "metrics.jsonl"))["update_norm"])
+        norms.append(report.read_lines((folder / "metrics.jsonl").read_text())[0]["update_norm"])
     assert norms[1] < 0.1 * norms[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -88,6 +89,52 @@ def test_max_bytes_bounds_what_is_read(texts: Path):
     assert "first 3 of 12, by --max-bytes" in corpus.origin
 
 
+def test_a_file_of_40_gb_is_not_read_whole(tmp_path: Path):
+    """It is cut where --max-bytes says, and so is one for validation."""
+    paths = []
+    for name in ("large", "val"):
+        path = tmp_path / f"{name}.txt"
+        path.write_bytes(name.encode())
+        os.truncate(path, 40 * 10**9)
+        paths.append(path)
+    corpus = load(f"--data={paths[0]}", f"--val-data={paths[1]}", "--max-bytes=1000")
+    assert (corpus.train.tokens, corpus.val.tokens) == (1000, 1000)
+    assert corpus.origin.endswith(
+        " (it is cut short by --max-bytes) (of --val-data it is cut short by --max-bytes)"
+    )
+    # The cut is at a byte, whatever file it falls into.
+    small = tmp_path / "a.txt"
+    small.write_bytes(b"0123456789")
+    corpus = load("--data", str(small), str(paths[0]), f"--val-data={paths[1]}", "--max-bytes=15")
+    assert corpus.train.sources[0].tobytes() == b"0123456789\0large"
+    assert "(the first 2 of 2, cut short by --max-bytes)" in corpus.origin
+
+
+def test_bytes_need_not_be_text(texts: Path):
+    every = bytes(range(256))
+    (texts / "00.txt").write_bytes(every * 3)
+    corpus = load(f"--data={texts}/*.txt")
+    joined = b"\0".join(s.tobytes() for s in (*corpus.train.sources, *corpus.val.sources))
+    assert every * 3 in joined
+
+
+def test_every_byte_is_in_the_digest(tmp_path: Path):
+    """Also those in the middle of a file above twice the size of a piece."""
+    train, val = tmp_path / "train.bin", tmp_path / "val.bin"
+    np.zeros(5 << 16, dtype="<u2").tofile(train)
+    np.zeros(9, dtype="<u2").tofile(val)
+    both = [f"--data={train}", f"--val-data={val}", "--vocab-size=9"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "_CHUNK", 1 << 16)
+        digests = {load(*both).digest}
+        for place in (0, (5 << 15) - 1, (5 << 16) - 1):
+            tokens = np.zeros(5 << 16, dtype="<u2")
+            tokens[place] = 1
+            tokens.tofile(train)
+            digests.add(load(*both).digest)
+    assert len(digests) == 4
+
+
 def test_token_files_are_memory_mapped(tmp_path: Path):
     train = write_tokens(tmp_path / "train.bin", [5, 60000, 7, 8, 9, 10])
     val = write_tokens(tmp_path / "val.bin", [1, 2, 3, 4, 5])
@@ -123,6 +170,8 @@ def test_windows_stay_inside_one_source():
     assert part.gather(np.arange(5), 5).tolist() == expected
     assert data.evenly_spaced(part, count=3, length=5).tolist() == expected[::2]
     assert data.evenly_spaced(part, count=99, length=5).tolist() == expected
+    # No more numbers are made than there are windows.
+    assert data.evenly_spaced(part, count=10**15, length=5).tolist() == expected
 
 
 def test_a_batch_depends_on_seed_and_step_alone():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pretraining import console, files, sources
 from pretraining.options import build_parser
 
 from tests.examples.tiny import EXAMPLES
@@ -33,9 +37,9 @@ def refused(capsys: pytest.CaptureFixture[str], pretrain, *arguments: str) -> st
         (["--strategies", "fp8"], "--strategies: invalid choice: 'fp8'"),
         (["--strategies", "plus", "plus"], "--strategies: plus plus names one twice"),
         (["--seeds", "1", "1"], "--seeds: 1 1 names one twice"),
-        (["--seeds", "-1"], "--seeds: '-1' is not a whole number of at least 0"),
-        (["--steps", "0"], "--steps: '0' is not a whole number of at least 1"),
-        (["--steps", "many"], "--steps: 'many' is not a whole number of at least 1"),
+        (["--seeds", "-1"], "--seeds: '-1' is not a whole number from 0 to 18446744073709551615"),
+        (["--steps", "0"], "--steps: '0' is not a whole number from 1 to"),
+        (["--steps", "many"], "--steps: 'many' is not a whole number from 1 to"),
         (["--lr", "-1"], "--lr: '-1' is not a number in [0, 100)"),
         (["--lr", "nan"], "--lr: 'nan' is not a number"),
         (["--beta2", "1"], "--beta2: '1' is not a number in [0, 1)"),
@@ -44,6 +48,28 @@ def refused(capsys: pytest.CaptureFixture[str], pretrain, *arguments: str) -> st
         (["--warmup", "8"], "--warmup: 8 is more than --steps 7"),
         (["--compute-dtype", "float16"], "--compute-dtype: invalid choice: 'float16'"),
         (["--name", "a/b"], "--name: 'a/b' is not a folder name"),
+        (["--name", ".."], "--name: '..' is not a folder name"),
+        (["--name", ""], "--name: '' is not a folder name"),
+        (["--name", "a\nb\x1b[31m"], "is not a folder name"),
+        (["--name", "x" * 300], "--name: 'xxxxxxxxxxxxxxxxxxxx...' is longer than 150 bytes"),
+        (["--name", "ü" * 76], "is longer than 150 bytes"),
+        (["--out", "a\0b"], "is not a folder's path"),
+        (["--out", "x" * 300], "--out: cannot write xxx"),
+        (
+            ["--seeds", str(2**64)],
+            "--seeds: '18446744073709551616' is not a whole number from 0 to",
+        ),
+        (["--seeds", "9" * 5000], "is not a whole number from 0 to"),
+        (["--threads", "1000000"], "--threads: '1000000' is not a whole number from 1 to 1024"),
+        (["--threads", "0"], "--threads: '0' is not a whole number from 1 to 1024"),
+        (["--vocab-size", "65537"], "--vocab-size: '65537' is not a whole number from 1 to 65536"),
+        (["--layers", "1000000000000"], "parameters needs"),
+        (["--width", "1000000000000"], "parameters needs"),
+        (["--batch-size", "1000000000000"], "parameters needs"),
+        (["--data", "a\0b"], "--data: no file matches a"),
+        (["--data", "x" * 300], "--data: no file matches xxx"),
+        (["--data", "/dev/zero"], "cannot read /dev/zero: it is a character device, not a regular"),
+        (["--\x1b[2J\nx"], "unrecognized arguments: --\\x1b[2J\\nx"),
         (["--clip", "0"], "--clip: '0' is not a number in (0, inf)"),
         (["--sedes", "1"], "unrecognized arguments: --sedes 1"),
         (["--step", "1"], "unrecognized arguments: --step 1"),
@@ -92,6 +118,56 @@ def test_bad_token_files(pretrain, capsys, tmp_path: Path, texts: Path):
     assert "cannot be mixed" in mixed
 
 
+@pytest.mark.parametrize("suffix", [".txt", ".bin"])
+def test_data_that_is_no_regular_file(pretrain, capsys, tmp_path: Path, suffix: str):
+    """Nothing waits for the other end of a pipe, and nothing reads without end."""
+    path = tmp_path / f"x{suffix}"
+    both = ["--data", str(path), "--val-data", str(path)]
+    os.mkfifo(path)
+    assert "it is a pipe, not a regular file" in refused(capsys, pretrain, *both)
+    path.unlink()
+    path.symlink_to(path.name)
+    assert "Too many levels of symbolic links" in refused(capsys, pretrain, *both)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert "it is a character device" in refused(capsys, pretrain, *both)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        assert "it is a socket, not a regular file" in refused(capsys, pretrain, *both)
+
+
+def test_unreadable_data(pretrain, capsys, texts: Path, monkeypatch):
+    """Root reads everything, so the system's answer is made up."""
+
+    def fail(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(files, "open_regular", fail)
+    assert "00.txt: Permission denied" in refused(capsys, pretrain)
+
+
+def test_names_of_files_do_not_write_to_the_terminal(pretrain, capsys, texts: Path):
+    """What is in a file's name is shown, not obeyed; a name need not be UTF-8."""
+    for name in (b"a\x1b[2J\n.txt", b"\xff\xfe.txt"):
+        path = Path(os.fsdecode(os.fsencode(texts) + b"/" + name))
+        path.touch()
+        line = refused(capsys, pretrain)
+        assert "is empty" in line
+        assert line.rstrip("\n").isprintable()
+        path.unlink()
+
+
+def test_links_in_circles(pretrain, capsys, texts: Path, monkeypatch):
+    """Two links to the folder above make 2^40 names of a file."""
+    for name in ("up", "again"):
+        (texts / "below").mkdir(exist_ok=True)
+        (texts / "below" / name).symlink_to(texts)
+    monkeypatch.setattr(sources, "_MOST_NAMES", 1000)
+    text = refused(capsys, pretrain, "--data", f"{texts}/**/*.txt")
+    assert "matches more than 1,000 names; is there a link to a folder above it?" in text
+
+
 def test_unusable_output_folder(pretrain, capsys, texts: Path):
     out = texts / "00.txt"
     assert f"--out: cannot write {out}/tiny" in refused(capsys, pretrain, f"--out={out}")
@@ -100,6 +176,19 @@ def test_unusable_output_folder(pretrain, capsys, texts: Path):
 def test_cuda_where_there_is_none(pretrain, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert "--device: cuda is not available" in refused(capsys, pretrain, "--device=cuda")
+
+
+def test_help_for_a_reader_that_goes(monkeypatch, capsys):
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with pytest.raises(SystemExit) as stop:
+        build_parser().parse_args(["--help"])
+    assert stop.value.code == 0
+    assert console.lost() == "Broken pipe"
+    assert capsys.readouterr().err == ""
 
 
 def test_help_explains_every_option():

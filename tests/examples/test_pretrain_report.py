@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pretraining import report
 
 
@@ -29,3 +31,10 @@ def test_one_seed_gives_no_verdict():
     (_, text) = report.verdict({"plus": {0: 1.0}, "master": {0: 1.0}})
     assert "--seeds 0 1 2 3 4" in text
     assert report.verdict({"plus": {0: 1.0}}) == []
+
+
+def test_non_finite_values_are_null_in_metrics():
+    """JSON has no NaN: readers in other languages would refuse the file."""
+    line = report.to_line({"step": 1, "train_loss": math.nan, "edq": math.inf})
+    assert line == '{"step": 1, "train_loss": null, "edq": null}\n'
+    assert math.isnan(report.read_lines(line)[0]["train_loss"])

@@ -1,7 +1,7 @@
 """An interrupted run, resumed, gives the bits of one that ran through.
 
 Mutants these tests catch: optimizer state or batch position not restored, metrics not cut back,
-a finished training run again.
+a finished training run again, no lock.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,37 +19,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretraining import plots, train
+from pretraining import train
 from pretraining.options import Options
 
+from tests.examples.runs import TWO, assert_same_bits, refusal
 from tests.examples.tiny import EXAMPLES, TINY
 
-TWO = ["--strategies", "plus", "master"]
-
-
-@pytest.fixture(autouse=True)
-def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than all else here, and has its own test."""
-    for name in ("loss", "edq"):
-        monkeypatch.setattr(plots, name, lambda path, metrics: None)
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The final weights of all trainings of a run."""
-    found = {}
-    for path in sorted((folder / "checkpoints").glob("*.pt")):
-        state = torch.load(path, weights_only=True)
-        assert state["result"] is not None, path
-        found |= {f"{path.stem}/{name}": weight for name, weight in state["model"].items()}
-    return found
-
-
-def assert_same_bits(one: Path, other: Path) -> None:
-    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
-    a, b = weights(one), weights(other)
-    assert a.keys() == b.keys()
-    for name in a:
-        assert torch.equal(a[name].view(torch.int16), b[name].view(torch.int16)), name
+pytestmark = pytest.mark.usefixtures("bare")
 
 
 class PowerFailure(Exception):
@@ -107,12 +84,12 @@ def test_finished_trainings_are_not_run_again(pretrain, power_failure, monkeypat
     seen, original = [], train.run
 
     def watched(options, corpus, job, *rest):
-        seen.append(job)
+        seen.append(job.training)
         return original(options, corpus, job, *rest)
 
     monkeypatch.setattr(train, "run", watched)
     code, folder = pretrain(*TWO, "--resume")
-    assert [job.strategy for job in seen] == ["master"]
+    assert [training.strategy for training in seen] == ["master"]
     before = (folder / "metrics.jsonl").read_bytes(), (folder / "summary.txt").read_text()
     capsys.readouterr()
     code, _ = pretrain(*TWO, "--resume")
@@ -126,66 +103,39 @@ def test_resume_starts_a_run_that_is_not_there(pretrain):
     assert pretrain("--strategies=plus", "--resume")[0] == 0
 
 
-def test_a_lost_checkpoint_is_trained_again_with_all_after_it(pretrain):
+def test_a_lost_training_is_trained_again(pretrain):
     _, folder = pretrain(*TWO, name="through")
     _, other = pretrain(*TWO, name="lost")
-    (other / "checkpoints" / "plus-seed0.pt").unlink()
+    for name in ("plus-seed0.pt", "plus-seed0.previous.pt"):
+        (other / "checkpoints" / name).unlink()
     assert pretrain(*TWO, "--resume", name="lost")[0] == 0
     assert_same_bits(folder, other)
 
 
-def refusal(capsys: pytest.CaptureFixture[str], result: tuple[int, Path]) -> str:
-    text = capsys.readouterr().err
-    assert result[0] == 2
-    lines = [line for line in text.splitlines() if line.startswith("pretrain.py: error: ")]
-    assert len(lines) == 1
-    assert "Traceback" not in text
-    return lines[0]
-
-
 def test_resume_refuses_other_options_and_data(pretrain, capsys, texts: Path):
     pretrain("--strategies=plus")
-    changed = refusal(capsys, pretrain("--strategies=plus", "--resume", "--lr=0.5", "--seeds=7"))
+    capsys.readouterr()
+    code, _ = pretrain("--strategies=plus", "--resume", "--lr=0.5", "--seeds=7")
+    changed = refusal(capsys, code, 2)
     assert "--lr is 0.5 and was 0.001" in changed
     assert "--seeds is [7] and was [0]" in changed
     assert "steps" not in changed
     # Where and how often to save does not change the result.
     assert pretrain("--strategies=plus", "--resume", "--checkpoint-every=1")[0] == 0
     capsys.readouterr()
-    with (texts / "03.txt").open("a") as file:
-        file.write("!")
-    assert "the data has changed" in refusal(capsys, pretrain("--strategies=plus", "--resume"))
+    # In the middle of a file: all of the text counts.
+    path = texts / "03.txt"
+    path.write_bytes(path.read_bytes().replace(b"lorem", b"Lorem", 3))
+    code, _ = pretrain("--strategies=plus", "--resume")
+    assert "the data has changed" in refusal(capsys, code, 2)
 
 
-def test_an_earlier_run_is_replaced_only_on_demand(pretrain, capsys):
-    _, folder = pretrain("--strategies=plus")
-    before = (folder / "metrics.jsonl").read_bytes()
-    assert "holds an earlier run; add --resume" in refusal(capsys, pretrain("--strategies=plus"))
-    assert (folder / "metrics.jsonl").read_bytes() == before
-    # `make pretrain ARGS=--overwrite` gives both; the last one counts.
-    assert pretrain("--strategies=plus", "--resume", "--overwrite", "--seeds=5")[0] == 0
-    assert (folder / "metrics.jsonl").read_bytes() != before
-
-
-def test_damaged_files_are_one_clear_line(pretrain, capsys):
-    _, folder = pretrain("--strategies=plus")
-    path = folder / "checkpoints" / "plus-seed0.pt"
-    whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", b"text"):
-        path.write_bytes(damaged)
-        text = refusal(capsys, pretrain("--strategies=plus", "--resume"))
-        assert "plus-seed0.pt is not a readable checkpoint" in text
-    path.unlink()
-    (folder / "run.json").write_text("{")
-    text = refusal(capsys, pretrain("--strategies=plus", "--resume"))
-    assert "run.json is not readable" in text
-
-
-def test_control_c_saves_and_says_how_to_go_on(texts: Path, tmp_path: Path, pretrain):
+def test_control_c_saves_and_says_how_to_go_on(texts: Path, tmp_path: Path, pretrain, capsys):
     """In a real process; the signal comes once there are metrics, wherever that is."""
+    longer = ["--steps=500", "--eval-every=300"]
     command = [sys.executable, str(EXAMPLES / "pretrain.py"), *TINY, f"--data={texts}/*.txt",
                f"--out={tmp_path / 'runs'}", "--name=stopped", "--strategies", "plus",
-               "--steps=300", "--checkpoint-every=5", "--eval-every=300"]  # fmt: skip
+               *longer, "--checkpoint-every=5"]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )
@@ -193,16 +143,23 @@ def test_control_c_saves_and_says_how_to_go_on(texts: Path, tmp_path: Path, pret
     limit = time.monotonic() + 120
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < limit:
         time.sleep(0.01)
+    # Meanwhile another process is told who is there, and changes nothing.
+    capsys.readouterr()
+    code, _ = pretrain("--strategies=plus", *longer, "--resume", name="stopped")
+    text = refusal(capsys, code, 1)
+    assert (
+        f"runs/stopped is in use by process {process.pid} on {socket.gethostname()} since 2" in text
+    )
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert "Interrupted. Go on from the last checkpoint with: " in errors
+    assert "pretrain.py: interrupted by SIGINT; go on from the last checkpoint with: " in errors
     assert errors.rstrip().endswith("--resume")
     state = torch.load(checkpoint, weights_only=True)
-    assert 5 <= state["step"] < 300
+    assert 5 <= state["step"] < 500
     assert state["result"] is None
-    rest = ["--strategies=plus", "--steps=300", "--eval-every=300", "--resume"]
+    rest = ["--strategies=plus", *longer, "--resume"]
     code, folder = pretrain(*rest, name="stopped")
     assert code == 0
     assert pretrain(*rest, name="through")[0] == 0
