@@ -9,10 +9,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.environments import packages_without_mcf
 
 ROOT = Path(__file__).resolve().parents[1]
 # Works only if every folder is found.
@@ -20,23 +21,9 @@ USE = "import mcf, mcf.kernels, mcf.optim; mcf.two_sum; mcf.optim.AdamW; mcf.ker
 WHERE = USE + "print(mcf.__file__, mcf.kernels.__file__, mcf.optim.__file__, sep='\\n')"
 
 
-def _environment_without_mcf(folder: Path) -> Path:
-    """A folder of links to what is installed here, without any `mcf`."""
-    folder.mkdir()
-    # Both kinds of packages, and those that .pth files name.
-    places = [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
-    places += [Path(each) for each in sys.path if each.endswith("site-packages")]
-    for place in places:
-        for entry in place.iterdir():
-            mine = entry.name.startswith(("mcf", "__editable__", "__pycache__"))
-            if not mine and entry.suffix != ".pth" and not (folder / entry.name).exists():
-                (folder / entry.name).symlink_to(entry)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _environment_without_mcf(tmp_path_factory.mktemp("environment") / "site-packages")
+    return packages_without_mcf(tmp_path_factory.mktemp("environment") / "site-packages")
 
 
 def _python(code: str, cwd: Path, *path: Path) -> subprocess.CompletedProcess[str]:
