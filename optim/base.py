@@ -61,6 +61,8 @@ class GroupedOptimizer(Optimizer):
     _grad_low: dict[Tensor, Tensor]
     _accumulator: GradientAccumulator | None
     _released: bool
+    # The entries of a group that its checkpoints have; wrappers may add others to `defaults`.
+    _required: frozenset[str]
     _track_metrics: bool
     _metrics: StepMetrics | None
 

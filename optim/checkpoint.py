@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mcf.optim import options, update, validation
+from mcf.optim import entries, options, update, validation
 
 if TYPE_CHECKING:
     from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -32,20 +32,29 @@ def check(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> No
     for index, saved in enumerate(saved_groups):
         _check_group(optimizer, index, saved, state_dict["state"])
     known = {key for saved in saved_groups for key in saved["params"]}
-    foreign = [key for key in state_dict["state"] if key not in known]
-    if foreign:
+    unknown = [
+        key
+        for key, entry in state_dict["state"].items()
+        if key not in known and _is_state(key, entry)
+    ]
+    if unknown:
         raise ValueError(
-            f"state_dict has states for parameters {foreign}, which are in none of its groups"
+            f"state_dict has states for parameters {unknown}, which are in none of its groups"
         )
 
 
+def _is_state(key: Any, entry: Any) -> bool:
+    """Whether an entry beside those of the parameters is of one all the same."""
+    return isinstance(key, int) or (isinstance(entry, Mapping) and entries.made(entry))
+
+
 def _check_group(
-    optimizer: LowPrecisionOptimizer, index: int, saved: Mapping[str, Any], entries: Any
+    optimizer: LowPrecisionOptimizer, index: int, saved: Mapping[str, Any], states: Any
 ) -> None:
     where = f"state_dict param_groups[{index}]"
     group = optimizer.param_groups[index]
     later = optimizer._later_options().keys()
-    missing = sorted({"params", *optimizer.defaults} - saved.keys() - later)
+    missing = sorted({"params", *optimizer._required} - saved.keys() - later)
     if missing:
         raise ValueError(f"{where} lacks {missing}: it was made by another optimizer")
     if len(saved["params"]) != len(group["params"]):
@@ -67,8 +76,8 @@ def _check_group(
     rule = optimizer._rule({**group, **saved})
     options.check_decay(saved, dict(rule.slots), rule.decoupled, type(optimizer).__name__)
     for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):
-        entry = entries.get(key)
-        if entry:
+        entry = states.get(key)
+        if entries.made(entry):
             formats = update.states(rule, optimizer._arithmetic({**saved}, p, name))
             validation.state(name, p, entry, formats, rule)
             validation.step_count(name, entry["step"])
@@ -97,19 +106,32 @@ def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> l
 
 def states(
     optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
-) -> defaultdict[Tensor, Any]:
-    """Copies of the saved states on the parameters' devices, each in its own dtype."""
-    loaded: defaultdict[Tensor, Any] = defaultdict(dict)
+) -> defaultdict[Any, Any]:
+    """Copies of the saved states on the parameters' devices, each in its own dtype.
+
+    Entries of others, beside a parameter's and beside all parameters', are copied as well.
+    """
+    loaded: defaultdict[Any, Any] = defaultdict(dict)
+    memo: dict[int, Any] = {}
+    taken = set()
     for key, p, numbers, capturable in _pairs(optimizer, state_dict):
         # Else on the CPU, where it is read without waiting for a device.
         home = p.device if capturable else torch.device("cpu")
-        for name, value in state_dict["state"].get(key, {}).items():
-            if name == "step":
+        entry = state_dict["state"].get(key, {})
+        taken.add(key)
+        theirs = entries.foreign(entry)
+        for name, value in entry.items():
+            if name in theirs:
+                loaded[p][name] = entries.moved(value, p.device, memo)
+            elif name == "step":
                 loaded[p][name] = torch.tensor(int(value), dtype=torch.int64, device=home)
             elif name in numbers:
                 loaded[p][name] = torch.tensor(float(value), dtype=torch.float64, device=home)
             else:
                 loaded[p][name] = value.detach().to(p.device, copy=True)
+    for key, value in state_dict["state"].items():
+        if key not in taken:
+            loaded[key] = copy.deepcopy(value, memo)
     return loaded
 
 

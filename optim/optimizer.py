@@ -39,6 +39,7 @@ class LowPrecisionOptimizer(FusedOptimizer):
         self._track_metrics = bool(track_metrics)
         self._metrics = None
         self._plan = None
+        self._required = frozenset(defaults) | options.IN_GROUPS.keys()
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
         if any(group["capturable"] for group in self.param_groups):
             gradients.check_capturable(self.nonfinite)
@@ -139,6 +140,7 @@ class LowPrecisionOptimizer(FusedOptimizer):
         self.__dict__.setdefault("_released", False)
         vars(self).update({k: v for k, v in options.OF_OPTIMIZER.items() if k not in vars(self)})
         super().__setstate__(state)
+        self.__dict__.setdefault("_required", frozenset(self.defaults))
         # Of an older version, which did not have them.
         for group in (self.defaults, *self.param_groups):
             renamed = options.upgraded(group)
@@ -153,5 +155,5 @@ class LowPrecisionOptimizer(FusedOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep."""
-        mine = {name: getattr(self, name) for name in options.OF_OPTIMIZER}
+        mine = {name: getattr(self, name) for name in (*options.OF_OPTIMIZER, "_required")}
         return {**super().__getstate__(), **mine, "_track_metrics": self._track_metrics}

@@ -162,7 +162,7 @@ def check(group: Group, mine: Collection[str]) -> None:
     if group["fused"] and group["foreach"]:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
     for name in mine if group["capturable"] else ():
-        if isinstance(group[name], Tensor) and name not in ("params", "lr"):
+        if isinstance(group.get(name), Tensor) and name not in ("params", "lr"):
             raise ValueError(
                 f"{name} is a Tensor with capturable=True; allowed are Tensors for lr and betas"
             )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from mcf.kernels import registry
-from mcf.optim import blocks, eight_bits, expansions, gradients, validation
+from mcf.optim import blocks, eight_bits, entries, expansions, gradients, validation
 from mcf.optim.base import Group, GroupedOptimizer, Named, Progress
 from mcf.optim.batch import Fused, Launch, Work
 from mcf.optim.metrics import StepMetrics
@@ -89,7 +89,7 @@ class FusedOptimizer(GroupedOptimizer):
                     "allowed is capturable=True"
                 )
             for where, p in self._named(index):
-                state = self.state.get(p)
+                state = self._made(p)
                 if p.grad is not None and (not state or state["step"].device != p.device):
                     raise RuntimeError(
                         f"step() while a CUDA graph is captured: {where} has no state on "
@@ -131,8 +131,13 @@ class FusedOptimizer(GroupedOptimizer):
         _, group, _, _, _, found = work
         if group["capturable"] or isinstance(live, Tensor):
             return True
-        entries = (self.state.get(p) for _, p in found)
-        return any(entry and entry["step"].device.type != "cpu" for entry in entries)
+        found_states = (self._made(p) for _, p in found)
+        return any(s and s["step"].device.type != "cpu" for s in found_states)
+
+    def _made(self, p: Tensor) -> Group:
+        """A parameter's state where there is one: what others keep there alone is none."""
+        state: Group = self.state.get(p, {})
+        return state if entries.made(state) else {}
 
     def _try_scalars(self, work: Work) -> None:
         """Raise for hyperparameters that are no numbers, before anything is changed."""
@@ -141,7 +146,7 @@ class FusedOptimizer(GroupedOptimizer):
         if self._counted_by_device(work):
             self._all_given(group, arith, reader(p.device))
             return
-        state = self.state.get(p) or {"step": 0, **dict(rule.numbers)}
+        state = self._made(p) or {"step": 0, **dict(rule.numbers)}
         self._scalars(group, arith, _next(rule, p, state))
 
     def _general(
@@ -154,7 +159,7 @@ class FusedOptimizer(GroupedOptimizer):
             rows = []
             for _, p in found:
                 state = self.state[p]
-                if not state:
+                if not entries.made(state):
                     state.update(self._new_state(group, rule, arith, p))
                 # The kernel reads memory, where a lazily negated view has the other sign.
                 grads = [g.resolve_neg() for g in gradients.components(self, p)]
@@ -224,7 +229,7 @@ class FusedOptimizer(GroupedOptimizer):
                 for where, p in live:
                     if arith.strategy.eight_bits:
                         blocks.check(where, p)
-                    if self.state.get(p):
+                    if self._made(p):
                         validation.state(
                             where, p, self.state[p], formats, rule, group["capturable"]
                         )

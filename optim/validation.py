@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FORMATS, Format
-from mcf.optim import eight_bits
+from mcf.optim import eight_bits, entries
 from mcf.optim.expansions import check_gradient, check_parameter
 
 if TYPE_CHECKING:
@@ -144,15 +144,16 @@ def state(
     rule: Rule,
     counted: bool = False,
 ) -> None:
-    """A parameter's state has the tensors, dtypes and shapes of its precision.
+    """A parameter's state has the tensors, dtypes and shapes of its precision; and any of others.
 
     Its numbers are not looked at where they are a device's, or `counted` as if they were.
     """
     numbers = [name for name, _ in rule.numbers]
     wanted = {"step", *numbers, *formats}
-    if entry.keys() - set(rule.unused) != wanted:
+    mine = entries.own(entry)
+    if mine - set(rule.unused) != wanted:
         raise ValueError(
-            f"state of {where} has {sorted(entry)}; its precision and dtype need {sorted(wanted)}"
+            f"state of {where} has {sorted(mine)}; its precision and dtype need {sorted(wanted)}"
         )
     for name in numbers:
         # A device is not asked.
