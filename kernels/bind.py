@@ -34,11 +34,16 @@ class Binder:
         self._wrap = wrap
         self._primitives = dict(primitives)
         self._slots = dict(slots or {})
-        self._bound: dict[Algorithm, Any] = {}
+        self._bound: dict[Any, Any] = {}
+
+    def identity(self, function: Algorithm) -> Any:
+        """What a function is known by: two of one identity are bound once."""
+        return function
 
     def __call__(self, function: Algorithm) -> Any:
         """Return `function` bound; functions are bound once and shared."""
-        if function not in self._bound:
+        identity = self.identity(function)
+        if identity not in self._bound:
             assert isinstance(function, FunctionType)
             namespace: dict[str, Any] = {"__builtins__": builtins, "__name__": function.__module__}
             for name in function.__code__.co_names:
@@ -51,5 +56,5 @@ class Binder:
             bound = FunctionType(function.__code__, namespace, function.__name__)
             bound.__module__ = function.__module__
             bound.__doc__ = function.__doc__
-            self._bound[function] = self._wrap(bound)
-        return self._bound[function]
+            self._bound[identity] = self._wrap(bound)
+        return self._bound[identity]

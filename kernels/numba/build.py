@@ -1,28 +1,19 @@
-"""Make the CPU loop of an `Elementwise` declaration and compile it."""
+"""Make the CPU loop of an `Elementwise` declaration; `compiler` compiles it."""
 
 from __future__ import annotations
 
 import functools
-import linecache
-import threading
-from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-import numba
-import numpy as np
 
 from mcf.kernels import streams
 from mcf.kernels.algorithms.words import random16, stochastic
-from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import BF16, FP32, FP64, Format
-from mcf.kernels.numba import loops, memory, rewrite, team
-from mcf.kernels.numba.words import WORDS, element
+from mcf.kernels.formats import FP32, FP64
+from mcf.kernels.numba import keys, loops, objects, rewrite, stored, team
 
 # Elements whose terms are added up in registers before they are added in float64.
 CHUNK = 4096
 
-_lock = threading.RLock()
 _kernels: dict[Elementwise, Loop] = {}
 
 
@@ -48,72 +39,6 @@ class Table(NamedTuple):
     sums: int
     parts: int
     shares: int
-
-
-def _jit(function: Any) -> Any:
-    # Inlined into the loop whatever its length, or the loop does not vectorise.
-    return numba.njit(function, error_model="numpy", nogil=True, forceinline=True)
-
-
-def _jit_sums(function: Any) -> Any:
-    return numba.njit(
-        function, error_model="numpy", nogil=True, forceinline=True, fastmath={"contract"}
-    )
-
-
-@_jit
-def _same(x):
-    return x
-
-
-@_jit
-def _neg(x):
-    return -x
-
-
-@_jit
-def _div(a, b):
-    return a / b
-
-
-@_jit
-def _sqrt(x):
-    return np.sqrt(x)
-
-
-@_jit
-def _where(condition, a, b):
-    return a if condition else b
-
-
-def primitives(
-    register: Format, arithmetic: Format, roundings: Mapping[str, Format], payloads: bool
-) -> dict[str, Any]:
-    """The CPU's version of every primitive."""
-    number = np.float32 if register == FP32 else np.float64
-    return {
-        "rn": memory.rounding(register, arithmetic, payloads),
-        "rx": _same,
-        "fms": memory.fused_multiply_subtract(register, arithmetic, payloads),
-        "neg": _neg,
-        "div": _div,
-        "sqrt": _sqrt,
-        "where": _where,
-        **WORDS,
-        "SPLITTER": number(2 ** ((arithmetic.p + 1) // 2) + 1),
-        "ZERO": number(0),
-        "ONE": number(1),
-        "LARGEST": number(roundings.get("rv", arithmetic).max),
-        **{name: memory.rounding(register, fmt, payloads) for name, fmt in roundings.items()},
-    }
-
-
-@functools.cache
-def bindings(
-    register: Format, arithmetic: Format, roundings: Any, slots: Any, payloads: bool
-) -> Binder:
-    """Binds algorithms as functions that Numba inlines."""
-    return Binder(_jit, primitives(register, arithmetic, dict(roundings), payloads), dict(slots))
 
 
 def source(spec: Elementwise) -> str:
@@ -191,71 +116,56 @@ class Loop:
     """The compiled loop of a declaration; see `team.run`.
 
     Args:
-        function: of `numba.cfunc`.
+        spec: the declaration.
 
     Attributes:
         address: of the loop.
     """
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
-        self.address, self._keep = rewrite.rewritten(function)
+    def __init__(self, spec: Elementwise) -> None:
+        self._spec, self._text = spec, source(spec)
+        self.address, self._keep = self._native(streamed=False)
 
     @functools.cached_property
-    def _streamed(self) -> tuple[int, Any]:
-        with _lock:
-            return rewrite.rewritten(self._function, streamed=True)
+    def _streamed(self) -> objects.Native:
+        return self._native(streamed=True)
 
     @property
     def streamed(self) -> int:
         """The address of the loop that stores past the cache, see `rewrite.rewritten`."""
-        return self._streamed[0]
+        return self._streamed.address
+
+    def function(self) -> Any:
+        """What Numba compiles."""
+        from mcf.kernels.numba import compiler
+
+        return compiler.elementwise(self._spec, self._text, CHUNK)
+
+    def _native(self, *, streamed: bool) -> objects.Native:
+        return stored.native(
+            (*self._parts(), streamed),
+            lambda: rewrite.rewritten(self.function(), streamed=streamed),
+        )
+
+    def _parts(self) -> tuple[Any, ...]:
+        """All that the loop is made of, beside what `stored.native` knows."""
+        spec = self._spec
+        others = [random16, stochastic] if spec.random else []
+        others += [spec.sums] if spec.sums is not None else []
+        others += [spec.correction[1]] if spec.correction is not None else []
+        return (
+            "elementwise",
+            self._text,
+            [keys.algorithm(each, spec.slots) for each in (spec.function, *others)],
+            [spec.register, spec.arithmetic, *spec.roundings],
+            [(f.name, f.format, f.read, f.written, f.block) for f in spec.fields],
+            [*spec.scalars],
+        )
 
 
 def build(spec: Elementwise) -> Loop:
     """The compiled loop of a declaration, made once."""
-    with _lock:
+    with stored.lock:
         if spec not in _kernels:
-            _kernels[spec] = Loop(_build(spec))
+            _kernels[spec] = Loop(spec)
         return _kernels[spec]
-
-
-def _build(spec: Elementwise) -> Any:
-    register = spec.register
-    payloads = any(field.format != BF16 for field in spec.fields)
-    bind = bindings(register, spec.arithmetic, spec.roundings, spec.slots, payloads)
-    number = np.float32 if register == FP32 else np.float64
-    namespace: dict[str, Any] = {
-        "ZERO": number(0),
-        "function": bind(spec.function),
-        "NONE": np.int32(0),
-        "CHUNK": CHUNK,
-        "accumulate": memory.accumulate,
-        "prefer_wide_vectors": memory.prefer_wide_vectors,
-        "word": memory.word,
-        "number": memory.number,
-        "claim": team.claim,
-        "over": loops.over(),
-        "jit": _jit,
-    }
-    if spec.sums is not None:
-        table = primitives(register, spec.arithmetic, dict(spec.roundings), payloads)
-        namespace["sum_terms"] = Binder(_jit_sums, table, dict(spec.slots))(spec.sums)
-    if spec.random:
-        namespace |= {"draw": bind(random16), "stochastic": bind(stochastic), "element": element}
-    if spec.correction is not None:
-        namespace["correct"] = bind(spec.correction[1])
-    count = len(spec.fields) + 1
-    namespace["load_lane"] = memory.loading(register, register, count - 1, count)
-    namespace["store_lane"] = memory.storing(register, register, count - 1, count)
-    namespace["store_total"] = memory.storing(FP64, FP64, count - 1, count)
-    for k, field in enumerate(spec.fields):
-        namespace[f"load_{field.name}"] = memory.loading(register, field.format, k, count)
-        if field.written:
-            namespace[f"store_{field.name}"] = memory.storing(register, field.format, k, count)
-            namespace[f"round_{field.name}"] = memory.rounding(register, field.format, payloads)
-    text = source(spec)
-    filename = f"<mcf numba {spec.name} {spec.serial}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    return numba.cfunc("void(uint64)", error_model="numpy")(namespace["kernel"])

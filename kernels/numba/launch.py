@@ -13,9 +13,13 @@ import torch
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba import rewrite, team
+from mcf.kernels.numba import prefetch as _prefetch
+from mcf.kernels.numba import streaming, team
 from mcf.kernels.numba.build import Table, build
 from mcf.kernels.numba.prefetch import prefetch as prefetch
+
+# Whether Numba can be had shows here, where the registry can still choose another executor.
+_prefetch.loop()
 
 # Elements per item: long enough to hide the loop's start, short enough to share among threads.
 # Independent of the number of threads, so that the sums have the same bits for any number.
@@ -47,7 +51,7 @@ class Prepared:
         moved = sum(f.format.itemsize * (f.read + f.written) for f in fields if not f.uniform)
         # Lines that a loop also reads are in the cache already.
         only_written = spec.sums is None and not any(f.read and f.written for f in fields)
-        self._large = only_written and moved * self._total >= rewrite.last_level()
+        self._large = only_written and moved * self._total >= streaming.last_level()
         self._written = [k for k, f in enumerate(fields) if f.written]
 
     def run(self, addresses: Sequence[Sequence[int]], scalars: Any) -> Any:
@@ -89,7 +93,7 @@ class Prepared:
 
     def _on_lines(self, addresses: Sequence[Sequence[int]]) -> bool:
         """Whether all that is written begins where a line of the cache does."""
-        return all(a % rewrite.LINE == 0 for k in self._written for a in addresses[k])
+        return all(a % streaming.LINE == 0 for k in self._written for a in addresses[k])
 
 
 # A loop over small tensors meets few sizes, and to prepare costs as much as such a call.

@@ -12,10 +12,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
-
 # More vectors at a time need more registers than there are, for four components.
 INTERLEAVED = 2
 
@@ -37,6 +33,8 @@ def call(name: str, first: str, last: str, arguments: Sequence[str]) -> str:
 
 def _interleaved(module: Any, count: int) -> Any:
     """A loop's metadata, whose first operand is itself."""
+    from llvmlite import ir
+
     hint = module.add_metadata(["llvm.loop.interleave.count", ir.IntType(32)(count)])
     node = ir.MDValue(module, [hint], name=str(len(module.metadata)))
     node.operands = (node, hint)
@@ -46,6 +44,8 @@ def _interleaved(module: Any, count: int) -> Any:
 @functools.cache
 def over(count: int = INTERLEAVED) -> Any:
     """Intrinsic (first, last, step, arguments): step(i, *arguments) for first <= i < last."""
+    from numba.core import types
+    from numba.extending import intrinsic
 
     @intrinsic
     def loop(typing, first, last, step, arguments):

@@ -161,6 +161,50 @@ def advance(context, address, i):
 
 
 @intrinsic
+def put(context, address, i, value):
+    """Intrinsic (address, i, value): store a 64-bit integer as word i of a table."""
+
+    def generate(c, b, signature, args):
+        b.store(args[2], b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
+        return c.get_dummy_value()
+
+    return types.void(types.uint64, types.int64, types.int64), generate
+
+
+@intrinsic
+def bits64(context, x):
+    """Intrinsic: the pattern of a float64 as an integer."""
+    return types.int64(types.float64), lambda c, b, s, args: b.bitcast(args[0], _I64)
+
+
+@intrinsic
+def claim(context, address, i):
+    """Intrinsic (address, i) -> the 64-bit word i there, which becomes one more; atomic."""
+
+    def generate(c, b, signature, args):
+        word = ir.IntType(64)
+        cell = b.gep(b.inttoptr(args[0], word.as_pointer()), [args[1]])
+        return b.atomic_rmw("add", cell, word(1), "monotonic")
+
+    return types.int64(types.uint64, types.int64), generate
+
+
+@intrinsic
+def fetch(context, address):
+    """Intrinsic address -> nothing: a hint, which never fails, whatever the address."""
+
+    def generate(c, b, signature, args):
+        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        hint = b.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        # To read, kept in all caches, data.
+        b.call(hint, [b.inttoptr(args[0], pointer), i32(0), i32(3), i32(1)])
+        return c.get_dummy_value()
+
+    return types.void(types.uint64), generate
+
+
+@intrinsic
 def accumulate(context, total, term):
     """Intrinsic (total, term) -> total + term, of which a loop may keep several.
 

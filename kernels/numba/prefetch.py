@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
-import numba
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
+from mcf.kernels.numba import objects, stored, team
 
-from mcf.kernels.numba import memory, team
+_TEXT = """
+def kernel(table):
+    lines = word(table, 0)
+    for k in range(number(table, 1)):
+        fetch(word(lines, k))
+"""
 
 
-@intrinsic
-def _fetch(context, address):
-    """Intrinsic address -> nothing: a hint, which never fails, whatever the address."""
+def _function() -> tuple[Any, str]:
+    from mcf.kernels.numba import compiler, memory
 
-    def generate(c, b, signature, args):
-        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
-        hint = b.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-        # To read, kept in all caches, data.
-        b.call(hint, [b.inttoptr(args[0], pointer), i32(0), i32(3), i32(1)])
-        return c.get_dummy_value()
-
-    return types.void(types.uint64), generate
+    return compiler.compiled(_TEXT, "<mcf numba prefetch>", {"fetch": memory.fetch})
 
 
 @functools.cache
-def _loop() -> Callable[[int], None]:
-    word, number = memory.word, memory.number
-
-    def loop(table):
-        lines = word(table, 0)
-        for k in range(number(table, 1)):
-            _fetch(word(lines, k))
-
-    compiled: Any = numba.cfunc("void(uint64)")(loop)
-    # The function goes with the object.
-    _kept.append(compiled)
-    return team.native(compiled.address)
-
-
-_kept: list[Any] = []
+def loop() -> objects.Native:
+    """The loop, which goes with this object."""
+    return stored.native(("prefetch", _TEXT), _function)
 
 
 def prefetch(table: int) -> None:
@@ -53,4 +33,4 @@ def prefetch(table: int) -> None:
     Args:
         table: the address of two words: the address of an array of addresses, and its length.
     """
-    _loop()(table)
+    team.native(loop().address)(table)

@@ -13,19 +13,16 @@ has such stores only for vectors that are aligned, which it cannot know of a loo
 
 from __future__ import annotations
 
-import functools
 import re
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core.compiler_lock import global_compiler_lock
 
-# Bytes of a line of the cache.
-LINE = 64
+from mcf.kernels.numba import processor
 
 _ONE = "1.000000e+00"
 _FUNCTION = re.compile(r"^define .*?^}$", re.MULTILINE | re.DOTALL)
+_DEFINITION = re.compile(r"^define ([^@]*)@\"?([^\"(]+)\"?\(.*?^}$", re.MULTILINE | re.DOTALL)
 _LABEL = re.compile(r"[\w.$-]+:")
 _VALUE = r"%[\w.$-]+|zeroinitializer|splat \([^()]*\)"
 # Without flags: what may be reordered is LLVM's.
@@ -41,24 +38,6 @@ _STORE = re.compile(
 )
 _SIZES = {"i8": 1, "i16": 2, "half": 2, "float": 4, "double": 8}
 _TEMPORAL = "!999999"
-
-
-@functools.cache
-def last_level() -> int:
-    """Bytes of the processor's last level of cache; 32 MiB where that is not known."""
-    folder = Path("/sys/devices/system/cpu/cpu0/cache")
-    try:
-        sizes = [path.read_text().strip() for path in folder.glob("index*/size")]
-        return max(int(size.removesuffix("K")) << 10 for size in sizes)
-    except (OSError, ValueError):
-        return 32 << 20
-
-
-@functools.cache
-def both_pipes() -> bool:
-    """Whether this processor has pipes for products beside those for sums."""
-    name: str = llvm.get_host_cpu_name()
-    return name.startswith("znver") and bool(llvm.get_host_cpu_features().get("fma", False))
 
 
 class _Function:
@@ -149,29 +128,52 @@ def past_the_cache(text: str) -> str:
     return "\n".join([*lines, f"{_TEMPORAL} = !{{i32 1}}"]) + "\n"
 
 
-def rewritten(function: Any, *, streamed: bool = False) -> tuple[int, Any]:
-    """The address of a compiled loop, and what keeps it alive.
+def without_errors(text: str, name: str) -> str | None:
+    """A module whose callback of this name reports no errors; None where there may be some.
+
+    LLVM is not always aware that a long loop returns 0 and nothing else. What Numba would do then
+    needs Python's interpreter, and with it addresses of this process.
+    """
+    functions = {found[2]: found[0] for found in re.finditer(_DEFINITION, text)}
+    wrapper, inner = functions.get(name, ""), functions.get(name.removeprefix("cfunc."), "")
+    returned = {line for line in inner.splitlines() if line.startswith("  ret ")}
+    lines = wrapper.splitlines()
+    calls = [k for k, line in enumerate(lines) if f"@{name.removeprefix('cfunc.')}(" in line]
+    kind = re.match(r"define (\S+) @", wrapper)
+    if returned != {"  ret i32 0"} or len(calls) != 1 or kind is None:
+        return None
+    # The callback's own result means nothing.
+    short = [*lines[: calls[0] + 1], f"  ret {kind[1]} null", "}"]
+    return text.replace(wrapper, "\n".join(short))
+
+
+def rewritten(function: Any, *, streamed: bool = False) -> tuple[Any, str]:
+    """A compiled loop as this processor is to have it: Numba's library and the name of it there.
 
     Args:
         function: of `numba.cfunc`.
         streamed: whether what it stores in vectors goes past the cache: it must not read that, and
             its vectors must begin at multiples of LINE.
     """
-    if not streamed and not both_pipes():
-        return function.address, function
-    library, name = function._library, function._wrapper_name
+    library, name = function._library, function.native_name
+    both = processor.both_pipes()
+    if not streamed and not both:
+        return library, name
     suffix = ".streamed" if streamed else ".both"
     # The loop's own name ends the wrapper's: both change.
     inner = name.removeprefix("cfunc.")
     text = library.get_llvm_str().replace(inner, inner + suffix)
-    if both_pipes():
+    if both:
         text = on_both_pipes(text)
     if streamed:
         text = past_the_cache(text)
+    from numba.core.compiler_lock import global_compiler_lock
+
     with global_compiler_lock:
         module = llvm.parse_assembly(text)
         module.verify()
         new = library.codegen.create_library(inner + suffix)
+        new.enable_object_caching()
         new.add_llvm_module(module)
         new.finalize()
-        return new.get_pointer_to_function(name + suffix), new
+        return new, name + suffix

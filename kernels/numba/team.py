@@ -4,8 +4,8 @@ OpenMP workers spin for a while after torch's last parallel operation. A thread 
 have to share a core with one of them.
 
 A callback is native code, `void(uint64 data)`, that any number of threads call at once. It takes
-its items from counters with `claim` until none is left, so that results must not depend on which
-thread computes an item.
+its items from counters with `memory.claim` until none is left, so that results must not depend on
+which thread computes an item.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
 
@@ -120,18 +117,6 @@ def parallel(tasks: Iterable[Callable[[], object]], threads: int) -> None:
     run(ctypes.cast(callback, ctypes.c_void_p).value or 0, 0, threads)
     if errors:
         raise errors[0]
-
-
-@intrinsic
-def claim(context, address, i):
-    """Intrinsic (address, i) -> the 64-bit word i there, which becomes one more; atomic."""
-
-    def generate(c, b, signature, args):
-        word = ir.IntType(64)
-        cell = b.gep(b.inttoptr(args[0], word.as_pointer()), [args[1]])
-        return b.atomic_rmw("add", cell, word(1), "monotonic")
-
-    return types.int64(types.uint64, types.int64), generate
 
 
 # The words of one share: the next item, the end, and what fills a line of the cache, so that

@@ -106,9 +106,7 @@ class _Rows:
             from mcf.kernels.numba import digits
 
             finite = torch.where(x.isfinite(), x, 0.0)
-            digits.add()(
-                finite.numpy(), exponent.to(torch.int32).numpy(), self.digits.numpy(), BASE
-            )
+            digits.add(finite, exponent, self.digits, BASE)
             return
         fraction, e = _split(x)
         mantissa = (fraction * 2.0**53).long()

@@ -20,7 +20,7 @@ from mcf.kernels import expansion_operators as operators
 from mcf.kernels import expansions
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.numba import build, launch, rewrite, team
+from mcf.kernels.numba import build, launch, processor, rewrite, streaming, team
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell, power_of_two
 
@@ -68,9 +68,9 @@ def results(address: int, spec: Elementwise, given: list[Tensor]) -> list[Tensor
 
 
 @pytest.fixture
-def processor(monkeypatch: pytest.MonkeyPatch) -> Any:
+def pipes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sets whether the processor has pipes for products beside those for sums."""
-    return lambda both: monkeypatch.setattr(rewrite, "both_pipes", lambda: both)
+    return lambda both: monkeypatch.setattr(processor, "both_pipes", lambda: both)
 
 
 def kernel(case: tuple[Any, Any, int]) -> tuple[Elementwise, list[Tensor]]:
@@ -88,14 +88,15 @@ cases = [
 @with_fma
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", cases)
-def test_rewrites_change_no_bit(case: Any, streamed: bool, processor: Any) -> None:
+def test_rewrites_change_no_bit(case: Any, streamed: bool, pipes: Any) -> None:
     spec, given = kernel(case)
-    function = build._build(spec)
-    processor(False)
-    plain, _ = rewrite.rewritten(function)
-    assert plain == function.address
-    processor(True)
-    changed, library = rewrite.rewritten(function, streamed=streamed)
+    function = build.Loop(spec).function()
+    pipes(False)
+    assert rewrite.rewritten(function) == (function._library, function.native_name)
+    plain = function.address
+    pipes(True)
+    library, name = rewrite.rewritten(function, streamed=streamed)
+    changed = library.get_pointer_to_function(name)
     text = library.get_llvm_str()
     assert text.count("@llvm.fma.v") > function._library.get_llvm_str().count("@llvm.fma.v")
     assert ("!nontemporal" in text) == streamed
@@ -107,13 +108,14 @@ def test_rewrites_change_no_bit(case: Any, streamed: bool, processor: Any) -> No
 
 
 @with_fma
-def test_a_one_that_is_none_is_caught(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_one_that_is_none_is_caught(pipes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, given = kernel(CASES[0])
-    function = build._build(spec)
+    function = build.Loop(spec).function()
     expected = results(function.address, spec, given)
-    processor(True)
+    pipes(True)
     monkeypatch.setattr(rewrite, "_ONE", "0x3FF0000000000001")
-    changed, _library = rewrite.rewritten(function)
+    library, name = rewrite.rewritten(function)
+    changed = library.get_pointer_to_function(name)
     assert any(
         not torch.equal(a, b) for a, b in zip(results(changed, spec, given), expected, strict=True)
     )
@@ -159,14 +161,14 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
     def watched(address: int, data: int, threads: int) -> None:
         loops = {
-            loop.__dict__["_streamed"][0]
+            loop.__dict__["_streamed"].address
             for loop in build._kernels.values()
             if "_streamed" in loop.__dict__
         }
         found.append(address in loops)
         run(address, data, threads)
 
-    monkeypatch.setattr(rewrite, "last_level", lambda: 1 << 20)
+    monkeypatch.setattr(streaming, "last_level", lambda: 1 << 20)
     monkeypatch.setattr(team, "run", watched)
     launch._prepared.cache_clear()
     yield found

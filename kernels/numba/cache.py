@@ -1,0 +1,182 @@
+"""Files that processes of one user share, in a folder that nobody else can write.
+
+What is in them is executed, so nothing is taken from a place that another user can write: the
+folder, the one in it, and the file are opened one from the other without following links, and each
+has to belong to this user and to be writable by no other. Folders further up may be links and may
+belong to others: a folder that passes is this user's own, with what this user wrote into it,
+wherever it has been moved.
+
+A file comes into being complete, by a rename; of processes that write the same one any may win.
+Whatever goes wrong, what is asked for is not there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# Bytes and number of files beyond which the least recently used ones go.
+LIMIT, FILES = 1 << 30, 50_000
+# How many of the files that a process writes it writes before it looks at these again.
+_OFTEN = 64
+# Seconds: a file's time says which day it was last used; a temporary file this old is an orphan.
+_DAY, _ORPHAN = 86400, 3600
+# A larger file is none of ours.
+_LARGEST = 1 << 26
+_FOLDER = "loops"
+
+_log = logging.getLogger(__name__)
+_said: set[str] = set()
+_written = itertools.count()
+
+
+class _Refused(OSError):
+    """A place that another user can write."""
+
+
+def available() -> bool:
+    """Whether this system can tell who may write a file, and open one from its folder."""
+    return hasattr(os, "geteuid") and os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+
+
+def root() -> Path | None:
+    """The folder of the cache, which need not exist; None where there is none.
+
+    `MCF_CACHE_DIR`, where that is empty or 0 none; else `mcf` in `XDG_CACHE_HOME` or `~/.cache`.
+    """
+    chosen = os.environ.get("MCF_CACHE_DIR")
+    if not available() or chosen in ("", "0"):
+        return None
+    if chosen is not None:
+        return Path(os.path.abspath(os.path.expanduser(chosen)))
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(shared):
+        return Path(shared, "mcf")
+    home = os.path.expanduser("~")
+    # A process that runs for another user (sudo) would leave files there that are not the user's.
+    with suppress(OSError):
+        if os.path.isabs(home) and os.stat(home).st_uid == os.geteuid():
+            return Path(home, ".cache", "mcf")
+    return None
+
+
+def read(name: str) -> bytes | None:
+    """What the file of a name holds, or None."""
+    with suppress(OSError), _opened(create=False) as folder:
+        # A pipe in its place is not waited for.
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        with open(file, "rb") as stream:
+            status = os.fstat(file)
+            _check(status, stat.S_ISREG, f"{root()}/{_FOLDER}/{name}")
+            if status.st_size > _LARGEST:
+                return None
+            if status.st_mtime < time.time() - _DAY:
+                with suppress(OSError):
+                    os.utime(file)
+            return stream.read()
+    return None
+
+
+def write(name: str, data: bytes) -> None:
+    """Give the file of a name a content; where that cannot be nothing is left behind."""
+    with suppress(OSError), _opened(create=True) as folder:
+        temporary = f".{uuid.uuid4().hex}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        try:
+            # Not flushed to the disk: what a crash cuts off has another checksum.
+            with open(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as stream:
+                stream.write(data)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+        if next(_written) % _OFTEN == 0:
+            _prune(folder)
+
+
+@contextmanager
+def _opened(create: bool) -> Iterator[int]:
+    """The folder of the files, checked, as a descriptor."""
+    place = root()
+    if place is None:
+        raise FileNotFoundError
+    if create:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    above = _folder(str(place), str(place), None, create)
+    try:
+        inner = _folder(_FOLDER, f"{place}/{_FOLDER}", above, create)
+        try:
+            yield inner
+        finally:
+            os.close(inner)
+    finally:
+        os.close(above)
+
+
+def _folder(path: str, name: str, above: int | None, create: bool) -> int:
+    if create:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700, dir_fd=above)
+    if stat.S_ISLNK(os.stat(path, dir_fd=above, follow_symlinks=False).st_mode):
+        _refuse(name, "is a link")
+    found = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+    try:
+        _check(os.fstat(found), stat.S_ISDIR, name)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def _check(status: os.stat_result, kind: object, name: str) -> None:
+    assert callable(kind)
+    if not kind(status.st_mode):
+        raise FileNotFoundError
+    if status.st_uid != os.geteuid():
+        _refuse(name, f"belongs to user {status.st_uid}, not to {os.geteuid()}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        _refuse(name, f"can be written by others (mode {stat.S_IMODE(status.st_mode):o})")
+
+
+def _refuse(name: str, reason: str) -> None:
+    """Say once why compiled loops are not taken from a place."""
+    if name not in _said:
+        _said.add(name)
+        _log.warning(
+            "mcf: compiled loops are not kept in %s: it %s. Remove it, or name a folder of yours "
+            "by MCF_CACHE_DIR (MCF_CACHE_DIR=0 for none).",
+            name,
+            reason,
+        )
+    raise _Refused
+
+
+def _prune(folder: int) -> None:
+    """Remove what was used least recently, down to three quarters of the limits."""
+    now, found = time.time(), []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                if not entry.name.startswith("."):
+                    found.append((status.st_mtime, status.st_size, entry.name))
+                elif status.st_mtime < now - _ORPHAN:
+                    os.unlink(entry.name, dir_fd=folder)
+    size, count = sum(each for _, each, _ in found), len(found)
+    if size <= LIMIT and count <= FILES:
+        return
+    for _, each, name in sorted(found):
+        if size <= LIMIT * 3 // 4 and count <= FILES * 3 // 4:
+            return
+        # Another process may have been first.
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        size, count = size - each, count - 1

@@ -1,0 +1,75 @@
+"""Compiled loops from the cache of files, or compiled now and kept there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from mcf.kernels.numba import cache, keys, objects, rewrite
+from mcf.kernels.numba.objects import Code, Native
+
+# How many loops this process has compiled.
+compiled = 0
+
+lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held it.
+    global lock
+    lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def native(parts: tuple[Any, ...], make: Callable[[], tuple[Any, str]]) -> Native:
+    """The function that is made of some parts, see `keys.key`.
+
+    Args:
+        parts: what it is made of, beside this package, versions and processor.
+        make: compiles it: Numba's library and the function's name there. Called only where the
+            cache has no such function.
+    """
+    global compiled
+    with lock:
+        key = keys.key(*parts) if cache.root() is not None else ""
+        data = cache.read(key) if key else None
+        code = objects.unpacked(key, data) if data is not None else None
+        found = objects.load(code) if code is not None else None
+        if found is not None:
+            return found
+        compiled += 1
+        library, symbol = make()
+        code = _code(library, symbol)
+        # What is kept runs here too: the same code with and without the cache.
+        found = objects.load(code) if code is not None else None
+        if code is None or found is None:
+            return Native(library.get_pointer_to_function(symbol), library)
+        if key and keys.holds():
+            cache.write(key, objects.packed(key, code))
+        return found
+
+
+def _code(library: Any, symbol: str) -> Code | None:
+    """What Numba compiled; None where its object code has addresses of this process in it."""
+    if library.has_dynamic_globals:
+        return None
+    _, kind, content = library.serialize_using_object_code()
+    if kind != "object":
+        return None
+    code = Code(symbol, bytes(content[0]))
+    needed = objects.undefined(code.elf)
+    if needed is None or needed <= objects.CALLABLE:
+        return code
+    text = rewrite.without_errors(library.get_llvm_str(), symbol)
+    if text is None:
+        return None
+    module = llvm.parse_assembly(text)
+    module.verify()
+    return Code(symbol, library.codegen._tm.emit_object(module))

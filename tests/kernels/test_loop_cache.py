@@ -1,0 +1,362 @@
+"""Compiled loops on disk: found by the next process, refused where others can write.
+
+*Exact*: bits of a loop from the cache are those of the loop that Numba compiled and linked itself.
+Mutants: every bit of a file that is flipped, each owner, mode and kind of file but the one allowed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+import textwrap
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mcf.kernels import expansion_operators as operators
+from mcf.kernels import functions
+from mcf.kernels.formats import FP32, FP64
+from mcf.kernels.numba import build, cache, launch, objects, stored, team
+from tests.helpers import assert_same_bits
+
+pytestmark = pytest.mark.skipif(not cache.available(), reason="no owners of files here")
+
+TEXT = """
+def kernel(data):
+    put(data, 0, number(data, 0) + {0})
+"""
+
+
+@functools.cache
+def _adds(number: int) -> tuple[Any, str]:
+    from mcf.kernels.numba import compiler, memory
+
+    return compiler.compiled(TEXT.format(number), "<mcf test>", {"put": memory.put})
+
+
+def adds(number: int) -> Callable[[], tuple[Any, str]]:
+    """Makes a loop that adds a number to one; here it is compiled but once."""
+    return lambda: _adds(number)
+
+
+def added(loop: objects.Native) -> int:
+    word = array("q", [40])
+    team.run(loop.address, word.buffer_info()[0], 1)
+    return word[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and nothing said yet."""
+    monkeypatch.setenv("MCF_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_said", set())
+    return tmp_path / "cache" / "loops"
+
+
+def compilations(parts: tuple[Any, ...] = ("test",), number: int = 2) -> int:
+    """How often a loop is compiled when it is asked for."""
+    before = stored.compiled
+    assert added(stored.native(parts, adds(number))) == 40 + number
+    return stored.compiled - before
+
+
+def entry(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+FIRST = """
+import hashlib, json, os, sys
+import torch
+import mcf
+from mcf.kernels.numba import stored
+from mcf.optim import AdamW
+
+x = mcf.tensor([1.5, 2.5, 3.0], terms=2, dtype=torch.float64)
+w = torch.nn.Parameter(torch.arange(-500, 500).bfloat16())
+w.grad = w.detach() / 8
+optimizer = AdamW([w], lr=0.5)
+optimizer.step()
+found = [*(x + x).components, *x.sum().components, w.detach().float()]
+bits = hashlib.sha256(b"".join(t.numpy().tobytes() for t in found)).hexdigest()
+print(json.dumps([stored.compiled, bits, "numba" in sys.modules]))
+"""
+
+FORKED = """
+from tests.kernels.test_loop_cache import adds, added
+children = []
+for _ in range(8):
+    child = os.fork()
+    if child == 0:
+        before = stored.compiled
+        ok = added(stored.native(("forked",), adds(5))) == 45
+        ok = ok and added(stored.native(("forked",), adds(-1))) == 45
+        os._exit(0 if ok and stored.compiled <= before + 1 else 1)
+    children.append(child)
+print(json.dumps([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
+def process(text: str, **environment: str) -> list[Any]:
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | environment,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
+    where = {"MCF_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd()}
+    (compiled, bits, numba), forked = process(FIRST + FORKED, **where)
+    assert compiled > 0
+    assert numba
+    # Eight processes that compile one loop at once leave one file, and nothing half done.
+    assert forked == [0] * 8
+    names = [path.name for path in (tmp_path / "cache" / "loops").iterdir()]
+    assert len(names) == compiled + 1
+    assert not [name for name in names if name.startswith(".")]
+    assert process(FIRST, **where) == [[0, bits, False]]
+
+
+@pytest.mark.parametrize(
+    ("operation", "fmt", "terms"), [(operators.ADD, FP64, 2), (operators.DIV, FP32, 2)]
+)
+def test_bits_with_and_without_the_cache(operation: Any, fmt: Any, terms: int) -> None:
+    spec = operators.kernel(operation, fmt, terms, terms)
+    size = launch.ITEM + 21
+    numbers = torch.arange(-7919, size - 7919, dtype=torch.float64)
+    given = [numbers.roll(31 * k).mul(3.0 ** (9 - k)).to(fmt.dtype) for k in range(2 * terms)]
+
+    def results(address: int) -> list[torch.Tensor]:
+        out = [torch.full((size,), 7.0, dtype=fmt.dtype) for _ in spec.results]
+        prepared = launch.Prepared(spec, [size])
+        prepared._loop = type("Loop", (), {"address": address})()
+        prepared.run([[t.data_ptr()] for t in (*out, *given)], np.zeros((1, 0)))
+        return out
+
+    loop = build.Loop(spec)
+    function = loop.function()
+    for a, b in zip(results(loop.address), results(function.address), strict=True):
+        assert_same_bits(a, b, "component")
+
+
+def test_a_loop_is_compiled_once(folder: Path) -> None:
+    assert [compilations() for _ in range(3)] == [1, 0, 0]
+    assert compilations(("test", "other"), 3) == 1
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_switched_off(folder: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCF_CACHE_DIR", value)
+    assert cache.root() is None
+    assert [compilations() for _ in range(2)] == [1, 1]
+    assert not folder.exists()
+
+
+def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MCF_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache.root() == tmp_path / ".cache" / "mcf"
+    # Another user's home: with sudo, or in a container.
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert cache.root() is None
+    monkeypatch.undo()
+    monkeypatch.delenv("MCF_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache.root() == tmp_path / "mcf"
+    monkeypatch.setenv("MCF_CACHE_DIR", "here")
+    assert cache.root() == Path.cwd() / "here"
+
+
+def test_every_bit_is_checked(folder: Path) -> None:
+    assert compilations() == 1
+    data = entry(folder).read_bytes()
+    code = objects.unpacked(entry(folder).name, data)
+    assert code is not None
+    assert data == objects.packed(entry(folder).name, code)
+    for place in range(0, len(data), 7):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        assert objects.unpacked(entry(folder).name, bytes(changed)) is None
+    for length in (0, 1, 11, 70, len(data) // 2, len(data) - 1):
+        assert objects.unpacked(entry(folder).name, data[:length]) is None
+    assert objects.unpacked(entry(folder).name, data + b"\0") is None
+    assert objects.unpacked("another key", data) is None
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "changed", "renamed"])
+def test_a_damaged_file_is_replaced(folder: Path, damage: str) -> None:
+    assert compilations() == 1
+    path = entry(folder)
+    data = path.read_bytes()
+    other = objects.packed("another key", objects.unpacked(path.name, data))
+    wrong = {"empty": b"", "cut": data[:-9], "changed": data[:-1] + b"!", "renamed": other}
+    path.write_bytes(wrong[damage])
+    assert [compilations() for _ in range(2)] == [1, 0]
+    assert entry(folder).read_bytes() == data
+
+
+def test_code_that_needs_the_process_is_not_loaded() -> None:
+    library, symbol = adds(1)()
+    elf = bytes(library.serialize_using_object_code()[2][0])
+    assert objects.undefined(elf) == set()
+    assert objects.load(objects.Code(symbol, elf)) is not None
+    assert objects.load(objects.Code("another", elf)) is None
+    module = """
+        declare void @{0}()
+        define void @f(i64 %x) {{
+          call void @{0}()
+          ret void
+        }}
+    """
+    machine = library.codegen._tm
+    llvm = pytest.importorskip("llvmlite.binding")
+    for name in ("PyErr_Clear", "system", "no_such_function", "memcpy"):
+        elf = machine.emit_object(llvm.parse_assembly(module.format(name)))
+        assert objects.undefined(elf) == {name}
+        loaded = objects.load(objects.Code("f", elf))
+        assert (loaded is not None) == (name == "memcpy")
+    for cut in (0, 5, 70, len(elf) // 2):
+        assert objects.undefined(elf[:cut]) is None
+
+
+@pytest.mark.parametrize("which", ["file", "inner", "outer"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_what_others_can_write_is_refused(
+    folder: Path, which: str, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert compilations() == 1
+    path = {"file": entry(folder), "inner": folder, "outer": folder.parent}[which]
+    path.chmod(path.stat().st_mode | mode)
+    assert compilations() == 1
+    assert compilations() == (0 if which == "file" else 1)
+    # A file is written anew; of a folder it is said once.
+    assert [str(path) in record.getMessage() for record in caplog.records] == [True]
+    assert "can be written by others" in caplog.text
+
+
+@pytest.mark.parametrize("which", ["file", "inner", "outer"])
+def test_what_belongs_to_others_is_refused(
+    folder: Path, which: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compilations() == 1
+    path = {"file": entry(folder), "inner": folder, "outer": folder.parent}[which]
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert compilations() == 1
+    assert "belongs to user" in caplog.text
+
+
+@pytest.mark.parametrize("which", ["file", "inner", "outer"])
+def test_links_are_refused(folder: Path, which: str, tmp_path: Path) -> None:
+    assert compilations() == 1
+    path = {"file": entry(folder), "inner": folder, "outer": folder.parent}[which]
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    assert compilations() == 1
+    # A link to a file is replaced, never followed.
+    assert compilations() == (0 if which == "file" else 1)
+
+
+def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+    assert compilations() == 1
+    path = entry(folder)
+    path.unlink()
+    os.mkfifo(path)
+    assert [compilations() for _ in range(2)] == [1, 0]
+
+
+def test_a_full_disk(folder: Path) -> None:
+    assert compilations() == 1
+    for path in folder.iterdir():
+        path.unlink()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        # Some bytes can be written, then no more.
+        assert compilations() == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(folder.iterdir()) == []
+    assert [compilations() for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("call", ["mkdir", "open", "rename", "stat"])
+def test_a_disk_that_takes_nothing(
+    folder: Path, call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(30, "Read-only file system")
+
+    _adds(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fails)
+        assert compilations() == 1
+    assert not folder.exists() or list(folder.iterdir()) == []
+    assert not caplog.records
+
+
+def test_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_OFTEN", 1)
+    for k in range(8):
+        cache.write(f"{k}", bytes(100))
+        os.utime(folder / f"{k}", (k, k))
+    # What is read becomes recent.
+    assert cache.read("0") == bytes(100)
+    orphan, fresh = folder / ".orphan", folder / ".fresh"
+    orphan.write_bytes(b"")
+    os.utime(orphan, (0, 0))
+    fresh.write_bytes(b"")
+    unlink = os.unlink
+
+    def raced(path: str, **options: Any) -> None:
+        # Another process prunes at the same time.
+        unlink(path, **options)
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", raced)
+    monkeypatch.setattr(cache, "LIMIT", 800)
+    cache.write("8", bytes(100))
+    assert {path.name for path in folder.iterdir()} == {"0", "5", "6", "7", "8", "4", ".fresh"}
+    monkeypatch.setattr(cache, "FILES", 5)
+    cache.write("9", b"")
+    assert {path.name for path in folder.iterdir()} == {"0", "8", "9", ".fresh"}
+
+
+def test_all_kinds_of_loops_can_be_kept() -> None:
+    from mcf.kernels import fold
+    from mcf.kernels.numba import digits, prefetch, squares
+    from mcf.kernels.numba import fold as folds
+
+    sums = fold.sum_fold(FP64, 2, 2)
+    loops = [
+        prefetch.loop(),
+        digits._loop(),
+        squares._loop(FP32, 28, 30),
+        squares._loop(FP64, 28, 30),
+        folds._compiled(sums, "sum"),
+        folds._compiled(sums, "halving"),
+        folds._compiled(fold.product_fold(FP64, 2, 2, 2), "product"),
+    ]
+    loops += [build.Loop(functions.kernel(functions.TWO_SUM, FP32))._native(streamed=True)]
+    assert {type(loop.keep).__name__ for loop in loops} == {"ExecutionEngine"}
