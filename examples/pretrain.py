@@ -57,16 +57,13 @@ def main(argv: list[str] | None = None) -> int:
         code, message = 2, f"error: {error}"
     except RunError as error:
         message = f"error: {error}"
-    except MemoryError as error:
-        message = f"error: not enough memory: {error}".rstrip(": ")
     except OSError as error:
         message = f"error: {error}"
-    except RuntimeError as error:
-        # torch has no class of its own for a CPU that cannot allocate.
-        first = str(error).splitlines()[0] if str(error) else ""
-        if "alloc" not in first and "out of memory" not in first:
+    except (MemoryError, RuntimeError) as error:
+        lacking = console.lacks_memory(error)
+        if lacking is None:
             raise
-        message = f"error: not enough memory: {first}"
+        message = f"error: {lacking}"
     unread = console.lost()
     if code:
         if opened:

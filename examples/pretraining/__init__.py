@@ -19,8 +19,8 @@ training depends on no other file: whatever else is lost or damaged is written a
 one training costs no other.
 
 What a process finds it takes only if marker or seal, and their digests, fit its own options and
-data. Where the newest checkpoint does not, the older one is taken, a line says so, and the file that
-is no checkpoint is kept as ....unusable.pt. A folder without a fitting marker is left as it is.
-Every file takes its name by a rename after it has reached the disk; temporary files are named
+data. Where the newest checkpoint does not, the older one is taken, a line says so, and the file
+that is no checkpoint is kept as ....unusable.pt. A folder without a fitting marker is left as it
+is. Every file takes its name by a rename after it has reached the disk; temporary files are named
 .<name>.<16 digits>.tmp, and what a killed process left of those is removed by the next one.
 """

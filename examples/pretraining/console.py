@@ -41,6 +41,17 @@ def lost() -> str | None:
     return _lost.pop() if _lost else None
 
 
+def lacks_memory(error: Exception) -> str | None:
+    """Return the words of an error that says that memory is lacking, None for any other.
+
+    torch has a class of its own for GPUs only.
+    """
+    first = str(error).split("\n")[0]
+    if isinstance(error, MemoryError) or "alloc" in first or "out of memory" in first:
+        return f"not enough memory: {first}".rstrip(": ")
+    return None
+
+
 def tell(text: str) -> None:
     """Print one line to stderr, if anybody listens there."""
     try:

@@ -8,9 +8,9 @@ import os
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from pretraining import console
+from pretraining.arguments import Help, Parser, integer, real
 
 STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
 
@@ -18,8 +18,6 @@ STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
 # All others must agree when a run is resumed.
 _FREE_ON_RESUME = frozenset({"name", "out", "existing", "checkpoint_every"})
 
-# A count up to here is exact in every format that it passes through.
-_MOST = 10**12
 # What torch's and numpy's generators take.
 _MOST_SEED = 2**64 - 1
 # More threads than any machine of today has cores; far more are refused by the system, or end it.
@@ -79,57 +77,6 @@ def flag(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        # argparse prints the whole usage first; the one line that matters would be lost under it.
-        console.tell(f"{self.prog}: error: {message} (--help explains every option)")
-        self.exit(2)
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        # --help; its reader may be `head`.
-        console.say(message.rstrip("\n"))
-
-
-class _Help(argparse.HelpFormatter):
-    """Adds the default to the help of each option that has one worth showing."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        default = action.default
-        if action.help is None or action.nargs == 0 or default is None or default == []:
-            return action.help
-        if isinstance(default, list):
-            return f"{action.help} (default: {' '.join(map(str, default))})"
-        return f"{action.help} (default: {default})"
-
-
-def _integer(low: int, high: int = _MOST) -> Any:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
-        return value
-
-    return parse
-
-
-def _real(low: float, high: float, *, open_low: bool = False) -> Any:
-    interval = f"{'(' if open_low else '['}{low:g}, {high:g})"
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (low < value < high or (value == low and not open_low)):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number in {interval}")
-        return value
-
-    return parse
-
-
 def _name(text: str) -> str:
     if not re.fullmatch(r"\w[\w.+-]*", text):
         raise argparse.ArgumentTypeError(
@@ -150,10 +97,10 @@ def _folder(text: str) -> Path:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser; every option has its default in the help text."""
-    parser = _Parser(
+    parser = Parser(
         prog="pretrain.py",
         allow_abbrev=False,
-        formatter_class=_Help,
+        formatter_class=Help,
         description=(
             "Train the same small GPT in bf16 once under each precision strategy of the optimizer "
             "(same initial weights, same batches) and compare: a table, summary.csv, loss.png and "
@@ -174,28 +121,28 @@ def build_parser() -> argparse.ArgumentParser:
         help="validation files; without it, a part of --data's files is set aside, chosen by hash",
     )
     data.add_argument(
-        "--val-fraction", type=_real(0, 1, open_low=True), default=0.1, metavar="X",
+        "--val-fraction", type=real(0, 1, open_low=True), default=0.1, metavar="X",
         help="share of the files set aside for validation",
     )
     data.add_argument(
-        "--max-bytes", type=_integer(1), default=64_000_000, metavar="N",
+        "--max-bytes", type=integer(1), default=64_000_000, metavar="N",
         help="read at most N bytes of text, in the files' sorted order, of --data and as many of "
         "--val-data (.bin is not limited)",
     )
     data.add_argument(
-        "--vocab-size", type=_integer(1, 2**16), metavar="N",
+        "--vocab-size", type=integer(1, 2**16), metavar="N",
         help="number of different tokens in .bin files; without it: the largest token + 1",
     )
     model = parser.add_argument_group("model")
-    model.add_argument("--layers", type=_integer(1), default=4, metavar="N", help="blocks")
+    model.add_argument("--layers", type=integer(1), default=4, metavar="N", help="blocks")
     model.add_argument(
-        "--width", type=_integer(1), default=128, metavar="N", help="size of the residual stream"
+        "--width", type=integer(1), default=128, metavar="N", help="size of the residual stream"
     )
     model.add_argument(
-        "--heads", type=_integer(1), default=4, metavar="N", help="attention heads; divides width"
+        "--heads", type=integer(1), default=4, metavar="N", help="attention heads; divides width"
     )
     model.add_argument(
-        "--context", type=_integer(1), default=64, metavar="N", help="tokens the model sees"
+        "--context", type=integer(1), default=64, metavar="N", help="tokens the model sees"
     )
     train = parser.add_argument_group("training")
     train.add_argument(
@@ -203,36 +150,36 @@ def build_parser() -> argparse.ArgumentParser:
         help="precision strategies to compare",
     )
     train.add_argument(
-        "--seeds", nargs="+", type=_integer(0, _MOST_SEED), default=[0], metavar="N",
+        "--seeds", nargs="+", type=integer(0, _MOST_SEED), default=[0], metavar="N",
         help="each seed draws initial weights and batches; several give a mean and a spread",
     )
-    train.add_argument("--steps", type=_integer(1), default=3000, metavar="N", help="updates")
+    train.add_argument("--steps", type=integer(1), default=3000, metavar="N", help="updates")
     train.add_argument(
-        "--batch-size", type=_integer(1), default=4, metavar="N", help="windows of text per update"
+        "--batch-size", type=integer(1), default=4, metavar="N", help="windows of text per update"
     )
     train.add_argument(
-        "--lr", type=_real(0, 100), default=1e-3, metavar="X",
+        "--lr", type=real(0, 100), default=1e-3, metavar="X",
         help="highest learning rate; falls to a tenth of it on a half cosine",
     )
     train.add_argument(
-        "--warmup", type=_integer(0), metavar="N",
+        "--warmup", type=integer(0), metavar="N",
         help="updates in which the learning rate rises linearly; without it: a tenth of them",
     )
     train.add_argument(
-        "--beta1", type=_real(0, 1), default=0.9, metavar="X", help="decay of the first moment"
+        "--beta1", type=real(0, 1), default=0.9, metavar="X", help="decay of the first moment"
     )
     train.add_argument(
-        "--beta2", type=_real(0, 1), default=0.999, metavar="X", help="decay of the second moment"
+        "--beta2", type=real(0, 1), default=0.999, metavar="X", help="decay of the second moment"
     )
     train.add_argument(
-        "--eps", type=_real(0, 1), default=1e-8, metavar="X", help="AdamW's epsilon"
+        "--eps", type=real(0, 1), default=1e-8, metavar="X", help="AdamW's epsilon"
     )
     train.add_argument(
-        "--weight-decay", type=_real(0, 100), default=0.1, metavar="X",
+        "--weight-decay", type=real(0, 100), default=0.1, metavar="X",
         help="decoupled weight decay of the matrices (the norm layers have none)",
     )
     train.add_argument(
-        "--clip", type=_real(0, math.inf, open_low=True), default=1.0, metavar="X",
+        "--clip", type=real(0, math.inf, open_low=True), default=1.0, metavar="X",
         help="largest norm of the whole gradient; a larger one is scaled down to it",
     )
     train.add_argument(
@@ -246,7 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
         "pass, a GPU runs natively in bf16",
     )
     train.add_argument(
-        "--threads", type=_integer(1, _MOST_THREADS), default=1, metavar="N",
+        "--threads", type=integer(1, _MOST_THREADS), default=1, metavar="N",
         help="CPU threads; the same bits need the same number. One is fastest for a model this "
         "small, and the only safe choice on a machine that does something else too",
     )
@@ -266,17 +213,17 @@ def build_parser() -> argparse.ArgumentParser:
         "name; of --resume and --overwrite the last one counts",
     )
     output.add_argument(
-        "--log-every", type=_integer(1), default=1, metavar="N", help="updates per metrics line"
+        "--log-every", type=integer(1), default=1, metavar="N", help="updates per metrics line"
     )
     output.add_argument(
-        "--eval-every", type=_integer(1), default=250, metavar="N", help="updates per validation"
+        "--eval-every", type=integer(1), default=250, metavar="N", help="updates per validation"
     )
     output.add_argument(
-        "--eval-windows", type=_integer(1), default=512, metavar="N",
+        "--eval-windows", type=integer(1), default=512, metavar="N",
         help="windows of text in a validation, evenly spaced over the validation files",
     )
     output.add_argument(
-        "--checkpoint-every", type=_integer(1), default=250, metavar="N",
+        "--checkpoint-every", type=integer(1), default=250, metavar="N",
         help="updates per checkpoint; the last two of each training are kept",
     )
     # fmt: on

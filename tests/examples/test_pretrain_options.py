@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pretraining import console, files, sources
+from pretraining import console, files, model, sources
 from pretraining.options import build_parser
 
 from tests.examples.tiny import EXAMPLES
@@ -176,6 +176,19 @@ def test_unusable_output_folder(pretrain, capsys, texts: Path):
 def test_cuda_where_there_is_none(pretrain, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert "--device: cuda is not available" in refused(capsys, pretrain, "--device=cuda")
+
+
+def test_lack_of_memory_is_one_line(pretrain, capsys, monkeypatch):
+    """What the estimate lets pass and the system does not."""
+
+    def build(*_: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nat line 3")
+
+    monkeypatch.setattr(model, "build", build)
+    assert pretrain()[0] == 1
+    error = capsys.readouterr().err
+    assert error.startswith("pretrain.py: error: not enough memory: [enforce fail]")
+    assert error.count("\n") == 1
 
 
 def test_help_for_a_reader_that_goes(monkeypatch, capsys):
