@@ -152,7 +152,7 @@ class GroupedOptimizer(Optimizer):
         """Raise for a precision, rounding or compute_dtype that is not one of those known."""
         if group["precision"] not in self.precisions:
             self._check_custom(group["precision"])
-        validation.compute_dtype(group["compute_dtype"])
+        validation.compute_dtype(options.dtype_of(group["compute_dtype"]))
         validation.choice("low", group["low"], options.LOW)
 
     def _check_custom(self, precision: Any) -> None:
@@ -184,7 +184,8 @@ class GroupedOptimizer(Optimizer):
 
     def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
         strategy = strategy_of(group["precision"]).with_low(group["low"])
-        found = arithmetic(strategy, p.dtype, group["compute_dtype"], where)
+        computed = options.dtype_of(group["compute_dtype"])
+        found = arithmetic(strategy, p.dtype, computed, where)
         self._check_arithmetic(group, found, where)
         return expansions.arithmetic(found, p, where)
 

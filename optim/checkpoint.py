@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from mcf.optim.optimizer import LowPrecisionOptimizer
 
 
+# What an error advises.
+_CONVERTED = "mcf.optim.load_converted(optimizer, state_dict) loads states of another precision"
+
+
 def check(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> None:
     """Raise unless `state_dict` was made by an optimizer like this one; changes nothing."""
     if not isinstance(state_dict, Mapping):
@@ -56,17 +60,22 @@ def _check_group(
     later = optimizer._later_options().keys()
     missing = sorted({"params", *optimizer._required} - saved.keys() - later)
     if missing:
-        raise ValueError(f"{where} lacks {missing}: it was made by another optimizer")
+        raise ValueError(
+            f"{where} lacks {missing}: it was made by another optimizer; {_CONVERTED}, "
+            "and takes those of torch.optim, optimi and torchao"
+        )
     if len(saved["params"]) != len(group["params"]):
         raise ValueError(
             f"state_dict has {len(saved['params'])} parameters in param_groups[{index}]; "
             f"the optimizer has {len(group['params'])}"
         )
     saved = {**optimizer._later_options(), **options.upgraded(saved)}
+    now = options.upgraded(group)
     for name in ("precision", "compute_dtype", "low"):
-        if saved[name] != group[name]:
+        if saved[name] != now[name]:
             raise ValueError(
-                f"{where} has {name}={saved[name]!r}; the optimizer has {name}={group[name]!r}"
+                f"{where} has {name}={saved[name]!r}; the optimizer has {name}={now[name]!r}; "
+                f"{_CONVERTED}"
             )
     lr = saved["lr"]
     # A schedule down to 0 can miss it from below by a rounding error.

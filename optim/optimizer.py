@@ -111,6 +111,11 @@ class LowPrecisionOptimizer(FusedOptimizer):
 
     # -- checkpoints -------------------------------------------------------------------------
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state as torch returns it, with groups of plain data: dtypes by their names."""
+        found = super().state_dict()
+        return {**found, "param_groups": [options.saved(g) for g in found["param_groups"]]}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`, bit for bit; every state keeps its own dtype.
 

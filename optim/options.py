@@ -102,8 +102,28 @@ def renamed(given: Options) -> Options:
     return {**{k: v for k, v in given.items() if k != _OLD}, "peak_lr": given[_OLD]}  # type: ignore[typeddict-item]
 
 
+# Groups of checkpoints are plain data; torch's tools for distributed ones take no dtypes.
+_DTYPES = {str(d).removeprefix("torch."): d for d in validation.COMPUTE_DTYPES}
+
+
+def dtype_of(value: Any) -> Any:
+    """A `compute_dtype` that may be given by its name, `"float32"`; others are left as they are."""
+    return _DTYPES.get(value, value) if isinstance(value, str) else value
+
+
+def saved(group: Mapping[str, Any]) -> Group:
+    """A group as checkpoints keep it."""
+    names = {d: name for name, d in _DTYPES.items()}
+    value = group.get("compute_dtype")
+    if isinstance(value, torch.dtype):
+        return {**group, "compute_dtype": names.get(value, value)}
+    return dict(group)
+
+
 def upgraded(group: Mapping[str, Any]) -> Group:
-    """A group that another version saved; entries of others stay."""
+    """A group from a checkpoint, of this version or another; entries of others stay."""
+    if "compute_dtype" in group:
+        group = {**group, "compute_dtype": dtype_of(group["compute_dtype"])}
     if "peak_lr" in group or _OLD not in group:
         return dict(group)
     value = group[_OLD]

@@ -63,13 +63,14 @@ def choice(name: str, value: Any, known: Mapping[str, Any] | tuple[str, ...]) ->
         raise ValueError(f"Unknown {name}: {value!r}; known are {allowed}")
 
 
+COMPUTE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
 def compute_dtype(value: Any) -> None:
     """`compute_dtype` is float32 or a 16-bit float."""
-    allowed = (torch.float32, torch.bfloat16, torch.float16)
-    if value not in allowed:
-        raise ValueError(
-            f"Invalid compute_dtype: {value}; allowed are {', '.join(map(str, allowed))}"
-        )
+    if value not in COMPUTE_DTYPES:
+        allowed = ", ".join(map(str, COMPUTE_DTYPES))
+        raise ValueError(f"Invalid compute_dtype: {value}; allowed are {allowed}")
 
 
 def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
