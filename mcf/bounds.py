@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mcf.elementary.bounds import FUNCTIONS, observed
+from mcf.elementary.bounds import FUNCTIONS, derived
 from mcf.kernels import expansion_bounds
 from mcf.kernels.expansion_bounds import EXPANSION_BOUNDS, Guarantee
 from mcf.kernels.formats import FP64, format_of
@@ -58,14 +58,14 @@ def bound(
     if operation not in FUNCTIONS:
         return expansion_bounds.bound(operation, terms, dtype)
     fmt = format_of(dtype)
-    coefficient = observed(operation, fmt, terms)
+    coefficient, proven = derived(operation, fmt, terms)
     return Guarantee(
         relative=coefficient * float(fmt.u**terms),
-        absolute=0.51 * float(fmt.min_subnormal),
-        proven=False,
+        absolute=(0.5 + 2.0**-6) * float(fmt.min_subnormal),
+        proven=proven,
         formula=f"{coefficient:.4g} u^{terms}",
         algorithm="float64 expansions, rounded once",
-        source="observed",
+        source="the bounds of its steps" + ("" if proven else ", of which some are observed"),
     )
 
 

@@ -5,7 +5,7 @@ largest component first and normalised, of one dtype and device, which broadcast
 components as the longest argument, normalised. Special values are those of C99 (Annex F).
 
 The result is computed with some 10 bits more than it has and rounded once, so that its error is
-little above that of the rounding itself: `mcf.elementary.bounds` has the worst that was observed.
+little above that of the rounding itself: `mcf.bound` and `mcf.elementary.bounds` have the bounds.
 Four components of float64 are computed with no more than themselves. Results below the smallest
 normal number times u**(1 - n) lose the bits that have no place above the smallest subnormal one;
 results beyond the largest number are infinite. All executors give the same bits.
@@ -57,7 +57,7 @@ def log2(x: Components) -> Components:
 
 
 def log10(x: Components) -> Components:
-    """Logarithm to base 10."""
+    """Logarithm to base 10; exact for powers of ten."""
     return apply("log10", x)
 
 
@@ -162,7 +162,11 @@ def atan2(y: Components, x: Components) -> Components:
 
 
 def pow(x: Components, y: Components) -> Components:
-    """x**y with the special values of C99; nan for x < 0 unless y is an integer."""
+    """x**y with the special values of C99; nan for x < 0 unless y is an integer.
+
+    Whole powers, powers of two and odd halves of squares are exact where they have that many
+    components (and at most 252 bits, but for squares and cubes).
+    """
     return apply("pow", x, y)
 
 

@@ -4,9 +4,9 @@ python -m tests.helpers.function_search run STATE.json --seconds 60 --formats fp
 python -m tests.helpers.function_search table STATE.json
 python -m tests.helpers.function_search record STATE.json    into function_worst.json
 
-A generation is some thousand mutants (`mutation`) of the worst inputs so far and of those of each
-leading exponent; every eighth is new inputs, of `elementary.inputs`. Errors come from MPFR
-(`references`).
+The first inputs are those of `elementary.inputs` and what earlier searches found. A generation is
+some thousand mutants (`mutation`) of the worst so far and of those of each leading exponent; every
+eighth is new inputs. Errors come from MPFR (`references`).
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ class Climb:
         self.evaluated, self.generation = 0, 0
         self.broken: list[tuple[Array, ...]] = []
         self.given, self.error = self._new()
+        known = [row for at, _, row in recorded() if at == case]
+        if known:
+            given, error = self._measured(rows(known))
+            self.given = [np.concatenate(p, 1) for p in zip(self.given, given, strict=True)]
+            self.error = np.concatenate([self.error, error])
 
     def _new(self) -> tuple[list[Array], Array]:
         """Inputs of no parents, and their errors."""
@@ -149,6 +154,12 @@ class Climb:
         return sorted(zip(again.tolist(), rows, strict=True), key=lambda found: -found[0])
 
 
+def rows(arguments: list[list[list[str]]]) -> list[Array]:
+    """Recorded arguments, [terms, count] each."""
+    columns = zip(*arguments, strict=True)
+    return [np.array([[float.fromhex(c) for c in x] for x in column]).T for column in columns]
+
+
 def tensors(fmt: Format, x: Array) -> Components:
     """Rows as components of a format."""
     return tuple(torch.from_numpy(np.ascontiguousarray(c)).to(fmt.dtype) for c in x)
@@ -201,14 +212,14 @@ def run(state: Path, cases: list[Case], seconds: float, seed: int) -> None:
 
 
 def record(state: Path) -> None:
-    """Add the worst of each case to the recorded ones, where it is worse than those."""
-    rows = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []
+    """Add the worst of each case to the recorded ones."""
+    found = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []
     for entry in json.loads(state.read_text()).values():
         error, arguments = entry["worst"][0]
         key = {k: entry[k] for k in ("function", "terms", "format")}
-        rows.append({**key, "error": round(error, 4), "arguments": arguments})
-    rows.sort(key=lambda r: (r["function"], r["terms"], r["format"], -r["error"]))
-    lines = ",\n ".join(json.dumps(r) for r in rows)
+        found.append({**key, "error": round(error, 4), "arguments": arguments})
+    found.sort(key=lambda r: (r["function"], r["terms"], r["format"], -r["error"]))
+    lines = ",\n ".join(json.dumps(r) for r in found)
     RECORD.write_text(f"[{lines}]\n", encoding="utf-8")
 
 

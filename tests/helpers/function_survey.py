@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS, observed
+from mcf.elementary.bounds import FUNCTIONS, bound
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import Components, disordered, inputs
 from tests.helpers.references import errors, full_precision
@@ -42,7 +42,7 @@ class Case:
     @property
     def bound(self) -> float:
         """What the tests allow, in units of u**terms."""
-        return observed(self.function, self.fmt, self.terms)
+        return bound(self.function, self.fmt, self.terms)
 
     def arguments(self, chunk: int) -> tuple[Components, ...]:
         """A chunk of at most CHUNK elements."""

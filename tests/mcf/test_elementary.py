@@ -14,7 +14,7 @@ import torch
 
 import mcf
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS, markdown, observed
+from mcf.elementary.bounds import FUNCTIONS, bound, markdown
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import REFERENCE, inputs, worst
@@ -42,12 +42,12 @@ def test_every_function_has_a_reference_and_a_row() -> None:
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ALL:
         relative, _ = _check(name, FORMATS[fmt], terms, 10, seed=terms)
-        assert relative <= observed(name, FORMATS[fmt], terms), (fmt, terms)
+        assert relative <= bound(name, FORMATS[fmt], terms), (fmt, terms)
 
 
 def test_bound_answers_for_elementary_functions() -> None:
     row = mcf.bound("sin", terms=2, dtype=torch.float32)
-    assert row.relative == observed("sin", FP32, 2) * 2.0**-48
+    assert row.relative == bound("sin", FP32, 2) * 2.0**-48
     assert not row.proven
     assert mcf.bound("mul", 2, torch.float64).relative > 0
     with pytest.raises(ValueError, match="1 to 4, got 5"):

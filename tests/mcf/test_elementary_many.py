@@ -7,19 +7,18 @@ With one component of 16 bits every argument there is. The bounds are the table 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS, WORST_OF_FOUR, observed
+from mcf.elementary.bounds import FUNCTIONS, bound
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers import mpfr
 from tests.helpers.elementary import HALF, Components, inputs
-from tests.helpers.function_survey import CHUNK, Case, judge
+from tests.helpers.function_survey import Case, judge
 from tests.helpers.references import errors
 
 pytestmark = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.missing()))
@@ -79,30 +78,6 @@ def test_error_of_every_argument(name: str, fmt: Format) -> None:
     check(name, fmt, 1, ((x,),))
 
 
-def documented() -> dict[str, list[str]]:
-    """The cells of every function's row of the worst errors found, from the documentation."""
-    text = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
-    inside = text.split("<!-- functions: begin -->\n")[1].split("\n<!-- functions: end -->")[0]
-    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in inside.splitlines()[2:]]
-    return {label.strip("`"): cells for label, *cells in rows}
-
-
-def test_the_documented_table_has_every_function_within_its_bound() -> None:
-    assert tuple(documented()) == FUNCTIONS
-    for function, (*parts, worst) in documented().items():
-        assert all(0 < float(part) <= 1 for part in parts)
-        assert float(worst.split()[0]) <= WORST_OF_FOUR[function] + 0.0005
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_documented_worst_cases_are_had_again(name: str) -> None:
-    error, number = documented()[name][-1].split()
-    chunk, at = divmod(int(number.strip("()")), CHUNK)
-    found = Case(name, 4, FP64).trial(chunk, slice(at, at + 1))
-    assert f"{found.error:.3f}" == error
-    assert found.broken == []
-
-
 def test_a_unit_in_the_last_place_is_too_much() -> None:
     """The check is of every element: one result that is off fails it."""
     x = every("exp", BF16)
@@ -112,4 +87,4 @@ def test_a_unit_in_the_last_place_is_too_much() -> None:
     moved[middle] = torch.nextafter(moved[middle], torch.tensor(torch.inf).bfloat16())
     found = errors("exp", BF16, ((x,),), (moved,))
     assert np.nanargmax(found.relative) == middle
-    assert found.relative[middle] > 1.0 > observed("exp", BF16, 1) - HALF
+    assert found.relative[middle] > 1.0 > bound("exp", BF16, 1) - HALF

@@ -1,0 +1,282 @@
+"""How large the errors of the elementary functions can be, derived step by step.
+
+Each function below says what its namesake computes, as errors: of the sum x + y it is
+(|x| e_x + |y| e_y) / |x + y| and the addition's own, of a product the sum of both and the
+multiplication's own, and so on, the largest over all nodes of the table that it looks things up in.
+All are relative to the exact result. `e` has the errors of the steps (`error_steps`), to which
+these bounds are proportional.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from mcf.elementary import angles, error, exponential, logarithm, tables
+from mcf.elementary.error_steps import Steps, U
+
+# log(2) / 512 and what rounding the multiple of log(2) / 256 adds to it.
+_REST = math.log(2) / 512 * (1 + 2.0**-30)
+_GROWTH = math.expm1(_REST)
+
+
+def _reduced(e: Steps) -> float:
+    """Absolute error of x - k log(2) / 256, of which the parts of log(2) are cut at 2**-8 u^n."""
+    return e.collect() * _REST + 2.0**-8 * U**e.terms
+
+
+def _small(e: Steps) -> float:
+    """exp(r) - 1 = r + r (r p(r)) / 2, of an exact r."""
+    p = e.polynomial(_REST, 9.5, exponential._coefficient, 10.5, 0.0)
+    share = _REST / 2 * math.exp(_REST) / (1 - _REST)
+    return e.add() + share * (p + 2 * e.mul())
+
+
+def exp(e: Steps, argument: float = 0.0) -> float:
+    """T + t (exp(r) - 1), with an absolute error of the argument."""
+    share = _GROWTH / (1 - _GROWTH)
+    return e.constant() + share * (e.mul() + _small(e)) + e.add() + _reduced(e) + argument
+
+
+def expm1(e: Steps) -> float:
+    """(t - 1) + t (exp(r) - 1), with the difference from a table or, far from 0, by a sum."""
+    small, reduced = _small(e), _reduced(e)
+    worst = small + e.collect()
+    for k in range(1, 2 * tables.EXPM1_LIMIT):
+        for sign in (1, -1):
+            t = 2.0 ** (sign * k / tables.EXP_STEPS)
+            base, step = abs(t - 1), t * _GROWTH
+            own = e.constant() if k <= tables.EXPM1_LIMIT else e.constant() * t / base + e.add()
+            total = base * own + step * (e.constant() + e.mul() + small) + t * reduced
+            worst = max(worst, total / (base - step) + e.add())
+    return worst
+
+
+def log(e: Steps, base: int = 0) -> float:
+    """2 atanh((m - f) / (m + f)), and the logarithms of f and of the power of two."""
+    s = 1 / 512 / math.sqrt(2)
+    quotient = 2 * e.collect() + e.div()
+    square = 2 * quotient + e.mul()
+    p = e.polynomial(s * s * 1.001, 18.9, logarithm._coefficient, 19.9, square)
+    tail = square + p + e.mul()
+    share = s * s / 3 * 1.001
+    near = quotient + share * (tail + e.constant() + 2 * e.mul() + quotient) + e.add()
+    if base:
+        near += e.mul() + e.constant()
+    # f = 1: the rest is zeros. f beside 1, then x beyond sqrt(1/2) and sqrt(2).
+    worst = near + 2 * e.add()
+    for j in range(tables.LOG_FIRST, tables.LOG_LAST):
+        f = j / tables.LOG_STEPS
+        if f != 1:
+            node, part = abs(math.log(f)), 2 * math.atanh(1 / 512 / (2 * f - 1 / 512))
+            total = node * e.constant() + part * near
+            worst = max(worst, total / (node - part) + 2 * e.add())
+    half = math.log(2) / 2
+    total = (2 * half + half) * e.constant() + 0.003 * near + (half + 0.003) * e.add()
+    return max(worst, total / (half - 0.003) + e.add())
+
+
+def _log1p(e: Steps, z: float) -> float:
+    """log(1 + z) of z > 0 with an error: z / ((1 + z) log(1 + z)) is at most 1."""
+    return z + log(e)
+
+
+def sin_cos(e: Steps) -> tuple[float, float]:
+    """Sine and cosine of an angle of at most pi/4, and their reduction modulo pi/2."""
+    d = 1 / 128
+    # By the digits of 1/(2 pi), which is the longer way; they are cut at 2**-15 u^n.
+    argument = e.collect() + e.mul() + e.constant() + 2.0**-15 * U**e.terms
+    square = 2 * e.collect() + e.mul()
+    p = e.polynomial(d * d, 14.0, angles._sine, 16.0, square)
+    s = e.add() + e.collect() + d * d / 6 * (square + p + e.constant() + 3 * e.mul())
+    q = e.polynomial(d * d, 14.0, angles._cosine, 14.0, square)
+    c = square + q + e.mul()
+    sine, cosine = s + argument, 0.0
+    for j in range(tables.SIN_LAST):
+        low, high = max(j / 64 - d, 0.0), min(j / 64 + d, math.pi / 4 + 0.001)
+        node = j / 64
+        a, b = math.sin(node), math.cos(node)
+        for big, other, value in (
+            (a, b, math.sin(low)), (b, a, math.cos(high)),
+        ):  # fmt: skip
+            if big is a and j == 0:
+                continue
+            across, down = other * d, big * d * d / 2
+            total = big * e.constant() + across * (s + e.mul() + e.constant())
+            total += down * (c + e.mul() + e.constant()) + (across + down) * e.add()
+            # The angle's own error, by the slope.
+            slope = math.cos(low) if big is a else math.sin(high)
+            total += slope * high * argument
+            found = total / value + e.add()
+            sine, cosine = (max(sine, found), cosine) if big is a else (sine, max(cosine, found))
+    return sine, cosine
+
+
+def atan2(e: Steps, ratio: float = 0.0) -> float:
+    """atan(t) + atan((y - t x) / (x + t y)), then from pi/2 or pi; with an error of y / x.
+
+    An error of y / x is one of the angle, sin cos / angle times as large, which is at most 1.
+    """
+    d = 1 / 128 * 1.001
+    quotient = e.div()
+    square = 2 * quotient + e.mul()
+    p = e.polynomial(d * d, 14.0, angles._arctangent, 15.0, square)
+    cubic = d * d / 3 * (square + p + e.constant() + 3 * e.mul())
+    worst = 0.0
+    for j in range(tables.ATAN_LAST + 1):
+        t = j / 64
+        if j:
+            # y - t x, of which t x is rounded; x = 1.
+            numerator = t * e.mul() + d * (1 + t * t + t * d) * e.add()
+            below = e.mul() * t * (t + d) / (1 + t * (t - d)) + e.add()
+            off = numerator / (1 + t * max(t - d, 0.0)) + d * (below + quotient)
+            small, node = d, math.atan(t)
+        else:
+            off, small, node = d * quotient, d, 0.0
+        off += small * (cubic + e.add())
+        if j:
+            total = (node * e.constant() + off) / math.atan(t - d) + e.add()
+        else:
+            total = off / d
+        worst = max(worst, total)
+    # pi/2 less an angle up to pi/4; pi less one up to pi/2, which loses no more.
+    turned = worst + 2 * e.constant() + e.add()
+    return turned + 2 * e.constant() + e.add() + ratio
+
+
+def _cofactor(e: Steps) -> float:
+    """sqrt((1 - x) (1 + x))."""
+    return e.sqrt() + (2 * e.collect() + e.mul()) / 2
+
+
+def tan(e: Steps) -> float:
+    """sin / cos."""
+    return sum(sin_cos(e)) + e.div()
+
+
+def asinh(e: Steps) -> float:
+    """log(1 + x + x^2 / (1 + sqrt(x^2 + 1))); the quotient is at most x."""
+    below = e.add() + e.sqrt() + (e.add() + e.mul()) / 2
+    z = e.add() + (e.mul() + below + e.div()) / 2
+    return _log1p(e, z)
+
+
+def acosh(e: Steps) -> float:
+    """log(1 + t + sqrt(t (2 + t))), t = x - 1."""
+    side = e.sqrt() + (2 * e.collect() + e.add() + e.mul()) / 2
+    return _log1p(e, max(side, e.collect()) + e.add())
+
+
+def atanh(e: Steps) -> float:
+    """log(1 + 2 x / (1 - x)) / 2."""
+    return _log1p(e, e.collect() + e.div())
+
+
+def sinh(e: Steps) -> float:
+    """(E + E / (E + 1)) / 2; the quotient is at most half of the sum."""
+    return expm1(e) + (e.add() + e.div()) / 2 + e.add()
+
+
+def cosh(e: Steps) -> float:
+    """(v + 1 / v) / 2, beyond 77 v / 2, which differs by exp(-154)."""
+    return exp(e) + e.div() / 2 + e.add() + math.exp(-154)
+
+
+def tanh(e: Steps) -> float:
+    """E / (E + 2), beyond 77 1, from which it differs by 2 exp(-154)."""
+    return expm1(e) + e.add() + e.div() + 2 * math.exp(-154)
+
+
+def sigmoid(e: Steps, argument: float = 0.0) -> float:
+    """1 / (1 + t) or t / (1 + t), t = exp(-|x|)."""
+    return exp(e, argument) + e.add() + e.div()
+
+
+def _erfcx(e: Steps) -> float:
+    """exp(z^2) erfc(z) by its Taylor series at 192 nodes, of an exact z."""
+    series = tables.table("erfcx_series", torch.device("cpu"))[0]
+    table = series.reshape(-1, tables.ERFCX_DEGREES)
+    degree = min(tables.ERFCX_DEGREES - 1, int((53 * e.terms + 8) / error._FALL) + 1)
+    needed = [
+        min(e.terms, max(1, -int(-(53 * e.terms + 8 - k * error._FALL) // 53)))
+        for k in range(degree)
+    ]
+    worst = 0.0
+    for row in table.abs().tolist():
+        rows = [*zip(row, needed, strict=False), (row[degree], 1)]
+        found, size = e.horner(rows, 1.0, e.collect())
+        left = 2 * row[degree] * 2.0**-error._FALL
+        # The value is at least its first coefficient less all others.
+        worst = max(worst, (found + left) / (2 * row[0] - size))
+    return worst
+
+
+def _gauss(e: Steps, halves: int) -> float:
+    """exp(-x^2) or exp(-x^2 / 2): the square's first float is exact, the rest u of it."""
+    largest = error._FAR**2 if halves == 0 else error._GELU_FAR**2 / 2
+    return exp(e, largest * 2 * U * (e.collect() + e.mul()))
+
+
+def erfc(e: Steps) -> float:
+    """Gauss times erfcx, or 2 less that."""
+    return _gauss(e, 0) + _erfcx(e) + e.mul() + e.add()
+
+
+def erf(e: Steps) -> float:
+    """Its series up to 1/4, then 1 - erfc."""
+    z = e.mul()
+    p = e.polynomial(1 / 16, 4.0, error._erf_series, 0.0, z)
+    series_error = p + 2 * e.mul() + e.constant()
+    share = math.erfc(0.25) / math.erf(0.25)
+    return max(series_error, share * (_gauss(e, 0) + _erfcx(e) + e.mul()) + e.add())
+
+
+def _tail(e: Steps) -> float:
+    """erfc(x / sqrt(2)) / 2; z erfcx'(z) / erfcx(z) is at most 1."""
+    return _gauss(e, 1) + _erfcx(e) + 2 * e.mul() + e.constant()
+
+
+def normal_cdf(e: Steps) -> float:
+    """The tail, or 1 less it."""
+    return _tail(e) + e.add()
+
+
+def normal_pdf(e: Steps) -> float:
+    """Gauss times a constant."""
+    return _gauss(e, 1) + e.mul() + e.constant()
+
+
+def gelu(e: Steps) -> float:
+    """x times the distribution function."""
+    return normal_cdf(e) + e.mul()
+
+
+def gelu_tanh(e: Steps) -> float:
+    """x times the logistic function of a cubic, all but 2**-15 of which is exact."""
+    steps = 4 * e.mul() + 5 * e.add() + 2 * e.constant() + 2 * e.collect()
+    return sigmoid(e, exponential.LIMIT * 2.0**-15 * steps) + e.mul()
+
+
+def pow(e: Steps) -> float:
+    """exp(y log x); all but 2**-18 of the logarithm is two floats, whose products are exact."""
+    tail = 4 * e.mul() + 2 * e.add() + 3 * e.collect() + e.div() + 2 * e.constant()
+    return exp(e, exponential.LIMIT * 2.0**-18 * tail + e.collect() * _REST)
+
+
+def hypot(e: Steps) -> float:
+    """sqrt(x^2 + y^2)."""
+    return e.sqrt() + (e.add() + e.mul()) / 2
+
+
+DERIVED: dict[str, Callable[[Steps], float]] = {
+    "exp": exp, "expm1": expm1, "log": log, "log1p": log,
+    "log2": lambda e: log(e, 2), "log10": lambda e: log(e, 10),
+    "sin": lambda e: max(sin_cos(e)), "cos": lambda e: max(sin_cos(e)), "tan": tan,
+    "asin": lambda e: atan2(e, _cofactor(e)), "acos": lambda e: atan2(e, _cofactor(e)),
+    "atan": atan2, "atan2": atan2, "sinh": sinh, "cosh": cosh, "tanh": tanh,
+    "asinh": asinh, "acosh": acosh, "atanh": atanh, "sigmoid": sigmoid, "erf": erf, "erfc": erfc,
+    "normal_cdf": normal_cdf, "normal_pdf": normal_pdf, "gelu": gelu, "gelu_tanh": gelu_tanh,
+    "pow": pow, "hypot": hypot,
+}  # fmt: skip

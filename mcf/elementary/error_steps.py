@@ -1,0 +1,120 @@
+"""Errors of the steps that elementary functions are made of, relative to their results.
+
+A step's own error is that of `mcf.kernels.expansion_bounds` for float64 components, so what is
+derived here follows that table. Errors are added up to first order; what is of second order, some
+u^n of it, is in `SLACK`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import torch
+
+from mcf.elementary import series
+from mcf.kernels.expansion_bounds import ExpansionBound, expansion_bound
+from mcf.kernels.formats import FP64
+
+# Errors of second order, and of the floats in which bounds are computed.
+SLACK = 1 + 2.0**-40
+U = float(FP64.u)
+
+
+class Steps:
+    """Relative errors of operations on float64 expansions, and which rows of the table were used.
+
+    Args:
+        terms: components that are computed with.
+    """
+
+    def __init__(self, terms: int) -> None:
+        self.terms = terms
+        self.used: set[ExpansionBound] = set()
+        self._found: dict[tuple[str, int], float] = {}
+
+    def _of(self, operation: str, terms: int) -> float:
+        """The larger of the rows for an expansion and for a float as second argument."""
+        key = operation, terms
+        if key not in self._found:
+            rows = {expansion_bound(operation, terms, float_second=f) for f in (False, True)}
+            self.used |= rows
+            self._found[key] = max(float(row.relative(torch.float64)) for row in rows)
+        return self._found[key]
+
+    @property
+    def proven(self) -> bool:
+        """Whether all rows that were used are proved."""
+        return all(row.proven for row in self.used)
+
+    def add(self, terms: int | None = None) -> float:
+        """Of a sum."""
+        return self._of("add", terms or self.terms)
+
+    def mul(self, terms: int | None = None) -> float:
+        """Of a product."""
+        return self._of("mul", terms or self.terms)
+
+    def div(self) -> float:
+        """Of a quotient."""
+        return self._of("div", self.terms)
+
+    def sqrt(self) -> float:
+        """Of a root."""
+        return self._of("sqrt", self.terms)
+
+    def collect(self) -> float:
+        """Of a sum of floats that was exact but for its rounding."""
+        return self._of("renormalize", self.terms)
+
+    def constant(self, terms: int | None = None) -> float:
+        """Of a number rounded component by component."""
+        return U ** (terms or self.terms)
+
+    def polynomial(
+        self,
+        limit: float,
+        bits: float,
+        coefficient: Callable[[int], Fraction],
+        weight: float,
+        argument: float,
+    ) -> float:
+        """Of `series.polynomial`, whose value is 1 but for what a small argument adds.
+
+        Args:
+            limit: of the argument's magnitude.
+            bits: as there.
+            coefficient: as there.
+            weight: as there.
+            argument: relative error of the argument.
+        """
+        wanted = 53 * self.terms + 8 - weight
+        needed = series.terms_needed(wanted, bits, coefficient)
+        rows = [(abs(float(c)), min(m, self.terms)) for c, m in needed]
+        cut = abs(float(coefficient(len(rows)))) * limit ** len(rows)
+        error, size = self.horner(rows, limit, argument)
+        # What the series leaves out falls at least by half from term to term.
+        return (error + 2 * cut) / (2 * rows[0][0] - size)
+
+    def horner(
+        self, rows: list[tuple[float, int]], limit: float, argument: float
+    ) -> tuple[float, float]:
+        """Absolute error and largest magnitude of a polynomial by Horner's rule.
+
+        Args:
+            rows: of every coefficient its magnitude and the components it is added in, the
+                constant first.
+            limit: of the argument's magnitude.
+            argument: its relative error.
+        """
+        size, terms = rows[-1]
+        error = size * self.constant(terms)
+        for c, more in reversed(rows[:-1]):
+            # The argument is cut to as many components.
+            given = argument + (self.constant(terms) if terms < self.terms else 0.0)
+            product = limit * size
+            error = limit * error + product * (given + self.mul(terms))
+            size = c + product
+            error += c * self.constant(more) + self.add(more) * size
+            terms = more
+        return error, size
