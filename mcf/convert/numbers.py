@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from mcf.kernels.exact.rounding import rounding
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP64, Format
+
+# Every number of a format, and every point halfway between two, is a multiple of 2**-_LOWEST.
+_LOWEST = -FP64.emin + FP64.p
+# Numerators and denominators up to this are divided as they are.
+_LONG = 4 * _LOWEST
 
 
 def components_of(value: int | float | Fraction, fmt: Format, terms: int) -> tuple[float, ...]:
@@ -23,15 +27,46 @@ def components_of(value: int | float | Fraction, fmt: Format, terms: int) -> tup
     zeros = (0.0,) * (terms - 1)
     if isinstance(value, float) and (value == 0 or not math.isfinite(value)):
         return (value, *zeros)
-    rest = Fraction(value)
-    rn = rounding(fmt)
+    n, d = value.as_integer_ratio()
+    if n.bit_length() - d.bit_length() > fmt.emax + 2:
+        return (math.inf if n > 0 else -math.inf, *zeros)
+    n, d = shortened(n, d)
     out = []
     for _ in range(terms):
-        x = rn(rest)
-        if not isinstance(x, Fraction):
+        x, n, d = _rounded(n, d, fmt)
+        if math.isinf(x):
             return (x, *zeros)
-        out.append(float(x))
-        rest -= x
-    if out[0] == 0:
-        out[0] = math.copysign(0.0, value)
+        out.append(x)
+    if out[0] == 0 and value < 0:
+        out[0] = -0.0
     return tuple(out)
+
+
+def shortened(n: int, d: int) -> tuple[int, int]:
+    """A fraction that every rounding and comparison takes for n / d, of as few digits as it needs.
+
+    That is n / d rounded to odd far below the last place of every format: on the same side of every
+    number of a format, and of every point halfway between two.
+    """
+    if d.bit_length() <= _LONG:
+        return n, d
+    quotient, rest = divmod(n << _LOWEST, d)
+    return 2 * quotient + (rest != 0), 2 << _LOWEST
+
+
+def _rounded(n: int, d: int, fmt: Format) -> tuple[float, int, int]:
+    """RN(n / d), and n / d - RN(n / d) as a fraction."""
+    size = abs(n)
+    e = size.bit_length() - d.bit_length()
+    if size << max(-e, 0) < d << max(e, 0):
+        e -= 1
+    # The exponent of a unit in the last place. Fractions stay unreduced: gcd takes longer.
+    unit = max(e, fmt.emin) - fmt.p + 1
+    up, down = max(unit, 0), max(-unit, 0)
+    divisor = d << up
+    q, rest = divmod(n << down, divisor)
+    if 2 * rest > divisor or (2 * rest == divisor and q & 1):
+        q, rest = q + 1, rest - divisor
+    if q.bit_length() - 1 + unit > fmt.emax:
+        return math.copysign(math.inf, q), rest, d
+    return math.ldexp(q, unit), rest, d << down

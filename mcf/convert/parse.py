@@ -14,7 +14,11 @@ import numpy as np
 
 # Decimal exponents beyond every format, above and below: such numbers are not expanded into digits.
 _HUGE, _TINY = 400, -1300
-# What stands for them: finite and not zero, so that they compare right, and rounded to inf and 0.
+# Decimals beyond these are far below the last place of every format: one digit stands for them.
+_DECIMALS = 4000
+DIMENSIONS = 128
+# What stands for huge and tiny numbers: finite and not zero, so that they compare right, and
+# rounded to inf and 0.
 _BEYOND, _BENEATH = Fraction(2) ** 10000, Fraction(1, 2**10000)
 
 
@@ -23,10 +27,18 @@ def beyond(value: int | float | Fraction) -> bool:
     return isinstance(value, Fraction) and abs(value) >= 10**_HUGE
 
 
+def cut(value: int | float | Fraction) -> bool:
+    """Whether a number has so many digits that `exact` may have cut it."""
+    return isinstance(value, Fraction) and value.denominator.bit_length() > 3 * _DECIMALS
+
+
 def exact(value: Any) -> int | float | Fraction:
     """A number exactly; infinities, NaN and -0 as floats.
 
-    Decimal and binary exponents far beyond every format give a huge or tiny number in its place.
+    Decimal and binary exponents far beyond every format give a huge or tiny number in its place,
+    and decimals beyond the 4000th one last digit: a number on the same side of every number of a
+    format, and of every point halfway between two. So conversion and comparison are exact, and take
+    time proportional to the number of digits.
 
     Args:
         value: int, float, Fraction, Decimal, a string ("0.1", "1e-400", "1/3", "inf", "0x1.8p3"),
@@ -69,30 +81,69 @@ def _text(text: str) -> float | Fraction:
         if lowered.startswith("0x"):
             value = _hexadecimal(plain)
         elif "/" in plain:
-            value = Fraction(plain)
+            value = _quotient(plain)
         else:
             return _decimal(decimal.Decimal(_clipped(plain)))
     except (decimal.InvalidOperation, ValueError, ZeroDivisionError):
         raise ValueError(
-            f"data has the string {text!r}; allowed are decimal numbers such as '-1.5e-3', "
+            f"data has the string {_shown(text)}; allowed are decimal numbers such as '-1.5e-3', "
             "fractions '1/3', hexadecimal '0x1.8p3', 'inf' and 'nan'"
         ) from None
     return value if value else math.copysign(0.0, sign)
 
 
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 200 else f"{text[:100]!r}... of {len(text)} characters"
+
+
 def _clipped(text: str) -> str:
     """The decimal string with an exponent that `Decimal` can hold; far beyond every format."""
-    match = re.fullmatch(r"(.*)[eE]([+-]?\d{7,})", text)
-    return text if match is None else f"{match[1]}e{'-' if match[2][0] == '-' else ''}999999999"
+    match = re.fullmatch(r"(.*)[eE]([+-]?)0*([1-9]\d{15,})", text, re.DOTALL)
+    return text if match is None else f"{match[1]}e{match[2]}{10**16}"
+
+
+# What is beyond the last digit of a result shows in it: another one than 0 and 5.
+_ROUND_ODD = {
+    "rounding": decimal.ROUND_05UP,
+    "Emax": decimal.MAX_EMAX,
+    "Emin": decimal.MIN_EMIN,
+    "traps": [decimal.InvalidOperation, decimal.DivisionByZero],
+}
+
+
+def _quotient(text: str) -> int | float | Fraction:
+    match = re.fullmatch(r"([+-]?\d+)/(\d+)", text)
+    if match is None or max(len(match[1]), len(match[2])) <= _DECIMALS:
+        return Fraction(text)
+    # Python does not read integers of so many digits; and their greatest common divisor takes long.
+    context = decimal.Context(prec=2 * _DECIMALS, **_ROUND_ODD)
+    return _decimal(context.divide(decimal.Decimal(match[1]), decimal.Decimal(match[2])))
 
 
 def _hexadecimal(text: str) -> Fraction:
-    match = re.fullmatch(r"([+-]?)0[xX]([0-9a-fA-F]*)\.?([0-9a-fA-F]*)(?:[pP]([+-]?\d+))?", text)
+    match = re.fullmatch(
+        r"([+-]?)0[xX]([0-9a-fA-F]*)\.?([0-9a-fA-F]*)(?:[pP]([+-]?)0*(\d+))?", text
+    )
     if match is None or not match[2] + match[3]:
         raise ValueError(text)
-    exponent = int(match[4] or 0) - 4 * len(match[3])
-    value = Fraction(int(match[2] + match[3], 16)) * Fraction(2) ** max(-9999, min(9999, exponent))
+    # As far beyond every format as more digits would be.
+    power = int(match[5][:16]) if match[5] and len(match[5]) <= 16 else 10**16 * bool(match[5])
+    exponent = (-power if match[4] == "-" else power) - 4 * len(match[3])
+    value = _scaled(int(match[2] + match[3], 16), exponent)
     return -value if match[1] == "-" else value
+
+
+def _scaled(mantissa: int, exponent: int) -> Fraction:
+    """mantissa 2**exponent for a mantissa that is not negative."""
+    top = exponent + mantissa.bit_length()
+    if not 4 * _TINY <= top <= 4 * _HUGE:
+        return (_BEYOND if top > 0 else _BENEATH) if mantissa else Fraction(0)
+    below = -exponent - 4 * _DECIMALS
+    if below > 0:
+        # Rounded to odd, as decimals are.
+        lost = mantissa & ((1 << below) - 1) != 0
+        mantissa, exponent = (mantissa >> below) | lost, -4 * _DECIMALS
+    return Fraction(mantissa << max(exponent, 0), 1 << max(-exponent, 0))
 
 
 def _decimal(value: decimal.Decimal) -> float | Fraction:
@@ -105,18 +156,18 @@ def _decimal(value: decimal.Decimal) -> float | Fraction:
         return sign * 0.0
     if not _TINY <= value.adjusted() <= _HUGE:
         return int(sign) * (_BEYOND if value.adjusted() > 0 else _BENEATH)
+    if int(value.as_tuple().exponent) < -_DECIMALS:
+        last = decimal.Decimal((0, (1,), -_DECIMALS))
+        value = value.quantize(last, context=decimal.Context(prec=2 * _DECIMALS, **_ROUND_ODD))
     return Fraction(value)
 
 
 def _mpf(parts: tuple[int, int, int, int]) -> float | Fraction:
-    sign, mantissa, exponent, bits = parts
+    sign, mantissa, exponent, _ = parts
     if not mantissa:
         # mpmath's infinities and NaN have no mantissa and these exponents.
         return {0: 0.0, -456: math.inf, -789: -math.inf}.get(exponent, math.nan)
-    if not 4 * _TINY <= exponent + bits <= 4 * _HUGE:
-        outside = _BEYOND if exponent + bits > 0 else _BENEATH
-        return -outside if sign else outside
-    value = Fraction(int(mantissa)) * Fraction(2) ** exponent
+    value = _scaled(int(mantissa), int(exponent))
     return -value if sign else value
 
 
@@ -136,19 +187,22 @@ def printed(text: str) -> Any:
     """The nested lists of strings in a printed tensor, `[[1.5, 2], [inf, 0.1]]`."""
     try:
         return json.loads(re.sub(r"[^\[\],\s]+", r'"\g<0>"', text))
-    except json.JSONDecodeError:
-        raise ValueError(f"data has the string {text!r}; its brackets are not a list") from None
+    except (json.JSONDecodeError, RecursionError):
+        raise ValueError(f"data has the string {_shown(text)}; its brackets are no list") from None
 
 
-def flatten(data: Any) -> tuple[tuple[int, ...], list[Any]]:
+def flatten(data: Any, depth: int = 0) -> tuple[tuple[int, ...], list[Any]]:
     """Shape and elements of nested lists or tuples.
 
     Raises:
-        ValueError: where lists of one level differ in length.
+        ValueError: where lists of one level differ in length, or lie in more lists than a tensor
+            has dimensions.
     """
     if not isinstance(data, (list, tuple)):
         return (), [data]
-    parts = [flatten(item) for item in data]
+    if depth >= DIMENSIONS:
+        raise ValueError(f"data has more than {DIMENSIONS} nested lists")
+    parts = [flatten(item, depth + 1) for item in data]
     shapes = {shape for shape, _ in parts}
     if len(shapes) > 1:
         raise ValueError(f"data has nested lists of different shapes: {sorted(shapes)}")

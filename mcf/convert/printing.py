@@ -72,6 +72,8 @@ def decimal(value: Number, digits: int) -> str:
         return "-0." if value == 0 else repr(value)
     if value == 0:
         return "0."
+    # More are zeros: numbers of these formats have 1400 digits at most.
+    digits = min(digits, 1500)
     sign, size = ("-", -value) if value < 0 else ("", value)
     power = _magnitude(size)
     scaled = round(size * Fraction(10) ** (digits - 1 - power))

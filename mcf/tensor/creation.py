@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.numbers import components_of
-from mcf.convert.parse import exact, flatten, printed
+from mcf.convert.parse import DIMENSIONS, exact, flatten, printed
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import Format, format_of
 from mcf.tensor.components import MAX_TERMS
@@ -71,9 +71,10 @@ def tensor(
     return result
 
 
-def _is_array(item: Any) -> bool:
+def _is_array(item: Any, depth: int = 0) -> bool:
     if isinstance(item, (list, tuple)):
-        return any(_is_array(i) for i in item)
+        # Deeper ones `flatten` refuses.
+        return depth < DIMENSIONS and any(_is_array(i, depth + 1) for i in item)
     return isinstance(item, (Tensor, np.ndarray))
 
 

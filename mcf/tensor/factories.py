@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from mcf.convert.numbers import components_of
-from mcf.convert.parse import beyond, exact
-from mcf.tensor.creation import check_format, number_in, tensor
+from mcf.convert.parse import beyond, cut, exact
+from mcf.tensor.creation import check_format, number_in
+from mcf.tensor.progressions import progression
 from mcf.tensor.tensor import MCFTensor, wrap
 
 Device = torch.device | str | None
@@ -121,6 +122,7 @@ def arange(
         device: as `mcf.full`.
         requires_grad: as `mcf.full`.
     """
+    check_format(terms, dtype)
     if end is None:
         start, end = 0, start
     a, b, s = (_finite(v, n) for v, n in ((start, "start"), (end, "end"), (step, "step")))
@@ -129,8 +131,7 @@ def arange(
     if (b - a) * s < 0:
         raise ValueError(f"end lies on the other side of start than step {step!r} goes")
     count = math.ceil((b - a) / s)
-    values = [a + k * s for k in range(count)]
-    return tensor(_plain_numbers(values), terms, dtype, device, requires_grad)
+    return leaf(wrap(progression(a, s, count, terms, dtype, device)), requires_grad)
 
 
 def linspace(
@@ -154,24 +155,21 @@ def linspace(
         device: as `mcf.full`.
         requires_grad: as `mcf.full`.
     """
+    check_format(terms, dtype)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")
     a, b = _finite(start, "start"), _finite(end, "end")
     gap = (b - a) / (steps - 1) if steps > 1 else Fraction(0)
-    values = [a + k * gap for k in range(steps)]
-    return tensor(_plain_numbers(values), terms, dtype, device, requires_grad)
+    return leaf(wrap(progression(a, gap, steps, terms, dtype, device)), requires_grad)
 
 
 def _finite(value: Any, name: str) -> Fraction:
     number = exact(number_in(value, name))
     if beyond(number) or (isinstance(number, float) and not math.isfinite(number)):
-        raise ValueError(f"{name} must be finite, got {value!r}")
+        raise ValueError(f"{name} must be finite, got {value!r:.200}")
+    if cut(number):
+        raise ValueError(f"{name} must have at most 3000 decimals")
     return Fraction(number)
-
-
-def _plain_numbers(values: list[Fraction]) -> list[Any]:
-    """Whole numbers as ints, which `tensor` takes faster."""
-    return [v.numerator if v.denominator == 1 else v for v in values]
 
 
 def _format(like: Tensor, terms: int | None, dtype: torch.dtype | None) -> dict[str, Any]:

@@ -109,7 +109,8 @@ def round_decimals(x: MCFTensor, *, decimals: int = 0) -> MCFTensor:
 def _round(value: Fraction | float, decimals: int) -> Fraction | float:
     if isinstance(value, float):
         return value
-    rounded = round(value, decimals)
+    # Beyond these nothing or everything of a number of these formats is rounded away.
+    rounded = round(value, max(-400, min(decimals, 1100)))
     return rounded if rounded else math.copysign(0.0, value)
 
 
