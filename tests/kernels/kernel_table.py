@@ -7,6 +7,7 @@ import functools
 import importlib
 import itertools
 import pkgutil
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -144,6 +145,21 @@ def all_kernels() -> list[Elementwise]:
     """Every kernel."""
     steps = optimizer_kernels() + gradient_kernels() + muon_kernels() + eight_bit_kernels()
     return operation_kernels() + expansion_kernels() + steps + coefficient_kernels()
+
+
+def everyday(spec: Elementwise) -> bool:
+    """Whether a kernel is one that tests of every change take where all of them take minutes.
+
+    A kernel is generated from a rule and an arithmetic that know nothing of each other: so every
+    arithmetic with one rule and every rule with an arithmetic of each kind stand for all.
+    """
+    few = r"adamw_(?!amsgrad)|\w+_(plus_bf16_wide|light_bf16_strict|plain_fp64_wide)"
+    return spec not in _steps() or bool(re.match(few, spec.name))
+
+
+@functools.cache
+def _steps() -> frozenset[Elementwise]:
+    return frozenset(optimizer_kernels())
 
 
 class _Numbers(dict[str, Any]):

@@ -23,7 +23,7 @@ from mcf.kernels.torch import launch as reference
 from tests.helpers import assert_same_bits
 from tests.helpers.adversarial import specials
 from tests.helpers.draws import bell
-from tests.kernels.kernel_table import all_kernels
+from tests.kernels.kernel_table import all_kernels, everyday
 
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
@@ -96,7 +96,10 @@ def compare(
 
 
 @either_device
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if everyday(k) else [pytest.mark.slow]) for n, k in KERNELS.items()],
+)
 def test_bits(name: str, device: str) -> None:
     spec = KERNELS[name]
     draw = Draw(len(name))
@@ -198,7 +201,14 @@ def test_products_around_the_smallest_numbers(device: str) -> None:
 
 
 @either_device
-@pytest.mark.parametrize("name", [n for n in KERNELS if re.search(r"(plus|master)\w*_metrics", n)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if everyday(k) else [pytest.mark.slow])
+        for n, k in KERNELS.items()
+        if re.search(r"(plus|master)\w*_metrics", n)
+    ],
+)
 def test_sums(name: str, device: str) -> None:
     """Sums over ordinary numbers; the executors add in different orders, in float64."""
     spec = KERNELS[name]

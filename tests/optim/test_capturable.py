@@ -21,7 +21,7 @@ from mcf.optim import SGD, AdamW, NAdam
 from mcf.optim.rules import coefficients as formulas
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, parameter, random, stored
-from tests.optim.variants import VARIANTS, Variant, named, pairs
+from tests.optim.variants import VARIANTS, Variant, crossed, named
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -73,9 +73,7 @@ def assert_capturable_is_the_same(make: Any, case: Case, count: int, **options: 
         assert found.metrics() == expected.metrics()
 
 
-@pytest.mark.parametrize(
-    ("variant", "case"), pairs(VARIANTS, "cases") + pairs(VARIANTS, "full"), ids=str
-)
+@pytest.mark.parametrize(("variant", "case"), crossed(VARIANTS), ids=str)
 def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
     with mcf.executor("torch"):
         assert_capturable_is_the_same(variant.make, case, 7, **variant.options)

@@ -38,7 +38,7 @@ from tests.optim.helpers import (
     random,
     stored,
 )
-from tests.optim.variants import NEW, Variant, pairs
+from tests.optim.variants import NEW, Variant, crossed
 
 ADAMW = cases() + FULL
 # fp16 arithmetic needs an eps that it can hold.
@@ -63,12 +63,8 @@ SGD_CASES = [
 LARGE_CASES = [Case("plus", BF16, BF16), Case("master", BF16, FP32), Case("plus", FP64, FP32)]
 
 # Each kernel is compiled: by default an arithmetic of each kind, under marker `slow` all.
-OTHER_RULES = [
-    pytest.param(v, case, marks=[] if case in v.few() else [pytest.mark.slow])
-    for v, case in pairs(NEW, "cases") + pairs(NEW, "full")
-    # The kernels of AdamW, bit for bit (test_state_dict.py).
-    if v.name != "adam-decoupled"
-]
+# Of adam-decoupled they are AdamW's, bit for bit (test_state_dict.py).
+OTHER_RULES = crossed([v for v in NEW if v.name != "adam-decoupled"])
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,

@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 import mcf.optim
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from tests.optim.helpers import BF16, FP32, FP64, FULL, Case, cases
@@ -99,6 +101,19 @@ NEW = [v for v in VARIANTS if v.name not in ("adamw", "sgd", "sgd-momentum", "sg
 def named(name: str) -> Variant:
     """The variant of a name."""
     return next(v for v in VARIANTS if v.name == name)
+
+
+def crossed(variants: list[Variant]) -> list[Any]:
+    """Each variant with each of its arithmetics; by default AdamW with all, others with a few.
+
+    Rules and arithmetics know nothing of each other, so that a row and a column stand for the whole
+    product, which is `slow`.
+    """
+    found = []
+    for v, case in pairs(variants, "cases") + pairs(variants, "full"):
+        everyday = v.name == "adamw" or case in v.few()
+        found.append(pytest.param(v, case, marks=[] if everyday else [pytest.mark.slow]))
+    return found
 
 
 def pairs(variants: list[Variant], which: str) -> list[tuple[Variant, Case]]:
