@@ -130,7 +130,8 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
         for k in range(spec.sum_count):
             term = f"tl.where(live, term{k}, 0.0)" if masked else f"term{k}"
             total = f"tl.reduce({term}.to(tl.float64), 0, combine)"
-            lines.append(f"tl.store(sums_ptr + tl.program_id(0) * {spec.sum_count} + {k}, {total})")
+            place = f"tl.program_id(0).to(tl.int64) * {spec.sum_count} + {k}"
+            lines.append(f"tl.store(sums_ptr + {place}, {total})")
     return ["        " + line for line in lines]
 
 

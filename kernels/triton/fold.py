@@ -27,6 +27,8 @@ from mcf.kernels.triton.primitives import Dialect, binder, widening
 # Results of a matrix product that one program computes, and elements that one program halves.
 ROWS, COLUMNS = 8, 64
 HALVED = 256
+# Partial sums in memory at a time: more rows than have as many are folded one part after another.
+PARTIAL = 1 << 27
 
 
 def _loads(spec: Fold, offsets: list[str], masks: list[str]) -> str:
@@ -64,7 +66,7 @@ def _assign(spec: Fold, indent: int, value: str, live: str = "live", old: str = 
 
 
 def sum_source(spec: Fold) -> str:
-    """Folds blocks to lanes: program (m, b) takes block b of row m."""
+    """Folds blocks to lanes, of which it stores `kept`: program (m, b) takes block b of row m."""
     operands = len(spec.components)
     state = f"({_names(spec, 's')})"
 
@@ -72,11 +74,13 @@ def sum_source(spec: Fold) -> str:
         return _loads(spec, [offset] * operands, [mask] * operands)
 
     group = _tree([terms(f"chunk + first + {r} * STEP", "") for r in range(GROUP)])
+    # Offsets of partial sums pass 2**31 before those of elements do: `item` has 64 bits.
     stores = "\n".join(
-        f"    tl.store(out_ptr + ({k} * LANES + j) * items + item, s{k})" for k in range(spec.state)
+        f"    tl.store(out_ptr + ((item * 0 + {k}) * kept + j) * items + item, s{k}, mask=j < kept)"
+        for k in range(spec.state)
     )
     return f"""
-def kernel({_pointers(spec)}, out_ptr, start, total, blocks, items, LANES: tl.constexpr,
+def kernel({_pointers(spec)}, out_ptr, start, total, blocks, items, kept, LANES: tl.constexpr,
            GROUP: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr):
     item = tl.program_id(0).to(tl.int64)
     offset = start + item % blocks * BLOCK
@@ -114,7 +118,8 @@ def product_source(spec: Fold) -> str:
 
     group = _tree([terms(f"left_base * 0 + k + {r}") for r in range(GROUP)])
     stores = "\n".join(
-        f"    tl.store(out_ptr + {k} * stride + cell, s{k}, mask=live)" for k in range(spec.state)
+        f"    tl.store(out_ptr + (item * 0 + {k}) * stride + cell, s{k}, mask=live)"
+        for k in range(spec.state)
     )
     advance = "\n".join(
         f"    p_{o}_{c} += {base}"
@@ -160,16 +165,18 @@ def halving_source(spec: Fold) -> str:
     cells = [
         "("
         + ", ".join(
-            f"tl.load(p + {k} * plane + {at}, mask=live, other=0.0)" for k in range(spec.state)
+            f"tl.load(p + (none + {k}) * plane + {at}, mask=live, other=0.0)"
+            for k in range(spec.state)
         )
         + ",)"
         for at in ("i", "shift + i")
     ]
     stores = "\n".join(
-        f"    tl.store(p + {k} * plane + i, n{k}, mask=live)" for k in range(spec.state)
+        f"    tl.store(p + (none + {k}) * plane + i, n{k}, mask=live)" for k in range(spec.state)
     )
     return f"""
 def kernel(p, plane, shift, n, HALVED: tl.constexpr):
+    none = tl.program_id(0).to(tl.int64) * 0
     i = tl.program_id(0).to(tl.int64) * HALVED + tl.arange(0, HALVED)
     live = i < n
     {_names(spec, "n")} = combine({", ".join(cells)})
@@ -238,6 +245,11 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     """See `mcf.kernels.fold.fold`."""
     components = [c.detach() for operand in operands for c in operand]
     outer, total = components[0].shape
+    most = max(1, PARTIAL // (spec.state * min(LANES, total) * -(-total // BLOCK)))
+    if outer > most:
+        return torch.cat(
+            [fold(spec, [[c[k : k + most] for c in components]]) for k in range(0, outer, most)], 1
+        )
     launch = _Launcher(spec, components[0].device)
     # A last block with fewer elements than lanes has a tree of its own.
     full = total - total % BLOCK if total % BLOCK < LANES else total
@@ -247,10 +259,11 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
             continue
         blocks = -(-(stop - start) // BLOCK)
         items = outer * blocks
-        lanes = torch.empty(spec.state, LANES, items, dtype=torch.float64, device=launch.device)
+        kept = min(LANES, stop - start)
+        lanes = torch.empty(spec.state, kept, items, dtype=torch.float64, device=launch.device)
         constants = {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": BLOCK}
-        launch("sum", items, *components, lanes, start, total, blocks, items, **constants)
-        sums = launch.halve(lanes, min(LANES, stop - start))
+        launch("sum", items, *components, lanes, start, total, blocks, items, kept, **constants)
+        sums = launch.halve(lanes, kept)
         parts.append(sums.reshape(spec.state, outer, blocks))
     state = torch.cat(parts, 2).transpose(1, 2).contiguous()
     return launch.halve(state, state.shape[1]).contiguous()

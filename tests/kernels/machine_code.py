@@ -85,26 +85,32 @@ def _compile_kernel(
 ) -> Compiled:
     chosen = options(TARGETS[target], spec.few) | changes
     chosen = {k: v for k, v in chosen.items() if v is not None}
+    source = kernel_source(spec, target, aligned=aligned, size=size, many=many)
+    return dataclasses.replace(compile_source(source, target, chosen), many=many)
+
+
+def kernel_source(
+    spec: Elementwise, target: str, *, aligned: bool = True, size: str = "i32", many: bool = False
+) -> ASTSource:
+    """A kernel as a launch hands it to Triton's compiler; see `compile_kernel`."""
     if many:
         kinds = ["*i64"] * 4 + ["*fp64"] * 2
-        source = ASTSource(
+        return ASTSource(
             fn=build(spec, Dialect.of(TARGETS[target]), many=True),
             signature=dict(zip(TABLES, kinds, strict=True))
             | {"ALIGNMENT": "constexpr", "BLOCK": "constexpr"},
             constexprs={"ALIGNMENT": 16 if aligned else 1, "BLOCK": block(spec)},
         )
-        return dataclasses.replace(compile_source(source, target, chosen), many=True)
     names = [f"{f.name}_ptr" for f in spec.fields]
     signature = {n: _POINTERS[f.format.name] for n, f in zip(names, spec.fields, strict=True)}
     signature |= {"scalars_ptr": "*fp64", "sums_ptr": "*fp64", "n": size, "BLOCK": "constexpr"}
     divisible = {(k,): [["tt.divisibility", 16]] for k in range(len(names))}
-    source = ASTSource(
+    return ASTSource(
         fn=build(spec, Dialect.of(TARGETS[target])),
         signature=signature,
         constexprs={"BLOCK": block(spec)},
         attrs=divisible if aligned else {},
     )
-    return compile_source(source, target, chosen)
 
 
 def compile_source(source: Any, target: str, chosen: dict[str, Any]) -> Compiled:

@@ -36,11 +36,8 @@ FMAS = {"product_fp64": 1, "product4_fp64": 6}
 EVERYDAY = {("product_bf16", "sum"), ("product_fp64", "sum"), ("product_fp64", "product")}
 
 
-def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
-    """The kernel's assembly."""
-    reason = code.unavailable(target)
-    if reason is not None:
-        pytest.skip(reason)
+def source(spec: Fold, kind: str, target: str) -> ASTSource:
+    """A kernel as a launch hands it to Triton's compiler."""
     if kind == "halving":
         signature = {"p": "*fp64", "plane": "i32", "shift": "i32", "n": "i32"}
         constants = {"HALVED": fold.HALVED}
@@ -50,7 +47,7 @@ def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
             for o, (count, fmt) in enumerate(zip(spec.components, spec.formats, strict=True))
             for c in range(count)
         }
-        sizes = ("start", "total", "blocks", "items")
+        sizes = ("start", "total", "blocks", "items", "kept")
         constants = {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": BLOCK}
         if kind == "product":
             sizes = ("rows", "inner", "columns", "stride", "across", "down")
@@ -58,9 +55,16 @@ def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
         signature |= {"out_ptr": "*fp64", **dict.fromkeys(sizes, "i32")}
     signature |= dict.fromkeys(constants, "constexpr")
     function = fold.build(spec, kind, Dialect.of(code.TARGETS[target]))
-    source = ASTSource(fn=function, signature=signature, constexprs=constants)
+    return ASTSource(fn=function, signature=signature, constexprs=constants)
+
+
+def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
+    """The kernel's assembly."""
+    reason = code.unavailable(target)
+    if reason is not None:
+        pytest.skip(reason)
     chosen = fold.options(code.TARGETS[target]) | changes
-    asm = code.compile_source(source, target, chosen).asm
+    asm = code.compile_source(source(spec, kind, target), target, chosen).asm
     return str(asm["ptx"] if "ptx" in asm else asm["amdgcn"])
 
 
