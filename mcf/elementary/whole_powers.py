@@ -93,18 +93,20 @@ def exactly(
     x, y, whole = _rooted(x, y, whole)
     terms = max(terms, len(result))
     result = head(result, terms)
+    m, top = mantissa(x)
+    single = m[0] == 1.0
+    for c in x[1:]:
+        single = single & (c == 0)
+    result, e = _of_two(y, top, single, result, e)
+    small = whole & ~single & (y[0] > 0) & (y[0] < 1 << _BITS_OF_K)
+    if not bool(small.any()):
+        return result, e
     last = _last_bit(x)
-    _, top = mantissa(x)
-    single = last == top
-    result, e = _of_two(y, last, single, result, e)
-    small = whole & (y[0] > 0) & (y[0] < 1 << _BITS_OF_K)
     k = torch.where(small, y[0], 1.0).to(torch.int64)
     unit = last * k
     length = exponent(result[0]) + e - unit
-    result, e, short = _of_two_components(x, k, small & ~single, (unit, top), result, e)
-    good = (
-        small & ~single & ~short & (top - last < _LONGEST) & (length < _P * len(result) + _BEYOND)
-    )
+    result, e, short = _of_two_components(x, k, small, (unit, top), result, e)
+    good = small & ~short & (top - last < _LONGEST) & (length < _P * len(result) + _BEYOND)
     if not bool(good.any()):
         return result, e
     base = scale_all(sanitized(x, good), torch.where(good, -last, 0))
@@ -165,21 +167,37 @@ def _product(x: Components, y: Components, terms: int) -> Components:
 
 def _rooted(x: Components, y: Components, whole: Tensor) -> tuple[Components, Components, Tensor]:
     """The root of x, and 2 y, where 2 y is whole, y is not, and x a square; else x and y."""
-    half = torch.ones_like(whole)
+    half = ~whole & (y[0].abs() < 1 << _BITS_OF_K)
     for c in y:
         half = half & (2.0 * c == (2.0 * c).floor())
-    half = half & ~whole & (y[0].abs() < 1 << _BITS_OF_K)
     if not bool(half.any()):
         return x, y, whole
-    m, e = mantissa(sanitized(x, half))
+    # A square is 4**i times an odd one, which is 1 modulo 8.
+    last = _last_bit(x)
+    scaled = _last_word(scale_all(sanitized(x, half), torch.where(half, -last, 0)))
+    at = (half & (last & 1 == 0) & (scaled & 7 == 1)).nonzero(as_tuple=True)
+    if at[0].numel() == 0:
+        return x, y, whole
+    root, good = _root(tuple(c[at] for c in x), last[at])
+    found = torch.zeros_like(whole)
+    found[at] = good
+    rooted = []
+    for c, r in zip(x, head(root, len(x)), strict=True):
+        c = c.clone()
+        c[at] = torch.where(good, r, c[at])
+        rooted.append(c)
+    return tuple(rooted), select(found, tuple(2.0 * c for c in y), y), whole | found
+
+
+def _root(x: Components, last: Tensor) -> tuple[Components, Tensor]:
+    """Two components of the root of x, whose last bit is given, and where they are it exactly."""
+    m, e = mantissa(x)
     odd = e & 1
-    m = scale_all(m, odd)
+    m, unit = scale_all(m, odd), (last - e + odd) >> 1
     root = ex.sqrt(head(m, 2 if len(x) <= 2 else 4))
     # The last bit of a square is the square of that of its root.
-    unit = (_last_bit(m) >> 1).clamp(-400, 0)
+    unit = unit.clamp(-400, 0)
     near = collected(scale_all(tuple(c.round() for c in scale_all(root, -unit)), unit), 2)
     products = tuple(t for a in near for b in near for t in two_prod(a, b))
     rest = collected((*products, *minus(m)), 2)
-    good = half & (rest[0] == 0) & (rest[1] == 0)
-    found = scale_all(head(near, len(x)), (e - odd) >> 1)
-    return select(good, found, x), select(good, tuple(2.0 * c for c in y), y), whole | good
+    return scale_all(near, (e - odd) >> 1), (rest[0] == 0) & (rest[1] == 0)
