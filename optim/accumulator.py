@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64, Format, format_of
-from mcf.optim import update
+from mcf.optim import update, validation
 from mcf.optim.expansions import is_expansion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.rules import fold
@@ -62,6 +62,8 @@ class GradientAccumulator:
             raise ValueError("a GradientAccumulator does not go with gradient release")
         for index, group in enumerate(optimizer.param_groups):
             for where, p in optimizer._named(index):
+                if validation.later(p):
+                    continue
                 if is_expansion(p):
                     raise TypeError(
                         f"{where} is an expansion, whose gradients have two components and are "

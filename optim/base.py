@@ -141,8 +141,9 @@ class GroupedOptimizer(Optimizer):
         super().add_param_group(param_group)
         try:
             for where, p in self._named(index):
-                validation.parameter(where, p, self.takes_expansions)
-                self._arithmetic(self.param_groups[index], p, where)
+                if not validation.later(p):
+                    validation.parameter(where, p, self.takes_expansions)
+                    self._arithmetic(self.param_groups[index], p, where)
         except Exception:
             # The constructor's caller never sees the object; here the others stay as they were.
             del self.param_groups[index]

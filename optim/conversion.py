@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 import mcf.optim as ours
+from mcf.kernels.formats import FORMATS
 from mcf.optim import foreign
 from mcf.optim.conversion_states import Report, fill
 from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -121,17 +122,21 @@ def float32_checkpoint(optimizer: LowPrecisionOptimizer) -> tuple[list[Tensor], 
 
     Returns:
         For each parameter in order the value that is stored, rounded to float32 (float64 for
-        float64 parameters), and the state dict. A pair of two bf16 numbers that are far apart is
-        rounded; all else is exact.
+        float64 parameters; frozen ones of other dtypes are as they are), and the state dict. A pair
+        of two bf16 numbers that are far apart is rounded; all else is exact.
     """
-    kinds = {torch.float64: torch.float64}
     params = [
-        Parameter(torch.empty_like(p, dtype=kinds.get(p.dtype, torch.float32)))
+        Parameter(torch.empty_like(p, dtype=_wide(p.dtype)), p.requires_grad)
         for group in optimizer.param_groups
         for p in group["params"]
     ]
     made, _ = convert(optimizer, to=getattr(torch.optim, _class(optimizer).__name__), params=params)
     return [p.detach() for p in params], made.state_dict()
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What a checkpoint in float32 has for a parameter."""
+    return dtype if dtype == torch.float64 or dtype not in FORMATS else torch.float32
 
 
 def _is_foreign(cls: type) -> bool:

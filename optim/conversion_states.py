@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mcf.kernels.formats import FORMATS
 from mcf.kernels.tables import table_of
 from mcf.optim import eight_bits, foreign, update, values
 from mcf.optim.eight_bits import EXPONENT
@@ -79,6 +80,15 @@ def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) ->
         where = f"params[{k}]{f' ({names[k]})' if names else ''} of param_groups[{index}]"
         if old.shape != p.shape:
             raise ValueError(f"{where} has shape {list(p.shape)}; the source's {list(old.shape)}")
+        if old.dtype not in FORMATS or p.dtype not in FORMATS:
+            # Frozen, of a dtype that is no matter of precision.
+            if old.dtype != p.dtype or entry:
+                raise TypeError(
+                    f"{where} has dtype {p.dtype}, the source's {old.dtype}; allowed are floating-"
+                    "point dtypes, and the same one for parameters without a state"
+                )
+            made.append((p, old.detach(), {}))
+            continue
         meaning = foreign.read(old, entry, given, where)
         state = _state(target, group, p, meaning, where)
         new = _stored(p, meaning, state, report, where)

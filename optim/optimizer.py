@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
+from mcf.kernels.formats import FORMATS
 from mcf.optim import checkpoint, expansions, gradients, options, randomness
 from mcf.optim.base import Group
 from mcf.optim.precision import by_name
@@ -61,7 +62,8 @@ class LowPrecisionOptimizer(FusedOptimizer):
             exact: return the stored tensors, whose sum is the value, instead of rounding it.
 
         Returns:
-            A new float32 tensor (float64 for a float64 parameter) of p's shape; or, with `exact`,
+            A new float32 tensor (float64 for a float64 parameter) of p's shape (a copy of a frozen
+            parameter of another dtype); or, with `exact`,
             the tuple of stored components, largest first, not copied (but what is split into bf16
             and further bits is joined to one float32).
 
@@ -82,6 +84,9 @@ class LowPrecisionOptimizer(FusedOptimizer):
             components = (joined(p.detach(), state["param_bits"]),)
         if exact:
             return components
+        if p.dtype not in FORMATS:
+            # Frozen.
+            return p.detach().clone()
         kind = torch.float64 if p.dtype == torch.float64 else torch.float32
         value = components[0].to(kind, copy=True)
         for low in components[1:]:

@@ -135,8 +135,9 @@ class Collage(Optimizer):
         try:
             for k, p in enumerate(self.param_groups[index]["params"]):
                 where = f"params[{k}] of param_groups[{index}]"
-                validation.parameter(where, p)
-                self._arithmetic(self.param_groups[index], p, where)
+                if not validation.later(p):
+                    validation.parameter(where, p)
+                    self._arithmetic(self.param_groups[index], p, where)
             self._try(index)
         except Exception:
             self.param_groups.pop()
@@ -184,8 +185,11 @@ class Collage(Optimizer):
             self._try(index)
             for k, p in enumerate(group["params"]):
                 place += 1
-                if p.grad is not None:
-                    where = f"params[{k}] of param_groups[{index}]"
+                where = f"params[{k}] of param_groups[{index}]"
+                if p.grad is None:
+                    validation.replaced(where, p)
+                else:
+                    validation.parameter(where, p)
                     validation.gradient(where, p, p.grad)
                     arith = self._arithmetic(group, p, where)
                     storage.check(where, p, self.state.get(p, {}), arith)

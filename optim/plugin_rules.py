@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from mcf.kernels import host
@@ -38,7 +39,7 @@ def try_steps(make: Callable[[], Optimizer], group: Group, where: str) -> None:
     Raises:
         ValueError: saying what went wrong, so that it goes wrong before anything is changed.
     """
-    kinds = {(p.dim(), p.device): p for p in group["params"]}
+    kinds = {(p.dim(), p.device): p for p in group["params"] if not is_lazy(p)}
     for (dims, device), p in kinds.items():
         weight = torch.zeros([1] * dims, dtype=torch.float32, device=device, requires_grad=True)
         weight.grad = torch.ones_like(weight)

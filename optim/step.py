@@ -216,7 +216,9 @@ class FusedOptimizer(GroupedOptimizer):
             rule = self._rule(group)
             batches: dict[tuple[torch.dtype, torch.device, GradientForm, bool], list[Named]] = {}
             for where, p in self._named(index):
-                if p.grad is not None and (plan is None or id(p) not in plan.stepped):
+                if p.grad is None:
+                    validation.replaced(where, p)
+                elif plan is None or id(p) not in plan.stepped:
                     validation.parameter(where, p, self.takes_expansions)
                     validation.gradient(where, p, p.grad)
                     form = gradients.form(self, p)

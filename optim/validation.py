@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
 
 from mcf.kernels.formats import FORMATS, Format
 from mcf.optim import eight_bits, entries
 from mcf.optim.expansions import check_gradient, check_parameter
+from mcf.tensor import MCFTensor
 
 if TYPE_CHECKING:
     from mcf.optim.update import Rule
@@ -78,6 +82,7 @@ def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
 
     Or, where they are taken, an expansion of two 16-bit components.
     """
+    plain(where, p)
     check_parameter(where, p, expansions)
     if p.layout is not torch.strided:
         raise TypeError(f"{where} has layout {p.layout}; allowed is torch.strided")
@@ -91,6 +96,51 @@ def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
             f"{where} is expanded or overlaps itself (shape {list(p.shape)}, strides "
             f"{list(p.stride())}): several of its elements share memory"
         )
+
+
+def plain(where: str, p: Tensor) -> None:
+    """A parameter's memory is what its dtype, shape and strides say.
+
+    Of a subclass that dispatches its operators itself nobody knows; fake tensors and expansions,
+    which are known, are taken.
+    """
+    kind = type(p)
+    if kind in _PLAIN or kind.__torch_dispatch__ is Tensor.__torch_dispatch__:
+        return
+    if any(c.__name__ == "DTensor" for c in kind.__mro__):
+        raise TypeError(
+            f"{where} is a DTensor, a parameter that is sharded over processes, which is not "
+            "supported yet; allowed are plain tensors, which DistributedDataParallel keeps"
+        )
+    if not isinstance(p, (FakeTensor, MCFTensor)):
+        raise TypeError(
+            f"{where} is a {kind.__module__}.{kind.__qualname__}, a tensor whose class decides "
+            "itself what is stored; allowed are plain tensors, and those that need no gradient"
+        )
+
+
+_PLAIN = frozenset((Tensor, Parameter))
+
+
+def replaced(where: str, p: Tensor) -> None:
+    """A parameter without a gradient is not one that `fully_shard` has put a DTensor in place of.
+
+    FSDP marks those with their number.
+    """
+    if hasattr(p, "_fsdp_orig_uid") and p.requires_grad:
+        raise RuntimeError(
+            f"{where} was replaced by a DTensor in its module when fully_shard was called, after "
+            "the optimizer was made, and gets no gradients any more; sharded parameters are not "
+            "supported yet"
+        )
+
+
+def later(p: Tensor) -> bool:
+    """Whether a parameter is checked when it has a gradient, and not before, as in torch.
+
+    Frozen ones may be of any kind, and lazy ones have no shape yet.
+    """
+    return not p.requires_grad or is_lazy(p)
 
 
 def _overlaps(p: Tensor) -> bool:
