@@ -19,6 +19,7 @@ from fractions import Fraction
 
 import torch
 
+from mcf.kernels.bounds import bound as pair_bound
 from mcf.kernels.formats import format_of
 
 
@@ -77,43 +78,54 @@ def _value(polynomial: tuple[tuple[int, Fraction], ...], dtype: torch.dtype) -> 
 
 
 _JMP = "Joldes, Muller, Popescu 2017, doi:10.1145/3121432"
-_ZA = "Zhang, Aiken 2025, doi:10.1007/978-3-031-98682-6_12"
 _IEEE = "IEEE 754"
+# The magnitudes of every step, propagated by a test of these numbers.
+_DERIVED = "derived, tests/kernels/test_derived_bounds.py"
+_SMT = "SMT solver, tests/kernels/test_smt_networks.py"
 _OBSERVED = "observed"
 
 # Relative part, absolute part, algorithm, source.
 _Cells = tuple[list[tuple[int, int | Fraction]], int, str, str]
+
+
+def _pair(operation: str, absolute: int) -> _Cells:
+    """The row of pairs as `mcf.kernels.bounds` has it."""
+    row = pair_bound(operation)
+    return list(row.terms), absolute, row.algorithm, f"{row.source}, doi:{row.doi}"
+
+
 # By operation and number of components.
 _ROWS: dict[str, list[_Cells]] = {
     "add": [
         ([(1, 1)], 0, "rounding", _IEEE),
-        ([(2, 2)], 0, "network of Zhang and Aiken", _ZA),
-        ([(3, 4)], 0, "network of Zhang and Aiken", _OBSERVED),
+        _pair("add", 0),
+        ([(3, 45)], 0, "network of Zhang and Aiken", _SMT),
+        # Twice the worst found. Four of the network's Fast2Sums are not shown to be exact.
         ([(4, 4)], 0, "network of Zhang and Aiken", _OBSERVED),
     ],
     "mul": [
         ([(1, 1)], 1, "rounding", _IEEE),
-        ([(2, 5)], 4, "DWTimesDW1", "Muller, Rideau 2022, doi:10.1145/3484514"),
-        ([(3, 10)], 8, "network of Zhang and Aiken", _OBSERVED),
-        ([(4, 10)], 12, "network of Zhang and Aiken", _OBSERVED),
+        _pair("mul", 4),
+        ([(3, 24), (4, 50)], 8, "network of Zhang and Aiken", _DERIVED),
+        ([(4, 14), (5, 300)], 12, "products by order, sums of u^3 compensated", _DERIVED),
     ],
     "div": [
         ([(1, 1)], 1, "rounding", _IEEE),
         ([(2, 15), (3, 56)], 6, "DWDivDW2", _JMP),
-        ([(3, 24)], 12, "DWDivDW2 and a Newton step", _OBSERVED),
-        ([(4, 40)], 20, "DWDivDW2 and a Newton step", _OBSERVED),
+        ([(3, 16), (4, 400)], 12, "DWDivDW2, twice", _DERIVED),
+        ([(4, 6), (5, 1900)], 20, "DWDivDW2, a digit, DWDivDW2", _DERIVED),
     ],
     "fma": [
         ([(1, 1), (2, 2)], 4, "2MultFMA and 2Sum", "two roundings"),
         ([(2, 2)], 5, "mul, then add", "mul and add"),
-        ([(3, 4)], 9, "mul, then add", _OBSERVED),
+        ([(3, 45)], 9, "mul, then add", "mul and add"),
         ([(4, 4)], 13, "mul, then add", _OBSERVED),
     ],
     "square": [
         ([(1, 1)], 1, "rounding", _IEEE),
-        ([(2, 5)], 4, "DWTimesDW1", "Muller, Rideau 2022, doi:10.1145/3484514"),
-        ([(3, 8)], 8, "products by order", _OBSERVED),
-        ([(4, 12)], 16, "products by order", _OBSERVED),
+        _pair("mul", 4),
+        ([(3, Fraction(25, 2)), (4, 30)], 8, "products by order", _DERIVED),
+        ([(4, Fraction(25, 2)), (5, 30)], 16, "products by order", _DERIVED),
     ],
     "sqrt": [
         ([(1, 1)], 1, "rounding", _IEEE),
@@ -123,20 +135,20 @@ _ROWS: dict[str, list[_Cells]] = {
             "SQRTDWtoDW",
             "Lefèvre, Louvet, Muller, Picot, Rideau 2023, doi:10.1145/3568672",
         ),
-        ([(3, 10)], 12, "SQRTDWtoDW and a Newton step", _OBSERVED),
-        ([(4, 20)], 20, "SQRTDWtoDW and a Newton step", _OBSERVED),
+        ([(3, Fraction(9, 2)), (4, 110)], 12, "SQRTDWtoDW, then DWDivDW2", _DERIVED),
+        ([(4, 2), (5, 350)], 20, "SQRTDWtoDW, a digit, DWDivDW2", _DERIVED),
     ],
     "reciprocal": [
         ([(1, 1)], 1, "rounding", _IEEE),
         ([(2, 15), (3, 56)], 6, "DWDivDW2", _JMP),
-        ([(3, 12)], 12, "DWDivDW2 and a Newton step", _OBSERVED),
-        ([(4, 32)], 20, "DWDivDW2 and a Newton step", _OBSERVED),
+        ([(3, 16), (4, 400)], 12, "DWDivDW2, twice", _DERIVED),
+        ([(4, 6), (5, 1900)], 20, "DWDivDW2, a digit, DWDivDW2", _DERIVED),
     ],
     "rsqrt": [
-        ([(1, 1), (2, 20)], 8, "sqrt, then reciprocal, of pairs", _OBSERVED),
+        ([(1, 1), (2, 20)], 8, "sqrt, then reciprocal, of pairs", "sqrt and reciprocal"),
         ([(2, 19)], 12, "sqrt, then reciprocal", "sqrt and reciprocal"),
-        ([(3, 16)], 24, "sqrt, then reciprocal", _OBSERVED),
-        ([(4, 32)], 40, "sqrt, then reciprocal", _OBSERVED),
+        ([(3, Fraction(41, 2)), (4, 520)], 24, "sqrt, then reciprocal", "sqrt and reciprocal"),
+        ([(4, 8), (5, 2350)], 40, "sqrt, then reciprocal", "sqrt and reciprocal"),
     ],
     "renormalize": [
         ([(1, 1), (2, 2)], 0, "VecSum sweeps", _OBSERVED),
@@ -149,15 +161,15 @@ _ROWS: dict[str, list[_Cells]] = {
 _OF_PRODUCT: dict[int, list[tuple[int, int | Fraction]]] = {
     1: [(2, 2)],
     2: [(2, 5), (4, 10)],
-    3: [(3, 10)],
-    4: [(4, 10)],
+    3: [(3, 24), (4, 51)],
+    4: [(4, 14), (5, 301)],
 }
 # Where a float as second argument has an algorithm of its own.
 _BY_FLOAT: dict[tuple[str, int], _Cells] = {
-    ("add", 2): ([(2, 2)], 0, "DWPlusFP", _JMP),
-    ("mul", 2): ([(2, Fraction(3, 2)), (3, 4)], 3, "DWTimesFP1", _JMP),
-    ("mul", 3): ([(3, 4)], 6, "products by order", _OBSERVED),
-    ("mul", 4): ([(4, 4)], 8, "products by order", _OBSERVED),
+    ("add", 2): _pair("grow", 0),
+    ("mul", 2): _pair("scale", 3),
+    ("mul", 3): ([(3, 4), (4, 5)], 6, "products by order", _DERIVED),
+    ("mul", 4): ([(4, 3)], 8, "products by order", _DERIVED),
     ("div", 2): ([(2, 3)], 6, "DWDivFP3", _JMP),
 }
 

@@ -25,7 +25,11 @@ def collect3(a, b, c, d, e, f, low):
 
 
 def collect4(a, b0, b1, b2, c1, c2, c3, c4, d0, d1, low):
-    """The same with summands of order 1, u (b), u^2 (c) and u^3 (d, low), as four components."""
+    """The same with summands of order 1, u (b), u^2 (c) and u^3 (d, low), as four components.
+
+    What rounding the sums of order u^3 takes away, some 8 u^4 each, is collected and added at the
+    end: it would be most of the error.
+    """
     b1, b2 = two_sum(b1, b2)
     c1, c2 = two_sum(c1, c2)
     b0, b1 = two_sum(b0, b1)
@@ -34,25 +38,26 @@ def collect4(a, b0, b1, b2, c1, c2, c3, c4, d0, d1, low):
     a, b0 = fast_two_sum(a, b0)
     b1, b2 = fast_two_sum(b1, b2)
     c1, c3 = two_sum(c1, c3)
-    d0 = rn(d0 + low)
-    c4 = rn(c4 + d1)
+    d0, e0 = two_sum(d0, low)
+    c4, e1 = two_sum(c4, d1)
     b1, c1 = two_sum(b1, c1)
-    b2 = rn(b2 + c4)
-    d0 = rn(d0 + c3)
-    b2 = rn(b2 + c1)
+    b2, e2 = two_sum(b2, c4)
+    d0, e3 = two_sum(d0, c3)
+    b2, e4 = two_sum(b2, c1)
     b1, b2 = two_sum(b1, b2)
     b0, b1 = two_sum(b0, b1)
-    b2 = rn(b2 + d0)
+    b2, e5 = two_sum(b2, d0)
     a, b0 = fast_two_sum(a, b0)
     b1, b2 = two_sum(b1, b2)
+    b2 = rn(b2 + rn(rn(rn(e0 + e1) + rn(e2 + e3)) + rn(e4 + e5)))
     b0, b1 = two_sum(b0, b1)
     a, b0 = fast_two_sum(a, b0)
-    b1, b2 = fast_two_sum(b1, b2)
+    b1, b2 = two_sum(b1, b2)
     b0, b1 = fast_two_sum(b0, b1)
     a, b0 = fast_two_sum(a, b0)
-    b1, b2 = fast_two_sum(b1, b2)
+    b1, b2 = two_sum(b1, b2)
     b0, b1 = fast_two_sum(b0, b1)
-    b1, b2 = fast_two_sum(b1, b2)
+    b1, b2 = two_sum(b1, b2)
     return a, b0, b1, b2
 
 

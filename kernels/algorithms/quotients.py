@@ -1,14 +1,14 @@
 """Quotients of expansions of one to four components, given and returned as tuples.
 
 Two components: DWDivDW2 of Joldes, Muller, Popescu 2017 (doi:10.1145/3121432), whose proof holds
-from p = 7 on. Three and four: the quotient of the leading pairs, then one Newton step on the
-residual x - q * y (Karp and Markstein 1997, doi:10.1145/279232.279237).
+from p = 7 on. Three and four: the quotient q of the leading pairs, then that of the residual
+x - q * y (Karp and Markstein 1997, doi:10.1145/279232.279237). A correction is a pair, and of four
+components comes after one more digit: a single float would add three times u of what it corrects.
 """
 
 from mcf.kernels.algorithms.pairs import scale
 from mcf.kernels.algorithms.primitives import div, neg, rn
 from mcf.kernels.algorithms.products import pair_times3, pair_times4
-from mcf.kernels.algorithms.sums import minus3, minus4, sum3, sum4
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
 
 
@@ -38,17 +38,73 @@ def by_float2(x, y):
     return fast_two_sum(q, rn(div(d, y[0])))
 
 
-def corrected4(q0, q1, q2, q3):
-    """A pair (q0, q1) and its correction, a pair (q2, q3) of some u^2 |q0|, as one expansion.
+def rest3(x, p):
+    """x - p as a pair, for a triple p of which x differs by some u^2; error of order u^4."""
+    x0, x1, x2 = x
+    p0, p1, p2 = p
+    d0 = rn(x0 - p0)
+    d1, e1 = two_sum(x1, neg(p1))
+    d2, e2 = two_sum(x2, neg(p2))
+    # Exact, as d0 is: what does not cancel is of order u^2.
+    r0 = rn(d0 + d1)
+    d2, e1 = two_sum(d2, e1)
+    r0, r1 = two_sum(r0, d2)
+    return two_sum(r0, rn(rn(r1 + e1) + e2))
 
-    Exactly their sum, and normalised: one sweep leaves an overlap where q1 is a tie of q0 and what
-    follows is one too, or where q0 and q1 cancel.
+
+def rest4(x, p):
+    """The same of four components, as three of which the first two do not overlap."""
+    x0, x1, x2, x3 = x
+    p0, p1, p2, p3 = p
+    d0 = rn(x0 - p0)
+    d1, e1 = two_sum(x1, neg(p1))
+    d2, e2 = two_sum(x2, neg(p2))
+    d3, e3 = two_sum(x3, neg(p3))
+    r0 = rn(d0 + d1)
+    d2, e1 = two_sum(d2, e1)
+    d3, e2 = two_sum(d3, e2)
+    r0, r1 = two_sum(r0, d2)
+    r1, e1 = two_sum(r1, e1)
+    r1, d3 = two_sum(r1, d3)
+    r0, r1 = two_sum(r0, r1)
+    return r0, r1, rn(rn(e1 + d3) + rn(e2 + e3))
+
+
+def reduced(r, q, y):
+    """r - q * y as a pair, for triples r, y and the digit q = RN(r0 / y0)."""
+    r0, r1, r2 = r
+    y0, y1, y2 = y
+    p, e = two_prod(q, y0)
+    c, d = two_prod(q, y1)
+    # r0 - q * y0 is a number of the format: both subtractions are exact.
+    s, f = two_sum(rn(rn(r0 - p) - e), r1)
+    s, g = two_sum(s, neg(c))
+    return two_sum(s, rn(rn(f + g) + rn(rn(r2 - d) - rn(q * y2))))
+
+
+def corrected3(q0, q1, q2, q3):
+    """A pair (q0, q1) and its correction, a pair (q2, q3) of some u^2 |q0|, as a triple."""
+    q1, q2 = two_sum(q1, q2)
+    q2 = rn(q2 + q3)
+    q0, q1 = fast_two_sum(q0, q1)
+    q1, q2 = two_sum(q1, q2)
+    return q0, q1, q2
+
+
+def corrected4(q0, q1, q2, q3, q4):
+    """A pair (q0, q1) and its corrections, q2 of some u^2 |q0| and a pair (q3, q4) of some u^3.
+
+    Normalised: one sweep leaves an overlap where q1 is a tie of q0 and what follows is one too, or
+    where q0 and q1 cancel.
     """
+    q2, q3 = fast_two_sum(q2, q3)
+    q3, q4 = two_sum(q3, q4)
     q1, q2 = two_sum(q1, q2)
     q2, q3 = two_sum(q2, q3)
+    q3 = rn(q3 + q4)
     q0, q1 = fast_two_sum(q0, q1)
-    q1, q2 = fast_two_sum(q1, q2)
-    q2, q3 = fast_two_sum(q2, q3)
+    q1, q2 = two_sum(q1, q2)
+    q2, q3 = two_sum(q2, q3)
     q0, q1 = fast_two_sum(q0, q1)
     q1, q2 = fast_two_sum(q1, q2)
     q2, q3 = fast_two_sum(q2, q3)
@@ -59,21 +115,18 @@ def quotient3(x, y):
     """x / y of triples."""
     y0, y1 = y[0], y[1]
     q0, q1 = quotient2((x[0], x[1]), (y0, y1))
-    r = sum3(x, minus3(pair_times3((q0, q1), y)))
-    # One component is as much of the residual as the quotient has room for.
-    q1, q2 = two_sum(q1, rn(div(r[0], y0)))
-    q0, q1 = fast_two_sum(q0, q1)
-    q1, q2 = fast_two_sum(q1, q2)
-    return q0, q1, q2
+    q2, q3 = quotient2(rest3(x, pair_times3((q0, q1), y)), (y0, y1))
+    return corrected3(q0, q1, q2, q3)
 
 
 def quotient4(x, y):
     """x / y of four components each."""
-    y0, y1 = y[0], y[1]
+    y0, y1, y2 = y[0], y[1], y[2]
     q0, q1 = quotient2((x[0], x[1]), (y0, y1))
-    r = sum4(x, minus4(pair_times4((q0, q1), y)))
-    q2, q3 = quotient2((r[0], r[1]), (y0, y1))
-    return corrected4(q0, q1, q2, q3)
+    r = rest4(x, pair_times4((q0, q1), y))
+    q2 = rn(div(r[0], y0))
+    q3, q4 = quotient2(reduced(r, q2, (y0, y1, y2)), (y0, y1))
+    return corrected4(q0, q1, q2, q3, q4)
 
 
 def inverse2(y, one):
@@ -86,23 +139,23 @@ def inverse2(y, one):
 
 def inverse3(y, one):
     """1 / y of a triple, as `quotient3`."""
-    y0 = y[0]
-    q0, q1 = inverse2((y0, y[1]), one)
+    y0, y1 = y[0], y[1]
+    q0, q1 = inverse2((y0, y1), one)
     p0, p1, p2 = pair_times3((q0, q1), y)
-    # one - p0 is exact.
-    r = rn(rn(rn(one - p0) - p1) - p2)
-    q1, q2 = two_sum(q1, rn(div(r, y0)))
-    q0, q1 = fast_two_sum(q0, q1)
-    q1, q2 = fast_two_sum(q1, q2)
-    return q0, q1, q2
+    # Both differences are exact, as in `rest3`.
+    r = two_sum(rn(rn(one - p0) - p1), neg(p2))
+    q2, q3 = quotient2(r, (y0, y1))
+    return corrected3(q0, q1, q2, q3)
 
 
 def inverse4(y, one):
     """1 / y of four components, as `quotient4`."""
-    y0, y1 = y[0], y[1]
+    y0, y1, y2 = y[0], y[1], y[2]
     q0, q1 = inverse2((y0, y1), one)
     p0, p1, p2, p3 = pair_times4((q0, q1), y)
-    r0, r1 = two_sum(rn(one - p0), neg(p1))
-    r0, r1 = fast_two_sum(r0, rn(rn(r1 - p2) - p3))
-    q2, q3 = quotient2((r0, r1), (y0, y1))
-    return corrected4(q0, q1, q2, q3)
+    r0, r1 = two_sum(rn(rn(one - p0) - p1), neg(p2))
+    r1, r2 = two_sum(r1, neg(p3))
+    r0, r1 = two_sum(r0, r1)
+    q2 = rn(div(r0, y0))
+    q3, q4 = quotient2(reduced((r0, r1, r2), q2, (y0, y1, y2)), (y0, y1))
+    return corrected4(q0, q1, q2, q3, q4)

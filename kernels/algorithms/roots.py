@@ -1,14 +1,21 @@
 """Square roots of expansions of one to four components, given and returned as tuples.
 
 Two components: SQRTDWtoDW of Lefèvre, Louvet, Muller, Picot, Rideau 2023 (doi:10.1145/3568672).
-Three and four: the root of the leading pair, then one Newton step on the residual x - s * s.
+Three and four: the root s of the leading pair, then a correction by the residual x - s * s as in
+`quotients`.
 """
 
 from mcf.kernels.algorithms.primitives import div, rn, sqrt
-from mcf.kernels.algorithms.quotients import corrected4, quotient2
+from mcf.kernels.algorithms.quotients import (
+    corrected3,
+    corrected4,
+    quotient2,
+    reduced,
+    rest3,
+    rest4,
+)
 from mcf.kernels.algorithms.short_products import pair_square3, pair_square4
-from mcf.kernels.algorithms.sums import minus3, minus4, sum3, sum4
-from mcf.kernels.algorithms.transforms import fast_two_sum, two_square, two_sum
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_square
 
 
 def root1(x):
@@ -29,16 +36,17 @@ def root2(x):
 def root3(x):
     """sqrt(x) of a triple."""
     s0, s1 = root2((x[0], x[1]))
-    r = sum3(x, minus3(pair_square3((s0, s1))))
-    s1, s2 = two_sum(s1, rn(div(r[0], rn(s0 + s0))))
-    s0, s1 = fast_two_sum(s0, s1)
-    s1, s2 = fast_two_sum(s1, s2)
-    return s0, s1, s2
+    r = rest3(x, pair_square3((s0, s1)))
+    s2, s3 = quotient2(r, (rn(s0 + s0), rn(s1 + s1)))
+    return corrected3(s0, s1, s2, s3)
 
 
 def root4(x):
     """sqrt(x) of four components."""
     s0, s1 = root2((x[0], x[1]))
-    r = sum4(x, minus4(pair_square4((s0, s1))))
-    s2, s3 = quotient2((r[0], r[1]), (rn(s0 + s0), rn(s1 + s1)))
-    return corrected4(s0, s1, s2, s3)
+    d0, d1 = rn(s0 + s0), rn(s1 + s1)
+    r = rest4(x, pair_square4((s0, s1)))
+    s2 = rn(div(r[0], d0))
+    # (s + s2)^2 = s^2 + s2 (2 s + s2)
+    s3, s4 = quotient2(reduced(r, s2, (d0, d1, s2)), (d0, d1))
+    return corrected4(s0, s1, s2, s3, s4)

@@ -21,14 +21,19 @@ def gather3(a, b, c, d, low):
 
 
 def gather4(a, b0, b1, c0, c1, low):
-    """a + (b0 + b1) + (c0 + c1) + low, summands of order 1, u, u^2, u^3, as four components."""
+    """a + (b0 + b1) + (c0 + c1) + low, summands of order 1, u, u^2, u^3, as four components.
+
+    What rounding the sums of order u^3 takes away is collected and added at the end.
+    """
     b0, b1 = two_sum(b0, b1)
     c0, c1 = two_sum(c0, c1)
     a, b0 = fast_two_sum(a, b0)
     b1, c0 = two_sum(b1, c0)
-    low = rn(low + rn(c0 + c1))
+    c0, d0 = two_sum(c0, c1)
+    low, d1 = two_sum(low, c0)
     b0, b1 = two_sum(b0, b1)
     b1, low = two_sum(b1, low)
+    low = rn(low + rn(d0 + d1))
     a, b0 = fast_two_sum(a, b0)
     b0, b1 = two_sum(b0, b1)
     b1, low = two_sum(b1, low)

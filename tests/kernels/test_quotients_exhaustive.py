@@ -88,7 +88,8 @@ def test_root(p: int) -> None:
 def settled(algorithm: Callable[..., object], p: int) -> tuple[int, int]:
     """How many corrections of pairs come out not normalised or with another sum, of how many.
 
-    Every pair of the binade of 1; every correction of both signs in the three binades below 4 u^2.
+    Every pair of the binade of 1; every correction of both signs in the three binades below 4 u^2,
+    as what `corrected4` takes as the second correction, the first being zero or the leading part.
     """
     fmt = roomy(p)
     q0, q1 = binade(fmt, 0)
@@ -97,18 +98,21 @@ def settled(algorithm: Callable[..., object], p: int) -> tuple[int, int]:
     wrong = count = 0
     function = bound(algorithm, fmt)
     for i, j in products(len(q0), len(corrections[0])):
-        given = (q0[i], q1[i], corrections[0][j], corrections[1][j])
-        result: tuple[Tensor, ...] = function(*given)
-        bad = sum(result) != sum(given)
-        for high, low in itertools.pairwise(result):
-            bad |= low.abs() > power_of_two(exponents(high) - p)
-        wrong, count = wrong + int(bad.sum()), count + len(i)
+        c0, c1 = corrections[0][j], corrections[1][j]
+        zero = torch.zeros_like(c0)
+        for parts in ((zero, c0, c1), (c0, c1, zero)):
+            result: tuple[Tensor, ...] = function(q0[i], q1[i], *parts)
+            bad = sum(result) != q0[i] + q1[i] + c0 + c1
+            for high, low in itertools.pairwise(result):
+                bad |= low.abs() > power_of_two(exponents(high) - p)
+            wrong, count = wrong + int(bad.sum()), count + len(i)
     return wrong, count
 
 
-def one_sweep(q0, q1, q2, q3):
-    q1, q2 = two_sum(q1, q2)
+def one_sweep(q0, q1, q2, q3, q4):
     q2, q3 = two_sum(q2, q3)
+    q1, q2 = two_sum(q1, q2)
+    q2, q3 = two_sum(q2, rn(q3 + q4))
     q0, q1 = fast_two_sum(q0, q1)
     q1, q2 = fast_two_sum(q1, q2)
     return q0, q1, *fast_two_sum(q2, q3)
