@@ -77,6 +77,7 @@ def _value(polynomial: tuple[tuple[int, Fraction], ...], dtype: torch.dtype) -> 
     return sum((c * u**k for k, c in polynomial), Fraction(0))
 
 
+EXACT = "0 (exact)"
 _JMP = "Joldes, Muller, Popescu 2017, doi:10.1145/3121432"
 _IEEE = "IEEE 754"
 # The magnitudes of every step, propagated by a test of these numbers.
@@ -194,12 +195,19 @@ def expansion_bound(operation: str, terms: int, *, float_second: bool = False) -
     """The row of an operation; that of a float as second argument where it has one of its own."""
     found = [r for r in EXPANSION_BOUNDS if (r.operation, r.terms) == (operation, terms)]
     if not found:
-        known = ", ".join(_ROWS)
         raise ValueError(
             f"no bound for operation {operation!r} with {terms!r} terms; operations "
-            f"are {known}, terms 1 to 4"
+            f"are {', '.join(OPERATIONS)}, terms 1 to 4"
         )
     return found[-1] if float_second else found[0]
+
+
+# Other names: of a difference, and of a float as second argument.
+_SAME = {"sub": ("add", False), "grow": ("add", True), "scale": ("mul", True)}
+# Error-free transforms give two components; the signs of components are no arithmetic.
+_TRANSFORMS = ("two_sum", "fast_two_sum", "split", "two_prod")
+_SIGNS = ("neg", "abs")
+OPERATIONS = (*_ROWS, *_SAME, *_TRANSFORMS, *_SIGNS, "ldexp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +224,8 @@ class Guarantee:
         algorithm: its name.
         source: of the proof, or "observed".
         of_terms: ... plus this times the size of what is added up: |x * y| for "fma".
+        requires: under which conditions, in words, besides normalised arguments and the absence of
+            overflow.
     """
 
     relative: float
@@ -225,31 +235,63 @@ class Guarantee:
     algorithm: str
     source: str
     of_terms: float = 0.0
+    requires: str = ""
 
 
-def bound(operation: str, terms: int = 2, dtype: torch.dtype = torch.float32) -> Guarantee:
+def bound(
+    operation: str,
+    terms: int = 2,
+    dtype: torch.dtype = torch.float32,
+    *,
+    count: int | None = None,
+) -> Guarantee:
     """How large the error of an operation on expansions can be.
 
     Args:
-        operation: "add" (and subtraction), "mul", "div", "fma", "square", "sqrt", "reciprocal",
-            "rsqrt" or "renormalize".
+        operation: one of `OPERATIONS`. "grow" and "scale" are "add" and "mul" with a float as
+            second argument. "two_sum", "fast_two_sum", "split" and "two_prod" are exact under the
+            preconditions in `requires`, and give two components.
         terms: components of the result, 1 to 4.
         dtype: of the components.
+        count: for "renormalize" how many floats there are, if that is known: as many as there are
+            terms, or fewer, are exact.
 
     Raises:
-        ValueError: for another operation or number of terms.
+        ValueError: for another operation, number of terms or of floats.
         TypeError: for another dtype.
     """
     fmt = format_of(dtype)
-    row = expansion_bound("add" if operation == "sub" else operation, terms)
+    if operation in _TRANSFORMS:
+        if terms != 2:
+            raise ValueError(f"{operation} gives 2 components, got terms={terms!r}")
+        row = pair_bound(operation)
+        # Below the range of products their errors are rounded.
+        absolute = float(fmt.min_subnormal) if row.product_margin is not None else 0.0
+        source = f"{row.source}, doi:{row.doi}"
+        return Guarantee(
+            0.0, absolute, True, row.formula, row.algorithm, source, requires=row.precondition
+        )
+    name, float_second = _SAME.get(operation, (operation, False))
+    if operation in _SIGNS or operation == "ldexp":
+        expansion_bound("add", terms)
+        # Components that leave the normal range are rounded.
+        absolute = terms * float(fmt.min_subnormal) / 2 if operation == "ldexp" else 0.0
+        return Guarantee(0.0, absolute, True, EXACT, "by component", "IEEE 754")
+    found = expansion_bound(name, terms, float_second=float_second)
+    if operation == "renormalize" and count is not None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"renormalize: count must be an int of 1 or more, got {count!r}")
+        if count <= terms:
+            source = "every step is a TwoSum, and no component is left out"
+            return Guarantee(0.0, 0.0, True, EXACT, found.algorithm, source)
     return Guarantee(
-        float(row.relative(dtype)),
-        float(row.absolute * fmt.min_subnormal),
-        row.proven,
-        row.formula,
-        row.algorithm,
-        row.source,
-        float(row.relative_to_product(dtype)),
+        float(found.relative(dtype)),
+        float(found.absolute * fmt.min_subnormal),
+        found.proven,
+        found.formula,
+        found.algorithm,
+        found.source,
+        float(found.relative_to_product(dtype)),
     )
 
 

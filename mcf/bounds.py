@@ -6,11 +6,11 @@ import torch
 
 from mcf.elementary.bounds import FUNCTIONS, derived
 from mcf.kernels import expansion_bounds
-from mcf.kernels.expansion_bounds import EXPANSION_BOUNDS, Guarantee
+from mcf.kernels.expansion_bounds import Guarantee
 from mcf.kernels.formats import FP64, format_of
 from mcf.reductions.bounds import ROWS
 
-_OPERATIONS = ("sub", *dict.fromkeys(row.operation for row in EXPANSION_BOUNDS), *FUNCTIONS, *ROWS)
+_OPERATIONS = (*expansion_bounds.OPERATIONS, *FUNCTIONS, *ROWS)
 
 
 def bound(
@@ -34,13 +34,17 @@ def bound(
 
     Args:
         operation: "add" (and "sub"), "mul", "div", "fma", "square", "sqrt", "reciprocal", "rsqrt",
-            "renormalize"; an elementary function such as "exp" or "atan2"; "sum", "dot", "norm",
-            "mean", "var", "std", "matmul" or "polyval".
+            "renormalize"; "grow" and "scale", which are "add" and "mul" with a float as second
+            argument; "two_sum", "fast_two_sum", "split", "two_prod", "neg", "abs", "ldexp", which
+            are exact (`requires` has their preconditions); an elementary function such as "exp" or
+            "atan2"; "sum", "dot", "norm", "mean", "var", "std", "matmul" or "polyval".
         terms: components of the result, 1 to 4; the arguments have as many or fewer.
         dtype: of the components.
         count: for the last group how many elements are added up: the inner dimension of a matrix
             product, the coefficients of a polynomial. With `reproducible=True` sums and dot
-            products are rounded from the exact result, for which this bound holds too.
+            products are rounded from the exact result, for which this bound holds too. For
+            "renormalize", where it may be left out, the number of floats: no more than terms are
+            exact.
 
     Raises:
         ValueError: for another operation or number of terms; for a count that is missing, not
@@ -52,6 +56,9 @@ def bound(
         raise ValueError(f"no bound for operation {operation!r}; known are {known}")
     if operation in ROWS:
         return _reduction(operation, terms, dtype, count)
+    if operation == "renormalize":
+        _check(terms)
+        return expansion_bounds.bound(operation, terms, dtype, count=count)
     if count is not None:
         raise ValueError(f"count is for {', '.join(ROWS)}; {operation!r} takes none, got {count!r}")
     _check(terms)

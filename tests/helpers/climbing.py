@@ -192,12 +192,12 @@ class Found:
     """The worst input of a search.
 
     Args:
-        error: its fitness.
+        score: its fitness.
         arguments: its components, largest first, of each argument.
         generation: in which it was met.
     """
 
-    error: float
+    score: float
     arguments: list[list[float]]
     generation: int
 

@@ -1,147 +1,176 @@
-"""Search for the worst case of every operation; see `survey` for the numbers of inputs.
+"""Search for the worst inputs of arithmetic by mutation; see `climbing` for how.
 
-python -m tests.helpers.search run STATE.json --count 10000000    goes on where it stopped
-python -m tests.helpers.search table STATE.json                   prints a Markdown table
-python -m tests.helpers.search show add 2 fp64 123456             one input and its error
+python -m tests.helpers.search run STATE.json --seconds 60     goes on where it stopped
+python -m tests.helpers.search record STATE.json               into worst_inputs.json
+python -m tests.helpers.search table                           prints what is recorded, in Markdown
+python -m tests.helpers.search show div-3-fp32                 one recorded input and its error
 
-`--functions` is for elementary functions in place of arithmetic, `--formats` and `--terms` for some
-of the cases.
+A case is an operation, a number of components and a format. Its search climbs again and again, seed
+by seed, the first populations being random bit patterns and the hard inputs of `survey`; every
+second seed begins at the bottom of the range, where underflow is. What is maximised is the part of
+the bound that an error is, beyond what underflow may cost; a result that is not normalised counts
+as infinitely wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
 import mcf
-from mcf.elementary.bounds import FUNCTIONS
-from mcf.kernels.formats import FP64, Format
-from tests.helpers import function_survey, survey
-from tests.helpers.survey import CHUNK, FORMATS
-from tests.helpers.worst import OPERATIONS
+from tests.helpers.climbing import Array, Found, Inputs, Space, climb, unrelated
+from tests.helpers.expansions import tensors
+from tests.helpers.residuals import residuals
+from tests.helpers.survey import ALL, FORMATS, Case, ranges
+from tests.helpers.worst import OPERATIONS, apply
 
-Case = survey.Case | function_survey.Case
-LENGTHS = (1, 2, 3, 4)
+WORST = Path(__file__).with_name("worst_inputs.json")
+CASES = {str(case): case for case in ALL}
 
-# Chunks between two records of what was found.
-_STRIDE = 10
+_ARGUMENTS = {"fma": 3, "add": 2, "mul": 2, "div": 2}
 
 
-def run(state: Path, cases: list[Case], count: int) -> None:
-    """Bring every case to `count` inputs, in rounds of four times more."""
+def shapes(case: Case) -> list[int]:
+    """Components of each argument."""
+    if case.operation == "renormalize":
+        return [2 * max(2, case.terms)]
+    if case.float_second:
+        return [case.terms, 1]
+    return [case.terms] * _ARGUMENTS.get(case.operation, 1)
+
+
+def space(case: Case, *, bottom: bool = False) -> Space:
+    """The inputs of a case in the middle of the range, or at its bottom."""
+    low, high = ranges(case.fmt)[1] if bottom else (-3, 4)
+    positive = case.operation in ("sqrt", "rsqrt")
+    return Space(case.fmt, low, high, positive, case.operation == "renormalize")
+
+
+def start(case: Case, seed: int, count: int) -> Inputs:
+    """The first population: random bit patterns and hard inputs."""
+    among = space(case, bottom=seed % 2 == 1)
+    random = unrelated(among, shapes(case), count, np.random.default_rng([seed, 1]))
+    hard = [torch.stack([t.double() for t in a]).numpy() for a in case.arguments(seed)]
+    return [np.concatenate([r, h[:, :count]], axis=1) for r, h in zip(random, hard, strict=True)]
+
+
+def trial(
+    case: Case, inputs: Inputs, function: Callable[..., Any] | None = None
+) -> tuple[Array, Array]:
+    """Errors beyond what underflow may cost, in u^n, and the part of the bound that each is.
+
+    Args:
+        case: the operation.
+        inputs: its arguments.
+        function: what computes it in place of the library's.
+    """
+    given = [tensors(case.fmt, list(x)) for x in inputs]
+    result = function(*given) if function else apply(case.operation, given, case.terms)
+    found = residuals(case.operation, case.fmt, given, result)
+    dtype, unit = case.fmt.dtype, 2 ** (case.terms * case.fmt.p)
+    assert dtype is not None
+    own = float(case.bound.relative(dtype) * unit)
+    product = float(case.bound.relative_to_product(dtype) * unit)
+    error = found.beyond(case.bound.absolute)
+    part = error / (own + (product - own) * found.share)
+    # A zero's error has no ratio; exact integers judge it where bounds are tested.
+    part = np.where(np.isfinite(part), part, -1.0)
+    return error, np.where(found.disordered, math.inf, part)
+
+
+def searched(case: Case, seed: int, *, generations: int = 70, children: int = 8000) -> Found:
+    """One climb."""
+    return climb(
+        space(case, bottom=seed % 2 == 1),
+        start(case, seed, children),
+        lambda inputs: trial(case, inputs)[1],
+        seed=seed,
+        generations=generations,
+        children=children,
+    )
+
+
+def run(state: Path, cases: Sequence[Case], seconds: float) -> None:
+    """Search each case until it has had so many seconds."""
     torch.set_num_threads(1)
     found: dict[str, Any] = json.loads(state.read_text()) if state.exists() else {}
-    groups: dict[tuple[Format, int], list[Case]] = {}
-    for case in cases:
-        groups.setdefault((case.fmt, case.terms), []).append(case)
-    wanted = 10 * CHUNK
-    while True:
-        wanted = min(wanted, count)
-        for group in tqdm(groups.values(), desc=f"{wanted} inputs a case"):
-            _extend(found, group, -(-wanted // CHUNK), state)
-        if wanted == count:
-            return
-        wanted *= 4
+    for case in tqdm(cases):
+        entry = found.setdefault(str(case), {"seconds": 0.0, "seeds": 0, "part": -1.0})
+        with mcf.executor("numba"):
+            # The first call compiles.
+            trial(case, start(case, 0, 8))
+            while entry["seconds"] < seconds:
+                began = time.process_time()
+                best = searched(case, entry["seeds"])
+                if best.score > entry["part"]:
+                    arguments = [[v.hex() for v in a] for a in best.arguments]
+                    entry |= {"part": best.score, "seed": entry["seeds"]}
+                    entry |= {"generation": best.generation, "arguments": arguments}
+                entry["seeds"] += 1
+                entry["seconds"] += time.process_time() - began
+        if entry["part"] > 1:
+            tqdm.write(f"{case}: {entry['part']:.3f} of the bound")
+        state.write_text(json.dumps(found))
 
 
-def _extend(found: dict[str, Any], group: list[Case], chunks: int, state: Path) -> None:
-    first = min(found.get(str(c), {}).get("chunks", 0) for c in group)
-    for chunk in range(first, chunks):
-        for case in group:
-            empty = {"chunks": 0, "error": -1.0, "number": 0, "broken": [], "disordered": []}
-            entry = found.setdefault(str(case), empty)
-            if entry["chunks"] > chunk:
-                continue
-            with mcf.executor("numba"):
-                new = case.trial(chunk)
-            for what in ("broken", "disordered"):
-                numbers = getattr(new, what)
-                if numbers:
-                    tqdm.write(f"{case}: {what} {numbers[:3]}")
-                    entry[what] += numbers[:3]
-            if new.error > entry["error"]:
-                entry["error"], entry["number"] = new.error, new.number
-            entry["chunks"] = chunk + 1
-        if chunk % _STRIDE == _STRIDE - 1 or chunk == chunks - 1:
-            written = state.with_suffix(".new")
-            written.write_text(json.dumps(found))
-            written.replace(state)
+def inputs_of(arguments: Sequence[Sequence[str]]) -> Inputs:
+    """One input from its hexadecimal components."""
+    return [np.array([[float.fromhex(v)] for v in a]) for a in arguments]
 
 
-def table(state: Path) -> str:
-    """The worst error of every case in units of u^n, and the number of its input."""
-    found = json.loads(state.read_text())
+def recorded() -> dict[str, Any]:
+    """The worst inputs that are kept with the tests, by case."""
+    found: dict[str, Any] = json.loads(WORST.read_text(encoding="utf-8"))
+    return found
+
+
+def record(state: Path) -> None:
+    """Keep what was found, where it is worse than what was kept or that is not there."""
+    kept = recorded() if WORST.exists() else {}
+    for name, entry in json.loads(state.read_text()).items():
+        old = kept.get(name)
+        with mcf.executor("torch"):
+            error = trial(CASES[name], inputs_of(entry["arguments"]))[0][0]
+            before = trial(CASES[name], inputs_of(old["arguments"]))[0][0] if old else -1.0
+        new = {k: entry[k] for k in ("seed", "generation", "arguments")}
+        best = {"error": f"{error:.3f}", **new} if error > before else old
+        seconds = round(entry["seconds"]) + (old["seconds"] if old else 0)
+        kept[name] = {**best, "seconds": seconds}
+    lines = [f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in CASES if name in kept]
+    WORST.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def table() -> str:
+    """The worst error of every case, in units of u^n."""
+    found = recorded()
     lines = [
         "| operation | n | " + " | ".join(f.name for f in FORMATS) + " |",
         "|---|---|" + "---|" * len(FORMATS),
     ]
-    rows = [
-        case
-        for operation in OPERATIONS
-        for terms in (1, 2, 3, 4)
-        for case in survey.cases(FORMATS[0], terms)
-        if (case.operation, case.float_second) == operation
-    ]
-    for case in rows:
-        cells = []
-        for fmt in FORMATS:
-            entry = found[str(dataclasses.replace(case, fmt=fmt))]
-            cells.append(f"{entry['error']:.3f} ({entry['number']})")
-        lines.append(f"| {case.label} | {case.terms} | {' | '.join(cells)} |")
+    for operation, float_second in OPERATIONS:
+        for terms in range(2 if float_second else 1, 5):
+            row = [Case(operation, float_second, terms, fmt) for fmt in FORMATS]
+            cells = " | ".join(found[str(c)]["error"] for c in row)
+            lines.append(f"| {row[0].label} | {terms} | {cells} |")
     return "\n".join(lines)
 
 
-def table_of_functions(state: Path) -> str:
-    """The worst error of every function: for four float64 components in units of u^4.
-
-    That with the number of its input; elsewhere the worst of all lengths, as a part of the bound.
-    """
-    found = json.loads(state.read_text())
-    names = [f.name for f in FORMATS]
-    lines = [
-        "| function | " + " | ".join(names) + " | fp64 x 4 |",
-        "|---|" + "---|" * (len(names) + 1),
-    ]
-    for function in FUNCTIONS:
-        cells = []
-        for fmt in FORMATS:
-            some = [
-                function_survey.Case(function, terms, fmt)
-                for terms in LENGTHS
-                if (fmt, terms) != (FP64, 4)
-            ]
-            cells.append(f"{max(found[str(c)]['error'] / c.bound for c in some):.4f}")
-        entry = found[f"{function}-4-fp64"]
-        cells.append(f"{entry['error']:.3f} ({entry['number']})")
-        lines.append(f"| `{function}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def show(case: Case, number: int) -> None:
-    """Print the components of an input, in hexadecimal, and the error of its result."""
-    chunk, at = divmod(number, CHUNK)
-    for k, argument in enumerate(case.arguments(chunk)):
-        parts = ", ".join(float(t[at]).hex() for t in argument)
-        print(f"{'xyz'[k]} = ({parts})")
-    print(f"error {case.trial(chunk, slice(at, at + 1)).error:.6f} u^{case.terms}")
-
-
-def chosen(options: argparse.Namespace) -> list[Case]:
-    """The cases that the command line names."""
-    kind: Any = function_survey if options.functions else survey
+def _chosen(options: argparse.Namespace) -> list[Case]:
     return [
         case
-        for fmt in FORMATS
-        if fmt.name in options.formats
-        for terms in options.terms
-        for case in kind.cases(fmt, terms)
+        for case in ALL
+        if case.fmt.name in options.formats
+        and case.terms in options.terms
+        and case.operation in options.operations
     ]
 
 
@@ -150,35 +179,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [f.name for f in FORMATS]
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("run", "table"):
-        command = commands.add_parser(name)
-        command.add_argument("state", type=Path)
-        command.add_argument("--functions", action="store_true", help="elementary functions")
-        if name == "run":
-            command.add_argument("--count", type=int, default=10**7, help="inputs per case")
-            command.add_argument("--formats", nargs="+", choices=names, default=names)
-            command.add_argument("--terms", nargs="+", type=int, choices=LENGTHS, default=LENGTHS)
-    command = commands.add_parser("show")
-    command.add_argument("operation")
-    command.add_argument("terms", type=int, choices=LENGTHS)
-    command.add_argument("format", choices=names)
-    command.add_argument("number", type=int)
-    command.add_argument("--float", action="store_true", help="the second argument is a float")
+    command = commands.add_parser("run")
+    command.add_argument("state", type=Path)
+    command.add_argument("--seconds", type=float, default=60.0, help="for each case")
+    names = [f.name for f in FORMATS]
+    operations = list(dict.fromkeys(name for name, _ in OPERATIONS))
+    command.add_argument("--formats", nargs="+", choices=names, default=names)
+    command.add_argument("--terms", nargs="+", type=int, choices=(1, 2, 3, 4), default=(1, 2, 3, 4))
+    command.add_argument("--operations", nargs="+", choices=operations, default=operations)
+    commands.add_parser("record").add_argument("state", type=Path)
+    commands.add_parser("table")
+    commands.add_parser("show").add_argument("case", choices=CASES, metavar="CASE")
     options = parser.parse_args(arguments)
     if options.command == "run":
-        run(options.state, chosen(options), options.count)
+        run(options.state, _chosen(options), options.seconds)
+    elif options.command == "record":
+        record(options.state)
     elif options.command == "table":
-        print((table_of_functions if options.functions else table)(options.state))
+        print(table())
     else:
-        fmt = next(f for f in FORMATS if f.name == options.format)
-        case: Case
-        if options.operation in FUNCTIONS:
-            case = function_survey.Case(options.operation, options.terms, fmt)
-        else:
-            case = survey.Case(options.operation, options.float, options.terms, fmt)
-        show(case, options.number)
+        entry = recorded()[options.case]
+        for name, argument in zip("xyz", entry["arguments"], strict=False):
+            print(f"{name} = ({', '.join(argument)})")
+        print(f"error {entry['error']} u^{CASES[options.case].terms}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import BF16, FP32, Format
+from mcf.kernels import BF16, FP32, FP64, Format, expansion_operators, functions
 from mcf.kernels.algorithms import (
     distillation,
     ieee,
@@ -29,6 +29,7 @@ from mcf.kernels.algorithms import (
     sums,
 )
 from mcf.kernels.bind import Binder
+from mcf.kernels.bounds import BOUNDS
 from mcf.kernels.expansion_bounds import EXPANSION_BOUNDS, ExpansionBound, bound, expansion_bound
 from mcf.kernels.torch.primitives import primitives
 from tests.helpers.survey import ALL, CHUNK, Case
@@ -224,6 +225,42 @@ def test_bound_answers_for_a_dtype() -> None:
     assert not mcf.bound("add", terms=4, dtype=torch.bfloat16).proven
     row = expansion_bound("div", 2)
     assert row.relative(torch.bfloat16) == 15 * Fraction(1, 2**16) + 56 * Fraction(1, 2**24)
+
+
+def test_every_operation_is_known() -> None:
+    public = [o.name for o in (*functions.OPERATIONS, *expansion_operators.OPERATIONS)]
+    numbers = [name for name in public if name != "compare"]
+    for name in (*numbers, "renormalize", "neg", "abs", "ldexp"):
+        answer = mcf.bound(name, 2, torch.float64)
+        assert answer.algorithm
+        assert answer.source
+    # What a function of tuples promises is what the table of pairs says.
+    for row in BOUNDS:
+        if row.operation != "renormalize":
+            answer = mcf.bound(row.operation, 2, torch.float64)
+            assert answer.relative == row.error(FP64.u)
+            assert answer.proven
+
+
+def test_names_of_one_arithmetic() -> None:
+    for terms in (1, 2, 3, 4):
+        by_float = expansion_bound("mul", terms, float_second=True)
+        assert mcf.bound("scale", terms).relative == by_float.relative(torch.float32)
+        assert mcf.bound("grow", terms).relative == mcf.bound("add", terms).relative
+    assert mcf.bound("two_prod", dtype=torch.float16).absolute == 2.0**-24
+    assert mcf.bound("two_sum").requires.startswith("a + b does not overflow")
+    assert mcf.bound("neg", 4).formula == mcf.bound("two_sum").formula == "0 (exact)"
+    with pytest.raises(ValueError, match="two_sum gives 2 components, got terms=3"):
+        mcf.bound("two_sum", 3)
+
+
+def test_renormalize_is_exact_where_there_is_room() -> None:
+    assert mcf.bound("renormalize", 2, count=2).relative == 0
+    assert mcf.bound("renormalize", 3, count=2).proven
+    assert mcf.bound("renormalize", 2, count=3) == mcf.bound("renormalize", 2)
+    assert mcf.bound("renormalize", 2).relative > 0
+    with pytest.raises(ValueError, match="count must be an int of 1 or more, got 0"):
+        mcf.bound("renormalize", count=0)
 
 
 def test_bound_refuses_what_it_does_not_know() -> None:
