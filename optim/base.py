@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from mcf.optim import expansions, options, validation
+from mcf.optim import expansions, gradients, options, validation
 from mcf.optim.coefficients import on_host
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.precision import by_name, parts, strategy_of
@@ -47,9 +47,6 @@ class GroupedOptimizer(Optimizer):
     custom = True
     # Whether parameters may be expansion tensors.
     takes_expansions = True
-
-    # torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step instead of unscaling.
-    _step_supports_amp_scaling = True
 
     max_grad_norm: float | None
     max_grad_value: float | None
@@ -113,6 +110,11 @@ class GroupedOptimizer(Optimizer):
     def _later_options(self) -> Group:
         """Options that checkpoints of older versions lack, and what they are there."""
         return options.IN_GROUPS
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step."""
+        return gradients.unscales(self)
 
     # -- groups ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from mcf.kernels.formats import format_of
 from mcf.optim import expansions
@@ -60,6 +61,23 @@ def form(optimizer: FusedOptimizer, p: Tensor) -> GradientForm:
     given = components(optimizer, p)
     clipped = optimizer.max_grad_value is not None
     return GradientForm(format_of(given[0].dtype, "gradient"), len(given) > 1, clipped)
+
+
+def unscales(optimizer: Optimizer) -> bool:
+    """Whether a `torch.amp.GradScaler` leaves its scale to the step, or divides gradients itself.
+
+    As in torch, with `fused=True`: clients refuse to clip gradients that are still scaled. And
+    where torch cannot divide: float16 gradients, expansions, and sums and graphs that its writing
+    to gradients would break.
+    """
+    if getattr(optimizer, "_released", False) or getattr(optimizer, "_accumulator", None):
+        return True
+    return any(
+        group.get("fused")
+        or group.get("capturable")
+        or any(p.dtype == torch.float16 or expansions.is_expansion(p) for p in group["params"])
+        for group in optimizer.param_groups
+    )
 
 
 def looks(optimizer: FusedOptimizer) -> bool:

@@ -13,7 +13,7 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from mcf.optim import blocks, eight_bits, randomness, validation
+from mcf.optim import blocks, eight_bits, gradients, randomness, validation
 from mcf.optim import options as checks
 from mcf.optim import plugin_rules as rules
 from mcf.optim import plugin_storage as storage
@@ -83,9 +83,6 @@ class Collage(Optimizer):
     the same bits, and errors fed back are the same.
     """
 
-    # torch.amp.GradScaler leaves the scale and what it found to the step.
-    _step_supports_amp_scaling = True
-
     def __init__(
         self,
         optimizer: type[Optimizer],
@@ -114,6 +111,11 @@ class Collage(Optimizer):
         self._tried: list[dict[str, Any]] = []
         defaults = {**self._made().defaults, "precision": precision, "low": low, "seed": seed}
         super().__init__(params, by_name(defaults))
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether torch.amp.GradScaler leaves the scale and what it found to the step."""
+        return gradients.unscales(self)
 
     def _made(self, **options: Any) -> Optimizer:
         """The class on a stand-in for a parameter; it checks the options."""

@@ -56,7 +56,7 @@ def test_scaled_steps_are_unscaled_steps(make: Any, dtype: torch.dtype) -> None:
     results = []
     for scale in (1.0, 2.0**10):
         p = parameter((5, 7), dtype)
-        optimizer = make([p], 1e-2)
+        optimizer = make([p], 1e-2, fused=True)
         amp = scaler(scale)
         for t in range(3):
             # Multiples of 2**-6 up to 2: exact in every format, scaled and not.
@@ -71,12 +71,65 @@ def test_scaled_steps_are_unscaled_steps(make: Any, dtype: torch.dtype) -> None:
     assert_same(*results)
 
 
+SUPPORT: list[tuple[str, Any, bool]] = [
+    ("as torch's default", lambda: AdamW([parameter(3, BF16)]), False),
+    ("foreach", lambda: SGD([parameter(3, FP32)], foreach=True), False),
+    ("as torch's fused", lambda: AdamW([parameter(3, BF16)], fused=True), True),
+    ("fused=False", lambda: AdamW([parameter(3, BF16)], fused=False), False),
+    ("float16, which torch does not divide", lambda: SGD([parameter(3, FP16)]), True),
+    ("expansions", lambda: AdamW([Parameter(mcf.tensor([1.0], terms=2, dtype=BF16))]), True),
+    ("capturable", lambda: AdamW([parameter(3, FP32)], capturable=True), True),
+    ("plugin", lambda: mcf.optim.collage(torch.optim.SGD, [parameter(3, BF16)]), False),
+    ("fused plugin",
+     lambda: mcf.optim.collage(torch.optim.SGD, [parameter(3, BF16)], fused=True), True),
+    ("float16 plugin", lambda: mcf.optim.collage(torch.optim.SGD, [parameter(3, FP16)]), True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "make", "supports"), SUPPORT, ids=[s[0] for s in SUPPORT])
+def test_who_divides_by_the_scale(what: str, make: Any, supports: bool) -> None:
+    # Lightning, whose "bf16-mixed" needs no scaler, clips no gradients where the step would.
+    optimizer = make()
+    assert getattr(optimizer, "_step_supports_amp_scaling", False) is supports
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
+def test_either_way_the_bits_are_the_same(dtype: torch.dtype) -> None:
+    results = []
+    for fused in (None, True):
+        p = parameter((5, 7), dtype)
+        optimizer = AdamW([p], 1e-2, fused=fused, max_grad_norm=1.0)
+        amp = scaler()
+        for t in range(3):
+            p.grad = random((5, 7), dtype, t + 1) * 2.0**10
+            if t == 1:
+                p.grad[0, 0] = torch.inf
+            amp.step(optimizer)
+            amp.update(2.0**10)
+        assert optimizer.state[p]["step"].item() == 2
+        results.append(without_gradients(stored(optimizer)))
+    assert_same(*results)
+
+
+def test_lightning_clips() -> None:
+    pytest.importorskip("lightning", reason="lightning is not installed")
+    from lightning.pytorch.plugins import MixedPrecision
+
+    p = parameter(4, FP32)
+    optimizer = AdamW([p], 1e-2)
+    p.grad = torch.full_like(p, 8.0)
+    MixedPrecision("bf16-mixed", "cpu").clip_gradients(optimizer, clip_val=1.0)
+    assert p.grad.norm().item() < 1.001
+    with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
+        MixedPrecision("bf16-mixed", "cpu").clip_gradients(AdamW([p], fused=True), clip_val=1.0)
+
+
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_a_skipped_step_changes_no_bit(case: Case, bad: float) -> None:
     for before_steps in (0, 2):
         params = [parameter((3, 4), case.dtype, 1), parameter(5, case.dtype, 2)]
-        optimizer = AdamW(params, 1e-2, eps=1e-4, **case.options())
+        optimizer = AdamW(params, 1e-2, eps=1e-4, fused=True, **case.options())
         if before_steps:
             steps(optimizer, before_steps)
         for p in params:
@@ -138,7 +191,7 @@ def test_scale_that_is_no_power_of_two(dtype: torch.dtype) -> None:
     # torch's unscale_ of a float32 copy of the gradient does.
     g = random(1000, dtype, 1, 100.0)
     p = Parameter(torch.zeros(1000, dtype=dtype))
-    optimizer = SGD([p], 0.5, precision="master")
+    optimizer = SGD([p], 0.5, precision="master", fused=True)
     amp = scaler(768.1)
     p.grad = g
     amp.step(optimizer)

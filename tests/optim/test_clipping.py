@@ -189,7 +189,7 @@ def test_as_torch(clip: float | None, bad: float) -> None:
 
 def test_a_scaler_comes_first() -> None:
     # Where a GradScaler found an infinity the step is skipped, as it must be to find a scale.
-    optimizer = given(AdamW, BF16, nonfinite="raise")
+    optimizer = given(AdamW, BF16, nonfinite="raise", fused=True)
     next(parameters(optimizer)).grad[0, 0] = torch.inf
     before = stored(optimizer)
     scaler().step(optimizer)

@@ -159,7 +159,7 @@ def test_grad_scaler(dtype: torch.dtype) -> None:
     results = []
     for device in ("cpu", "cuda"):
         p = Parameter(random(1000, dtype, 1).to(device))
-        optimizer = AdamW([p], max_grad_norm=0.5, **ADAMW)
+        optimizer = AdamW([p], max_grad_norm=0.5, fused=True, **ADAMW)
         scaler = torch.amp.GradScaler(device, init_scale=2.0**8)
         scaler.scale(torch.zeros(1, device=device))
         for t in range(4):
