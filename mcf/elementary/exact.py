@@ -32,9 +32,10 @@ def _inverse_series(x: Fraction, sign: int) -> int:
         return -_inverse_series(-x, sign)
     power, square = to_fixed(x), x * x
     total, k = 0, 0
+    p, q = square.as_integer_ratio()
     while power:
         total += (power // (2 * k + 1)) * (sign if k % 2 else 1)
-        power = power * square.numerator // square.denominator
+        power = power * p // q
         k += 1
     return total
 
@@ -125,17 +126,19 @@ def erfcx_series(t: Fraction, value: int, count: int) -> list[int]:
     From w' = 2 x w - 2/sqrt(pi): (k + 1) a_{k+1} = 2 t a_k + 2 a_{k-1}. The recurrence loses bits,
     which BITS has to spare.
     """
-    a = [value, 2 * t.numerator * value // t.denominator - two_over_root_pi()]
+    p, q = t.as_integer_ratio()
+    a = [value, 2 * p * value // q - two_over_root_pi()]
     for k in range(1, count - 1):
-        a.append((2 * t.numerator * a[k] // t.denominator + 2 * a[k - 1]) // (k + 1))
+        a.append((2 * p * a[k] // q + 2 * a[k - 1]) // (k + 1))
     return a[:count]
 
 
 def evaluate(coefficients: list[int], x: Fraction) -> int:
     """Value at a rational of a polynomial with fixed-point coefficients, constant first."""
     total = 0
+    p, q = x.as_integer_ratio()
     for c in reversed(coefficients):
-        total = total * x.numerator // x.denominator + c
+        total = total * p // q + c
     return total
 
 
@@ -144,9 +147,20 @@ def components(x: Fraction, count: int) -> tuple[float, ...]:
 
     So the first m of them are the components of x for `count` = m.
     """
+    return parts(x.numerator, x.denominator, count)
+
+
+def parts(numerator: int, denominator: int, count: int) -> tuple[float, ...]:
+    """The `components` of a quotient; to bring it to lowest terms would take the longest."""
     out = []
     for _ in range(count):
-        c = float(x)
+        # Python divides integers of any size with one rounding.
+        c = numerator / denominator
         out.append(c)
-        x -= Fraction(c)
+        top, power = c.as_integer_ratio()
+        if denominator & (power - 1) == 0:
+            numerator -= top * (denominator >> (power.bit_length() - 1))
+        else:
+            numerator = numerator * power - top * denominator
+            denominator *= power
     return tuple(out)

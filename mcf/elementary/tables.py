@@ -42,8 +42,13 @@ _KEPT = TERMS + 1
 
 def rows(values: Sequence[Fraction], terms: int = _KEPT) -> Tensor:
     """[terms, len(values)] components of each value."""
-    parts = [exact.components(v, terms) for v in values]
-    return torch.tensor(parts, dtype=torch.float64, device="cpu").T
+    return _rows([(v.numerator, v.denominator) for v in values], terms)
+
+
+def _rows(quotients: Sequence[tuple[int, int]], terms: int = _KEPT) -> Tensor:
+    """The same of quotients, which need not be in lowest terms."""
+    numbers = [exact.parts(*q, terms) for q in quotients]
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu").T
 
 
 Maker = Callable[[], Tensor]
@@ -149,7 +154,7 @@ def log_nodes_10() -> Tensor:
 
 def _log_exponents(base: int) -> Tensor:
     step = log_base(2) / log_base(base)
-    return rows([k * step for k in LOG_EXPONENTS])
+    return _rows([(k * step.numerator, step.denominator) for k in LOG_EXPONENTS])
 
 
 @_table
@@ -252,13 +257,14 @@ def erfcx_series() -> Tensor:
     """
     nodes = erfcx_nodes()
     at, value = Fraction(32), exact.erfcx_by_fraction(32)
-    coefficients: list[Fraction] = []
+    coefficients: list[tuple[int, int]] = []
     for node, width in reversed(nodes):
         while at > node:
             following = max(node, at - width)
             series = exact.erfcx_series(at, value, 160)
             value, at = exact.evaluate(series, following - at), following
         series = exact.erfcx_series(at, value, ERFCX_DEGREES)
-        scaled = [exact.to_fraction(c) * (width / 2) ** k for k, c in enumerate(series)]
+        p, q = (width / 2).as_integer_ratio()
+        scaled = [(c * p**k, exact.ONE * q**k) for k, c in enumerate(series)]
         coefficients = scaled + coefficients
-    return rows(coefficients)
+    return _rows(coefficients)

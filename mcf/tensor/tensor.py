@@ -55,7 +55,7 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
             raise TypeError(f"requires_grad must be a bool, got {type(requires_grad).__name__}")
         # Through tensors of its own: what is done to the given ones' sizes does not reach it.
         own = [torch.ops.aten.alias.default(c) for c in check_components(components)]
-        return _made(own, requires_grad=requires_grad, cls=cls)
+        return _make(own, requires_grad=requires_grad, cls=cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIXED:
@@ -104,7 +104,7 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
                     f"outer_size is {list(outer_size)}, the components have shape "
                     f"{list(components[0].shape)}"
                 )
-        return _made(components, outer_size, outer_stride)
+        return _make(components, outer_size, outer_stride)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         from mcf.tensor.text import text
@@ -149,7 +149,6 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
         return functions.call(func, args, kwargs or {})
 
 
-@torch._disable_dynamo  # type: ignore[attr-defined]
 def _made(
     components: Sequence[Tensor],
     size: Sequence[int] | None = None,
@@ -174,6 +173,16 @@ def _made(
     return made
 
 
+_made_untraced = torch._disable_dynamo(_made)  # type: ignore[attr-defined]
+
+
+def _make(*args: Any, **options: Any) -> MCFTensor:
+    """The same, which torch.compile does not look into."""
+    # Elsewhere `_made_untraced` would import torch._dynamo, a second of work, for nothing.
+    make = _made_untraced if torch.compiler.is_compiling() else _made
+    return make(*args, **options)
+
+
 def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Plain tensors expanded to one shape."""
     return tuple(torch.broadcast_tensors(*tensors))  # type: ignore[no-untyped-call]
@@ -184,7 +193,7 @@ def wrap(components: Sequence[Tensor]) -> MCFTensor:
     first = components[0]
     same = all(c.stride() == first.stride() for c in components)
     # The tensor's strides are its components' strides: views rely on it.
-    return _made(components if same else [c.contiguous() for c in components])
+    return _make(components if same else [c.contiguous() for c in components])
 
 
 register_for_torch(MCFTensor)

@@ -83,6 +83,8 @@ from mcf.kernels.numba import stored
 from mcf.optim import AdamW
 
 x = mcf.tensor([1.5, 2.5, 3.0], terms=2, dtype=torch.float64)
+# A second of work, which nothing but torch.compile needs.
+assert "torch._dynamo" not in sys.modules
 w = torch.nn.Parameter(torch.arange(-500, 500).bfloat16())
 w.grad = w.detach() / 8
 optimizer = AdamW([w], lr=0.5)
