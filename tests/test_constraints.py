@@ -7,6 +7,7 @@ locked package has no hash, or when a dependency of pyproject.toml has no pin on
 from __future__ import annotations
 
 import re
+import runpy
 from functools import cache
 from pathlib import Path
 
@@ -88,3 +89,18 @@ def test_every_dependency_is_pinned(python: str) -> None:
         requirement = Requirement(quoted)
         version = pins[requirement.name].removeprefix("==")
         assert requirement.specifier.contains(version), (quoted, version)
+
+
+def test_every_promised_python_is_tried() -> None:
+    script = runpy.run_path(str(ROOT / ".ci" / "versions"), run_name="versions")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    promised = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)
+    (least,) = re.findall(r'^requires-python = ">=(.*)"', text, re.MULTILINE)
+    assert promised[0] == least
+    assert set(promised) <= set(script["PYTHONS"])
+    assert set(promised) <= set(PYTHONS)
+    # What it installs can be shown, and the tests it runs are there.
+    lines = ["numpy==2.4.6", "torch==2.13.0", "triton==3.7.1 ; sys_platform == 'linux'", ""]
+    shown = script["versions"](lines)
+    assert shown == {"torch": "2.13.0", "numba": "-", "triton": "3.7.1", "numpy": "2.4.6"}
+    assert [test for test in script["TESTS"] if not (ROOT / test).exists()] == []
