@@ -91,6 +91,7 @@ def exactly(
         terms: components wanted.
     """
     x, y, whole = _rooted(x, y, whole)
+    longest = _P * len(result) + _BEYOND
     terms = max(terms, len(result))
     result = head(result, terms)
     m, top = mantissa(x)
@@ -106,7 +107,7 @@ def exactly(
     unit = last * k
     length = exponent(result[0]) + e - unit
     result, e, short = _of_two_components(x, k, small, (unit, top), result, e)
-    good = small & ~short & (top - last < _LONGEST) & (length < _P * len(result) + _BEYOND)
+    good = small & ~short & (top - last < _LONGEST) & (length < longest)
     if not bool(good.any()):
         return result, e
     base = scale_all(sanitized(x, good), torch.where(good, -last, 0))

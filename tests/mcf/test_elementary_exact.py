@@ -238,3 +238,22 @@ def test_powers_of_what_is_beside_one() -> None:
         y = expansions([[Fraction(y)] + [Fraction(0)] * (terms - 1) for _, y in rows], FP64)
         relative, _ = worst("pow", FP64, (x, y), mcf.elementary.pow(x, y))
         assert relative <= mcf.bound("pow", terms, torch.float64).relative * 2.0 ** (53 * terms)
+
+
+@each_length
+@each_format
+def test_powers_too_long_to_be_exact_are_within_the_bound(fmt: Format, terms: int) -> None:
+    """Of as many bits as are corrected, and of more, where a correction would have no meaning."""
+    small = Fraction(1, 2 ** (fmt.p // 2))
+    cases = [
+        (1 + m * small, Fraction(k))
+        for m in (1, 3, -5, 7)
+        for k in (2, 3, 5, 7, 8, 9, 11, 12, 13, 16, 17, 20, 24, 31, -3, -8)
+    ]
+    x, y = (expansions([parts(c[k], fmt, terms) or [] for c in cases], fmt) for k in (0, 1))
+    limit = Fraction(mcf.bound("pow", terms, fmt.dtype).relative)
+    for (base, k), found in zip(cases, values(mcf.elementary.pow(x, y)), strict=True):
+        exact = base ** int(k)
+        # Half of the smallest subnormal number, for fp16.
+        room = limit * abs(exact) + fmt.min_subnormal * Fraction(33, 64)
+        assert abs(found - exact) <= room, (base, k)
