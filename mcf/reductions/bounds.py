@@ -141,8 +141,10 @@ class Row:
     wide: bool = True
 
     def proven(self, fmt: Format, terms: int) -> bool:
-        """Whether every step has a proof: those on two float64 registers, polynomials of pairs."""
-        return (state_for(fmt, terms) if self.wide else terms) <= 2
+        """Whether every step has a proof: those on two float64 registers, and Horner's rule."""
+        if self.wide:
+            return state_for(fmt, terms) <= 2
+        return all(expansion_bound(name, terms).proven for name in ("mul", "add"))
 
 
 ROWS = {
