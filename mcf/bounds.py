@@ -7,7 +7,7 @@ import torch
 from mcf.elementary.bounds import FUNCTIONS, derived
 from mcf.kernels import expansion_bounds
 from mcf.kernels.expansion_bounds import Guarantee
-from mcf.kernels.formats import FP64, format_of
+from mcf.kernels.formats import format_of
 from mcf.reductions.bounds import ROWS
 
 _OPERATIONS = (*expansion_bounds.OPERATIONS, *FUNCTIONS, *ROWS)
@@ -95,7 +95,7 @@ def _reduction(operation: str, terms: int, dtype: torch.dtype, count: int | None
     return Guarantee(
         relative=float(found.relative),
         # What is computed in float64 is in range there, and rounded to a narrower format's.
-        absolute=float(fmt.min_subnormal) if row.wide and fmt != FP64 else 0.0,
+        absolute=float(row.underflow(fmt, terms)),
         proven=proven,
         formula=row.formula,
         algorithm=row.algorithm,

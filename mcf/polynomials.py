@@ -8,21 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.convert.rounding import convert
 from mcf.kernels import functions
+from mcf.kernels.formats import format_of
 from mcf.tensor.tensor import MCFTensor, wrap
 
 
 def polyval(coefficients: Tensor | Sequence[Any], x: Tensor) -> Tensor:
     """c[0] x**(n-1) + ... + c[n-2] x + c[n-1], by Horner's rule.
 
-    On plain tensors it is the compensated rule: the rounding errors of Horner's rule are themselves
-    coefficients of a polynomial, whose value is added. The result is as accurate as with twice the
-    precision, rounded: |error| <= u |p(x)| + gamma_2n**2 p~(|x|) with p~ of the absolute values
-    (Graillat, Langlois, Louvet 2009, "Algorithms for accurate, validated and fast polynomial
-    evaluation", doi:10.1007/BF03186531), without overflow and underflow.
+    On plain tensors and on expansions of one component it is the compensated rule: the rounding
+    errors of Horner's rule are themselves coefficients of a polynomial, whose value is added. It
+    is computed in float64, v = 2**-53, and rounded once to x's format: with p~ the polynomial of
+    the absolute values
 
-    On expansions it is Horner's rule in their arithmetic, of which each multiplication and addition
-    has its own bound.
+        |error| <= u |p(x)| + (1 + u) gamma_2n**2 p~(|x|),  gamma_2n = 2 n v / (1 - 2 n v)
+
+    (Graillat, Langlois, Louvet 2009, "Algorithms for accurate, validated and fast polynomial
+    evaluation", doi:10.1007/BF03186531), and half the smallest subnormal number besides in formats
+    narrower than float64; in float64 without overflow and underflow.
+
+    On longer expansions it is Horner's rule in their arithmetic, of which each multiplication and
+    addition has its own bound.
 
     Args:
         coefficients: highest power first, along the first dimension of a tensor or in a sequence of
@@ -47,23 +54,61 @@ def polyval(coefficients: Tensor | Sequence[Any], x: Tensor) -> Tensor:
         result = x * 0 + terms[0] if not isinstance(terms[0], Tensor) else terms[0]
         for c in terms[1:]:
             result = result * x + c
-        if not isinstance(result, MCFTensor):
-            result = wrap((result,))
-        return result.expand(torch.broadcast_shapes(result.shape, x.shape))  # type: ignore[no-untyped-call]
-    values = [
-        c if isinstance(c, Tensor) else torch.tensor(c, dtype=x.dtype, device=x.device)
-        for c in terms
-    ]
+        sums = result if isinstance(result, MCFTensor) else wrap((result,))
+        result = sums.expand(torch.broadcast_shapes(sums.shape, x.shape))  # type: ignore[no-untyped-call]
+        if sums.terms > 1:
+            return result
+        # One component has no room for the errors: the value is the compensated rule's, the
+        # derivatives those of Horner's.
+        value = _compensated([_plain(c, result) for c in terms], _plain(x, result))
+        return _Value.apply(result, value)  # type: ignore[no-any-return,no-untyped-call]
+    return _compensated([_plain(c, x) for c in terms], x)
+
+
+def _plain(c: Any, like: Tensor) -> Tensor:
+    """A coefficient as a plain tensor."""
+    if isinstance(c, MCFTensor):
+        return c.components[0].detach()
+    if isinstance(c, Tensor):
+        return c.detach() if isinstance(like, MCFTensor) else c
+    return torch.tensor(c, dtype=like.dtype, device=like.device)
+
+
+def _compensated(values: list[Tensor], x: Tensor) -> Tensor:
+    """Horner's rule in float64 with the polynomial of its errors, rounded once."""
     shape = torch.broadcast_shapes(x.shape, *(c.shape for c in values))  # type: ignore[no-untyped-call]
-    value = values[0].expand(shape)
+    fmt = x.dtype
+    format_of(fmt, "polyval: x")
+    for c in values:
+        if c.dtype != fmt:
+            raise TypeError(
+                f"polyval: a coefficient has dtype {c.dtype} and x has {fmt}; convert one, nothing "
+                "is rounded silently"
+            )
+    x, (first, *rest) = x.double(), [c.double() for c in values]
+    value = first.expand(shape)
     error = torch.zeros_like(value)
-    for c in values[1:]:
+    for c in rest:
         # One operation at a time through opaque operators, which no compiler can contract.
         product, low = functions.apply(functions.TWO_PROD, value, x)
         value, high = functions.apply(functions.TWO_SUM, product, c)
         both = functions.apply(functions.TWO_SUM, low, high)[0]
         scaled = functions.apply(functions.TWO_PROD, error, x)[0]
         error = functions.apply(functions.TWO_SUM, scaled, both)[0]
-    result = functions.apply(functions.TWO_SUM, value, error)[0]
+    high, low = functions.apply(functions.TWO_SUM, value, error)
     # The error of an infinite value is NaN.
-    return torch.where(torch.isfinite(value), result, value)
+    finite = torch.isfinite(value)
+    pair = torch.where(finite, high, value), torch.where(finite, low, torch.zeros_like(low))
+    return pair[0] if fmt == torch.float64 else convert(pair, fmt, 1)[0]
+
+
+class _Value(torch.autograd.Function):
+    """Another value in the place of a result, whose derivatives stay."""
+
+    @staticmethod
+    def forward(ctx: Any, result: MCFTensor, value: Tensor) -> Tensor:
+        return wrap((value.clone(),))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad, None

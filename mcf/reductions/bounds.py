@@ -6,8 +6,8 @@ With t the exact result on the given components, a result r of `count` elements 
 
 T is the size of what is added up (`Row.size`). Nothing may overflow, and no product may be below
 the range of its error. Narrower formats than float64 multiply in float64, where neither can happen,
-and round what is below their range to a multiple of the smallest subnormal number; `polyval`
-computes in the format itself. `docs/numerics.md` shows the same table.
+and round what is below their range to a multiple of the smallest subnormal number; `polyval` with
+more than one component computes in the format itself. `docs/numerics.md` shows the same table.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ def _std(fmt: Format, terms: int, count: int) -> FoldBound:
 def _polyval(fmt: Format, terms: int, count: int) -> FoldBound:
     degree = count - 1
     if terms == 1:
-        steps = 2 * degree * fmt.u
+        steps = 2 * degree * FP64.u
         if steps >= 1:
             raise ValueError(
-                f"polyval: count must be below 1 + 1/(2u) = {1 + int(1 / (2 * fmt.u))} for "
-                f"{fmt.dtype}, got {count}"
+                f"polyval: count must be below 1 + 1/(2v) = {1 + int(1 / (2 * FP64.u))}, "
+                f"v = 2**-53, got {count}"
             )
-        return FoldBound(fmt.u, (steps / (1 - steps)) ** 2)
+        return rounded(FoldBound(Fraction(0), (steps / (1 - steps)) ** 2), fmt, 1)
     assert fmt.dtype is not None
     step = 1 + expansion_bound("mul", terms).relative(fmt.dtype)
     step *= 1 + expansion_bound("add", terms).relative(fmt.dtype)
@@ -129,7 +129,7 @@ class Row:
         algorithm: its name.
         source: where it is proved, for results whose steps are proved.
         bound: the bound for a format, a number of components and a number of elements.
-        wide: whether it is computed in float64.
+        wide: up to how many components it is computed in float64.
     """
 
     operation: str
@@ -138,13 +138,17 @@ class Row:
     algorithm: str
     source: str
     bound: Callable[[Format, int, int], FoldBound]
-    wide: bool = True
+    wide: int = 4
 
     def proven(self, fmt: Format, terms: int) -> bool:
         """Whether every step has a proof: those on two float64 registers, and Horner's rule."""
-        if self.wide:
+        if terms <= self.wide:
             return state_for(fmt, terms) <= 2
         return all(expansion_bound(name, terms).proven for name in ("mul", "add"))
+
+    def underflow(self, fmt: Format, terms: int) -> Fraction:
+        """What rounding to a narrower format's range costs; float64 has no wider registers."""
+        return fmt.min_subnormal if terms <= self.wide and fmt != FP64 else Fraction(0)
 
 
 ROWS = {
@@ -174,11 +178,11 @@ ROWS = {
         Row(
             "polyval",
             "sum |c_k| |x|^k",
-            "n = 1: u |t| + (2 (N - 1) u)^2 T; n > 1: (N - 1) (m + a) T",
+            "n = 1: u |t| + (2 (N - 1) v)^2 T; n > 1: (N - 1) (m + a) T",
             "compensated Horner; Horner on expansions",
             _GLL,
             _polyval,
-            wide=False,
+            wide=1,
         ),
     )
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretraining import checkpoint
+from pretraining import checkpoint, identity
 from pretraining.checkpoint import Training
 from pretraining.errors import RunError
 
@@ -146,6 +146,17 @@ def test_no_bit_of_a_checkpoint_can_flip(through: Path):
             checkpoint.restore(training, CPU)
     training.path.write_bytes(whole)
     assert checkpoint.restore(training, CPU)["step"] == 7
+
+
+@pytest.mark.parametrize("name", ["run.json", "costs.json"])
+def test_no_bit_of_a_marker_can_flip(through: Path, name: str):
+    """Most of those that flip a digit leave good JSON behind."""
+    whole = (through / name).read_bytes()
+    assert identity.unsealed(whole)
+    for place in range(len(whole)):
+        for bit in (0, 5):
+            with pytest.raises(ValueError, match="it "):
+                identity.unsealed(flipped(whole, place, bit))
 
 
 def the_training(folder: Path, strategy: str = "plus", seed: int = 0) -> Training:
