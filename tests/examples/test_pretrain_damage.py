@@ -154,8 +154,9 @@ def test_no_bit_of_a_marker_can_flip(through: Path, name: str):
     whole = (through / name).read_bytes()
     assert identity.unsealed(whole)
     for place in range(len(whole)):
-        for bit in (0, 5):
-            with pytest.raises(ValueError, match="it "):
+        # Of the bits that make another letter or digit; bit 5 would make 1e-08 an equal 1E-08.
+        for bit in (0, 1):
+            with pytest.raises(ValueError, match="^its? "):
                 identity.unsealed(flipped(whole, place, bit))
 
 
