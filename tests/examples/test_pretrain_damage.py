@@ -156,7 +156,7 @@ def test_no_bit_of_a_marker_can_flip(through: Path, name: str):
     for place in range(len(whole)):
         # Of the bits that make another letter or digit; bit 5 would make 1e-08 an equal 1E-08.
         for bit in (0, 1):
-            with pytest.raises(ValueError, match="^its? "):
+            with pytest.raises(ValueError, match=r"^its? "):
                 identity.unsealed(flipped(whole, place, bit))
 
 
