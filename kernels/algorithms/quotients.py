@@ -83,11 +83,16 @@ def reduced(r, q, y):
 
 
 def corrected3(q0, q1, q2, q3):
-    """A pair (q0, q1) and its correction, a pair (q2, q3) of some u^2 |q0|, as a triple."""
+    """A pair (q0, q1) and its correction, a pair (q2, q3) of some u^2 |q0|, as a triple.
+
+    Normalised: one sweep leaves an overlap where q1 is a tie of q0 and what follows has its sign.
+    """
     q1, q2 = two_sum(q1, q2)
     q2 = rn(q2 + q3)
     q0, q1 = fast_two_sum(q0, q1)
     q1, q2 = two_sum(q1, q2)
+    q0, q1 = fast_two_sum(q0, q1)
+    q1, q2 = fast_two_sum(q1, q2)
     return q0, q1, q2
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import BF16, FP32, FP64, Format, expansion_operators, functions
+from mcf.kernels import BF16, FP32, FP64, Format, expansion_operators, expansions, functions
 from mcf.kernels.algorithms import (
     distillation,
     ieee,
@@ -193,6 +193,15 @@ def test_bounds_reject_every_mutant(case: tuple[str, int, bool]) -> None:
         assert len(accepted) <= count // 2
     else:
         assert accepted == HARMLESS.get(case, set())
+
+
+def test_a_triple_that_was_not_normalised() -> None:
+    """A quotient whose second component is a tie of the first and is corrected away from it."""
+    x = [2.0**-69, -(2.0**-117), -float.fromhex("0x1.26p-142")]
+    y = [-(2.0**-93), 2.0**-117, 2.0**-141]
+    with mcf.executor("torch"):
+        q = expansions.div(*(tuple(torch.tensor([c]) for c in a) for a in (x, y)))
+    assert abs(q[1]) <= abs(q[0]) * 2.0**-24
 
 
 def toward_zero(x: Tensor) -> Tensor:
