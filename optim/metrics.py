@@ -23,13 +23,16 @@ class StepMetrics:
         self._sums[group].append(sums.sum(0))
         self._sizes[group] += size
 
-    def result(self) -> dict[str, Any]:
-        """The metrics over all groups, and of each under `groups`."""
+    def result(self, flat: bool) -> dict[str, Any]:
+        """The metrics over all groups, and of each under `groups`, or `groups/0/...` if flat."""
         per_group = [torch.stack([s.cpu() for s in sums]).sum(0) for sums in self._sums]
         total = torch.stack(per_group).sum(0)
-        return {
-            **_read(total, sum(self._sizes)),
-            "groups": [_read(s, n) for s, n in zip(per_group, self._sizes, strict=True)],
+        groups = [_read(s, n) for s, n in zip(per_group, self._sizes, strict=True)]
+        found = _read(total, sum(self._sizes))
+        if not flat:
+            return {**found, "groups": groups}
+        return found | {
+            f"groups/{k}/{name}": x for k, g in enumerate(groups) for name, x in g.items()
         }
 
 

@@ -93,8 +93,14 @@ class LowPrecisionOptimizer(FusedOptimizer):
             value += low.to(kind)
         return value
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self, *, flat: bool = False) -> dict[str, Any]:
         """What the last step did to the stored parameters; needs `track_metrics=True`.
+
+            run.log(optimizer.metrics(flat=True))
+
+        Args:
+            flat: give the metrics of group 0 as `groups/0/edq` and so on, and numbers alone, as
+                loggers take them (wandb, TensorBoard, Lightning's `log_dict`).
 
         Returns:
             A dict with `edq` (effective descent quality <e, d> / |d| of the intended update d and
@@ -102,8 +108,9 @@ class LowPrecisionOptimizer(FusedOptimizer):
             `update_norm` (|d|), `edq_ratio` (edq / |d|; 1 when nothing is lost, NaN when d is 0),
             `lost_param` and, for rules with a second moment, `lost_exp_avg_sq` (shares from 0 to 1
             of additions that left the stored value as it was though what was added is not 0), over
-            all parameters; and `groups`, a list of the same for each parameter group. Sums are
-            kept in registers over blocks of elements: relative error below 1e-4.
+            all parameters; and `groups`, a list of the same for each parameter group, unless
+            `flat`. All are floats; those of a group without updates are 0 or NaN. Sums are kept in
+            registers over blocks of elements: relative error below 1e-4.
 
         Raises:
             RuntimeError: if metrics are not tracked or no step was made.
@@ -112,7 +119,7 @@ class LowPrecisionOptimizer(FusedOptimizer):
             raise RuntimeError("metrics() needs an optimizer made with track_metrics=True")
         if self._metrics is None:
             raise RuntimeError("metrics() needs a step first")
-        return self._metrics.result()
+        return self._metrics.result(flat)
 
     # -- checkpoints -------------------------------------------------------------------------
 

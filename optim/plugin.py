@@ -224,7 +224,7 @@ class Collage(Optimizer):
         inner.state = defaultdict(dict)
         if mine:
             inner.state[weight] = mine
-        inner.step()
+        rules.step(inner)
         found, new = inner.state[weight], weight.detach()
         stream = (0.0, 0.0)
         if arith.strategy.stochastic:

@@ -238,6 +238,21 @@ def test_groups_and_total() -> None:
     assert all(math.isnan(third[n]) for n in ("edq_ratio", "lost_param", "lost_exp_avg_sq"))
 
 
+def test_flat_for_loggers() -> None:
+    groups = [{"params": [parameter(5, BF16, 1)]}, {"params": [parameter(3, FP32, 2)]}]
+    optimizer = AdamW(groups, **ADAMW, track_metrics=True)
+    with mcf.executor("torch"):
+        steps(optimizer, 2)
+    nested, flat = optimizer.metrics(), optimizer.metrics(flat=True)
+    # What every logger takes: strings and numbers.
+    assert {(type(k), type(v)) for k, v in flat.items()} == {(str, float)}
+    per_group = nested.pop("groups")
+    assert flat == nested | {
+        f"groups/{k}/{name}": value for k, g in enumerate(per_group) for name, value in g.items()
+    }
+    assert flat["groups/1/update_norm"] > 0
+
+
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 def test_a_tensor_in_pieces(executor: str) -> None:
     whole = random(60, BF16, 1)

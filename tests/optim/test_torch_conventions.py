@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import Parameter
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import mcf
 import mcf.optim
@@ -226,3 +227,16 @@ def test_collage_group_names_its_mode() -> None:
     assert [g["precision"] for g in optimizer.param_groups] == ["light", "plus"]
     with pytest.raises(ValueError, match="Unknown mode: 'heavy'"):
         optimizer.add_param_group({"params": [parameter(3, BF16)], "mode": "heavy"})
+
+
+def test_hooks_of_all_optimizers_see_a_step_once() -> None:
+    seen: list[Any] = []
+    handle = register_optimizer_step_pre_hook(lambda o, args, kwargs: seen.append(o))
+    params = [parameter(3, BF16, k) for k in range(3)]
+    made = [AdamW(params), mcf.optim.collage(torch.optim.AdamW, params)]
+    try:
+        for optimizer in made:
+            steps(optimizer, 1)
+    finally:
+        handle.remove()
+    assert seen == made
