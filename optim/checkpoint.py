@@ -48,8 +48,11 @@ def check(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> No
 
 
 def _is_state(key: Any, entry: Any) -> bool:
-    """Whether an entry beside those of the parameters is of one all the same."""
-    return isinstance(key, int) or (isinstance(entry, Mapping) and entries.made(entry))
+    """Whether an entry beside those of the parameters is of one all the same.
+
+    Others count steps, too.
+    """
+    return isinstance(key, int) or (isinstance(entry, Mapping) and entries.own(entry) > {"step"})
 
 
 def _check_group(

@@ -158,7 +158,8 @@ def test_entries_beside_those_of_parameters() -> None:
     optimizer = adamw()
     steps(optimizer, 1)
     optimizer.state["global_step"] = 7
-    optimizer.state["shared"] = {"norm": torch.ones(2)}
+    # As pytorch_optimizer's TRAC.
+    optimizer.state["shared"] = {"norm": torch.ones(2), "step": torch.tensor(3)}
     other = adamw()
     other.load_state_dict(through_file(optimizer.state_dict()))
     assert other.state["global_step"] == 7
