@@ -79,7 +79,7 @@ def _text(text: str) -> float | Fraction:
     sign = -1.0 if plain.startswith("-") else 1.0
     try:
         if lowered.startswith("0x"):
-            value = _hexadecimal(plain)
+            value: int | float | Fraction = _hexadecimal(plain)
         elif "/" in plain:
             value = _quotient(plain)
         else:
@@ -103,7 +103,7 @@ def _clipped(text: str) -> str:
 
 
 # What is beyond the last digit of a result shows in it: another one than 0 and 5.
-_ROUND_ODD = {
+_ROUND_ODD: dict[str, Any] = {
     "rounding": decimal.ROUND_05UP,
     "Emax": decimal.MAX_EMAX,
     "Emin": decimal.MIN_EMIN,

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from mcf.tensor import MCFTensor
-from mcf.tensor.conversion import promote
+from mcf.tensor.conversion import promote, reformat
 from mcf.tensor.creation import tensor
 from mcf.tensor.functions import replaces
+from mcf.tensor.promotion import result_format
 
 
 @replaces(torch.nn.functional.layer_norm, torch.layer_norm)
@@ -37,20 +38,46 @@ def layer_norm(
         eps: an exact number, added to the variance (that of n, not n - 1 elements).
         cudnn_enable: ignored; `torch.layer_norm` has it.
     """
-    shape = tuple(normalized_shape)
-    if tuple(input.shape[-len(shape) :]) != shape:
-        raise ValueError(
-            f"normalized_shape is {list(shape)}, the input's last dimensions are "
-            f"{list(input.shape[-len(shape) :])}"
-        )
-    dims = list(range(-len(shape), 0))
-    x = promote(input)
+    dims = _last_dimensions(input, normalized_shape)
+    (x,) = _alike((input,), (weight, bias))
     centred = x - x.mean(dims, keepdim=True)
     variance = (centred * centred).mean(dims, keepdim=True)
     out = centred * (variance + eps).rsqrt()
     if weight is not None:
         out = out * weight
     return out if bias is None else out + bias
+
+
+@replaces(torch.nn.functional.rms_norm, torch.rms_norm)
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimensions.
+
+    Args:
+        input: [..., *normalized_shape].
+        normalized_shape: the sizes of the last dimensions, over which the mean is taken.
+        weight: [*normalized_shape] or None for 1.
+        eps: an exact number; None for `torch.finfo` of the components' dtype.
+    """
+    dims = _last_dimensions(input, normalized_shape)
+    (x,) = _alike((input,), (weight,))
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    out = x * ((x * x).mean(dims, keepdim=True) + eps).rsqrt()
+    return out if weight is None else out * weight
+
+
+def _last_dimensions(input: Tensor, normalized_shape: Sequence[int]) -> list[int]:
+    shape = tuple(normalized_shape)
+    if not shape or tuple(input.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"normalized_shape is {list(shape)}, the input's last dimensions are "
+            f"{list(input.shape[-len(shape) :])}"
+        )
+    return list(range(-len(shape), 0))
 
 
 def softmax(input: Tensor, dim: int) -> Tensor:
@@ -95,14 +122,24 @@ def attention(
     """
     if enable_gqa:
         raise NotImplementedError("attention: enable_gqa is not supported on MCFTensor")
+    return weighted_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
+
+
+def weighted_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`attention`, and its weights after dropout, [..., L, S]."""
     if attn_mask is not None and is_causal:
         raise ValueError("attention: give attn_mask or is_causal, not both")
-    q, k, v = promote(query), promote(key), promote(value)
+    q, k, v = _alike((query, key, value), (attn_mask,))
     scores = torch.matmul(q, k.transpose(-2, -1))
-    if scale is not None:
-        scores = scores * scale
-    else:
-        scores = scores / _root(query.shape[-1], q)
+    scores = scores / _root(query.shape[-1], q) if scale is None else scores * scale
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None and attn_mask.dtype is torch.bool:
@@ -112,7 +149,14 @@ def attention(
     weights = torch.softmax(scores, -1)
     if dropout_p > 0:
         weights = torch.dropout(weights, dropout_p, True)
-    return torch.matmul(weights, v)
+    return torch.matmul(weights, v), weights
+
+
+def _alike(tensors: Sequence[Tensor], others: Sequence[Tensor | None]) -> list[MCFTensor]:
+    """Tensors in the format of what becomes of them and others: plain ones would be rounded."""
+    floats = [t for t in (*tensors, *others) if t is not None and t.is_floating_point()]
+    dtype, terms = result_format(*floats)
+    return [reformat(t, dtype, terms) for t in tensors]
 
 
 def _root(n: int, like: MCFTensor) -> Tensor | int:

@@ -6,11 +6,15 @@ derivatives are torch's, computed by those operators.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from mcf.tensor.widening import widened
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -62,6 +66,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs:
         args, kwargs = _multiplied(func, args, kwargs)
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
+    args, kwargs = widened(func, args, kwargs)
     replacement = REPLACED.get(func)
     # With out= there is no derivative: the operator does it.
     if replacement is not None and kwargs.get("out") is None:
@@ -111,6 +116,31 @@ def _number(func: Any, name: str, value: Any) -> Any:
     return number
 
 
+@functools.cache
+def unasked(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
+    """A Python function of torch's without its question whether an argument's type has another.
+
+    So what it calls meets expansions as elsewhere, while torch switches a tensor type's functions
+    off as long as it runs one of them.
+
+    Args:
+        function: torch's.
+        **names: what some of its global names stand for.
+    """
+    code: Any = function
+    asked = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    told = {name: lambda *arguments: False for name in asked}
+    made = FunctionType(
+        code.__code__,
+        {**code.__globals__, **told, **names},
+        code.__name__,
+        code.__defaults__,
+        code.__closure__,
+    )
+    made.__kwdefaults__ = code.__kwdefaults__
+    return made
+
+
 # They speak of the very tensors they are given.
 _KEEP = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
 
@@ -119,6 +149,9 @@ def forward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The torch function itself, with plain tensors that require grad promoted."""
     if func not in _KEEP and torch.is_grad_enabled() and _has_plain_leaf(args):
         args = _promoted(func, args)
+    if isinstance(func, FunctionType) and func.__globals__ is vars(torch.nn.functional):
+        if not torch.compiler.is_compiling():
+            return unasked(func)(*args, **kwargs)
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 

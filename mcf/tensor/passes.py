@@ -7,30 +7,16 @@ would round 0.1 to the components' dtype.
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.tensor.conversion import reformat
-from mcf.tensor.functions import forward, replaces
+from mcf.tensor.functions import forward, replaces, unasked
 from mcf.tensor.tensor import MCFTensor
 
-
-def _unasked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's function without its question whether an argument's type has another."""
-    code: Any = function
-    names = {**code.__globals__, "has_torch_function": lambda arguments: False}
-    copied = types.FunctionType(
-        code.__code__, names, code.__name__, code.__defaults__, code.__closure__
-    )
-    copied.__kwdefaults__ = code.__kwdefaults__
-    return copied
-
-
-_BACKWARD, _GRAD = _unasked(torch.autograd.backward), _unasked(torch.autograd.grad)
+_BACKWARD, _GRAD = unasked(torch.autograd.backward), unasked(torch.autograd.grad)
 
 
 def _formatted(outputs: Any, grads: Any) -> Any:

@@ -3,6 +3,7 @@
 Their derivatives are those of what they are written in, so they have all components.
 """
 
+from mcf.tensor.composed import constants as constants
 from mcf.tensor.composed import convolution as convolution
 from mcf.tensor.composed import distances as distances
 from mcf.tensor.composed import losses as losses

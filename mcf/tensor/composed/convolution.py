@@ -167,8 +167,9 @@ def _register(dims: int) -> None:
         elif count_include_pad:
             out = total / math.prod(size)
         else:
-            inside = _padded(torch.ones(1, 1, *x.shape[2:], device=x.device), pads)
-            out = total / _windows(inside, size, steps, (1,) * dims)[0].sum(2)
+            # Integers have no say in the format of the result, and are exact.
+            ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.int64, device=x.device)
+            out = total / _windows(_padded(ones, pads), size, steps, (1,) * dims)[0].sum(2)
         return out if batched else out[0]
 
     composed(getattr(F, f"avg_pool{dims}d"))(avg_pool)

@@ -6,18 +6,30 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn import _reduction as _Reduction
 
 from mcf.tensor.functions import composed
 
 
-def _reduced(loss: Any, reduction: str) -> Any:
+def chosen(reduction: str, size_average: Any = None, reduce: Any = None) -> str:
+    """The reduction; torch's old arguments decide where they are given."""
+    if size_average is None and reduce is None:
+        return reduction
+    return str(_Reduction.legacy_get_string(size_average, reduce))
+
+
+def reduced(loss: Any, reduction: str, size_average: Any = None, reduce: Any = None) -> Any:
+    """The losses, their mean or their sum."""
+    reduction = chosen(reduction, size_average, reduce)
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
     return loss if reduction == "none" else getattr(loss, reduction)()
 
 
-def _weighted(loss: Any, weight: Any, reduction: str) -> Any:
-    return _reduced(loss if weight is None else loss * weight, reduction)
+def _weighted(
+    loss: Any, weight: Any, reduction: str, size_average: Any = None, reduce: Any = None
+) -> Any:
+    return reduced(loss if weight is None else loss * weight, reduction, size_average, reduce)
 
 
 @composed(F.l1_loss)
@@ -30,7 +42,7 @@ def l1_loss(
     weight: Any = None,
 ) -> Any:
     """|input - target|."""
-    return _weighted((input - target).abs(), weight, reduction)
+    return _weighted((input - target).abs(), weight, reduction, size_average, reduce)
 
 
 @composed(F.smooth_l1_loss)
@@ -45,10 +57,12 @@ def smooth_l1_loss(
     """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = input - target."""
     d = (input - target).abs()
     if beta == 0:
-        return _reduced(d, reduction)
+        return reduced(d, reduction, size_average, reduce)
     near = d < beta
     inner = torch.where(near, d, 0)
-    return _reduced(torch.where(near, inner * inner / beta / 2, d - beta / 2), reduction)
+    return reduced(
+        torch.where(near, inner * inner / beta / 2, d - beta / 2), reduction, size_average, reduce
+    )
 
 
 @composed(F.huber_loss)
@@ -82,7 +96,9 @@ def binary_cross_entropy(
     if not bool(((input >= 0) & (input <= 1)).all()):
         raise RuntimeError("binary_cross_entropy: all elements of input must be in [0, 1]")
     first, second = torch.log(input).clamp_min(-100), torch.log1p(-input).clamp_min(-100)
-    return _weighted(-(target * first + (1 - target) * second), weight, reduction)
+    return _weighted(
+        -(target * first + (1 - target) * second), weight, reduction, size_average, reduce
+    )
 
 
 @composed(F.binary_cross_entropy_with_logits)
@@ -104,7 +120,7 @@ def binary_cross_entropy_with_logits(
     below = F.softplus(-input)
     if pos_weight is not None:
         below = below * (target * (pos_weight - 1) + 1)
-    return _weighted((1 - target) * input + below, weight, reduction)
+    return _weighted((1 - target) * input + below, weight, reduction, size_average, reduce)
 
 
 @composed(F.soft_margin_loss)
@@ -116,4 +132,4 @@ def soft_margin_loss(
     reduction: str = "mean",
 ) -> Any:
     """log(1 + exp(-target input))."""
-    return _reduced(F.softplus(-(target * input)), reduction)
+    return reduced(F.softplus(-(target * input)), reduction, size_average, reduce)

@@ -30,7 +30,7 @@ implements(aten.logical_xor.default)(lambda x, y: _nonzero(x) ^ _nonzero(y))
 @implements(aten.heaviside.default)
 def heaviside(x: Any, values: Any) -> Tensor:
     """0 below zero, 1 above, the given values at it."""
-    step = torch.where(x == 0, values, torch.where(x > 0, 1.0, 0.0))
+    step = torch.where(x == 0, values, (x > 0).to(x.dtype))
     return torch.where(x.isnan(), x, step)
 
 
@@ -199,7 +199,8 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """The input moved towards 0 by lambd, 0 if it is nearer."""
     # 0 x is NaN where x is.
     low = torch.where(input.abs() <= lambd, 0, input)
-    return low - torch.where(low > 0, lambd, torch.where(low < 0, -lambd, 0.0))
+    size = _tensors(input, lambd)[1]
+    return low - torch.where(low > 0, size, torch.where(low < 0, -size, 0 * size))
 
 
 @composed(F.threshold, torch.threshold, operators=(aten.threshold.default,))

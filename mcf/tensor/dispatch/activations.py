@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from mcf.tensor.dispatch.movement import where
 from mcf.tensor.dispatch.registry import implements
+from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
 
@@ -117,6 +119,13 @@ def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -
     return _spread(d * 2 * grad, d.numel(), reduction)
 
 
+def _weights(x: Tensor, kept: Tensor, classes: Tensor, weight: Tensor | None) -> Tensor:
+    """The weights of the targets, 0 of ignored ones; in the format of the result, to be summed."""
+    one = x.new_ones(()) if isinstance(x, MCFTensor) else wrap((x.new_ones(()),))
+    chosen = one if weight is None else one * weight[classes]
+    return where(kept, chosen, 0 * one)
+
+
 @implements(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss_forward(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
@@ -125,7 +134,7 @@ def nll_loss_forward(
     dim = 1 if x.ndim > 1 else 0
     kept = target != ignore_index
     safe = torch.where(kept, target, 0)
-    w = kept.to(x.dtype) if weight is None else torch.where(kept, 1.0, 0.0) * weight[safe]
+    w = _weights(x, kept, safe, weight)
     picked = -x.gather(dim, safe.unsqueeze(dim)).squeeze(dim) * w
     total = w.sum()
     if reduction == 0:
@@ -148,19 +157,19 @@ def nll_loss_backward(
     dim = 1 if x.ndim > 1 else 0
     kept = target != ignore_index
     safe = torch.where(kept, target, 0)
-    w = kept.to(x.dtype) if weight is None else torch.where(kept, 1.0, 0.0) * weight[safe]
+    w = _weights(x, kept, safe, weight)
     g = -(grad * w)
     g = g / total_weight if reduction == 1 else g
     return torch.zeros_like(x).scatter(dim, safe.unsqueeze(dim), g.unsqueeze(dim))
 
 
 @implements(aten.native_dropout.default)
-def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """x with elements zeroed at random, the others divided by 1 - p, and the mask."""
     if train is False or p == 0:
         return x.clone(), torch.ones(x.shape, dtype=torch.bool, device=x.device)
     mask = torch.rand(x.shape, device=x.device) >= p
-    return where(mask, x / (1 - p) if p < 1 else x, 0), mask
+    return where(mask, x / (1 - Fraction(p)) if p < 1 else x, 0), mask
 
 
 @implements(aten.native_dropout_backward.default)

@@ -51,7 +51,7 @@ def positive(x: MCFTensor) -> MCFTensor:
 @implements(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x + alpha * y."""
-    if alpha != 1 and isinstance(y, Tensor) and not isinstance(y, MCFTensor):
+    if alpha != 1 and isinstance(y, Tensor):
         y = _like(y, x)
     return _binary(expansions.add, x, _scaled(y, alpha))
 
@@ -59,15 +59,16 @@ def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
 @implements(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x - alpha * y."""
-    if alpha != 1 and isinstance(y, Tensor) and not isinstance(y, MCFTensor):
+    if alpha != 1 and isinstance(y, Tensor):
         y = _like(y, x)
     return _binary(expansions.sub, x, _scaled(y, alpha))
 
 
-def _like(y: Tensor, x: MCFTensor) -> MCFTensor:
-    """A plain tensor in the format of its operation with x."""
+def _like(y: Tensor, x: Any) -> MCFTensor:
+    """A tensor in the format of its operation with x: a product there has all its components."""
+    terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
     b, _ = operands(y, x)
-    return wrap(b + tuple(torch.zeros_like(b[0]) for _ in range(x.terms - len(b))))
+    return wrap(b + tuple(torch.zeros_like(b[0]) for _ in range(terms - len(b))))
 
 
 @implements(aten.rsub.Tensor, aten.rsub.Scalar)

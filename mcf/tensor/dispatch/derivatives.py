@@ -149,16 +149,20 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
     return _gelu(input) if approximate == "none" else _gelu_tanh(input)
 
 
+@replaces(torch.pow, Tensor.pow, Tensor.__pow__)
 def _power(x: Any, y: Any) -> Any:
-    """x**y; a number as base becomes an expansion, whose logarithm has all components."""
+    """x**y; a number as base becomes an expansion, whose logarithm has all components.
+
+    So does a number as exponent that is no integer, where a derivative takes 1 from it.
+    """
     from mcf.tensor.creation import tensor
 
     if not isinstance(x, Tensor):
         x = tensor(x, y.terms, y.dtype, y.device)
+    recorded = torch.is_grad_enabled() and x.requires_grad
+    if recorded and isinstance(y, float) and not y.is_integer():
+        y = tensor(y, x.terms, x.dtype, x.device)
     return forward(torch.pow, (x, y), {})
-
-
-replaces(torch.pow)(_power)
 
 
 @replaces(torch.float_power, Tensor.float_power)

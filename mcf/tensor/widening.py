@@ -1,0 +1,62 @@
+"""Plain operands as expansions, in functions that compute with them before an expansion comes in.
+
+x * y with a plain y takes y exactly. But `torch.addcmul(x, a, b)` multiplies two plain tensors, and
+the derivative of `torch.lerp` has 1 - weight: in the plain format these would be rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Functions whose values have such operations; derivatives have them, too.
+_VALUES = {
+    "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "cdist", "corrcoef", "cosine_embedding_loss",
+    "cosine_similarity", "cov", "cross_entropy", "cumulative_trapezoid", "dist",
+    "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "layer_norm",
+    "lerp", "logaddexp", "logaddexp2", "margin_ranking_loss", "mse_loss",
+    "multi_head_attention_forward", "multilabel_soft_margin_loss", "nll_loss",
+    "pairwise_distance", "poisson_nll_loss", "rms_norm", "scaled_dot_product_attention",
+    "smooth_l1_loss", "soft_margin_loss", "trapezoid", "trapz", "triplet_margin_loss", "xlog1py",
+    "xlogy",
+}  # fmt: skip
+# Functions whose derivatives have them, and whose values take plain operands exactly.
+_DERIVATIVES = {
+    "__pow__", "__rpow__", "arctan2", "atan2", "copysign", "float_power", "fmod", "hypot", "pow",
+    "remainder",
+}  # fmt: skip
+
+
+def widened(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a torch function, plain ones as expansions where it needs them so."""
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    name = name.removesuffix("_") if in_place else name
+    if name.startswith("special_"):
+        name = name.removeprefix("special_")
+    if name not in _VALUES and not (name in _DERIVATIVES and torch.is_grad_enabled()):
+        return args, kwargs
+    from mcf.tensor.conversion import reformat
+    from mcf.tensor.promotion import result_format
+    from mcf.tensor.tensor import MCFTensor
+
+    given = [*args, *kwargs.values()]
+    floats = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+    if all(isinstance(x, MCFTensor) for x in floats) or not any(
+        isinstance(x, MCFTensor) for x in floats
+    ):
+        return args, kwargs
+    dtype, terms = result_format(*floats)
+
+    def wide(x: Any) -> Any:
+        plain = isinstance(x, Tensor) and x.is_floating_point() and not isinstance(x, MCFTensor)
+        return reformat(x, dtype, terms) if plain else x
+
+    first = args[:1] if in_place else tuple(map(wide, args[:1]))
+    rest = {k: v if k == "out" else wide(v) for k, v in kwargs.items()}
+    return (*first, *map(wide, args[1:])), rest
