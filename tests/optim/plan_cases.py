@@ -117,10 +117,14 @@ def swap_parameter(o: Any) -> None:
     o.param_groups[0]["params"][0] = p
 
 
+def entry_of_others(o: Any) -> None:
+    o.state[first(o)]["slow_buffer"] = torch.zeros(1)
+
+
 CHANGES = [
     replace_data, no_gradient, new_gradient_layout, negated_gradient, wide_gradient, replace_state,
     write_state, replace_step, write_step, forget_state, forget_all, reload, hyperparameters, clip,
-    clip_norm, other_precision, add_group, swap_parameter,
+    clip_norm, other_precision, add_group, swap_parameter, entry_of_others,
 ]  # fmt: skip
 
 
@@ -152,8 +156,8 @@ def state_no_tensor(o: Any) -> None:
     o.state[first(o)]["exp_avg"] = [0.0]
 
 
-def foreign_state(o: Any) -> None:
-    o.state[first(o)]["other"] = torch.zeros(1)
+def state_of_another_rule(o: Any) -> None:
+    o.state[first(o)]["momentum_buffer"] = torch.zeros(1)
 
 
 def sparse_gradient(o: Any) -> None:
@@ -170,5 +174,5 @@ def wrong_arithmetic(o: Any) -> None:
 
 ERRORS = [
     short_state, narrow_in_place, strided_in_place, state_of_another_dtype, missing_state,
-    state_no_tensor, foreign_state, sparse_gradient, unknown_precision, wrong_arithmetic,
+    state_no_tensor, state_of_another_rule, sparse_gradient, unknown_precision, wrong_arithmetic,
 ]  # fmt: skip
