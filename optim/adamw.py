@@ -49,8 +49,11 @@ class AdamW(MomentOptimizer):
       make up for it (ECO, arXiv:2601.22101); betas[0] must not be 0.
     - `"eco_stochastic"` (8): the same with stochastic rounding. bf16 only.
     - `"fp32_states"` (12): moments in float32.
-    - `"master"` (16): moments and a master copy of the parameter in float32. The copy is the truth:
-      a change made to the parameter itself after the first step is overwritten by the next.
+    - `"master"` (16): moments and a master copy of the parameter in float32.
+
+    What is stored beside a parameter (the copy, low words, bits) follows what others write to it
+    between steps, with one `WeightsRewrittenWarning`; see `reload_model_params` for writing in
+    place through `p.data`, which cannot be seen.
 
     float32 and float64 parameters (norm layers, say) are plain AdamW in their own dtype under every
     precision. The second moment of float16 parameters is stored in bfloat16 when compute_dtype is

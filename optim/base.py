@@ -60,6 +60,10 @@ class GroupedOptimizer(Optimizer):
     _released: bool
     # The entries of a group that its checkpoints have; wrappers may add others to `defaults`.
     _required: frozenset[str]
+    # By id of a parameter, what tells that others wrote it; and those that are a step ahead.
+    _seen: dict[int, tuple[int, int]]
+    _ahead: dict[Tensor, tuple[Tensor, int]]
+    _warned_of_rewriting: bool
     _track_metrics: bool
     _metrics: StepMetrics | None
 
@@ -140,15 +144,15 @@ class GroupedOptimizer(Optimizer):
             options.check_decay(merged, dict(rule.slots), rule.decoupled, name)
             param_group = {**param_group, "peak_lr": merged["peak_lr"]}
             validation.distinct(f"param_groups[{index}]", merged.get("params"))
-        super().add_param_group(param_group)
         try:
+            super().add_param_group(param_group)
             for where, p in self._named(index):
                 if not validation.later(p):
                     validation.parameter(where, p, self.takes_expansions)
                     self._arithmetic(self.param_groups[index], p, where)
-        except Exception:
+        except BaseException:
             # The constructor's caller never sees the object; here the others stay as they were.
-            del self.param_groups[index]
+            del self.param_groups[index:]
             raise
 
     def _check_precision(self, group: Group) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,9 +15,10 @@ from torch.nn import Parameter
 
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
-from mcf.optim import counters, gradients, layouts
+from mcf.optim import counters, gradients, layouts, rewritten
 from mcf.optim.base import Progress
 from mcf.optim.descriptions import Descriptions
+from mcf.optim.memory import Use
 from mcf.optim.randomness import Streams
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import GradientForm, Rule, given_scalars, states
@@ -32,7 +34,7 @@ Work = tuple[int, Group, Rule, Arithmetic, GradientForm, list[Named]]
 
 _PLAIN = {Tensor, Parameter}
 
-_grad = attrgetter("grad")
+_grad, _version = attrgetter("grad"), attrgetter("_version")
 
 
 class Launch(Protocol):
@@ -101,9 +103,19 @@ class Batch:
         shapes = [tuple(p.shape) if rule.shaped else () for p in self.params]
         self._counters = counters.Counters(numbers, shapes)
         self._streams = Streams(optimizer._parameters(), self.params) if launch.random else None
+        # Weights as the last step left them, where something is stored beside them.
+        self._beside = rewritten.beside(arith)
+        self._versions = list(map(_version, self.params)) if self._beside else []
+        self._places = array("Q", map(Tensor.data_ptr, self.params))
+        self._now = self._versions
+        self._changed: list[Named] = []
+        own = self._own(tensors)
+        # What is written, and the sizes of gradients in bytes.
+        self.stretches = [[(t.data_ptr(), t.nbytes) for t in column] for column in own]
+        self.read_bytes = [t.nbytes for column in tensors[1 : 2 + self._paired] for t in column]
         # From `holds` to `run`: tensors and their addresses.
         self._tensors: list[list[Tensor]] = []
-        self._addresses: list[list[int]] = []
+        self._addresses: list[array[int]] = []
 
     def _gather(
         self, optimizer: FusedOptimizer, entries: Sequence[Group]
@@ -143,8 +155,38 @@ class Batch:
         if not self._fit(chain(*tensors, *numbers)) or not self._counters.hold(numbers):
             return False
         self._tensors = tensors
-        self._addresses = [list(map(Tensor.data_ptr, column)) for column in tensors]
+        self._addresses = [array("Q", list(map(Tensor.data_ptr, column))) for column in tensors]
+        if self._beside:
+            self._compare(live)
         return True
+
+    def _compare(self, live: Sequence[Named]) -> None:
+        """Find the weights that others wrote."""
+        now, places = list(map(_version, self.params)), self._addresses[0]
+        self._changed = []
+        if now != self._versions or places != self._places:
+            before = zip(self._versions, self._places, strict=True)
+            marks = zip(live, now, places, before, strict=True)
+            self._changed = [named for named, v, a, old in marks if (v, a) != old]
+        self._now = now
+
+    def uses(self) -> Iterator[Use]:
+        """The tensors that are written, after `holds`."""
+        for name, column in zip(("", *self._stored), self._own(self._tensors), strict=True):
+            for (where, _), t in zip(self.work[-1], column, strict=True):
+                yield Use(f"state {name!r} of {where}" if name else where, t, True)
+
+    def _own(self, columns: list[Any]) -> list[Any]:
+        """Of parameters, gradients and states what is written."""
+        return [columns[0], *columns[2 + self._paired :]]
+
+    def written(self) -> list[array[int]]:
+        """The addresses of what is written, after `holds`."""
+        return self._own(self._addresses)
+
+    def read(self) -> list[array[int]]:
+        """The addresses of gradients, after `holds`."""
+        return self._addresses[1 : 2 + self._paired]
 
     def prepare(self, optimizer: FusedOptimizer, scale: float | Tensor) -> Callable[[], Any]:
         """Do all that might raise, after `holds`; returns the step, which returns sums."""
@@ -166,13 +208,34 @@ class Batch:
         scaled = gradients.scaled(torch.from_numpy(table), column, scale)
 
         def run() -> Any:
-            # Before the launch, which drives the tensors' descriptions out of the caches.
-            self._counters.write(before, after.__getitem__)
-            written = [self.params, *self._tensors[2 + self._paired :]]
-            torch.autograd.graph.increment_version(list(chain(*written)))
-            return self._launch.run(self.params, self._addresses, scaled)
+            try:
+                # Before the launch, which drives the tensors' descriptions out of the caches.
+                self._counters.write(before, after.__getitem__)
+                torch.autograd.graph.increment_version(list(chain(*self._own(self._tensors))))
+                sums = self._launch.run(self.params, self._addresses, scaled)
+            except BaseException:
+                # A device without memory for the sums, say.
+                self._counters.restore(before)
+                raise
+            if self._beside:
+                self._versions, self._places = [v + 1 for v in self._now], self._addresses[0]
+            return sums
 
         return run
+
+    def repairs(self, optimizer: FusedOptimizer) -> list[tuple[str, list[rewritten.Repair]]]:
+        """What has to be written beside weights that others wrote, after `holds`."""
+        _, group, _, arith, _, _ = self.work
+        return [
+            rewritten.repairs(where, p, optimizer.state[p], arith, group["capturable"])
+            for where, p in self._changed
+        ]
+
+    def tell(self, optimizer: FusedOptimizer) -> None:
+        """Say which weights the last step left."""
+        if self._beside:
+            marks = zip(self._versions, self._places, strict=True)
+            optimizer._seen.update(zip(map(id, self.params), marks, strict=True))
 
     def release(self) -> None:
         """Let go of what `holds` kept."""

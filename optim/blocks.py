@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,10 +67,10 @@ def check(where: str, p: Tensor) -> None:
         )
 
 
-def step(
+def prepared(
     spec: Elementwise, work: Work, rows: Sequence[Sequence[Tensor]], scalars: Scalars
-) -> Tensor:
-    """Step rows of parameters, gradients and states; the sums of the metrics.
+) -> Callable[[], Tensor]:
+    """What steps rows of parameters, gradients and states, and returns the sums of the metrics.
 
     Args:
         spec: the kernel, which takes all moments as float32.
@@ -78,8 +78,12 @@ def step(
         rows: of every parameter it, its gradient and its states in the order of `update.states`.
         scalars: of the rows.
     """
-    device = rows[0][0].device
     given = _Given(scalars.table(spec), scalars.live, scalars.first(spec))
+    return lambda: _step(spec, work, rows, given)
+
+
+def _step(spec: Elementwise, work: Work, rows: Sequence[Sequence[Tensor]], given: _Given) -> Tensor:
+    device = rows[0][0].device
     sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
     pieces: list[_Piece] = []
     room = size = CHUNK.get(device.type, DEVICE_CHUNK)

@@ -54,6 +54,12 @@ class Counters:
             for at, cell in zip(before, cells, strict=True):
                 cell.value = numbers(at)[k]
 
+    def restore(self, before: Sequence[At]) -> None:
+        """Put back what `read` gave."""
+        for k, cells in enumerate(self._cells):
+            for at, cell in zip(before, cells, strict=True):
+                cell.value = at[k]
+
 
 def _addresses(numbers: Sequence[Sequence[Tensor]]) -> list[list[int]]:
     return [list(map(Tensor.data_ptr, column)) for column in numbers]

@@ -196,7 +196,7 @@ class Muon(LowPrecisionOptimizer):
         work: Work,
         rows: list[list[Tensor]],
         scalars: Scalars,
-    ) -> Tensor:
+    ) -> Callable[[], Tensor]:
         halves = muon_halves.Halves(_UPDATE, work, self._track_metrics)
         kernels = (halves.first, halves.second)
         before, after = (scalars.table(spec) for spec in kernels)
@@ -218,8 +218,8 @@ class Muon(LowPrecisionOptimizer):
             ]
             return update_(halves.second, own, _lines(after, part), scalars.live, starts[part])
 
-        params = [row[0] for row in rows]
-        return torch.cat(halves.run(params, first, self._turn(work), second))
+        params, turn = [row[0] for row in rows], self._turn(work)
+        return lambda: torch.cat(halves.run(params, first, turn, second))
 
     def _prepare(self, work: Work, rows: list[list[Tensor]]) -> Launch | None:
         def prepared(spec: Elementwise, part: slice) -> Any:

@@ -63,7 +63,7 @@ def total_norm(gradients: Sequence[Components]) -> Tensor:
             high += low >> LOW
             low &= (1 << LOW) - 1
             continue
-        for part in _parts(g, BLOCK.get(g[0].device.type, DEVICE_BLOCK)):
+        for part in parts(g, BLOCK.get(g[0].device.type, DEVICE_BLOCK)):
             x = _value(part).mul_(first).mul_(second)
             x = x.mul_(x).mul_(2.0**HIGH)
             whole = x.floor()
@@ -100,7 +100,7 @@ def _largest(gradient: Components) -> Tensor:
     if len(gradient) == 1:
         low, high = torch.aminmax(gradient[0])
         return torch.maximum(low.double().abs(), high.double().abs())
-    blocks = _parts(gradient, BLOCK.get(gradient[0].device.type, DEVICE_BLOCK))
+    blocks = parts(gradient, BLOCK.get(gradient[0].device.type, DEVICE_BLOCK))
     return torch.stack([_value(part).abs_().amax() for part in blocks]).amax()
 
 
@@ -116,7 +116,7 @@ def _power(exponent: Tensor) -> Tensor:
     return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
-def _parts(components: Components, size: int) -> Iterator[list[Tensor]]:
+def parts(components: Components, size: int) -> Iterator[list[Tensor]]:
     """Corresponding parts of at most `size` elements, without copying any."""
     shape, count = components[0].shape, components[0].numel()
     if count <= size:
@@ -126,4 +126,4 @@ def _parts(components: Components, size: int) -> Iterator[list[Tensor]]:
     step = max(1, shape[dim] * size // count)
     for start in range(0, shape[dim], step):
         length = min(step, shape[dim] - start)
-        yield from _parts([t.narrow(dim, start, length) for t in components], size)
+        yield from parts([t.narrow(dim, start, length) for t in components], size)

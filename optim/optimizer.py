@@ -10,7 +10,7 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.formats import FORMATS
-from mcf.optim import checkpoint, expansions, gradients, options, randomness
+from mcf.optim import checkpoint, expansions, gradients, options, randomness, rewritten
 from mcf.optim.base import Group
 from mcf.optim.precision import by_name
 from mcf.optim.step import FusedOptimizer
@@ -41,6 +41,9 @@ class LowPrecisionOptimizer(FusedOptimizer):
         self._metrics = None
         self._plan = None
         self._required = frozenset(defaults) | options.IN_GROUPS.keys()
+        self._seen = {}
+        self._ahead = {}
+        self._warned_of_rewriting = False
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
         if any(group["capturable"] for group in self.param_groups):
             gradients.check_capturable(self.nonfinite)
@@ -93,6 +96,25 @@ class LowPrecisionOptimizer(FusedOptimizer):
             value += low.to(kind)
         return value
 
+    @torch.no_grad()
+    def reload_model_params(self) -> None:
+        """Take the values of all weights as they are, after others wrote them.
+
+        A step finds by itself what was written through a parameter or gave it other memory. This is
+        for writing in place through `p.data`, which leaves no trace. What is stored beside a weight
+        (a master copy, a low word, further bits) stays where it may belong to the weight that is
+        there now, and else begins anew, element by element.
+        """
+        found = []
+        for index, group in enumerate(self.param_groups):
+            for where, p in self._named(index):
+                state = self._made(p)
+                arith = self._arithmetic(group, p, where) if state else None
+                if arith is not None and rewritten.beside(arith):
+                    found.append(rewritten.repairs(where, p, state, arith, group["capturable"]))
+        rewritten.tell(self, found)
+        rewritten.apply(found)
+
     def metrics(self, *, flat: bool = False) -> dict[str, Any]:
         """What the last step did to the stored parameters; needs `track_metrics=True`.
 
@@ -140,10 +162,9 @@ class LowPrecisionOptimizer(FusedOptimizer):
             state_dict = before(self, state_dict) or state_dict
         checkpoint.check(self, state_dict)
         groups = checkpoint.groups(self, state_dict)
-        # A plan would go on holding the old addresses.
-        self._plan = None
-        self.state = checkpoint.states(self, state_dict)
-        self.param_groups = groups
+        states = checkpoint.states(self, state_dict)
+        # All at once, whatever interrupts; a plan would go on holding the old addresses.
+        vars(self).update(state=states, param_groups=groups, _plan=None, _seen={}, _ahead={})
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -151,7 +172,9 @@ class LowPrecisionOptimizer(FusedOptimizer):
         """Restore a pickled or copied optimizer."""
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_metrics", None)
-        self.__dict__.setdefault("_plan", None)
+        for name, value in (("_plan", None), ("_seen", {}), ("_ahead", {})):
+            self.__dict__.setdefault(name, value)
+        self.__dict__.setdefault("_warned_of_rewriting", False)
         self.__dict__.setdefault("_grad_low", {})
         self.__dict__.setdefault("_accumulator", None)
         self.__dict__.setdefault("_released", False)

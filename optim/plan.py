@@ -8,9 +8,9 @@ the step takes the general path, which also finds the words for what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import is_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,31 @@ from torch import Tensor
 from mcf.kernels import registry
 from mcf.kernels.tables import as_tensor
 from mcf.optim.batch import Batch, Named, Work, regular
+from mcf.optim.memory import Places, Use
 
 if TYPE_CHECKING:
     from mcf.optim.metrics import StepMetrics
+    from mcf.optim.rewritten import Repair
     from mcf.optim.step import FusedOptimizer
+
+
+class Repeated:
+    """A batch that is stepped as the last time, before it is launched."""
+
+    def __init__(self, batch: Batch, run: Callable[[], Any]) -> None:
+        """`run` launches and counts."""
+        self.params: Sequence[Tensor] = batch.params
+        self._batch, self._run = batch, run
+
+    def uses(self) -> Iterator[Use]:
+        """The tensors that are written."""
+        return self._batch.uses()
+
+    def commit(self, metrics: StepMetrics | None) -> None:
+        """See `mcf.optim.commit.Ready`."""
+        sums = self._run()
+        if metrics is not None:
+            metrics.add(self._batch.work[0], as_tensor(sums), self._batch.size)
 
 
 class Plan:
@@ -53,6 +74,8 @@ class Plan:
             self.whole &= launch is not None and len(rows) == len(each[-1])
             if launch is not None:
                 self._batches.append(Batch(optimizer, mine, launch))
+        written = [column for b in self._batches for column in b.stretches]
+        self._places = Places(written, [n for b in self._batches for n in b.read_bytes])
         self.stepped = {id(p) for b in self._batches for p in b.params}
 
     @property
@@ -77,7 +100,10 @@ class Plan:
         if any(p.grad is not None for p in self._idle):
             return False
         try:
-            return all(b.holds(optimizer) for b in self._batches)
+            return all(b.holds(optimizer) for b in self._batches) and self._places.hold(
+                [column for b in self._batches for column in b.written()],
+                [column for b in self._batches for column in b.read()],
+            )
         except (KeyError, AttributeError, TypeError, ValueError):
             # A state that is not there or not a tensor, or an error that the general path raises.
             return False
@@ -90,35 +116,34 @@ class Plan:
         """What `run` steps, as the full checks would return it."""
         return [b.work for b in self._batches]
 
-    def run(
-        self,
-        optimizer: FusedOptimizer,
-        scale: float | Tensor,
-        metrics: StepMetrics | None,
-    ) -> list[Work]:
-        """Step what was prepared, after `holds`.
+    def prepare(
+        self, optimizer: FusedOptimizer, scale: float | Tensor
+    ) -> tuple[list[Repeated], list[Work]]:
+        """All that can fail of the step, after `holds`; nothing is changed.
 
         Args:
             optimizer: the optimizer.
             scale: what multiplies every gradient.
-            metrics: takes the sums, or None.
 
         Returns:
-            What was left undone, because the scale is on another device.
+            What is ready, and what is not, because the scale is on another device.
         """
-        undone, ready = [], []
-        # All scalars before the first change, as a hyperparameter may turn out to be none.
+        ready, undone = [], []
         for b in self._batches:
             if isinstance(scale, Tensor) and scale.device != b.params[0].device:
                 undone.append(b.work)
-                optimizer._try_scalars(b.work)
             else:
-                ready.append((b, b.prepare(optimizer, scale)))
-        for b, step in ready:
-            sums = step()
-            if metrics is not None:
-                metrics.add(b.work[0], as_tensor(sums), b.size)
-        return undone
+                ready.append(Repeated(b, b.prepare(optimizer, scale)))
+        return ready, undone
+
+    def repairs(self, optimizer: FusedOptimizer) -> list[tuple[str, list[Repair]]]:
+        """What has to be written beside weights that others wrote, after `holds`."""
+        return [found for b in self._batches for found in b.repairs(optimizer)]
+
+    def tell(self, optimizer: FusedOptimizer) -> None:
+        """Say which weights the last step left, before the plan is given up."""
+        for b in self._batches:
+            b.tell(optimizer)
 
     def release(self) -> None:
         """Let go of what `holds` kept for `run`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +13,9 @@ from mcf.kernels import streams
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.tables import table_of, to_device
 from mcf.optim import coefficients, gradients, randomness
+from mcf.optim.base import Progress
 from mcf.optim.batch import Work
-from mcf.optim.update import given_scalars
+from mcf.optim.update import Rule, given_scalars
 
 if TYPE_CHECKING:
     from mcf.optim.step import FusedOptimizer
@@ -44,24 +45,35 @@ class HostScalars(Scalars):
 
     Args:
         optimizer: the optimizer.
-        work: the batch, with states that have counted this step.
-        columns: the scalars of each parameter by name.
+        work: the batch.
+        entries: the states of its parameters, before this step.
         scale: what multiplies every gradient.
     """
 
     optimizer: FusedOptimizer
     work: Work
-    columns: list[dict[str, float]]
+    entries: Sequence[dict[str, Any]]
     scale: float | Tensor
+
+    def __post_init__(self) -> None:
+        """The number of each parameter's step, and its scalars by name."""
+        _, group, rule, arith, _, live = self.work
+        known: dict[Progress, dict[str, float]] = {}
+        places = [progress(rule, p, e) for (_, p), e in zip(live, self.entries, strict=True)]
+        for now in places:
+            if now not in known:
+                known[now] = self.optimizer._scalars(group, arith, now)
+        self._counts = [now.step for now in places]
+        self._columns = [known[now] for now in places]
 
     def table(self, spec: Elementwise) -> Tensor:
         """See `Scalars`."""
         _, group, _, _, _, live = self.work
-        table = [[column[name] for name in given_scalars(spec)] for column in self.columns]
+        table = [[column[name] for name in given_scalars(spec)] for column in self._columns]
         if spec.random:
             places = {p: k for k, p in enumerate(self.optimizer._parameters())}
-            counts = [int(self.optimizer.state[p]["step"]) for _, p in live]
-            keys = randomness.columns(group["seed"], places, [p for _, p in live], counts)
+            params = [p for _, p in live]
+            keys = randomness.columns(group["seed"], places, params, self._counts)
             table = [row + stream for row, stream in zip(table, keys, strict=True)]
         scalars = table_of(table).reshape(len(table), -1)
         if "grad_scale" in spec.scalars:
@@ -71,23 +83,35 @@ class HostScalars(Scalars):
 
     def finish(self) -> None:
         """See `Scalars`; the step is counted."""
-        _, _, rule, _, _, live = self.work
-        for (_, p), column in zip(live, self.columns, strict=True):
+        _, _, rule, *_ = self.work
+        for entry, count, column in zip(self.entries, self._counts, self._columns, strict=True):
+            entry["step"].fill_(count)
             for name, _ in rule.numbers:
-                self.optimizer.state[p][name].fill_(column[f"new_{name}"])
+                entry[name].fill_(column[f"new_{name}"])
+
+
+def progress(rule: Rule, p: Tensor, state: Mapping[str, Any]) -> Progress:
+    """The step after that which a state is at."""
+    numbers = tuple(float(state[name]) for name, _ in rule.numbers)
+    return Progress(int(state["step"]) + 1, numbers, tuple(p.shape) if rule.shaped else ())
 
 
 class DeviceScalars(Scalars):
     """Of counts that a device has; nothing is read from it."""
 
     def __init__(
-        self, optimizer: FusedOptimizer, work: Work, scale: float | Tensor, live: bool | Tensor
+        self,
+        optimizer: FusedOptimizer,
+        work: Work,
+        entries: Sequence[dict[str, Any]],
+        scale: float | Tensor,
+        live: bool | Tensor,
     ) -> None:
         """See `HostScalars`; `live` says whether the step is taken at all."""
         _, group, rule, arith, _, found = work
         self._optimizer, self._work = optimizer, work
         self._params = [p for _, p in found]
-        self._entries = [optimizer.state[p] for p in self._params]
+        self._entries = entries
         device = self._params[0].device
         one: int | Tensor = 1
         if isinstance(live, Tensor):
@@ -132,6 +156,10 @@ class DeviceScalars(Scalars):
     def finish(self) -> None:
         """See `Scalars`."""
         for name, after in (("step", self._counts), *self._after.items()):
+            for entry in self._entries:
+                if entry[name].device != after.device:
+                    # Counted by the host until now.
+                    entry[name] = torch.empty_like(entry[name], device=after.device)
             torch._foreach_copy_([e[name] for e in self._entries], list(after.unbind()))
 
 
@@ -163,8 +191,5 @@ def _tensor(x: Any, device: torch.device) -> Tensor:
 def _gathered(
     entries: Sequence[dict[str, Any]], name: str, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """One number of each state, brought to the device for good."""
-    for entry in entries:
-        if entry[name].device != device:
-            entry[name] = to_device(entry[name].reshape(1), device).reshape(())
-    return torch.stack([entry[name] for entry in entries])
+    """One number of each state, on the device."""
+    return torch.stack([to_device(e[name].reshape(1), device).reshape(()) for e in entries])

@@ -10,12 +10,21 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from mcf.kernels import registry
-from mcf.optim import blocks, eight_bits, entries, expansions, gradients, validation
-from mcf.optim.base import Group, GroupedOptimizer, Named, Progress
+from mcf.optim import (
+    blocks,
+    commit,
+    eight_bits,
+    entries,
+    expansions,
+    gradients,
+    rewritten,
+    validation,
+)
+from mcf.optim.base import Group, GroupedOptimizer, Named
 from mcf.optim.batch import Fused, Launch, Work
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.plan import Plan
-from mcf.optim.scalars import DeviceScalars, HostScalars, Scalars, reader
+from mcf.optim.scalars import Scalars
 from mcf.optim.strategies import Arithmetic
 from mcf.optim.update import (
     GradientForm,
@@ -70,8 +79,11 @@ class FusedOptimizer(GroupedOptimizer):
     def _take(self) -> None:
         """The step, after its closure: what a `GradientRelease` calls, without hooks of `step`."""
         plan = self._plan
+        holds = plan is not None and not self._ahead and plan.holds(self)
+        if plan is not None and not holds:
+            plan.tell(self)
         try:
-            self._step(plan if plan is not None and plan.holds(self) else None)
+            self._step(plan if holds else None)
         finally:
             # Also after an error, or gradients would live on.
             if plan is not None:
@@ -111,20 +123,35 @@ class FusedOptimizer(GroupedOptimizer):
             return
         if plan is not None and live is not True:
             # What a device decides it counts, too.
+            plan.tell(self)
             work, plan = [*plan.work(), *work], None
-        for each in work:
-            self._try_scalars(each)
+        if self._ahead:
+            work = commit.left(self, work)
         metrics = None
         if self._track_metrics:
             terms = [self._rule(group).metric_count for group in self.param_groups]
             metrics = StepMetrics(terms)
-        if plan is not None:
-            work = [*plan.run(self, scale, metrics), *work]
-        self._metrics = metrics
-        self._general(work, scale, live)
-        if plan is None and live is True:
-            made = Plan(self, work)
-            self._plan = made if made.useful else None
+        repeated, undone = ([], []) if plan is None else plan.prepare(self, scale)
+        others = (use for each in repeated for use in each.uses())
+        general = commit.general(self, [*undone, *work], scale, live, others)
+        repairs = [] if plan is None else plan.repairs(self)
+        repairs += [found for each in general for found in each.repairs()]
+        ready: list[commit.Ready] = [*repeated, *general]
+        rewritten.tell(self, repairs)
+        renew = plan is None and live is True
+        after = (lambda: self._renew(work)) if renew else None
+        commit.commit(self, ready, metrics, repairs, after)
+
+    def _renew(self, work: Sequence[Work]) -> None:
+        """Make a plan of a step that was made on `work`."""
+        made = Plan(self, work)
+        self._plan = made if made.useful else None
+
+    def _general(
+        self, work: Sequence[Work], scale: float | Tensor, live: bool | Tensor = True
+    ) -> None:
+        """Step what was checked, without a plan."""
+        commit.commit(self, commit.general(self, work, scale, live), None, [])
 
     def _counted_by_device(self, work: Work, live: bool | Tensor = True) -> bool:
         """Whether the steps of a batch are counted where its parameters are."""
@@ -139,64 +166,16 @@ class FusedOptimizer(GroupedOptimizer):
         state: Group = self.state.get(p, {})
         return state if entries.made(state) else {}
 
-    def _try_scalars(self, work: Work) -> None:
-        """Raise for hyperparameters that are no numbers, before anything is changed."""
-        _, group, rule, arith, _, live = work
-        p = live[0][1]
-        if self._counted_by_device(work):
-            self._all_given(group, arith, reader(p.device))
-            return
-        state = self._made(p) or {"step": 0, **dict(rule.numbers)}
-        self._scalars(group, arith, _next(rule, p, state))
-
-    def _general(
-        self, work: Sequence[Work], scale: float | Tensor, live: bool | Tensor = True
-    ) -> None:
-        """Step what was checked, whatever its layout, type, device or executor."""
-        for each in work:
-            index, group, rule, arith, _, found = each
-            names = tuple(states(rule, arith))
-            rows = []
-            for _, p in found:
-                state = self.state[p]
-                if not entries.made(state):
-                    state.update(self._new_state(group, rule, arith, p))
-                # The kernel reads memory, where a lazily negated view has the other sign.
-                grads = [g.resolve_neg() for g in gradients.components(self, p)]
-                rows.append(expansions.row(p, tuple(grads), [state[n] for n in names]))
-            scalars: Scalars
-            if self._counted_by_device(each, live):
-                scalars = DeviceScalars(self, each, scale, live)
-            else:
-                scalars = HostScalars(self, each, self._count(each), scale)
-            sums = self._launch(each, rows, scalars)
-            scalars.finish()
-            for _, p in found:
-                expansions.stepped(p)
-            if self._metrics is not None:
-                self._metrics.add(index, sums, sum(p.numel() for _, p in found))
-
-    def _count(self, work: Work) -> list[dict[str, float]]:
-        """Count a step of each parameter; the scalars of each."""
-        _, group, rule, arith, _, live = work
-        known: dict[Progress, dict[str, float]] = {}
-        columns = []
-        for _, p in live:
-            state = self.state[p]
-            now = _next(rule, p, state)
-            state["step"] += 1
-            if now not in known:
-                known[now] = self._scalars(group, arith, now)
-            columns.append(known[now])
-        return columns
-
-    def _launch(self, work: Work, rows: list[list[Tensor]], scalars: Scalars) -> Tensor:
-        """Step rows of parameters, gradients and states; the sums of the metrics."""
+    def _launch(
+        self, work: Work, rows: list[list[Tensor]], scalars: Scalars
+    ) -> Callable[[], Tensor]:
+        """What steps rows of parameters, gradients and states, and returns the metrics' sums."""
         _, _, rule, arith, form, _ = work
         spec = kernel(rule, arith, self._track_metrics, form)
         if arith.strategy.eight_bits:
-            return blocks.step(spec, work, rows, scalars)
-        return update_(spec, rows, scalars.table(spec), scalars.live, scalars.first(spec))
+            return blocks.prepared(spec, work, rows, scalars)
+        table, first = scalars.table(spec), scalars.first(spec)
+        return lambda: update_(spec, rows, table, scalars.live, first)
 
     def _prepare(self, work: Work, rows: list[list[Tensor]]) -> Launch | None:
         """`_launch` for a plan to repeat on rows of these sizes and layouts; None without."""
@@ -258,9 +237,3 @@ class FusedOptimizer(GroupedOptimizer):
         if "master_param" in state:
             state["master_param"].copy_(p)
         return state
-
-
-def _next(rule: Rule, p: Tensor, state: Group) -> Progress:
-    """The step after that which a state is at."""
-    numbers = tuple(float(state[name]) for name, _ in rule.numbers)
-    return Progress(int(state["step"]) + 1, numbers, tuple(p.shape) if rule.shaped else ())

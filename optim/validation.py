@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from mcf.kernels.formats import FORMATS, Format
 from mcf.optim import eight_bits, entries
-from mcf.optim.expansions import check_gradient, check_parameter
+from mcf.optim.expansions import check_gradient, check_parameter, is_expansion
 from mcf.tensor import MCFTensor
 
 if TYPE_CHECKING:
@@ -214,12 +214,32 @@ def state(
         t = entry[name]
         if not isinstance(t, Tensor):
             raise TypeError(f"state {name!r} of {where} is a {type(t).__name__}, not a tensor")
+        if t.layout is not torch.strided:
+            raise TypeError(
+                f"state {name!r} of {where} has layout {t.layout}; allowed is torch.strided"
+            )
+        if is_expansion(t):
+            raise TypeError(
+                f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
+                "are plain tensors"
+            )
         shape = eight_bits.shape(name, p)
         if t.dtype != fmt.dtype or t.shape != shape:
             raise ValueError(
                 f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
                 f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
                 f"{list(shape)} (was the parameter changed after its state was made?)"
+            )
+        if t.is_neg():
+            raise TypeError(
+                f"state {name!r} of {where} is a lazily negated view; allowed is what "
+                "resolve_neg() returns"
+            )
+        if not t.is_contiguous() and _overlaps(t):
+            raise ValueError(
+                f"state {name!r} of {where} is expanded or overlaps itself (shape "
+                f"{list(t.shape)}, strides {list(t.stride())}): several of its elements share "
+                "memory"
             )
         if eight_bits.holds(name, fmt) and not t.is_contiguous():
             raise ValueError(

@@ -23,6 +23,7 @@ from mcf.optim import (
     Muon,
     NAdam,
     RAdam,
+    commit,
     muon_halves,
     set_index_offset,
 )
@@ -65,9 +66,12 @@ def general_path_fails(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the general path")
 
     monkeypatch.setattr(optimizer, "_collect", fail)
-    monkeypatch.setattr(
-        optimizer, "_general", lambda work, scale, live: None if not work else fail()
-    )
+    general = commit.general
+
+    def others(o: Any, work: Any, *rest: Any) -> Any:
+        return fail() if o is optimizer and work else general(o, work, *rest)
+
+    monkeypatch.setattr(commit, "general", others)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -225,7 +229,10 @@ def test_a_scale_on_the_device(executor: str) -> None:
             give_gradients(optimizer, 2)
         assert kept._plan.holds(kept)
         scale = torch.tensor(0.3, dtype=torch.float64)
-        assert kept._plan.run(kept, scale, None) == []
+        ready, undone = kept._plan.prepare(kept, scale)
+        assert undone == []
+        for each in ready:
+            each.commit(None)
         reference._general(reference._collect(), 0.3)
     assert_same(stored(kept), stored(reference))
 

@@ -1,0 +1,156 @@
+"""Which tensors of a step share memory: two that are written would race, to bits of no order."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+# Tries of the exact comparison of two strided tensors, beyond which they count as shared.
+_MOST_WORK = 100_000
+
+
+class Use(NamedTuple):
+    """A tensor of a step, after the words that name it, and whether it is written."""
+
+    where: str
+    tensor: Tensor
+    written: bool
+
+
+class _Array:
+    """A tensor's memory as NumPy describes arrays; nothing is read from it."""
+
+    def __init__(self, t: Tensor) -> None:
+        size = t.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (t.data_ptr(), True),
+            "typestr": f"|V{size}",
+            "shape": tuple(t.shape),
+            "strides": tuple(size * s for s in t.stride()),
+        }
+
+
+def address(t: Tensor) -> int:
+    """Where a tensor's memory begins; 0 where it has none of its own (meta, fake, wrappers)."""
+    if t.device.type == "meta" or isinstance(t, FakeTensor):
+        return 0
+    try:
+        return t.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def span(t: Tensor) -> tuple[int, int]:
+    """The first address of a tensor and the one after its last; (0, 0) where it has no memory."""
+    start = address(t) if t.numel() else 0
+    if not start:
+        return 0, 0
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    return start, start + (last + 1) * t.element_size()
+
+
+def share(a: Tensor, b: Tensor) -> bool:
+    """Whether some element of one has a byte of the other, also where both are strided.
+
+    Exact, by NumPy's bounded search; where that is too hard the answer is yes.
+    """
+    # Not in NumPy's annotations.
+    most: Any = _MOST_WORK
+    try:
+        return bool(np.shares_memory(_as_array(a), _as_array(b), max_work=most))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _as_array(t: Tensor) -> Any:
+    return np.asarray(_Array(t))
+
+
+def shared(uses: Sequence[Use]) -> Iterable[tuple[Use, Use]]:
+    """All pairs that share memory, one of which is written at least."""
+    spans = [span(use.tensor) for use in uses]
+    if disjoint([s for s, _ in spans], [e for _, e in spans]):
+        return
+    # By device, as addresses of two may coincide.
+    order = sorted(range(len(uses)), key=lambda k: (str(uses[k].tensor.device), *spans[k]))
+    open_: list[int] = []
+    for k in order:
+        start, end = spans[k]
+        if start == end:
+            continue
+        here = uses[k].tensor.device
+        open_ = [j for j in open_ if spans[j][1] > start and uses[j].tensor.device == here]
+        for j in open_:
+            a, b = uses[j], uses[k]
+            if (a.written or b.written) and share(a.tensor, b.tensor):
+                yield a, b
+        open_.append(k)
+
+
+def disjoint(starts: Sequence[int], ends: Sequence[int]) -> bool:
+    """Whether no two of some stretches of memory overlap; empty ones overlap with none."""
+    first, last = (np.array(x, dtype=np.uint64) for x in (starts, ends))
+    some = first != last
+    first, last = first[some], last[some]
+    order = np.argsort(first)
+    return bool((last[order][:-1] <= first[order][1:]).all())
+
+
+def check(uses: Sequence[Use]) -> set[int]:
+    """Raise where two tensors that a step writes share memory.
+
+    Returns:
+        The ids of tensors that are only read, and share memory with one that is written: they have
+        to be read before anything is written.
+
+    Raises:
+        ValueError: naming both.
+    """
+    read = set()
+    for a, b in shared(uses):
+        if a.written and b.written:
+            raise ValueError(
+                f"{a.where} shares memory with {b.where}: a step writes both, and the result would "
+                "depend on which comes last. To tie weights, use one Parameter in both places; "
+                "else give one of them memory of its own (x.data = x.data.clone()), or leave it "
+                "out of the optimizer"
+            )
+        read.add(id(a.tensor) if b.written else id(b.tensor))
+    return read
+
+
+class Places:
+    """Where the dense tensors of a plan lie: what is compared before a step is repeated."""
+
+    def __init__(
+        self, written: Sequence[Sequence[tuple[int, int]]], lengths: Sequence[int]
+    ) -> None:
+        """Addresses and bytes of what is written, which is disjoint; bytes of the gradients."""
+        self._written = [array("Q", [start for start, _ in column]) for column in written]
+        every = (stretch for column in written for stretch in column)
+        some = sorted((start, start + length) for start, length in every if length)
+        # With a stretch before and after all others, so that each address has neighbours.
+        self._starts = np.array([*(s for s, _ in some), 2**64 - 1], dtype=np.uint64)
+        self._ends = np.array([0, *(e for _, e in some)], dtype=np.uint64)
+        self._lengths = np.array(lengths, dtype=np.uint64)
+        self._read: list[array[int]] = []
+
+    def hold(self, written: Sequence[array[int]], read: list[array[int]]) -> bool:
+        """Whether the same memory is written, and none of it read as a gradient."""
+        if written != self._written:
+            return False
+        if read == self._read:
+            return True
+        starts = np.concatenate(read)
+        after = np.searchsorted(self._starts, starts, side="right")
+        apart = (self._ends[after] <= starts) & (starts + self._lengths <= self._starts[after])
+        if not (apart | (self._lengths == 0)).all():
+            return False
+        self._read = list(read)
+        return True
