@@ -94,8 +94,7 @@ def _reduction(operation: str, terms: int, dtype: torch.dtype, count: int | None
     found, proven = row.bound(fmt, terms, count), row.proven(fmt, terms)
     return Guarantee(
         relative=float(found.relative),
-        # What is computed in float64 is in range there, and rounded to a narrower format's.
-        absolute=float(row.underflow(fmt, terms)),
+        absolute=float(row.underflow(fmt, terms, count)),
         proven=proven,
         formula=row.formula,
         algorithm=row.algorithm,

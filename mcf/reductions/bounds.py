@@ -2,17 +2,20 @@
 
 With t the exact result on the given components, a result r of `count` elements satisfies
 
-    |r - t| <= relative * |t| + of_terms * T
+    |r - t| <= relative * |t| + of_terms * T + absolute
 
-T is the size of what is added up (`Row.size`). Nothing may overflow, and no product may be below
-the range of its error. Narrower formats than float64 multiply in float64, where neither can happen,
-and round what is below their range to a multiple of the smallest subnormal number; `polyval` with
-more than one component computes in the format itself. `docs/numerics.md` shows the same table.
+T is the size of what is added up (`Row.size`). Nothing may overflow. Narrower formats than float64
+multiply in float64, where no product is below the range of its error, and round what is below their
+own range to a multiple of the smallest subnormal number; in float64 each such product costs half of
+that number (`Row.lost`). `polyval` has no absolute part in float64 and with more than one
+component: there no product may be below the range of its error. `docs/numerics.md` shows the same
+table.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -118,6 +121,30 @@ def _polyval(fmt: Format, terms: int, count: int) -> FoldBound:
     return FoldBound(Fraction(0), step**degree - 1)
 
 
+def _nothing(state: int, count: int) -> Fraction:
+    """Sums are exact below the normal range."""
+    return Fraction(0)
+
+
+def _last_places(state: int, count: int) -> Fraction:
+    """A quotient, or a product with a power of two: half a unit for each component, and as much."""
+    return state * FP64.min_subnormal
+
+
+def _products(state: int, count: int) -> Fraction:
+    """At most state**2 products or their errors a term, each off by half a unit.
+
+    The other half is for what follows: relative errors of these, and a variance's quotient.
+    """
+    return count * state**2 * FP64.min_subnormal
+
+
+def _root_of_products(state: int, count: int) -> Fraction:
+    """sqrt(t + e) - sqrt(t) <= sqrt(e), and the root's own last places."""
+    unit = Fraction(1, 1 << -(FP64.min_subnormal.denominator.bit_length() - 1) // -2)
+    return (math.isqrt(count * state**2) + 1) * unit + _last_places(state, count)
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One row.
@@ -129,6 +156,7 @@ class Row:
         algorithm: its name.
         source: where it is proved, for results whose steps are proved.
         bound: the bound for a format, a number of components and a number of elements.
+        lost: what underflow costs in float64 with a number of registers and of elements.
         wide: up to how many components it is computed in float64.
     """
 
@@ -138,6 +166,7 @@ class Row:
     algorithm: str
     source: str
     bound: Callable[[Format, int, int], FoldBound]
+    lost: Callable[[int, int], Fraction]
     wide: int = 4
 
     def proven(self, fmt: Format, terms: int) -> bool:
@@ -146,19 +175,23 @@ class Row:
             return state_for(fmt, terms) <= 2
         return all(expansion_bound(name, terms).proven for name in ("mul", "add"))
 
-    def underflow(self, fmt: Format, terms: int) -> Fraction:
-        """What rounding to a narrower format's range costs; float64 has no wider registers."""
-        return fmt.min_subnormal if terms <= self.wide and fmt != FP64 else Fraction(0)
+    def underflow(self, fmt: Format, terms: int, count: int) -> Fraction:
+        """What the end of the range costs besides: the absolute part of the bound."""
+        if terms > self.wide:
+            return Fraction(0)
+        if fmt != FP64:
+            return fmt.min_subnormal
+        return self.lost(state_for(fmt, terms), count)
 
 
 ROWS = {
     row.operation: row
     for row in (
-        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, fold_bound),
-        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, fold_bound),
-        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul),
-        Row("mean", "sum |x| / N", "(r + d) |t| + F T", "sum, then div", _ORO, _mean),
-        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm),
+        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, fold_bound, _nothing),
+        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, fold_bound, _products),
+        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul, _products),
+        Row("mean", "sum |x| / N", "(r + d) |t| + F T", "sum, then div", _ORO, _mean, _last_places),
+        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm, _last_places),
         Row(
             "var",
             "sum x^2 / (N - c)",
@@ -166,6 +199,7 @@ ROWS = {
             "two passes: mean, then squares",
             _ORO,
             _var,
+            _products,
         ),
         Row(
             "std",
@@ -174,6 +208,7 @@ ROWS = {
             "var, then sqrt",
             _ORO,
             _std,
+            _root_of_products,
         ),
         Row(
             "polyval",
@@ -182,6 +217,7 @@ ROWS = {
             "compensated Horner; Horner on expansions",
             _GLL,
             _polyval,
+            _nothing,
             wide=1,
         ),
     )

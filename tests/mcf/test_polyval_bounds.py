@@ -46,7 +46,7 @@ def numbers(bits: np.ndarray, fmt: Format) -> Tensor:
 def excess(result: Tensor, given: Tensor, fmt: Format) -> list[float]:
     """Errors over the bound, -1 where something overflows, or underflows in float64."""
     bound = ROWS["polyval"].bound(fmt, 1, COUNT)
-    least = ROWS["polyval"].underflow(fmt, 1)
+    least = ROWS["polyval"].underflow(fmt, 1, COUNT)
     found = []
     for column, got in zip(given.double().T.tolist(), result.double().tolist(), strict=True):
         *c, x = map(Fraction, column)

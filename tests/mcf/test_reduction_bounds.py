@@ -152,7 +152,7 @@ def excess(
     exact, size, count = exactly(operation, x)
     allowed = ROWS[operation].bound(fmt, terms, count).error(exact, size)
     # What comes out is rounded to the range of the format, the last component too.
-    allowed += ROWS[operation].underflow(fmt, terms)
+    allowed += ROWS[operation].underflow(fmt, terms, count)
     return float(abs(sum(values(result), Fraction(0)) - exact) / allowed)
 
 

@@ -1,0 +1,114 @@
+"""Reductions of float64 numbers whose squares underflow: the absolute part of their bounds.
+
+Against rational arithmetic, on whole numbers scaled by powers of two and climbed from there; the
+mutant is the bound without that part, which the same inputs break.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+import torch
+
+import mcf
+from mcf.kernels.formats import FP64
+from mcf.reductions.bounds import ROWS
+from tests.helpers.sums import Components, values
+from tests.mcf.test_reduction_bounds import computed, exactly
+
+PRODUCTS = ("dot", "matmul", "var", "std")
+# Where products of two are about the smallest subnormal number, or numbers themselves.
+EXPONENTS = {True: (-545, -537, -520, -510, -500, -465, -440), False: (-1060, -1020, -1000)}
+
+
+@pytest.fixture(autouse=True)
+def reference() -> Iterator[None]:
+    """The torch executor, which has nothing to compile; tests/kernels compare the others' bits."""
+    with mcf.executor("torch"):
+        yield
+
+
+def expansions(wholes: list[int], exponent: int, terms: int) -> Components:
+    rows = []
+    for whole in wholes:
+        rest = Fraction(whole) * Fraction(2) ** exponent
+        row = []
+        for _ in range(terms):
+            row.append(float(rest))
+            rest -= Fraction(row[-1])
+        rows.append(row)
+    return tuple(torch.tensor(rows, dtype=torch.float64).T.contiguous())
+
+
+def precise_root(x: Fraction) -> Fraction:
+    return Fraction(math.isqrt(int(x * 2**2800)), 2**1400)
+
+
+def of(operation: str, x: tuple[Components, ...]) -> tuple[Fraction, Fraction, int]:
+    """Roots of such numbers need more digits than `exactly` has."""
+    if operation == "norm":
+        squares = sum((e * e for e in values(x[0])), Fraction(0))
+        return precise_root(squares), Fraction(0), len(x[0][0])
+    if operation == "std":
+        exact, size, count = exactly("var", x)
+        return precise_root(exact), precise_root(size), count
+    return exactly(operation, x)
+
+
+def excess(
+    operation: str, terms: int, wholes: list[list[int]], exponent: int
+) -> tuple[float, float]:
+    """The error over the bound, with and without the absolute part."""
+    x = tuple(expansions(w, exponent - 53 * terms, terms) for w in wholes)
+    exact, size, count = of(operation, x)
+    error = abs(sum(values(computed(operation, x, terms)), Fraction(0)) - exact)
+    row = ROWS[operation]
+    relative = row.bound(FP64, terms, count).error(exact, size)
+    allowed = relative + row.underflow(FP64, terms, count)
+    return float(error / allowed) if error else 0.0, float(error / relative) if error else 0.0
+
+
+@pytest.mark.parametrize("operation", [o for o in ROWS if o not in ("sum", "polyval")])
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_bound(operation: str, terms: int) -> None:
+    draw = random.Random(terms)
+    vectors = 2 if operation in ("dot", "matmul") else 1
+    best, without = (-1.0, [[1]], 0), 0.0
+    for step in range(24):
+        if step > 12:
+            # A change of the worst so far: a bit of a number.
+            _, wholes, exponent = best
+            wholes = [list(w) for w in wholes]
+            chosen = wholes[draw.randrange(vectors)]
+            chosen[draw.randrange(len(chosen))] ^= 1 << draw.randrange(53 * terms)
+        else:
+            exponent = draw.choice(EXPONENTS[operation in PRODUCTS])
+            count = draw.choice([2, 3, 5, 8])
+            wholes = [
+                [draw.choice([-1, 1]) * (draw.getrandbits(53 * terms) | 1) for _ in range(count)]
+                for _ in range(vectors)
+            ]
+        found, mutant = excess(operation, terms, wholes, exponent)
+        best, without = max(best, (found, wholes, exponent)), max(without, mutant)
+    assert best[0] <= 1
+    assert without > 2
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_sums_need_none(terms: int) -> None:
+    draw = random.Random(terms)
+    for exponent in (-1060, -1020, -960, -900):
+        wholes = [draw.choice([-1, 1]) * (draw.getrandbits(53 * terms) | 1) for _ in range(8)]
+        assert excess("sum", terms, [wholes], exponent)[1] <= 1
+
+
+def test_bound_says_so() -> None:
+    assert mcf.bound("dot", 1, torch.float64, count=10).absolute == 10 * 4 * 2.0**-1074
+    assert mcf.bound("sum", 4, torch.float64, count=10).absolute == 0
+    assert mcf.bound("mean", 3, torch.float64, count=10).absolute == 3 * 2.0**-1074
+    assert mcf.bound("std", 2, torch.float64, count=4).absolute == 5 * 2.0**-537
+    assert mcf.bound("dot", 2, torch.float32, count=10).absolute == 2.0**-149
