@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import environment, machine, save_csv, table
+from harness import environment, machine, merge_csv, table
 
 COLUMNS = ["case", "cache", "seconds", "CPU seconds", "loops compiled", "rounds"]
 
@@ -84,7 +84,7 @@ def at_once(text: str, cache: str, count: int = 1) -> list[list[float]]:
     return found
 
 
-def rounds_of(case: str, rounds: int) -> dict[str, list[list[float]]]:
+def rounds_of(case: str, rounds: int, twice: bool) -> dict[str, list[list[float]]]:
     """What each state of the cache gives, in turn."""
     mine, torchs = CASES[case]
     found: dict[str, list[list[float]]] = {}
@@ -96,9 +96,11 @@ def rounds_of(case: str, rounds: int) -> dict[str, list[list[float]]]:
         with tempfile.TemporaryDirectory() as folder:
             add("cold", at_once(mine, f"{folder}/one"))
             add("warm", at_once(mine, f"{folder}/one"))
-            add("cold x 2", at_once(mine, f"{folder}/two", 2))
-            add("warm x 2", at_once(mine, f"{folder}/two", 2))
-        add("off", at_once(mine, "0"))
+            if twice:
+                add("cold x 2", at_once(mine, f"{folder}/two", 2))
+                add("warm x 2", at_once(mine, f"{folder}/two", 2))
+        if twice:
+            add("off", at_once(mine, "0"))
         add("torch", at_once(torchs, "0"))
     return found
 
@@ -108,13 +110,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="processes of each kind")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--short", action="store_true", help="only cold, warm and torch")
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results", help="folder of results"
     )
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for case in options.cases:
-        for state, figures in rounds_of(case, options.rounds).items():
+        for state, figures in rounds_of(case, options.rounds, not options.short).items():
             seconds, cpu, compiled = (
                 statistics.median(column) for column in zip(*figures, strict=True)
             )
@@ -134,7 +137,8 @@ def main() -> None:
     load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the end"
     command = "python benchmarks/first_call.py " + " ".join(sys.argv[1:])
     path = options.out / f"first_call-{machine(device)}.csv"
-    save_csv(path, rows, {"command": command.strip(), **environment(device), "load": load})
+    comments = {"command": command.strip(), **environment(device), "load": load}
+    merge_csv(path, rows, comments, ("case", "cache"))
     print(f"saved {path}")
 
 
