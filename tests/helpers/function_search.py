@@ -65,17 +65,20 @@ class Climb:
         case: function, components, format.
         seed: of the first inputs and of all mutations.
         size: inputs of a generation.
+        known: whether what earlier searches found is among the first inputs.
     """
 
-    def __init__(self, case: Case, seed: int = 0, size: int = GENERATION) -> None:
+    def __init__(
+        self, case: Case, seed: int = 0, size: int = GENERATION, known: bool = True
+    ) -> None:
         self.case, self.seed, self.size = case, seed, size
         self.rng = np.random.default_rng(seed)
         self.evaluated, self.generation = 0, 0
         self.broken: list[tuple[Array, ...]] = []
         self.given, self.error = self._new()
-        known = [row for at, _, row in recorded() if at == case]
-        if known:
-            given, error = self._measured(rows(known))
+        found = [row for at, _, row in recorded() if at == case]
+        if known and found:
+            given, error = self._measured(rows(found))
             self.given = [np.concatenate(p, 1) for p in zip(self.given, given, strict=True)]
             self.error = np.concatenate([self.error, error])
 

@@ -51,11 +51,11 @@ def test_some_generations_stay_within_the_bound(name: str, fmt: object, terms: i
 
 def test_the_search_climbs() -> None:
     """Beyond what its first inputs have, which are those of the tests by numbers."""
-    climb = Climb(Case("cosh", 4, FP64), seed=2, size=1024)
+    climb = Climb(Case("log", 4, FP64), seed=2, size=1024, known=False)
     first = climb.error.max()
     for _ in range(10):
         climb.step()
-    assert climb.error.max() > 1.1 * first
+    assert climb.error.max() > 1.5 * first
 
 
 @pytest.mark.parametrize("fmt", [BF16, FP32, FP64], ids=lambda f: f.name)
