@@ -159,7 +159,7 @@ def table() -> str:
     for operation, float_second in OPERATIONS:
         for terms in range(2 if float_second else 1, 5):
             row = [Case(operation, float_second, terms, fmt) for fmt in FORMATS]
-            cells = " | ".join(found[str(c)]["error"] for c in row)
+            cells = " | ".join(found.get(str(c), {"error": ""})["error"] for c in row)
             lines.append(f"| {row[0].label} | {terms} | {cells} |")
     return "\n".join(lines)
 
