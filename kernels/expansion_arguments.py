@@ -56,7 +56,9 @@ def checked(
         shape = torch.broadcast_shapes(*(t.shape for group in grouped for t in group))
     except RuntimeError:
         given = ", ".join(
-            f"{n} {list(group[0].shape)}" for n, group in zip(names, grouped, strict=True)
+            f"{n}[{k}] {list(t.shape)}"
+            for n, group in zip(names, grouped, strict=True)
+            for k, t in enumerate(group)
         )
         raise ValueError(f"{function}: shapes do not broadcast: {given}") from None
     return [[t.expand(shape) for t in group] for group in grouped]

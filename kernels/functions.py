@@ -97,6 +97,17 @@ for _op in OPERATIONS:
 
 def apply(operation: Operation, *arguments: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Check the arguments, broadcast them and run the operator."""
+    tensors = check(operation, *arguments)
+    result: tuple[Tensor, ...] = getattr(torch.ops.mcf, operation.name)(*tensors)
+    return tuple(result)
+
+
+def check(operation: Operation, *arguments: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The components of all arguments, broadcast.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: for what the operation does not take.
+    """
     flat: list[tuple[str, Tensor]] = []
     for (name, terms), argument in zip(operation.arguments, arguments, strict=True):
         flat += _components(operation.name, name, terms, argument)
@@ -120,12 +131,10 @@ def apply(operation: Operation, *arguments: Tensor | Sequence[Tensor]) -> tuple[
                 "detach it or use torch.no_grad()"
             )
     try:
-        tensors = torch.broadcast_tensors(*(t for _, t in flat))
+        return tuple(torch.broadcast_tensors(*(t for _, t in flat)))
     except RuntimeError:
         shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in flat)
         raise ValueError(f"{operation.name}: shapes do not broadcast: {shapes}") from None
-    result: tuple[Tensor, ...] = getattr(torch.ops.mcf, operation.name)(*tensors)
-    return tuple(result)
 
 
 def _components(

@@ -2,6 +2,9 @@
 
 Every function takes `MCFTensor`s, plain tensors and numbers (as `mcf.tensor` takes them), at least
 one of them an `MCFTensor`, and returns an `MCFTensor`; promotion and broadcasting as for operators.
+
+Or tuples of 1 to 4 components, of one dtype and device, and plain tensors beside them: the result
+is such a tuple, of the same bits, and has no derivative.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.functions import are_components
 from mcf.kernels import expansions
 from mcf.tensor import MCFTensor
 from mcf.tensor.conversion import promote
@@ -19,27 +23,28 @@ from mcf.tensor.promotion import aligned
 from mcf.tensor.tensor import wrap
 
 
-def _expansions(function: str, *values: Any) -> tuple[Tensor, ...]:
+def _tensors(*values: Any) -> tuple[Tensor, ...]:
     """The arguments as tensors; numbers become the nearest expansion."""
-    like = next((v for v in values if isinstance(v, MCFTensor)), None)
-    if like is None:
-        kinds = ", ".join(type(v).__name__ for v in values)
-        raise TypeError(f"{function} needs an mcf.MCFTensor among its arguments, got {kinds}")
+    like = next(v for v in values if isinstance(v, MCFTensor))
     return tuple(
         promote(v) if isinstance(v, Tensor) else tensor(v, like.terms, like.dtype, like.device)
         for v in values
     )
 
 
-def sub(x: Any, y: Any) -> Tensor:
+def sub(x: Any, y: Any) -> Any:
     """x - y."""
-    a, b = _expansions("sub", x, y)
+    if are_components("sub", x, y):
+        return expansions.sub(x, y)
+    a, b = _tensors(x, y)
     return a - b
 
 
-def div(x: Any, y: Any) -> Tensor:
+def div(x: Any, y: Any) -> Any:
     """x / y."""
-    a, b = _expansions("div", x, y)
+    if are_components("div", x, y):
+        return expansions.div(x, y)
+    a, b = _tensors(x, y)
     return a / b
 
 
@@ -55,28 +60,31 @@ class _Fma(torch.autograd.Function):
         return grad * y, grad * x, grad
 
 
-def fma(x: Any, y: Any, z: Any) -> Tensor:
+def fma(x: Any, y: Any, z: Any) -> Any:
     """x * y + z with the error of one operation; bound in `mcf.bound("fma", ...)`."""
-    a, b, c = _expansions("fma", x, y, z)
+    if are_components("fma", x, y, z):
+        return expansions.fma(x, y, z)
+    a, b, c = _tensors(x, y, z)
     shape = torch.broadcast_shapes(a.shape, b.shape, c.shape)  # type: ignore[no-untyped-call]
-    return _Fma.apply(a.expand(shape), b.expand(shape), c.expand(shape))  # type: ignore[no-any-return, no-untyped-call]
+    return _Fma.apply(a.expand(shape), b.expand(shape), c.expand(shape))  # type: ignore[no-untyped-call]
 
 
-def sqrt(x: MCFTensor) -> Tensor:
+def sqrt(x: Any) -> Any:
     """The square root; NaN for x < 0."""
-    return _expansions("sqrt", x)[0].sqrt()
+    return expansions.sqrt(x) if are_components("sqrt", x) else x.sqrt()
 
 
-def rsqrt(x: MCFTensor) -> Tensor:
+def rsqrt(x: Any) -> Any:
     """1 / sqrt(x)."""
-    return _expansions("rsqrt", x)[0].rsqrt()
+    return expansions.rsqrt(x) if are_components("rsqrt", x) else x.rsqrt()
 
 
-def reciprocal(x: MCFTensor) -> Tensor:
+def reciprocal(x: Any) -> Any:
     """1 / x."""
-    return _expansions("reciprocal", x)[0].reciprocal()
+    return expansions.reciprocal(x) if are_components("reciprocal", x) else x.reciprocal()
 
 
-def square(x: MCFTensor) -> Tensor:
+def square(x: Any) -> Any:
     """x * x."""
-    return _expansions("square", x)[0].square()
+    # A tensor's square is this product, too.
+    return expansions.mul(x, x) if are_components("square", x) else x.square()

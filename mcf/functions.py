@@ -4,8 +4,11 @@ Every function takes tensors of one dtype (bfloat16, float16, float32 or float64
 broadcast, and returns two new contiguous tensors `(hi, lo)` of that dtype and of the broadcast
 shape, largest component first. Every operation is rounded to nearest even in that dtype, on every
 executor with the same bits. u = 2**-p with p = 8, 11, 24, 53 for bfloat16, float16, float32,
-float64. Bounds are relative to the exact result and hold without overflow and underflow; where an
-argument or the result is infinite or NaN, `lo` is NaN or meaningless.
+float64. Bounds are relative to the exact result and hold without overflow and underflow.
+
+`add`, `mul` and those of `mcf.arithmetic` take tuples of 1 to 4 components. Where an argument or
+the result is infinite or NaN, arithmetic gives what IEEE 754 has for the leading components, with
+low components of 0, as on `MCFTensor`s; of the transforms `lo` is NaN or meaningless there.
 
 Raises, all of them: `TypeError` for other dtypes, mixed dtypes or devices; `ValueError` for shapes
 that do not broadcast or a wrong number of components; `RuntimeError` for a tensor that requires
@@ -18,12 +21,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
+from mcf.kernels import expansions as _expansions
 from mcf.kernels import functions as _functions
 
 if TYPE_CHECKING:
     from mcf.tensor import MCFTensor
 
 Pair = tuple[Tensor, Tensor]
+Components = tuple[Tensor, ...]
 
 
 def _pair(result: tuple[Tensor, ...]) -> Pair:
@@ -74,7 +79,8 @@ def grow(x: Pair, a: Tensor) -> Pair:
 
     DWPlusFP of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
     """
-    return _pair(_functions.apply(_functions.GROW, x, a))
+    _functions.check(_functions.GROW, x, a)
+    return _pair(_expansions.add(x, (a,)))
 
 
 def scale(x: Pair, a: Tensor) -> Pair:
@@ -82,48 +88,69 @@ def scale(x: Pair, a: Tensor) -> Pair:
 
     DWTimesFP1 of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
     """
-    return _pair(_functions.apply(_functions.SCALE, x, a))
+    _functions.check(_functions.SCALE, x, a)
+    return _pair(_expansions.mul(x, (a,)))
 
 
 @overload
-def add(x: Pair, y: Pair) -> Pair: ...
+def add(x: Components, y: Components | Tensor) -> Components: ...
 @overload
 def add(x: MCFTensor, y: Any) -> MCFTensor: ...
 @overload
 def add(x: Any, y: MCFTensor) -> MCFTensor: ...
 def add(x: Any, y: Any) -> Any:
-    """x + y for two expansions, commutative; error at most 2u^2, under cancellation too.
+    """x + y for two expansions, commutative; error of pairs at most 2u^2, under cancellation too.
 
-    The two-term network of Zhang and Aiken 2025, doi:10.1007/978-3-031-98682-6_12. With an
+    Tuples of 1 to 4 components, or one and a plain tensor: as many components as the longest. The
+    two-term network of Zhang and Aiken 2025, doi:10.1007/978-3-031-98682-6_12. With an
     `MCFTensor` among the arguments it is `torch.add`, which see: any terms, with a gradient.
     """
-    if _is_expansion(x) or _is_expansion(y):
-        return x + y
-    return _pair(_functions.apply(_functions.ADD, x, y))
+    if are_components("add", x, y):
+        return _expansions.add(x, y)
+    return x + y
 
 
 @overload
-def mul(x: Pair, y: Pair) -> Pair: ...
+def mul(x: Components, y: Components | Tensor) -> Components: ...
 @overload
 def mul(x: MCFTensor, y: Any) -> MCFTensor: ...
 @overload
 def mul(x: Any, y: MCFTensor) -> MCFTensor: ...
 def mul(x: Any, y: Any) -> Any:
-    """x * y for two expansions, commutative; error at most 5u^2.
+    """x * y for two expansions, commutative; error of pairs at most 5u^2.
 
-    DWTimesDW1 of Joldes, Muller, Popescu 2017, with the bound of Muller and Rideau 2022,
-    doi:10.1145/3484514. With an `MCFTensor` among the arguments it is `torch.mul`, which see: any
-    terms, with a gradient.
+    Tuples of 1 to 4 components, or one and a plain tensor: as many components as the longest. Of
+    pairs it is DWTimesDW1 of Joldes, Muller, Popescu 2017, with the bound of Muller and Rideau
+    2022, doi:10.1145/3484514. With an `MCFTensor` among the arguments it is `torch.mul`, which see:
+    any terms, with a gradient.
     """
-    if _is_expansion(x) or _is_expansion(y):
-        return x * y
-    return _pair(_functions.apply(_functions.MUL, x, y))
+    if are_components("mul", x, y):
+        return _expansions.mul(x, y)
+    return x * y
 
 
-def _is_expansion(x: Any) -> bool:
+def are_components(function: str, *values: Any) -> bool:
+    """Whether values are tuples of components, and plain tensors; not if one is an `MCFTensor`.
+
+    Raises:
+        TypeError: for both, and for neither.
+    """
     from mcf.tensor import MCFTensor
 
-    return isinstance(x, MCFTensor)
+    expansion = any(isinstance(v, MCFTensor) for v in values)
+    components = any(isinstance(v, (tuple, list)) for v in values)
+    if expansion and components:
+        raise TypeError(
+            f"{function}: a tuple of components stands beside an mcf.MCFTensor; make one of the "
+            "other, mcf.from_components(components) or x.components"
+        )
+    if not expansion and not components:
+        kinds = ", ".join(type(v).__name__ for v in values)
+        raise TypeError(
+            f"{function} needs an mcf.MCFTensor or a tuple of 1 to 4 components among its "
+            f"arguments, got {kinds}"
+        )
+    return components
 
 
 def renormalize(x: Pair) -> Pair:
