@@ -98,7 +98,9 @@ def test_components_that_cannot_be_those_of_a_tensor_are_refused(name: str) -> N
         rebuild(make(), False, {})
 
 
-@pytest.mark.parametrize("name", WRONG.keys() - {"complex", "negative views", "sparse"})
+@pytest.mark.parametrize(
+    "name", [n for n in WRONG if n not in ("complex", "negative views", "sparse")]
+)
 def test_files_that_hold_them_are_refused(name: str) -> None:
     """torch's own errors of what it does not unpickle stand behind ours."""
     make, message = WRONG[name]
