@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import BF16, FP16, FP32, FP64, Format, exact
+from mcf.kernels import BF16, FP16, FP32, FP64, Format, exact, functions
 from mcf.kernels.exact import Number
 from mcf.kernels.functions import OPERATIONS, Operation
 from tests.helpers import assert_all_same_bits, mutants, numbers
@@ -29,13 +29,19 @@ by_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.
 
 
 def apply(operation: Operation, components: list[Tensor]) -> tuple[Tensor, ...]:
-    """Call the public function with components grouped into its arguments."""
-    grouped, position = [], 0
+    """Call the operator with components grouped into its arguments."""
+    return functions.apply(operation, *grouped(operation, components))
+
+
+def grouped(operation: Operation, components: list[Tensor]) -> list[Tensor | tuple[Tensor, ...]]:
+    """Components as the arguments of a function."""
+    found: list[Tensor | tuple[Tensor, ...]] = []
+    position = 0
     for _, terms in operation.arguments:
         part = components[position : position + terms]
-        grouped.append(part[0] if terms == 1 else tuple(part))
+        found.append(part[0] if terms == 1 else tuple(part))
         position += terms
-    return getattr(mcf, operation.name)(*grouped)
+    return found
 
 
 @functools.cache
@@ -97,6 +103,22 @@ def test_bounds_reject_mutants(operation: str, mutant, fmt: Format) -> None:
     results = [r.to(fmt.dtype) for r in bound(mutant, fmt)(*registers)]
     broken, _ = violations(operation, fmt, given, results)
     assert broken > 0
+
+
+@by_format
+@by_operation
+def test_the_public_function_has_these_bits_where_the_result_is_finite(
+    operation: Operation, fmt: Format
+) -> None:
+    given = inputs(operation, fmt, 3000)
+    with mcf.executor("torch"):
+        network = apply(operation, given)
+        public = getattr(mcf, operation.name)(*grouped(operation, given))
+    finite = network[0].isfinite() & network[1].isfinite()
+    assert finite.sum() > 2000
+    # Where the sum of -0 and -0 is one of zeros, its sign is IEEE 754's.
+    finite &= network[0] != 0
+    assert_all_same_bits([r[finite] for r in public], [r[finite] for r in network])
 
 
 @by_format
