@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from mcf.optim import reducers
+from mcf.optim import memory, reducers
 from mcf.optim.base import Named
 from mcf.optim.optimizer import LowPrecisionOptimizer
 
@@ -40,7 +40,8 @@ class GradientRelease:
     Raises:
         TypeError: for another optimizer.
         ValueError: with `max_grad_norm`, `track_metrics` or a `GradientAccumulator`, which need all
-            gradients at once, and if the optimizer is released already.
+            gradients at once, if the optimizer is released already, and for parameters that share
+            memory.
         RuntimeError: for parameters whose gradients are reduced over processes after the backward
             pass has added them up (of a `DistributedDataParallel`, which also refuses to be made
             while they are released, or flattened by FSDP); from a step under a
@@ -61,9 +62,10 @@ class GradientRelease:
         ):
             if there:
                 raise ValueError(f"gradient release does not go with {what}")
-        for index in range(len(optimizer.param_groups)):
-            reducers.check_flat(optimizer._named(index))
+        reducers.check_flat(_named(optimizer))
         reducers.check(list(optimizer._parameters()))
+        # One is stepped while another has yet to be read: backward would say in which order.
+        memory.check([memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad])
         self._optimizer = optimizer
         self._handles: list[RemovableHandle] = []
         self._group: dict[Tensor, int] = {}
@@ -125,6 +127,12 @@ class GradientRelease:
             _plan=None,
         )
         return one
+
+
+def _named(optimizer: LowPrecisionOptimizer) -> Iterator[Named]:
+    """Its parameters, each after the words that name it."""
+    for index in range(len(optimizer.param_groups)):
+        yield from optimizer._named(index)
 
 
 # What a view does not share with its optimizer.

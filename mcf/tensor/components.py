@@ -6,6 +6,7 @@ its end. So whatever makes a tensor of components that this library has not made
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import format_of
+from mcf.kernels.overlap import share, span
 
 MAX_TERMS = 4
 NAMES = ("_c0", "_c1", "_c2", "_c3")
@@ -93,13 +95,37 @@ def _check_apart(name: str, components: Sequence[Tensor]) -> None:
     # What has no memory has no place: meta tensors, tensors that stand for others.
     if first.numel() == 0 or first.device.type == "meta" or type(first) is not Tensor:
         return
-    places = [c.data_ptr() for c in components]
-    for k, place in enumerate(places):
-        if place in places[:k]:
+    spans = [span(c) for c in components]
+    for k, j in itertools.combinations(range(len(components)), 2):
+        (start, end), (other, last) = spans[k], spans[j]
+        # Components that lie in turn in one array have overlapping spans and no common byte.
+        if start < last and other < end and share(components[k], components[j]):
             raise ValueError(
-                f"{name}[{k}] and {name}[{places.index(place)}] lie in the same memory; what is "
+                f"{name}[{j}] and {name}[{k}] lie in the same memory, in part at least; what is "
                 "written to one would change the other"
             )
+
+
+def check_dict(given: Any) -> dict[str, Any]:
+    """A copy of what is to be a tensor's `__dict__`, if it has the components of one.
+
+    torch's function that rebuilds parameters sets any attribute that a file names, this one too.
+
+    Raises:
+        TypeError, ValueError: for what is no such dict, and as `check_components`.
+    """
+    if not isinstance(given, dict):
+        raise TypeError(f"__dict__ must be a dict, got {type(given).__name__}")
+    found = [name for name in NAMES if name in given]
+    terms = given.get("_terms")
+    if type(terms) is not int or terms != len(found) or found != list(NAMES[:terms]):
+        raise ValueError(
+            f"__dict__ of an expansion tensor must hold _terms and as many components, got _terms "
+            f"{terms!r} and {found}"
+        )
+    check_components([given[name] for name in found], "__dict__")
+    # A file could go on to change the dict, and the sizes of tensors that it has made.
+    return given | {name: torch.ops.aten.alias.default(given[name]) for name in found}
 
 
 def check_attributes(cls: type, state: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from mcf.tensor import functions
-from mcf.tensor.components import FIXED, NAMES, check_components
+from mcf.tensor.components import FIXED, NAMES, check_components, check_dict
 from mcf.tensor.copying import Copying, register_for_torch
 from mcf.tensor.dispatch import registry
 from mcf.tensor.exports import Exports
@@ -63,7 +63,8 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
                 f"{name} of an expansion tensor is not to be set; write to x.components, or set "
                 "x.data"
             )
-        super().__setattr__(name, value)
+        # All of them at once, by torch.utils.swap_tensors or by a file.
+        super().__setattr__(name, check_dict(value) if name == "__dict__" else value)
 
     @property
     def components(self) -> Components:

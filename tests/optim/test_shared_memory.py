@@ -11,8 +11,8 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW
-from mcf.optim.memory import share
+from mcf.kernels.overlap import share
+from mcf.optim import SGD, AdamW, GradientRelease
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, assert_same, random, stored
 
@@ -63,6 +63,18 @@ def test_parameters(make: Callable[[], Any]) -> None:
     # One of them alone is no race.
     params[1].grad = None
     optimizer.step()
+
+
+@pytest.mark.parametrize("make", [flat, same_data, columns, transposed])
+def test_parameters_that_backward_steps(make: Callable[[], Any]) -> None:
+    params = make()
+    optimizer = AdamW([("first", params[0]), ("second", params[1])])
+    with pytest.raises(ValueError, match=r"\((first|second)\) .*shares memory with .*\((f|s)"):
+        GradientRelease(optimizer)
+    assert not any(p._post_accumulate_grad_hooks for p in params)
+    # Frozen, it is not stepped.
+    params[1].requires_grad_(False)
+    GradientRelease(optimizer).remove()
 
 
 def test_after_steps_of_their_own() -> None:

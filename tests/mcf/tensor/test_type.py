@@ -53,3 +53,18 @@ def test_to_takes_flags_by_position_beside_terms() -> None:
     for y in (x.to("cpu", torch.float64, True, terms=3), x.to(torch.float64, False, True, terms=3)):
         assert (y.dtype, y.terms) == (torch.float64, 3)
         assert y.to_fractions() == x.to_fractions()
+
+
+def test_swapped_tensors() -> None:
+    """As `Module.to` does it, also with a plain tensor."""
+    a, b, c = mcf.tensor(["0.1", "0.2"], 3), mcf.tensor(["0.3"], 2), torch.ones(4)
+    a.tag = "a"
+    expected = [a.components, b.components]
+    torch.utils.swap_tensors(a, b)
+    assert_all_same_bits(a.components, expected[1])
+    assert_all_same_bits(b.components, expected[0])
+    assert b.tag == "a"
+    torch.utils.swap_tensors(a, c)
+    assert_all_same_bits(c.components, expected[1])
+    assert c.shape == (1,)
+    assert (a == 1).all()

@@ -82,6 +82,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "negative views": (lambda: [_negative()], "negative view"),
     "the same": (lambda: [SHARED, SHARED], "lie in the same memory"),
     "in the same memory": (lambda: [SHARED, SHARED[:]], "lie in the same memory"),
+    "one element apart": (lambda: list(zeros(4).unfold(0, 3, 1)), "lie in the same memory"),
     "expansions": (lambda: [mcf.zeros(2), mcf.zeros(2)], "is of type MCFTensor"),
     "parameters": (lambda: [nn.Parameter(zeros(2))], "is of type Parameter"),
     "with a gradient": (lambda: [zeros(2, requires_grad=True)], "requires grad"),
@@ -106,7 +107,7 @@ def test_files_that_hold_them_are_refused(name: str) -> None:
     make, message = WRONG[name]
     with pytest.raises((TypeError, ValueError), match=message):
         loaded(Forged(rebuild, make(), False, {}))
-    if name == "in the same memory":
+    if name in ("in the same memory", "one element apart"):
         # pickle copies each.
         return
     with pytest.raises((TypeError, ValueError), match=message):
@@ -156,6 +157,27 @@ def test_torch_functions_in_a_file_do_not_exchange_components(name: str) -> None
     x = mcf.zeros(2)
     with pytest.raises(AttributeError, match="not to be set"):
         setattr(x, name, zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"_terms": 2, "_c0": zeros(1000), "_c1": zeros(1)}, r"__dict__\[1\] has shape \[1\]"),
+        ({"_terms": 2, "_c0": SHARED, "_c1": SHARED}, "lie in the same memory"),
+        ({"_terms": 3, "_c0": zeros(2), "_c1": zeros(2)}, "must hold _terms and as many"),
+        ({"_terms": 1, "_c0": zeros(2), "_c1": zeros(2)}, "must hold _terms and as many"),
+        ({"_terms": -3, "_c0": zeros(2)}, "must hold _terms and as many"),
+        ({"_terms": True, "_c0": zeros(2)}, "must hold _terms and as many"),
+        ({}, "must hold _terms and as many"),
+        (5, "must be a dict"),
+    ],
+)
+def test_nor_all_of_them_at_once(given: Any, message: str) -> None:
+    p = Forged(rebuild, [zeros(1000), zeros(1000)], False, {})
+    state = {"__dict__": given}
+    forged = Forged(_rebuild_parameter_with_state, p, True, OrderedDict(), state)
+    with pytest.raises((TypeError, ValueError), match=message):
+        loaded(forged)
 
 
 class Resized:
@@ -281,6 +303,9 @@ def test_sound_files_load() -> None:
     old = loaded(Forged(rebuild, [zeros(2), zeros(2)], True, {"_is_param": True}))
     assert isinstance(old, nn.Parameter)
     assert loaded([base, base[0]])[1].shape == (3,)
+    # Components in turn, and one after the other, of one array.
+    for whole in (zeros(5, 2).t(), zeros(2, 5)):
+        assert loaded(mcf.MCFTensor(tuple(whole))).stride() == whole[0].stride()
 
 
 def test_a_tensor_and_its_components_share_memory() -> None:

@@ -1,0 +1,62 @@
+"""Where tensors lie in memory, and whether two have a byte in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+# Tries of the exact comparison of two strided tensors, beyond which they count as shared.
+_MOST_WORK = 100_000
+
+
+class _Array:
+    """A tensor's memory as NumPy describes arrays; nothing is read from it."""
+
+    def __init__(self, t: Tensor) -> None:
+        size = t.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (t.data_ptr(), True),
+            "typestr": f"|V{size}",
+            "shape": tuple(t.shape),
+            "strides": tuple(size * s for s in t.stride()),
+        }
+
+
+def address(t: Tensor) -> int:
+    """Where a tensor's memory begins; 0 where it has none of its own (meta, fake, wrappers)."""
+    if t.device.type == "meta" or isinstance(t, FakeTensor):
+        return 0
+    try:
+        return t.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+def span(t: Tensor) -> tuple[int, int]:
+    """The first address of a tensor and the one after its last; (0, 0) where it has no memory."""
+    start = address(t) if t.numel() else 0
+    if not start:
+        return 0, 0
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    return start, start + (last + 1) * t.element_size()
+
+
+def share(a: Tensor, b: Tensor) -> bool:
+    """Whether some element of one has a byte of the other, also where both are strided.
+
+    Exact, by NumPy's bounded search; where that is too hard the answer is yes.
+    """
+    # Not in NumPy's annotations.
+    most: Any = _MOST_WORK
+    try:
+        return bool(np.shares_memory(_as_array(a), _as_array(b), max_work=most))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _as_array(t: Tensor) -> Any:
+    return np.asarray(_Array(t))
