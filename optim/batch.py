@@ -252,5 +252,8 @@ def regular(optimizer: FusedOptimizer, work: Work, p: Tensor, random: bool) -> l
         return None
     if random and not Streams.fit(p):
         return None
+    # Without a version counter: whether others wrote the weight is asked of its elements.
+    if p.is_inference():
+        return None
     numbers = [entry["step"], *(entry[name] for name, _ in rule.numbers)]
     return row if counters.regular(numbers) else None

@@ -93,7 +93,7 @@ class General:
         return [
             rewritten.repairs(where, p, entry, arith, group["capturable"])
             for (where, p), entry, known in zip(found, self._entries, self._known, strict=True)
-            if known and seen.get(id(p)) != rewritten.mark(p)
+            if known and rewritten.perhaps(p, seen.get(id(p)))
         ]
 
     def commit(self, metrics: StepMetrics | None) -> None:
@@ -161,7 +161,7 @@ def commit(
 def ahead(done: Iterable[Ready]) -> Ahead:
     """What says of parameters that they have made the step on their gradients."""
     params = (p for each in done for p in each.params)
-    return {p: (p.grad, p.grad._version) for p in params if p.grad is not None}
+    return {p: (p.grad, rewritten.version(p.grad)) for p in params if p.grad is not None}
 
 
 def left(optimizer: FusedOptimizer, work: Iterable[Work]) -> list[Work]:
@@ -176,7 +176,7 @@ def left(optimizer: FusedOptimizer, work: Iterable[Work]) -> list[Work]:
 
 def _is_ahead(known: Ahead, p: Tensor) -> bool:
     grad, version = known.get(p, (None, 0))
-    return grad is not None and p.grad is grad and grad._version == version
+    return grad is not None and p.grad is grad and rewritten.version(grad) == version
 
 
 def _explain(error: BaseException, ready: Sequence[Ready], done: int) -> None:

@@ -38,8 +38,17 @@ def deferred() -> Iterator[None]:
         yield
     finally:
         _restore([(number, before[number]) for number in replaced])
-        for number, frame in waiting:
-            before[number](number, frame)
+        _handle([(before[number], number, frame) for number, frame in waiting])
+
+
+def _handle(calls: list[tuple[Any, int, Any]]) -> None:
+    """Call handlers in their order, all of them also where the first of them raises."""
+    if calls:
+        handler, number, frame = calls[0]
+        try:
+            handler(number, frame)
+        finally:
+            _handle(calls[1:])
 
 
 def _restore(handlers: list[tuple[int, Any]]) -> None:

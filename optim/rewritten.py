@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.overlap import address
 from mcf.optim import values
-from mcf.optim.memory import address
 from mcf.optim.norm import parts
 from mcf.optim.strategies import Arithmetic, Storage
 
@@ -42,7 +42,17 @@ class WeightsRewrittenWarning(UserWarning):
 
 def mark(p: Tensor) -> tuple[int, int]:
     """What changes where a tensor is written or gets other memory."""
-    return (0 if p.is_inference() else p._version), address(p)
+    return version(p), address(p)
+
+
+def version(t: Tensor) -> int:
+    """How often a tensor was written; 0 where torch does not count (inference tensors)."""
+    return 0 if t.is_inference() else t._version
+
+
+def perhaps(p: Tensor, before: tuple[int, int] | None) -> bool:
+    """Whether others may have written a weight that a step left with the mark `before`."""
+    return p.is_inference() or mark(p) != before
 
 
 def beside(arith: Arithmetic) -> bool:

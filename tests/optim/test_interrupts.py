@@ -21,7 +21,7 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW, Muon, NAdam, Precision
+from mcf.optim import SGD, AdamW, Muon, NAdam, Precision, interrupts
 from mcf.optim import commit as commits
 from tests.optim.helpers import BF16, FP32, assert_same, random, stored
 
@@ -279,3 +279,22 @@ def test_in_another_thread() -> None:
     thread.start()
     thread.join()
     assert_same(stored(optimizer), stored(reference))
+
+
+def test_two_signals_at_once() -> None:
+    # The handler of the first raises; the second is handled all the same, as Python does it.
+    seen: list[int] = []
+
+    def both() -> None:
+        with interrupts.deferred():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            seen.append(0)
+
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            both()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [0, signal.SIGTERM]

@@ -232,3 +232,29 @@ def test_what_data_hides_is_told() -> None:
     optimizer.reload_model_params()
     steps(optimizer, 1)
     assert (net[0].weight > 2.9).all()
+
+
+@pytest.mark.parametrize("name", ["torch", "numba"])
+@pytest.mark.parametrize("precision", ["master", "kahan", "light", "plus"])
+def test_inference_tensors(precision: str, name: str) -> None:
+    # They have no version counters: every step asks their elements.
+    with mcf.executor(name):
+        ordinary, _ = stepped(precision)
+        with torch.inference_mode():
+            p, optimizer = stepped(precision)
+            assert_same_bits(p, ordinary)
+            p.fill_(2.0**-20)
+            p.grad = torch.full_like(p, 2.0**-4)
+            with pytest.warns(WeightsRewrittenWarning):
+                optimizer.step()
+            # From where it was written to, by about lr; it was near 9.
+            assert (p.abs() < 0.5).all()
+
+
+def stepped(precision: str) -> tuple[Any, Any]:
+    p = nn.Parameter(torch.full((9,), 9.0, dtype=BF16))
+    optimizer = AdamW([p], lr=2.0**-4, precision=precision)
+    for t in range(3):
+        p.grad = random(9, BF16, t)
+        optimizer.step()
+    return p, optimizer
