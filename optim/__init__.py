@@ -16,6 +16,7 @@ from mcf.optim.plugin import collage as collage
 from mcf.optim.precision import Precision as Precision
 from mcf.optim.radam import RAdam as RAdam
 from mcf.optim.randomness import set_index_offset as set_index_offset
+from mcf.optim.randomness import set_stream as set_stream
 from mcf.optim.release import GradientRelease as GradientRelease
 from mcf.optim.rewritten import WeightsRewrittenWarning as WeightsRewrittenWarning
 from mcf.optim.sgd import SGD as SGD

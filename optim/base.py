@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from mcf.optim import expansions, gradients, options, validation
+from mcf.optim import expansions, gradients, options, stream_names, validation
 from mcf.optim.coefficients import on_host
 from mcf.optim.metrics import StepMetrics
 from mcf.optim.precision import by_name, parts, strategy_of
@@ -113,7 +113,7 @@ class GroupedOptimizer(Optimizer):
 
     def _later_options(self) -> Group:
         """Options that checkpoints of older versions lack, and what they are there."""
-        return options.IN_GROUPS
+        return options.OLDER
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -146,10 +146,13 @@ class GroupedOptimizer(Optimizer):
             validation.distinct(f"param_groups[{index}]", merged.get("params"))
         try:
             super().add_param_group(param_group)
+            group, words = self.param_groups[index], f"param_groups[{index}]"
+            stream_names.settle(words, group)
             for where, p in self._named(index):
                 if not validation.later(p):
                     validation.parameter(where, p, self.takes_expansions)
-                    self._arithmetic(self.param_groups[index], p, where)
+                    if self._arithmetic(group, p, where).strategy.stochastic:
+                        stream_names.names(words, group)
         except BaseException:
             # The constructor's caller never sees the object; here the others stay as they were.
             del self.param_groups[index:]
@@ -179,10 +182,16 @@ class GroupedOptimizer(Optimizer):
     def _named(self, index: int) -> Iterator[tuple[str, Tensor]]:
         """The parameters of a group, each with the words that name it in messages."""
         group = self.param_groups[index]
-        names = group.get("param_names")
+        names = group.get("param_names") or ()
+        # Those of a whole group, whose parameters others have divided among processes, name none.
+        known = len(names) == len(group["params"])
         for k, p in enumerate(group["params"]):
-            name = f" ({names[k]})" if names else ""
+            name = f" ({names[k]})" if known else ""
             yield f"params[{k}]{name} of param_groups[{index}]", p
+
+    def _counted(self) -> list[Group]:
+        """The groups that say which random numbers each parameter gets."""
+        return self.param_groups
 
     def _parameters(self) -> Iterator[Tensor]:
         """All parameters, in the order in which checkpoints count them."""

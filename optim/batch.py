@@ -102,7 +102,7 @@ class Batch:
         self._descriptions = Descriptions(list(chain(*tensors, *numbers)), entries)
         shapes = [tuple(p.shape) if rule.shaped else () for p in self.params]
         self._counters = counters.Counters(numbers, shapes)
-        self._streams = Streams(optimizer._parameters(), self.params) if launch.random else None
+        self._streams = Streams(optimizer._counted(), self.params) if launch.random else None
         # Weights as the last step left them, where something is stored beside them.
         self._beside = rewritten.beside(arith)
         self._versions = list(map(_version, self.params)) if self._beside else []
@@ -145,7 +145,7 @@ class Batch:
         low = optimizer._grad_low
         if low and not self._paired and any(p in low for p in self.params):
             return False
-        if self._streams is not None and not self._streams.hold(optimizer._parameters()):
+        if self._streams is not None and not self._streams.hold(optimizer._counted()):
             return False
         self._descriptions.fetch()
         entries = list(map(optimizer.state.__getitem__, self.params))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mcf.optim import entries, options, update, validation
+from mcf.optim import entries, options, stream_names, update, validation
 
 if TYPE_CHECKING:
     from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -85,6 +85,8 @@ def _check_group(
     size = abs(lr) if isinstance(lr, (int, float, Tensor)) else lr
     options.check(saved, optimizer.defaults)
     optimizer._check_group({**saved, "lr": size})
+    names = {k: v for k, v in group.items() if k == "param_names"}
+    stream_names.names(where, {**names, **saved, "params": group["params"]})
     rule = optimizer._rule({**group, **saved})
     options.check_decay(saved, dict(rule.slots), rule.decoupled, type(optimizer).__name__)
     for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):

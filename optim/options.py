@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from mcf.optim import validation
+from mcf.optim import stream_names, validation
 from mcf.optim.rules import decay
 
 Group = dict[str, Any]
@@ -47,8 +47,12 @@ class Options(TypedDict, total=False):
 
     - `low`: how `"kahan"`, `"light"` and `"plus"` round the low component of a bf16 parameter,
       `"nearest"` or `"stochastic"`. Stochastically it keeps updates of any size on the average.
-    - `seed`: of the random numbers, which depend on nothing but the seed, the step, the parameter's
-      place among all parameters and the element's index in it. Kept in checkpoints.
+    - `seed`: of the random numbers, which depend on nothing but the seed, the step, the parameter
+      and the element's index in it. Kept in checkpoints.
+    - `stream_by`: what tells parameters apart there: `"name"`, where the optimizer is given named
+      parameters, which are the same in every grouping and part of a model, or `"place"`, their
+      place among all parameters. By default names where there are any. Kept in checkpoints; those
+      of older versions mean places.
     """
 
     foreach: bool | None
@@ -63,6 +67,7 @@ class Options(TypedDict, total=False):
     nonfinite: str
     low: str
     seed: int
+    stream_by: str | None
 
 
 # How the low component is rounded.
@@ -76,7 +81,10 @@ _FLAGS: Group = {
     "fused": None,
     "decouple_lr": False,
 }
-IN_GROUPS: Group = {**_FLAGS, "peak_lr": None, "low": "nearest", "seed": 0}
+IN_GROUPS: Group = {**_FLAGS, "peak_lr": None, "low": "nearest", "seed": 0, "stream_by": None}
+
+# What they are in checkpoints that lack them.
+OLDER: Group = {**IN_GROUPS, "stream_by": "place"}
 
 # The options that are attributes of the optimizer, and their defaults.
 OF_OPTIMIZER: Group = {"max_grad_norm": None, "max_grad_value": None, "nonfinite": "torch"}
@@ -194,7 +202,9 @@ def check(group: Group, mine: Collection[str]) -> None:
 
 
 def check_rounding(group: Group) -> None:
-    """Raise for values of `low` and `seed` that are none."""
+    """Raise for values of `low`, `seed` and `stream_by` that are none."""
+    if group.get("stream_by") is not None:
+        validation.choice("stream_by", group["stream_by"], stream_names.BY)
     validation.choice("low", group["low"], LOW)
     if isinstance(group["seed"], bool) or not isinstance(group["seed"], int):
         raise TypeError(f"seed must be an int, got {type(group['seed']).__name__}")

@@ -13,7 +13,7 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from mcf.optim import blocks, eight_bits, gradients, randomness, validation
+from mcf.optim import blocks, eight_bits, gradients, randomness, stream_names, validation
 from mcf.optim import options as checks
 from mcf.optim import plugin_rules as rules
 from mcf.optim import plugin_storage as storage
@@ -49,12 +49,12 @@ def collage(
     Args:
         optimizer: a class of torch's conventions that treats each parameter by itself.
         params: parameters, named parameters or groups; groups may name their own `precision`, `low`
-            and `seed`.
+            `seed` and `stream_by`.
         precision: see `mcf.optim.AdamW`, or a `Precision`. Those that feed rounding errors back
             (`eco`) are for torch's SGD with momentum, Adam and AdamW, whose updates are multiples
             of a first moment.
         low: see `mcf.optim.options.Options`.
-        seed: see `mcf.optim.options.Options`.
+        seed: see `mcf.optim.options.Options`; streams are named and placed as they are there.
         compute_dtype: float32, where an update is resolved to 2**-24 of its weight, as with float32
             master weights; or float64, where it is resolved to float32's precision.
         second_moments: the names of states that are stored as second moments are; states of
@@ -109,7 +109,8 @@ class Collage(Optimizer):
         self._second_moments = rules.names_of(second_moments)
         # The options of each group that were tried.
         self._tried: list[dict[str, Any]] = []
-        defaults = {**self._made().defaults, "precision": precision, "low": low, "seed": seed}
+        mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
+        defaults = {**self._made().defaults, **mine}
         super().__init__(params, by_name(defaults))
 
     @property
@@ -135,11 +136,14 @@ class Collage(Optimizer):
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
         try:
-            for k, p in enumerate(self.param_groups[index]["params"]):
+            group, words = self.param_groups[index], f"param_groups[{index}]"
+            stream_names.settle(words, group)
+            for k, p in enumerate(group["params"]):
                 where = f"params[{k}] of param_groups[{index}]"
                 if not validation.later(p):
                     validation.parameter(where, p)
-                    self._arithmetic(self.param_groups[index], p, where)
+                    if self._arithmetic(group, p, where).strategy.stochastic:
+                        stream_names.names(words, group)
             self._try(index)
         except Exception:
             self.param_groups.pop()
@@ -182,11 +186,10 @@ class Collage(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work, place = [], -1
+        work, known = [], dict[Tensor, int]()
         for index, group in enumerate(self.param_groups):
             self._try(index)
             for k, p in enumerate(group["params"]):
-                place += 1
                 where = f"params[{k}] of param_groups[{index}]"
                 if p.grad is None:
                     validation.replaced(where, p)
@@ -195,18 +198,25 @@ class Collage(Optimizer):
                     validation.gradient(where, p, p.grad)
                     arith = self._arithmetic(group, p, where)
                     storage.check(where, p, self.state.get(p, {}), arith)
-                    work.append((group, place, p, arith))
+                    work.append((group, p, arith))
+                    if arith.strategy.stochastic and not known:
+                        known = randomness.numbers(self.param_groups)
         found = getattr(self, "found_inf", None)
         if found is not None and float(found) != 0:
             return loss
         scale = getattr(self, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)
-        for group, place, p, arith in work:
-            self._step_one(group, place, p, arith, factor)
+        for group, p, arith in work:
+            self._step_one(group, known, p, arith, factor)
         return loss
 
     def _step_one(
-        self, group: dict[str, Any], place: int, p: Tensor, arith: Arithmetic, scale: float
+        self,
+        group: dict[str, Any],
+        known: Mapping[Tensor, int],
+        p: Tensor,
+        arith: Arithmetic,
+        scale: float,
     ) -> None:
         state = self.state[p]
         wide = torch.promote_types(self._compute_dtype, p.dtype)
@@ -232,7 +242,7 @@ class Collage(Optimizer):
             count = state.setdefault("param_step", torch.zeros((), dtype=torch.int64, device="cpu"))
             count += 1
             seed = group["seed"]
-            ((key, first),) = randomness.columns(seed, {p: place}, [p], [int(count)])
+            ((key, first),) = randomness.columns(seed, known, [p], [int(count)])
             stream = (key, first)
         storage.store(p, state, arith, old, new, stream)
         if arith.strategy.feedback:
@@ -246,17 +256,20 @@ class Collage(Optimizer):
         """Load a state made by `state_dict`; every state keeps its own dtype.
 
         Raises:
-            ValueError: when the groups, their sizes or precisions are others.
+            ValueError, TypeError: when groups, their sizes, precisions or names are others.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
-        saved = state_dict["param_groups"]
+        saved = [{"stream_by": "place", **g} for g in state_dict["param_groups"]]
         mine, theirs = map(_kinds, (self.param_groups, saved))
         if mine != theirs:
             raise ValueError(
                 f"state_dict has groups of (parameters, precision, low) {theirs}; the optimizer "
                 f"{mine}"
             )
+        for index, (group, other) in enumerate(zip(self.param_groups, saved, strict=True)):
+            loaded = {**group, **other, "params": group["params"]}
+            stream_names.names(f"state_dict param_groups[{index}]", loaded)
         state: defaultdict[Tensor, Any] = defaultdict(dict)
         for group, other in zip(self.param_groups, saved, strict=True):
             for key, p in zip(other["params"], group["params"], strict=True):

@@ -17,7 +17,7 @@ from mcf.optim.rules import coefficients
 Group = Mapping[str, Any]
 
 # Options of groups that are ours and not the class's.
-OURS = ("params", "param_names", "precision", "low", "seed")
+OURS = ("params", "param_names", "precision", "low", "seed", "stream_by")
 
 
 def theirs(group: Group) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from mcf.kernels import streams
+from mcf.optim import stream_names
 
 _ATTRIBUTE = "_mcf_index_offset"
 
@@ -44,24 +46,66 @@ def index_offset(p: Tensor) -> int:
     return found
 
 
+def set_stream(p: Tensor, stream: str | int) -> None:
+    """Say which stream of random numbers `p` gets, whatever optimizer it is in and where.
+
+    For optimizers that share parameters among processes and pass on no names, so that each process
+    counts its own from 0: `torch.distributed.optim.ZeroRedundancyOptimizer`, and two optimizers for
+    two parts of a model. With
+
+        for name, p in model.named_parameters():
+            mcf.optim.set_stream(p, name)
+
+    before the optimizer is made, weights get the bits that one optimizer made with
+    `model.named_parameters()` gives them; with the places of `model.parameters()` those of one made
+    with that. It goes before names and places of the groups, belongs to the tensor and not to a
+    checkpoint, and is kept and left out where `set_index_offset` is. Parameters with the same
+    stream get the same numbers: right for parts of one tensor (with their offsets) only.
+
+    Args:
+        p: a parameter of an optimizer that rounds stochastically.
+        stream: its name, of which prefixes that wrappers add do not count (`module.`,
+            `_orig_mod.`, `_fsdp_wrapped_module.`, `_checkpoint_wrapped_module.`); or its place
+            among all parameters, from 0.
+
+    Raises:
+        TypeError, ValueError: for what is neither a string nor a whole number from 0.
+    """
+    if isinstance(stream, bool) or not isinstance(stream, (str, int)):
+        raise TypeError(f"stream must be a name or a place (int), got {type(stream).__name__}")
+    if isinstance(stream, int) and not 0 <= stream < 2**53:
+        raise ValueError(f"stream must be a name, or a place from 0 and below 2**53, got {stream}")
+    setattr(p, stream_names.ATTRIBUTE, stream)
+
+
+def numbers(groups: Sequence[Mapping[str, Any]]) -> dict[Tensor, int]:
+    """The number of each parameter's stream, which keys are made of.
+
+    Raises:
+        ValueError, TypeError: for names that do not fit their group.
+    """
+    return dict(stream_names.numbers(groups))
+
+
 def deepcopied(optimizer: Any, memo: dict[int, Any]) -> Any:
-    """`copy.deepcopy` of an optimizer, with the offsets of its parameters."""
+    """`copy.deepcopy` of an optimizer, with the offsets and streams of its parameters."""
     made = object.__new__(type(optimizer))
     memo[id(optimizer)] = made
     made.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
     for old, new in zip(optimizer.param_groups, made.param_groups, strict=True):
         for p, q in zip(old["params"], new["params"], strict=True):
-            if index_offset(p):
-                set_index_offset(q, index_offset(p))
+            for name in (_ATTRIBUTE, stream_names.ATTRIBUTE):
+                if hasattr(p, name):
+                    setattr(q, name, getattr(p, name))
     return made
 
 
 def columns(
-    seed: int, places: Mapping[Tensor, int], params: Sequence[Tensor], steps: Sequence[int]
+    seed: int, known: Mapping[Tensor, int], params: Sequence[Tensor], steps: Sequence[int]
 ) -> list[list[float]]:
-    """`streams.COLUMNS` of parameters at their steps."""
+    """`streams.COLUMNS` of parameters at their steps, of what `numbers` found."""
     return [
-        [float(streams.key(seed, step, places[p])), float(index_offset(p))]
+        [float(streams.key(seed, step, known[p])), float(index_offset(p))]
         for p, step in zip(params, steps, strict=True)
     ]
 
@@ -69,14 +113,14 @@ def columns(
 class Streams:
     """The streams of some parameters, which stay the same from step to step but for their keys."""
 
-    def __init__(self, everything: Iterable[Tensor], params: Sequence[Tensor]) -> None:
-        """`everything` counts an optimizer's parameters; each of `params` must `fit`."""
-        self._everything = list(everything)
+    def __init__(self, groups: Sequence[Mapping[str, Any]], params: Sequence[Tensor]) -> None:
+        """`groups` are all of an optimizer's; each of `params` must `fit`."""
         self._params = params
-        places = {p: k for k, p in enumerate(self._everything)}
-        self._places = np.array([places[p] for p in params], dtype=np.uint64)
-        self._offsets = _offsets(params)
-        self._first = np.array(self._offsets, dtype=np.uint64)
+        self._everything, self._names = _everything(groups), _names(groups)
+        self._told = _told_of(params)
+        known = numbers(groups)
+        self._numbers = np.array([known[p] for p in params], dtype=np.uint64)
+        self._first = np.array(_offsets(params), dtype=np.uint64)
 
     @staticmethod
     def fit(p: Tensor) -> bool:
@@ -84,19 +128,36 @@ class Streams:
         (first,) = _offsets([p])
         return p.is_contiguous() and first % 2**32 + p.numel() <= 2**32
 
-    def hold(self, everything: Iterable[Tensor]) -> bool:
-        """Whether parameters are counted as before."""
-        now = list(everything)
+    def hold(self, groups: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether parameters are counted and called as before."""
+        now = _everything(groups)
         return (
             len(now) == len(self._everything)
             and all(map(is_, now, self._everything))
-            and _offsets(self._params) == self._offsets
+            and _names(groups) == self._names
+            and _told_of(self._params) == self._told
         )
 
     def scalars(self, seed: int, steps: Sequence[int]) -> Any:
         """`streams.SCALARS` at each parameter's step, float64 [parameters, scalars]."""
-        keys = streams.key(seed, np.array(steps, dtype=np.uint64), self._places)
+        keys = streams.key(seed, np.array(steps, dtype=np.uint64), self._numbers)
         return np.stack(streams.scalars(keys, self._first), axis=1).astype(np.float64)
+
+
+def _everything(groups: Iterable[Mapping[str, Any]]) -> list[Tensor]:
+    return list(chain.from_iterable(group["params"] for group in groups))
+
+
+def _names(groups: Iterable[Mapping[str, Any]]) -> list[list[str] | None]:
+    """Copies, since lists may be changed in place."""
+    return [
+        list(group.get("param_names") or ()) if group.get("stream_by") == "name" else None
+        for group in groups
+    ]
+
+
+def _told_of(params: Sequence[Tensor]) -> tuple[list[int], list[Any]]:
+    return _offsets(params), list(map(stream_names.told, params))
 
 
 def _offsets(params: Iterable[Tensor]) -> list[int]:

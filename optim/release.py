@@ -122,7 +122,7 @@ class GradientRelease:
             param_groups=[{"params": [p]}],
             # What names parameters in messages, and counts them for random numbers.
             _named=named,
-            _parameters=self._optimizer._parameters,
+            _counted=self._optimizer._counted,
             _released=False,
             _plan=None,
         )
@@ -136,4 +136,4 @@ def _named(optimizer: LowPrecisionOptimizer) -> Iterator[Named]:
 
 
 # What a view does not share with its optimizer.
-_OWN = ("param_groups", "_named", "_parameters", "_released", "_plan")
+_OWN = ("param_groups", "_named", "_counted", "_released", "_plan")

@@ -71,9 +71,9 @@ class HostScalars(Scalars):
         _, group, _, _, _, live = self.work
         table = [[column[name] for name in given_scalars(spec)] for column in self._columns]
         if spec.random:
-            places = {p: k for k, p in enumerate(self.optimizer._parameters())}
+            known = randomness.numbers(self.optimizer._counted())
             params = [p for _, p in live]
-            keys = randomness.columns(group["seed"], places, params, self._counts)
+            keys = randomness.columns(group["seed"], known, params, self._counts)
             table = [row + stream for row, stream in zip(table, keys, strict=True)]
         scalars = table_of(table).reshape(len(table), -1)
         if "grad_scale" in spec.scalars:
@@ -141,8 +141,8 @@ class DeviceScalars(Scalars):
         columns = [self._columns[name].expand(shape) for name in given_scalars(spec)]
         if spec.random:
             _, group, *_ = self._work
-            places = {p: k for k, p in enumerate(self._optimizer._parameters())}
-            mine = table_of([places[p] for p in self._params], torch.int64)
+            known = randomness.numbers(self._optimizer._counted())
+            mine = table_of([known[p] for p in self._params], torch.int64)
             here = to_device(mine, self._counts.device)
             columns.append(streams.key(group["seed"], self._counts, here).double())
             # The index of the first element is given apart.
