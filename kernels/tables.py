@@ -24,7 +24,7 @@ def to_device(t: Tensor, device: torch.device) -> Tensor:
     While a CUDA graph is captured the numbers travel in the arguments of kernels, which the graph
     keeps; a copy would read host memory again at each replay.
     """
-    if device.type == "cpu" or t.device == device or not t.numel():
+    if device.type in ("cpu", "meta") or t.device == device or not t.numel():
         return t.to(device)
     if capturing(device):
         return as_arguments(t, device)

@@ -73,6 +73,25 @@ def check(uses: Sequence[Use]) -> set[int]:
     return read
 
 
+def present(where: str, t: Tensor) -> None:
+    """A tensor has the memory that its shape and strides say.
+
+    Raises:
+        RuntimeError: where others freed its storage or cut it short, as sharding and swapping do;
+            reading it would end the process.
+    """
+    if type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__ or not t.numel():
+        return
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    needed = (t.storage_offset() + last + 1) * t.element_size()
+    found = t.untyped_storage().nbytes()
+    if found < needed:
+        raise RuntimeError(
+            f"{where} has a storage of {found} bytes and needs {needed}: it was freed or resized "
+            "after the tensor was made (untyped_storage().resize_); give it back first"
+        )
+
+
 class Places:
     """Where the dense tensors of a plan lie: what is compared before a step is repeated."""
 
@@ -96,6 +115,9 @@ class Places:
         if read == self._read:
             return True
         starts = np.concatenate(read)
+        if ((starts == 0) & (self._lengths != 0)).any():
+            # Freed: the general path says so.
+            return False
         after = np.searchsorted(self._starts, starts, side="right")
         apart = (self._ends[after] <= starts) & (starts + self._lengths <= self._starts[after])
         if not (apart | (self._lengths == 0)).all():

@@ -8,6 +8,7 @@ from typing import overload
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch._subclasses.fake_tensor import FakeTensor
 
 from mcf.kernels import registry
 from mcf.optim import (
@@ -157,6 +158,9 @@ class FusedOptimizer(GroupedOptimizer):
         """Whether the steps of a batch are counted where its parameters are."""
         _, group, _, _, _, found = work
         if group["capturable"] or isinstance(live, Tensor):
+            return True
+        if any(isinstance(p, FakeTensor) and p.device.type == "cpu" for _, p in found):
+            # The counts have no values, which those who trace or estimate a step do not ask for.
             return True
         found_states = (self._made(p) for _, p in found)
         return any(s and s["step"].device.type != "cpu" for s in found_states)

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from mcf.kernels.formats import FORMATS, Format
-from mcf.optim import eight_bits, entries
+from mcf.optim import eight_bits, entries, memory
 from mcf.optim.expansions import check_gradient, check_parameter, is_expansion
 from mcf.tensor import MCFTensor
 
@@ -89,6 +89,7 @@ def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
     if p.dtype not in FORMATS:
         allowed = ", ".join(map(str, FORMATS))
         raise TypeError(f"{where} has dtype {p.dtype}; allowed are {allowed}")
+    memory.present(where, p)
     if p.is_neg():
         raise TypeError(f"{where} is a lazily negated view; allowed is what resolve_neg() returns")
     if not p.is_contiguous() and _overlaps(p):
@@ -185,6 +186,7 @@ def gradient(where: str, p: Tensor, grad: Tensor) -> None:
                 f"{where}.grad has {what} {given}; allowed is its parameter's, {allowed}"
                 + (" or torch.float32" if what == "dtype" and p.dtype.itemsize == 2 else "")
             )
+    memory.present(f"{where}.grad", grad)
 
 
 def state(
@@ -207,8 +209,10 @@ def state(
             f"state of {where} has {sorted(mine)}; its precision and dtype need {sorted(wanted)}"
         )
     for name in numbers:
-        # A device is not asked.
-        if not (isinstance(entry[name], Tensor) and (entry[name].device.type != "cpu" or counted)):
+        # A device is not asked, and fake tensors have no values.
+        value = entry[name]
+        elsewhere = isinstance(value, Tensor) and (value.device.type != "cpu" or counted)
+        if not (elsewhere or isinstance(value, FakeTensor)):
             number(f"state {name!r} of {where}", entry[name])
     for name, fmt in formats.items():
         t = entry[name]
@@ -230,6 +234,7 @@ def state(
                 f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
                 f"{list(shape)} (was the parameter changed after its state was made?)"
             )
+        memory.present(f"state {name!r} of {where}", t)
         if t.is_neg():
             raise TypeError(
                 f"state {name!r} of {where} is a lazily negated view; allowed is what "
