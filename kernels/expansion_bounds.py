@@ -83,6 +83,7 @@ _IEEE = "IEEE 754"
 # The magnitudes of every step, propagated by a test of these numbers.
 _DERIVED = "derived, tests/kernels/test_derived_bounds.py"
 _SMT = "SMT solver, tests/kernels/test_smt_networks.py"
+_INSERTED = "derived, docs/numerics.md; insertion: Shewchuk 1997, doi:10.1007/PL00009321"
 _OBSERVED = "observed"
 
 # Relative part, absolute part, algorithm, source.
@@ -152,10 +153,10 @@ _ROWS: dict[str, list[_Cells]] = {
         ([(4, 8), (5, 2350)], 40, "sqrt, then reciprocal", "sqrt and reciprocal"),
     ],
     "renormalize": [
-        ([(1, 1), (2, 2)], 0, "VecSum sweeps", _OBSERVED),
-        ([(2, 1), (3, 2)], 0, "VecSum sweeps", _OBSERVED),
-        ([(3, 1), (4, 2)], 0, "VecSum sweeps", _OBSERVED),
-        ([(4, 1), (5, 2)], 0, "VecSum sweeps", _OBSERVED),
+        ([(1, 1), (2, 2)], 0, "VecSum sweeps", _INSERTED),
+        ([(2, 1), (3, 2)], 0, "VecSum sweeps", _INSERTED),
+        ([(3, 1), (4, 2)], 0, "VecSum sweeps", _INSERTED),
+        ([(4, 1), (5, 2)], 0, "VecSum sweeps", _INSERTED),
     ],
 }
 # Of the error of `fma` what is relative to |x * y|: that of the product, rounded into the sum.

@@ -189,8 +189,9 @@ def test_bounds_reject_every_mutant(case: tuple[str, int, bool]) -> None:
     assert count > 0
     accepted = {k for k in range(count) if broken(row, FP32, ALGORITHMS[case], k)[0] == 0}
     if operation == "renormalize":
-        # A sweep's later steps pass on what is then dropped, or zeros, in most inputs.
-        assert len(accepted) <= count // 2
+        # A sweep's later steps pass on what is then dropped, or zeros, in most inputs, and the last
+        # sweep decides ties, as `test_distillation.py` shows.
+        assert len(accepted) <= 2 * count // 3
     else:
         assert accepted == HARMLESS.get(case, set())
 
