@@ -54,9 +54,11 @@ def convert(
     Raises:
         ValueError, TypeError: for what does not fit, before any parameter is changed.
     """
+    if isinstance(optimizer, LowPrecisionOptimizer):
+        optimizer._tell()
     source = [
         (foreign.options(group), group.get("param_names"), [
-            (p, optimizer.state.get(p, {})) for p in group["params"]
+            (p, _entry(optimizer, p)) for p in group["params"]
         ])
         for group in optimizer.param_groups
     ]  # fmt: skip
@@ -137,6 +139,12 @@ def float32_checkpoint(optimizer: LowPrecisionOptimizer) -> tuple[list[Tensor], 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """What a checkpoint in float32 has for a parameter."""
     return dtype if dtype == torch.float64 or dtype not in FORMATS else torch.float32
+
+
+def _entry(optimizer: Optimizer, p: Tensor) -> Mapping[str, Any]:
+    """What an optimizer keeps of a parameter; where others wrote that, as a step would take it."""
+    mine = isinstance(optimizer, LowPrecisionOptimizer) and optimizer._followed(p)
+    return mine or optimizer.state.get(p, {})
 
 
 def _is_foreign(cls: type) -> bool:

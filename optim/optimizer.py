@@ -60,6 +60,8 @@ class LowPrecisionOptimizer(FusedOptimizer):
     def master_weight(self, p: Tensor, *, exact: bool = False) -> Tensor | tuple[Tensor, ...]:
         """The value that is really stored for a parameter: p + param_lo, or the master copy.
 
+        After others wrote the parameter it is what the next step begins with.
+
         Args:
             p: one of the optimizer's parameters.
             exact: return the stored tensors, whose sum is the value, instead of rounding it.
@@ -77,7 +79,8 @@ class LowPrecisionOptimizer(FusedOptimizer):
             raise ValueError(
                 f"p of shape {list(p.shape)} is not one of this optimizer's parameters"
             )
-        state = self.state.get(p, {})
+        self._tell()
+        state = self._followed(p)
         components: tuple[Tensor, ...] = expansions.components(p.detach())
         if "master_param" in state:
             components = (state["master_param"],)
@@ -95,6 +98,23 @@ class LowPrecisionOptimizer(FusedOptimizer):
         for low in components[1:]:
             value += low.to(kind)
         return value
+
+    def _tell(self) -> None:
+        """Have in `_seen` which weights the last step left."""
+        if self._plan is not None:
+            self._plan.tell(self)
+
+    @torch.no_grad()
+    def _followed(self, p: Tensor) -> Group:
+        """The state of one of its parameters as the next step begins with it; after `_tell`."""
+        state = self._made(p)
+        if not state or not rewritten.perhaps(p, self._seen.get(id(p))):
+            return state
+        group = next(g for g in self.param_groups if any(p is q for q in g["params"]))
+        arith = self._arithmetic(group, p, "p")
+        if not rewritten.beside(arith):
+            return state
+        return rewritten.followed("p", p, state, arith, group["capturable"])
 
     @torch.no_grad()
     def reload_model_params(self) -> None:

@@ -13,7 +13,7 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from mcf.optim import blocks, eight_bits, gradients, randomness, stream_names, validation
+from mcf.optim import blocks, eight_bits, gradients, randomness, rewritten, stream_names, validation
 from mcf.optim import options as checks
 from mcf.optim import plugin_rules as rules
 from mcf.optim import plugin_storage as storage
@@ -106,6 +106,8 @@ class Collage(Optimizer):
         self._class = optimizer
         self._options = dict(options)
         self._compute_dtype = compute_dtype
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._warned_of_rewriting = False
         self._second_moments = rules.names_of(second_moments)
         # The options of each group that were tried.
         self._tried: list[dict[str, Any]] = []
@@ -198,7 +200,7 @@ class Collage(Optimizer):
                     validation.gradient(where, p, p.grad)
                     arith = self._arithmetic(group, p, where)
                     storage.check(where, p, self.state.get(p, {}), arith)
-                    work.append((group, p, arith))
+                    work.append((where, group, p, arith))
                     if arith.strategy.stochastic and not known:
                         known = randomness.numbers(self.param_groups)
         found = getattr(self, "found_inf", None)
@@ -206,8 +208,10 @@ class Collage(Optimizer):
             return loss
         scale = getattr(self, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)
-        for group, p, arith in work:
+        rewritten.follow(self, [(w, p, self.state.get(p, {}), a) for w, _, p, a in work])
+        for _, group, p, arith in work:
             self._step_one(group, known, p, arith, factor)
+            self._seen[id(p)] = rewritten.mark(p)
         return loss
 
     def _step_one(
@@ -280,13 +284,18 @@ class Collage(Optimizer):
                     )
         for group, other in zip(self.param_groups, saved, strict=True):
             group.update(copy.deepcopy({k: v for k, v in other.items() if k != "params"}))
-        self.state = state
+        self.state, self._seen = state, {}
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy with copies of the parameters, which keep their places in larger tensors."""
         return randomness.deepcopied(self, memo)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimizer."""
+        vars(self).update(_seen={}, _warned_of_rewriting=False)
+        super().__setstate__(state)
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickling and copying keep."""
@@ -296,8 +305,12 @@ class Collage(Optimizer):
     @torch.no_grad()
     def master_weight(self, p: Tensor) -> Tensor:
         """The value that is stored for a parameter, in float32 (float64 for float64)."""
-        wide = torch.promote_types(torch.float32, p.dtype)
-        return storage.value(p, self.state.get(p, {}), wide).clone()
+        wide, state = torch.promote_types(torch.float32, p.dtype), self.state.get(p, {})
+        written = bool(state) and rewritten.perhaps(p, self._seen.get(id(p)))
+        for group in self.param_groups if written else ():
+            if any(p is q for q in group["params"]):
+                state = rewritten.followed("p", p, state, self._arithmetic(group, p, "p"), False)
+        return storage.value(p, state, wide).clone()
 
 
 def _strategy(group: dict[str, Any]) -> Strategy:

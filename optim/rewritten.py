@@ -25,6 +25,7 @@ from mcf.optim.strategies import Arithmetic, Storage
 
 if TYPE_CHECKING:
     from mcf.optim.base import GroupedOptimizer
+    from mcf.optim.plugin import Collage
 
 # The states that belong to the value of a weight.
 HIDDEN = ("master_param", "param_lo", "param_bits")
@@ -89,6 +90,18 @@ def repairs(
     return (where if ask else ""), [(hidden, made)]
 
 
+def followed(
+    where: str, p: Tensor, state: dict[str, Any], arith: Arithmetic, capturable: bool
+) -> dict[str, Any]:
+    """A state as the next step begins with it, after `repairs`; the one that is kept stays.
+
+    For what reads states between steps: weights may be swapped for a while, and come back.
+    """
+    _, found = repairs(where, p, state, arith, capturable)
+    new = {id(hidden): made for hidden, made in found}
+    return {name: new.get(id(value), value) for name, value in state.items()}
+
+
 def _master(p: Tensor, master: Tensor, arith: Arithmetic) -> tuple[Tensor, Tensor]:
     visible = master.to(p.dtype)
     same = (visible == p) | (visible.isnan() & p.isnan())
@@ -130,7 +143,25 @@ def apply(found: Sequence[tuple[str, list[Repair]]]) -> None:
             hidden.copy_(new)
 
 
-def tell(optimizer: GroupedOptimizer, found: Iterable[tuple[str, list[Repair]]]) -> None:
+def follow(
+    optimizer: Collage, found: Iterable[tuple[str, Tensor, dict[str, Any], Arithmetic]]
+) -> None:
+    """Repair what is stored beside those parameters that others wrote since `mark` was kept.
+
+    Args:
+        optimizer: the optimizer.
+        found: words that name a parameter, the parameter, its state, its arithmetic.
+    """
+    made = [
+        repairs(where, p, state, arith, False)
+        for where, p, state, arith in found
+        if beside(arith) and perhaps(p, optimizer._seen.get(id(p)))
+    ]
+    tell(optimizer, made)
+    apply(made)
+
+
+def tell(optimizer: GroupedOptimizer | Collage, found: Iterable[tuple[str, list[Repair]]]) -> None:
     """Warn of them, once for an optimizer."""
     names = [where for where, _ in found if where]
     if not names or optimizer._warned_of_rewriting:

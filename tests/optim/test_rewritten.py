@@ -7,6 +7,7 @@ kept to the last bit.
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 import mcf
-from mcf.optim import SGD, AdamW, Lion
+from mcf.optim import SGD, AdamW, Lion, collage, convert, float32_checkpoint
 from mcf.optim.rewritten import WeightsRewrittenWarning
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, random, steps, stored, value
@@ -83,6 +84,54 @@ def test_others_write_a_weight(precision: str, write: Callable[[Any, Any], None]
     for name, t in others.items():
         if name.endswith(("param", "param_lo", "param_bits", "master_param")):
             assert_same_bits(now[name], t, name)
+
+
+@pytest.mark.parametrize("precision", ["master", "plus", "split16"])
+def test_what_is_read_before_the_next_step(precision: str) -> None:
+    net, optimizer = train(precision)
+    p = net[0].weight
+    kept, before = p.detach().clone(), stored(optimizer)
+    with torch.no_grad():
+        # A negative zero has no further bits that are not those of a NaN.
+        p.fill_(2.0**-20 if precision != "split16" else -0.0)
+        optimizer.state[p].get("param_bits", torch.empty(0)).fill_(-5)
+    new = p.detach().float()
+    assert_same_bits(optimizer.master_weight(p), new)
+    assert_same_bits(float32_checkpoint(optimizer)[0][0], new)
+    # Reading changes nothing: weights that come back find what was beside them.
+    if precision != "split16":
+        with torch.no_grad():
+            p.copy_(kept)
+        assert_same(stored(optimizer), before)
+        with torch.no_grad():
+            p.fill_(2.0**-20)
+    convert(optimizer, "fp32_states")
+    assert_same_bits(p.detach().float(), new)
+
+
+@pytest.mark.parametrize("copy_of", [None, copy.deepcopy, "pickle", "checkpoint"], ids=str)
+@pytest.mark.parametrize("precision", ["master", "plus"])
+def test_classes_of_others(precision: str, copy_of: Any) -> None:
+    def made(p: Any) -> Any:
+        return collage(torch.optim.AdamW, [p], lr=2.0**-7, precision=precision)
+
+    p = nn.Parameter(torch.full((9,), 9.0, dtype=BF16))
+    optimizer = made(p)
+    steps(optimizer, 3)
+    if copy_of == "checkpoint":
+        state = optimizer.state_dict()
+        optimizer = made(p)
+        optimizer.load_state_dict(state)
+    elif copy_of is not None:
+        again = copy_of if copy_of != "pickle" else lambda x: pickle.loads(pickle.dumps(x))
+        optimizer = again(optimizer)
+        (p,) = optimizer.param_groups[0]["params"]
+    with torch.no_grad():
+        p.fill_(2.0**-20)
+    assert (optimizer.master_weight(p) == 2.0**-20).all()
+    with pytest.warns(WeightsRewrittenWarning):
+        steps(optimizer, 1)
+    assert (optimizer.master_weight(p).abs() < 0.1).all()
 
 
 def test_one_warning() -> None:
