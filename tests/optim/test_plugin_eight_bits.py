@@ -17,7 +17,7 @@ from mcf.optim import SGD, Precision, collage, eight_bits, set_index_offset
 from mcf.optim.plugin import SECOND_MOMENTS
 from tests.helpers import assert_same_bits
 from tests.optim.eight_bits_cases import E5M2_MIXED, PAIRS
-from tests.optim.helpers import BF16, FP32, parameter, parameters
+from tests.optim.helpers import BF16, FP32, parameter, parameters, random
 from tests.optim.test_plugin import on_each_class, params, run
 
 
@@ -73,12 +73,18 @@ def test_second_moments_have_a_floor(make: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["fp8", "fp8x2", "e5m2", "e5m2x2"])
 def test_sgd_has_the_bits_of_ours(kind: str) -> None:
-    # Momentum 1/2 and lr a power of two: all but storing is exact.
+    # All but storing is exact: momentum 1/2, lr a power of two, small weights, and gradients of one
+    # sign, whose momenta are never so small that their last bit is beyond the weight's in float32.
     chosen: Any = {"momentum": 0.5, "precision": Precision("pair", kind)}
-    ours = SGD(params(BF16), 2.0**-7, **chosen)
-    theirs = collage(torch.optim.SGD, params(BF16), lr=2.0**-7, **chosen)
-    for optimizer in (ours, theirs):
-        run(optimizer, BF16, 20)
+    small = [[Parameter(p.detach() * 2.0**-5) for p in params(BF16)] for _ in range(2)]
+    ours = SGD(small[0], 2.0**-7, **chosen)
+    theirs = collage(torch.optim.SGD, small[1], lr=2.0**-7, **chosen)
+    for t in range(20):
+        for optimizer in (ours, theirs):
+            for k, p in enumerate(parameters(optimizer)):
+                eighths = random(p.shape, BF16, 100 * t + k).abs().mul(8).ceil()
+                p.grad = eighths.clamp(1, 8) / 8
+            optimizer.step()
     for p, q in zip(parameters(theirs), parameters(ours), strict=True):
         assert_same_bits(p, q)
         for name, held in ours.state[q].items():
