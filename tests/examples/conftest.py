@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,17 @@ sys.path.insert(0, str(EXAMPLES))
 def _restore_torch() -> Iterator[None]:
     with torch_restored():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """Signals arrive: a shell starts what runs in its background with SIGINT ignored."""
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
