@@ -1,22 +1,26 @@
-"""The algorithms on Python's own floats, for the few numbers that a host computes with."""
+"""The algorithms on Python's own floats, for the few numbers that a host computes with.
+
+A formula is written out once, as one Python function without calls, loops or primitives, by
+applying it to the names of its variables. That function has the operations of the formula in its
+order, and a step of an optimizer does not spend its time in calls of `rn`, which here is nothing.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
-from mcf.kernels.bind import Binder
+from mcf.kernels.bind import Algorithm, Binder
+from mcf.kernels.elementwise import parameters
 
 _SPLITTER = 2.0**27 + 1
 
 
-def _same(x: float) -> float:
-    return x
-
-
-def _div(a: float, b: float) -> float:
+def quotient(a: float, b: float) -> float:
     """The quotient as IEEE 754 has it, also by zero."""
     if b == 0:
         if a == 0 or a != a:
@@ -25,48 +29,177 @@ def _div(a: float, b: float) -> float:
     return a / b
 
 
-def _sqrt(x: float) -> float:
-    return math.sqrt(x) if x >= 0 else math.nan
-
-
-def _fms(a: float, b: float, c: float) -> float:
-    """RN(a * b - c) where c = RN(a * b), by Dekker's product; far from overflow and underflow."""
-    t, s = _SPLITTER * a, _SPLITTER * b
-    ah, bh = t - (t - a), s - (s - b)
-    al, bl = a - ah, b - bh
-    return al * bl - (((c - ah * bh) - al * bh) - ah * bl)
-
-
-def _where(condition: bool, a: Any, b: Any) -> Any:
-    return a if condition else b
-
-
-def divided(x: float, size: float, inverse: float) -> tuple[float, float]:
+def divided(x: Any, size: Any, inverse: Any) -> Any:
     """`powers.divided`, which is exact, in Python's words."""
     q = x // size
     return q, x - q * size
 
 
-# What steps ask for again and again; see `powers.power`.
+class _Name:
+    """A variable of the function that is being written."""
+
+    def __init__(self, name: str, text: _Text) -> None:
+        self.name, self._text = name, text
+
+    def _made(self, pattern: str, other: Any = 0.0) -> _Name:
+        return self._text.assigned(pattern.format(self.name, _word(other)))
+
+    def __add__(self, other: Any) -> _Name:
+        return self._made("{} + {}", other)
+
+    def __radd__(self, other: Any) -> _Name:
+        return self._made("{1} + {0}", other)
+
+    def __sub__(self, other: Any) -> _Name:
+        return self._made("{} - {}", other)
+
+    def __rsub__(self, other: Any) -> _Name:
+        return self._made("{1} - {0}", other)
+
+    def __mul__(self, other: Any) -> _Name:
+        return self._made("{} * {}", other)
+
+    def __rmul__(self, other: Any) -> _Name:
+        return self._made("{1} * {0}", other)
+
+    def __floordiv__(self, other: Any) -> _Name:
+        return self._made("{} // {}", other)
+
+    def __lt__(self, other: Any) -> _Name:
+        return self._made("{} < {}", other)
+
+    def __gt__(self, other: Any) -> _Name:
+        return self._made("{} > {}", other)
+
+    def __eq__(self, other: object) -> Any:
+        return self._made("{} == {}", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __neg__(self) -> _Name:
+        return self._made("-{}")
+
+    def __bool__(self) -> bool:
+        raise TypeError("a formula asks for the value of a variable; it is written with `where`")
+
+
+def _word(x: Any) -> str:
+    return x.name if isinstance(x, _Name) else repr(x)
+
+
+class _Text:
+    """The lines of one function."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._numbers = itertools.count()
+
+    def variable(self) -> _Name:
+        """A new one."""
+        return _Name(f"x{next(self._numbers)}", self)
+
+    def assigned(self, expression: str) -> _Name:
+        """A new variable that has the value of an expression."""
+        made = self.variable()
+        self.lines.append(f"{made.name} = {expression}")
+        return made
+
+    def called(self, name: str, count: int, arguments: tuple[Any, ...]) -> tuple[_Name, ...]:
+        """The results of a function that is left a call."""
+        found = tuple(self.variable() for _ in range(count))
+        given = ", ".join(map(_word, arguments))
+        self.lines.append(f"{', '.join(x.name for x in found)} = {name}({given})")
+        return found
+
+    def primitives(self) -> dict[str, Any]:
+        """What the primitives of `mcf.kernels.algorithms` write."""
+
+        def same(x: Any) -> Any:
+            return x
+
+        def fms(a: Any, b: Any, c: Any) -> Any:
+            """RN(a * b - c) where c = RN(a * b), by Dekker's product.
+
+            Far from overflow and underflow.
+            """
+            t, s = _SPLITTER * a, _SPLITTER * b
+            ah, bh = t - (t - a), s - (s - b)
+            al, bl = a - ah, b - bh
+            return al * bl - (((c - ah * bh) - al * bh) - ah * bl)
+
+        def div(a: Any, b: Any) -> Any:
+            a, b = _word(a), _word(b)
+            return self.assigned(f"{a} / {b} if {b} else quotient({a}, {b})")
+
+        def sqrt(x: Any) -> Any:
+            return self.assigned(f"sqrt({_word(x)}) if {_word(x)} >= 0 else nan")
+
+        def where(condition: Any, a: Any, b: Any) -> Any:
+            return self.assigned(f"{_word(a)} if {_word(condition)} else {_word(b)}")
+
+        return {
+            "rn": same,
+            "rc": same,
+            "rx": same,
+            "fms": fms,
+            "div": div,
+            "sqrt": sqrt,
+            "where": where,
+            "neg": lambda x: -x,
+            "ZERO": 0.0,
+            "ONE": 1.0,
+        }
+
+
+# What steps ask for again and again; see `powers.power`. Left calls, which keep their results.
 _KEPT = ("small_power", "large_power", "raised")
-
-
-def wrap(function: FunctionType) -> Any:
-    """A bound function, which keeps its results where it is asked for them again."""
-    return functools.lru_cache(4096)(function) if function.__name__ in _KEPT else function
-
-
-PRIMITIVES: dict[str, Any] = {
-    "rn": _same,
-    "rc": _same,
-    "rx": _same,
-    "fms": _fms,
-    "div": _div,
-    "sqrt": _sqrt,
-    "where": _where,
-    "neg": lambda x: -x,
-    "ZERO": 0.0,
-    "ONE": 1.0,
+# What is left a call in what function, and the number of its results. Of the 45 factors of
+# `large_power`, which is asked for once in 256 steps, each is a call: written out they would take
+# longer to compile than to compute.
+_CALLS: dict[str, dict[str, int]] = {
+    "power": dict.fromkeys(_KEPT, 2),
+    "large_power": {"_bit": 5},
 }
 
-bind = Binder(wrap, PRIMITIVES, {"divided": divided})
+
+class Host:
+    """The algorithms as functions of floats.
+
+    Args:
+        slots: functions that stand in for names that an algorithm leaves open, by name.
+    """
+
+    def __init__(self, slots: Mapping[str, Algorithm] | None = None) -> None:
+        self._slots = {"divided": divided, **(slots or {})}
+        self.bind = functools.cache(self._bind)
+
+    def _bind(self, function: Algorithm) -> Callable[..., Any]:
+        """An algorithm as a function of floats; bound once."""
+        assert isinstance(function, FunctionType)
+        text = _Text()
+        calls, called = _CALLS.get(function.__name__, {}), dict[str, Any]()
+
+        def wrap(inner: FunctionType) -> Any:
+            name = inner.__name__
+            if name not in calls:
+                return inner
+            called[name] = self.bind(function.__globals__[name])
+            return lambda *arguments: text.called(name, calls[name], arguments)
+
+        binder = Binder(wrap, text.primitives(), self._slots)
+        names = [_Name(p, text) for p in parameters(function)]
+        results = binder(function)(*names)
+        many = isinstance(results, tuple)
+        words = [_word(r) for r in (results if many else (results,))]
+        lines = [
+            f"def formula({', '.join(n.name for n in names)}):",
+            *(f"    {line}" for line in text.lines),
+            f"    return {', '.join(words)}{',' if many else ''}",
+        ]
+        space = {"sqrt": math.sqrt, "nan": math.nan, "quotient": quotient, **called}
+        exec(compile("\n".join(lines), f"<mcf host {function.__name__}>", "exec"), space)
+        made: Callable[..., Any] = space["formula"]
+        return functools.lru_cache(4096)(made) if function.__name__ in _KEPT else made
+
+
+bind = Host().bind

@@ -6,9 +6,9 @@ import contextlib
 import functools
 import importlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -153,12 +153,3 @@ def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Any:
     device = rows[0][0].device
     make = getattr(_module(executor_for(device)), "Prepared", None)
     return None if make is None else make(spec, [row[0].numel() for row in rows], device)
-
-
-def prefetch(device: torch.device) -> Callable[[int], None] | None:
-    """Asks for lines of the host's memory, where steps on a device wait for them; else None.
-
-    See `mcf.kernels.numba.prefetch.prefetch`.
-    """
-    found = getattr(_module(executor_for(device)), "prefetch", None)
-    return cast("Callable[[int], None] | None", found)

@@ -17,7 +17,6 @@ from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.optim import counters, gradients, layouts, rewritten
 from mcf.optim.base import Progress
-from mcf.optim.descriptions import Descriptions
 from mcf.optim.memory import Use
 from mcf.optim.randomness import Streams
 from mcf.optim.strategies import Arithmetic
@@ -98,8 +97,6 @@ class Batch:
         self._lengths = list(map(len, entries))
         tensors, numbers = self._gather(optimizer, entries)
         self._fit = layouts.watched(list(chain(*tensors, *numbers)))
-        # Gradients too: new ones are often where those of the step before were.
-        self._descriptions = Descriptions(list(chain(*tensors, *numbers)), entries)
         shapes = [tuple(p.shape) if rule.shaped else () for p in self.params]
         self._counters = counters.Counters(numbers, shapes)
         self._streams = Streams(optimizer._counted(), self.params) if launch.random else None
@@ -147,7 +144,6 @@ class Batch:
             return False
         if self._streams is not None and not self._streams.hold(optimizer._counted()):
             return False
-        self._descriptions.fetch()
         entries = list(map(optimizer.state.__getitem__, self.params))
         if list(map(len, entries)) != self._lengths:
             return False

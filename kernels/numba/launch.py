@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -13,13 +14,12 @@ import torch
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba import prefetch as _prefetch
 from mcf.kernels.numba import streaming, team
 from mcf.kernels.numba.build import Table, build
-from mcf.kernels.numba.prefetch import prefetch as prefetch
 
 # Whether Numba can be had shows here, where the registry can still choose another executor.
-_prefetch.loop()
+if find_spec("numba") is None:
+    raise ImportError("No module named 'numba'", name="numba")
 
 # Elements per item: long enough to hide the loop's start, short enough to share among threads.
 # Independent of the number of threads, so that the sums have the same bits for any number.

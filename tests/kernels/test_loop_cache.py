@@ -347,12 +347,11 @@ def test_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_all_kinds_of_loops_can_be_kept() -> None:
     from mcf.kernels import fold
-    from mcf.kernels.numba import digits, prefetch, squares
+    from mcf.kernels.numba import digits, squares
     from mcf.kernels.numba import fold as folds
 
     sums = fold.sum_fold(FP64, 2, 2)
     loops = [
-        prefetch.loop(),
         digits._loop(),
         squares._loop(FP32, 28, 30),
         squares._loop(FP64, 28, 30),

@@ -17,6 +17,7 @@ import torch
 import mcf
 from mcf.kernels import host, registry
 from mcf.kernels.algorithms import powers
+from mcf.kernels.algorithms.primitives import ZERO, rn, where
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64
 from mcf.kernels.torch.primitives import primitives
@@ -60,11 +61,33 @@ def test_mutant() -> None:
     """Squares that lose their low component."""
 
     def times(x_hi: float, x_lo: float, y_hi: float, y_lo: float) -> tuple[float, float]:
-        product = x_hi * y_hi
-        return (product if product >= 2.0**-100 else 0.0), 0.0
+        product = rn(x_hi * y_hi)
+        return where(product < 2.0**-100, ZERO, product), ZERO
 
-    wrong = Binder(host.wrap, host.PRIMITIVES, {"divided": host.divided, "times": times})
-    assert excess(wrong(powers.power)) > 1e6
+    assert excess(host.Host({"times": times}).bind(powers.power)) > 1e6
+
+
+def test_the_host_writes_out_what_it_interprets() -> None:
+    """The reference calls each primitive; what is written out has no call left in it."""
+
+    def div(a: float, b: float) -> float:
+        return host.quotient(a, b)
+
+    def fms(a: float, b: float, c: float) -> float:
+        return float(Fraction(a) * Fraction(b) - Fraction(c))
+
+    given = {
+        **dict.fromkeys(("rn", "rc", "rx"), lambda x: x),
+        "fms": fms, "div": div, "sqrt": math.sqrt, "neg": lambda x: -x, "ZERO": 0.0, "ONE": 1.0,
+        "where": lambda condition, a, b: a if condition else b,
+    }  # fmt: skip
+    reference = Binder(lambda f: f, given)
+    for base in BASES:
+        for n in (*EXPONENTS, 255, 256, 2**30 + 3):
+            expected = reference(powers.power)(base, 0.0, float(n))
+            assert host.bind(powers.power)(base, 0.0, float(n)) == expected, (base, n)
+    names = host.bind(powers.raised).__wrapped__.__code__.co_names
+    assert names == ()
 
 
 def test_large_exponents() -> None:
