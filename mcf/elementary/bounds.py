@@ -15,7 +15,7 @@ from mcf.kernels.formats import FP32, FP64, Format
 
 FUNCTIONS = tuple(DERIVED)
 
-# The worst of all that hill climbing found (`python -m tests.helpers.function_search`), in units of
+# The worst of all that hill climbing found (`python -m tests.helpers.search`), in units of
 # u^4, for four components of float64.
 WORST_OF_FOUR: dict[str, float] = {
     "exp": 0.5,

@@ -1,190 +1,18 @@
 """Hill climbing over the bits of expansions: inputs that an adversary finds and chance does not.
 
-A population of hard inputs is mutated bit by bit, run by run and exponent by exponent, and of
-parents and children the worst stay. All choices are integers of a seeded generator and all scaling
-is by powers of two, so that a seed gives the same inputs on every processor.
-
-An input is a list of arguments, each an array of shape (components, inputs) of float64, in which
-the numbers of every format are exact.
+A population of hard inputs is mutated (`mutation`), and of parents and children the worst stay.
+What an input is worth is a function's affair: `arithmetic_search` and `function_search` climb on
+the part of its bound that an error is.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-from mcf.kernels.formats import Format
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Inputs = list[Array]
-
-_SIGN = np.int64(-(1 << 63))
-_EXPONENT_UNIT = np.int64(1 << 52)
-
-
-@dataclasses.dataclass(frozen=True)
-class Space:
-    """Which inputs there are.
-
-    Args:
-        fmt: of the components.
-        low: least exponent of a leading component.
-        high: largest exponent of a leading component.
-        positive: whether leading components are positive.
-        free: whether components may stand in any order and overlap.
-    """
-
-    fmt: Format
-    low: int
-    high: int
-    positive: bool = False
-    free: bool = False
-
-    def repaired(self, inputs: Inputs) -> Inputs:
-        """The inputs made valid: numbers of the format, in range, |x[k + 1]| <= ulp(x[k]) / 2."""
-        return [self._repaired(x) for x in inputs]
-
-    def _repaired(self, x: Array) -> Array:
-        p, eta = self.fmt.p, self.fmt.emin - self.fmt.p + 1
-        x = np.where(np.isfinite(x), x, 1.0)
-        # Exponents far out are brought back before anything is scaled.
-        fraction, exponent = np.frexp(x)
-        x = np.ldexp(fraction, np.clip(exponent, self.low + 1 - 400, self.high + 1))
-        out = np.empty_like(x)
-        for k in range(len(x)):
-            fraction, exponent = np.frexp(x[k])
-            if k == 0 or self.free:
-                exponent = np.maximum(exponent, self.low + 1) if k == 0 else exponent
-                value = np.ldexp(fraction, exponent)
-                if self.positive:
-                    value = np.abs(value)
-                if k == 0:
-                    value = np.where(value == 0, np.ldexp(1.0, self.low), value)
-            else:
-                before = np.frexp(out[k - 1])[1]
-                half = np.maximum(before - p, eta) - 1
-                tie = np.ldexp(1.0, half)
-                value = np.ldexp(fraction, np.minimum(exponent, half + 1))
-                # Above a tie and in its binade: one binade down.
-                value = np.where(np.abs(value) > tie, value / 2, value)
-                value = np.where(out[k - 1] == 0, 0.0, value)
-            out[k] = self._number(value)
-        return out
-
-    def _number(self, x: Array) -> Array:
-        """Cut to the precision and to the multiples of the smallest subnormal number."""
-        bits = np.ascontiguousarray(x).view(np.int64) & -(1 << (53 - self.fmt.p))
-        x = bits.view(np.float64)
-        eta = self.fmt.emin - self.fmt.p + 1
-        exponent = np.frexp(x)[1] - 1
-        small = exponent < self.fmt.emin
-        if not small.any():
-            return x
-        cut = np.ldexp(np.trunc(np.ldexp(x, -eta)), eta)
-        return np.where(small, cut, x)
-
-
-def mutated(space: Space, inputs: Inputs, others: Inputs, rng: np.random.Generator) -> Inputs:
-    """Every input changed in one to three places; `others` are as many to take parts from."""
-    out = [x.copy() for x in inputs]
-    count = out[0].shape[1]
-    times = np.minimum(rng.integers(1, 5, count), 3)
-    for turn in range(3):
-        active = times > turn
-        argument = rng.integers(0, len(out), count)
-        place = rng.integers(0, 4, count)
-        for k, x in enumerate(out):
-            for j in range(len(x)):
-                chosen = np.flatnonzero(active & (argument == k) & (place % len(x) == j))
-                if len(chosen):
-                    _change(space, out, others, k, j, chosen, rng)
-    return space.repaired(out)
-
-
-def _change(
-    space: Space,
-    inputs: Inputs,
-    others: Inputs,
-    k: int,
-    j: int,
-    chosen: Array,
-    rng: np.random.Generator,
-) -> None:
-    """Mutate component j of argument k of the chosen inputs, each in one of a dozen ways."""
-    n, p = len(chosen), space.fmt.p
-    x = inputs[k]
-    old = x[j, chosen]
-    bits = old.view(np.int64)
-    first = 53 - p
-    start, length = rng.integers(0, p - 1, (2, n)) if p > 1 else np.zeros((2, n), np.int64)
-    single = np.int64(1) << (first + start)
-    run = _run(first, start, np.minimum(length, p - 2 - start) + 1)
-    steps = rng.integers(-3, 4, n) << first
-    shift = rng.integers(-3, 4, n)
-    whole = np.int64((1 << 52) - 1)
-    fresh = rng.integers(0, 1 << 52, n)
-    source = rng.integers(0, len(inputs), n)
-    borrowed = np.empty(n)
-    for a, other in enumerate(inputs):
-        some = source == a
-        borrowed[some] = other[min(j, len(other) - 1), chosen[some]]
-    before = x[j - 1, chosen] if j else old
-    tie = np.ldexp(1.0, np.frexp(before)[1] - 1 - p)
-    choices = [
-        bits ^ single,
-        bits ^ single,
-        bits ^ run,
-        bits | run,
-        bits & ~run,
-        np.where(old == 0, fresh, bits + steps),
-        bits + shift * _EXPONENT_UNIT,
-        bits ^ _SIGN,
-        (bits & ~whole) | fresh,
-        np.where(fresh & 1, bits | whole, bits & ~whole),
-        borrowed.view(np.int64) ^ np.where(fresh & 2, _SIGN, 0),
-        others[k][j, chosen].view(np.int64),
-        np.where(fresh & 4, tie, -tie).view(np.int64) - (fresh & 1) * _EXPONENT_UNIT,
-        np.where(fresh & 8, np.float64(0).view(np.int64), bits),
-    ]
-    kind = rng.integers(0, len(choices), n)
-    new = np.choose(kind, choices)
-    # An exponent that leaves the range of float64 is no mutation.
-    x[j, chosen] = np.where(np.abs(new.view(np.float64)) < 2.0**1000, new.view(np.float64), old)
-    # The lower components follow an exponent, so that their bits stay where they are in the whole.
-    moved = kind == 6
-    if moved.any() and not space.free:
-        for lower in range(j + 1, len(x)):
-            x[lower, chosen[moved]] = np.ldexp(x[lower, chosen[moved]], shift[moved])
-
-
-def _run(first: int, start: Array, length: Array) -> Array:
-    """`length` ones from bit first + start on."""
-    return ((np.int64(1) << length) - 1) << (first + start)
-
-
-def unrelated(space: Space, shapes: Sequence[int], count: int, rng: np.random.Generator) -> Inputs:
-    """Random bit patterns with runs of zeros and ones; components with and without gaps."""
-    p, first = space.fmt.p, 53 - space.fmt.p
-    inputs = []
-    for terms in shapes:
-        x = np.empty((terms, count))
-        exponent = rng.integers(space.low, space.high + 1, count)
-        for k in range(terms):
-            bits = rng.integers(0, 1 << 52, count)
-            for _ in range(2):
-                start = rng.integers(0, p - 1, count)
-                run = _run(first, start, rng.integers(1, p, count) % (p - 1 - start) + 1)
-                bits = np.choose(rng.integers(0, 4, count), [bits, bits | run, bits & ~run, run])
-            fraction = ((bits & ((1 << 52) - 1)) | (1023 << 52)).view(np.float64)
-            sign = 1.0 - 2.0 * rng.integers(0, 2, count)
-            x[k] = np.ldexp(sign * fraction, exponent)
-            gap = np.choose(rng.integers(0, 3, count), [1, 1, rng.integers(0, p, count)])
-            exponent = exponent - p - gap
-        inputs.append(x)
-    return space.repaired(inputs)
+from tests.helpers.mutation import Array, Inputs, Space, mutated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,46 +30,91 @@ class Found:
     generation: int
 
 
-def climb(
-    space: Space,
-    start: Inputs,
-    fitness: Callable[[Inputs], Array],
-    *,
-    seed: int,
-    generations: int = 70,
-    children: int = 8000,
-    kept: int = 2000,
-) -> Found:
-    """Maximise a fitness over inputs.
+def the_worst(kept: int = 2000) -> Callable[[Inputs, Array], Array]:
+    """Keeps so many."""
+    return lambda inputs, score: np.argsort(-score, kind="stable")[:kept]
+
+
+def worst_of_each_exponent(kept: int = 500, of_each: int = 4) -> Callable[[Inputs, Array], Array]:
+    """Keeps so many, and some of every leading exponent; no input twice."""
+
+    def choose(inputs: Inputs, score: Array) -> Array:
+        order = np.argsort(-score, kind="stable")
+        _, first = np.unique(np.concatenate(inputs)[:, order], axis=1, return_index=True)
+        order = order[np.sort(first)]
+        exponents = np.frexp(inputs[0][0][order])[1]
+        by = np.argsort(exponents, kind="stable")
+        _, start, counts = np.unique(exponents[by], return_index=True, return_counts=True)
+        rank = np.arange(len(by)) - np.repeat(start, counts)
+        few = by[(rank < of_each) & (score[order][by] > 0)]
+        return order[np.union1d(np.arange(min(kept, len(order))), few[few < 8 * kept])]
+
+    return choose
+
+
+class Climb:
+    """A population that gets worse from generation to generation.
 
     Args:
         space: which inputs there are.
         start: the first population.
         fitness: of each input; -inf or NaN where it has none.
         seed: of all choices.
-        generations: how many.
         children: in each generation.
-        kept: how many of the worst inputs are mutated.
+        keep: chooses whom to mutate, the worst first: the columns of inputs with their fitness.
+        fresh: inputs of no parents in place of every eighth generation, by its number.
     """
-    rng = np.random.default_rng(seed)
-    population = space.repaired(start)
-    score = _clean(fitness(population))
-    born = np.zeros(len(score), np.int64)
-    for generation in range(1, generations + 1):
-        order = np.argsort(-score, kind="stable")[:kept]
-        population, score, born = [x[:, order] for x in population], score[order], born[order]
-        # The worse half of the choices falls on the worst quarter.
-        one, two = rng.integers(0, len(order), (2, children))
-        parents = np.where(one & 1, one, one // 4)
-        new = mutated(
-            space, [x[:, parents] for x in population], [x[:, two] for x in population], rng
-        )
-        population = [np.concatenate(p, axis=1) for p in zip(population, new, strict=True)]
-        score = np.concatenate([score, _clean(fitness(new))])
-        born = np.concatenate([born, np.full(children, generation)])
-    at = int(np.argmax(score))
-    arguments = [[float(v) for v in x[:, at]] for x in population]
-    return Found(float(score[at]), arguments, int(born[at]))
+
+    def __init__(
+        self,
+        space: Space,
+        start: Inputs,
+        fitness: Callable[[Inputs], Array],
+        *,
+        seed: int,
+        children: int = 8000,
+        keep: Callable[[Inputs, Array], Array] | None = None,
+        fresh: Callable[[int], Inputs] | None = None,
+    ) -> None:
+        self.space, self.fitness, self.children = space, fitness, children
+        self.keep, self.fresh = keep or the_worst(), fresh
+        self.rng = np.random.default_rng(seed)
+        self.generation = 0
+        self.population = space.repaired(start)
+        self.score = _clean(fitness(self.population))
+        self.born = np.zeros(len(self.score), np.int64)
+
+    def step(self) -> None:
+        """One generation."""
+        self.generation += 1
+        order = self.keep(self.population, self.score)
+        self.population = [x[:, order] for x in self.population]
+        self.score, self.born = self.score[order], self.born[order]
+        if self.fresh and self.generation % 8 == 0:
+            new = self.space.repaired(self.fresh(self.generation))
+        else:
+            # The worse half of the choices falls on the worst quarter.
+            one, two = self.rng.integers(0, len(order), (2, self.children))
+            parents = np.where(one & 1, one, one // 4)
+            mates = [x[:, two] for x in self.population]
+            new = mutated(self.space, [x[:, parents] for x in self.population], mates, self.rng)
+        self.population = [
+            np.concatenate(p, axis=1) for p in zip(self.population, new, strict=True)
+        ]
+        self.score = np.concatenate([self.score, _clean(self.fitness(new))])
+        self.born = np.concatenate([self.born, np.full(new[0].shape[1], self.generation)])
+
+    def run(self, generations: int) -> Found:
+        """So many generations, and what is worst after them."""
+        for _ in range(generations):
+            self.step()
+        return self.found()
+
+    def found(self) -> Found:
+        """The worst input so far."""
+        at = int(np.argmax(self.score))
+        arguments = [[float(v) for v in x[:, at]] for x in self.population]
+        return Found(float(self.score[at]), arguments, int(self.born[at]))
 
 
 def _clean(score: Array) -> Array:

@@ -1,24 +1,23 @@
-"""Search for the worst inputs of arithmetic by mutation; see `climbing` for how.
+"""Search for the worst inputs of arithmetic and of elementary functions by mutation.
 
 python -m tests.helpers.search run STATE.json --seconds 60     goes on where it stopped
 python -m tests.helpers.search record STATE.json               into worst_inputs.json
 python -m tests.helpers.search table                           prints what is recorded, in Markdown
 python -m tests.helpers.search show div-3-fp32                 one recorded input and its error
 
-A case is an operation, a number of components and a format. Its search climbs again and again, seed
-by seed, the first populations being random bit patterns and the hard inputs of `survey`; every
-second seed begins at the bottom of the range, where underflow is. What is maximised is the part of
-the bound that an error is, beyond what underflow may cost; a result that is not normalised counts
-as infinitely wrong.
+`--operations`, `--terms` and `--formats` choose the cases of a run; `functions` and `arithmetic`
+stand for all of either. A case is climbed again and again, seed by seed (`arithmetic_search` and
+`function_search` say from where), 70 generations each, until it has had its seconds of processor
+time with those recorded before. A seed repeats its climb. With `--known` climbs start from what is
+recorded, too: then they can be repeated only with the same record.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,99 +26,82 @@ import torch
 from tqdm import tqdm
 
 import mcf
-from tests.helpers.climbing import Array, Found, Inputs, Space, climb, unrelated
-from tests.helpers.expansions import tensors
-from tests.helpers.residuals import residuals
-from tests.helpers.survey import ALL, FORMATS, Case, ranges
-from tests.helpers.worst import OPERATIONS, apply
+from mcf.elementary.bounds import FUNCTIONS
+from tests.helpers import arithmetic_search, function_search, function_survey, survey
+from tests.helpers.climbing import Climb
+from tests.helpers.mutation import Array, Inputs
+from tests.helpers.survey import FORMATS
+from tests.helpers.worst import OPERATIONS
 
 WORST = Path(__file__).with_name("worst_inputs.json")
-CASES = {str(case): case for case in ALL}
+GENERATIONS = 70
 
-_ARGUMENTS = {"fma": 3, "add": 2, "mul": 2, "div": 2}
-
-
-def shapes(case: Case) -> list[int]:
-    """Components of each argument."""
-    if case.operation == "renormalize":
-        return [2 * max(2, case.terms)]
-    if case.float_second:
-        return [case.terms, 1]
-    return [case.terms] * _ARGUMENTS.get(case.operation, 1)
-
-
-def space(case: Case, *, bottom: bool = False) -> Space:
-    """The inputs of a case in the middle of the range, or at its bottom."""
-    low, high = ranges(case.fmt)[1] if bottom else (-3, 4)
-    positive = case.operation in ("sqrt", "rsqrt")
-    return Space(case.fmt, low, high, positive, case.operation == "renormalize")
+LENGTHS = (1, 2, 3, 4)
+Case = survey.Case | function_survey.Case
+ARITHMETIC = {str(case): case for case in survey.ALL}
+OF_FUNCTIONS = {
+    str(case): case
+    for fmt in FORMATS
+    for terms in LENGTHS
+    for case in function_survey.cases(fmt, terms)
+}
+CASES: dict[str, Case] = {**ARITHMETIC, **OF_FUNCTIONS}
 
 
-def start(case: Case, seed: int, count: int) -> Inputs:
-    """The first population: random bit patterns and hard inputs."""
-    among = space(case, bottom=seed % 2 == 1)
-    random = unrelated(among, shapes(case), count, np.random.default_rng([seed, 1]))
-    hard = [torch.stack([t.double() for t in a]).numpy() for a in case.arguments(seed)]
-    return [np.concatenate([r, h[:, :count]], axis=1) for r, h in zip(random, hard, strict=True)]
+def climb(case: Case, seed: int, **options: Any) -> Climb:
+    """A climb of a case, see the modules of either kind."""
+    if isinstance(case, survey.Case):
+        return arithmetic_search.climb(case, seed, **options)
+    return function_search.climb(case, seed, **options)
 
 
-def trial(
-    case: Case, inputs: Inputs, function: Callable[..., Any] | None = None
-) -> tuple[Array, Array]:
-    """Errors beyond what underflow may cost, in u^n, and the part of the bound that each is.
-
-    Args:
-        case: the operation.
-        inputs: its arguments.
-        function: what computes it in place of the library's.
-    """
-    given = [tensors(case.fmt, list(x)) for x in inputs]
-    result = function(*given) if function else apply(case.operation, given, case.terms)
-    found = residuals(case.operation, case.fmt, given, result)
-    dtype, unit = case.fmt.dtype, 2 ** (case.terms * case.fmt.p)
-    assert dtype is not None
-    own = float(case.bound.relative(dtype) * unit)
-    product = float(case.bound.relative_to_product(dtype) * unit)
-    error = found.beyond(case.bound.absolute)
-    part = error / (own + (product - own) * found.share)
-    # A zero's error has no ratio; exact integers judge it where bounds are tested.
-    part = np.where(np.isfinite(part), part, -1.0)
-    return error, np.where(found.disordered, math.inf, part)
+def measured(case: Case, inputs: Inputs) -> tuple[Array, Array]:
+    """Errors in u^n, and the part of the bound that each is, with bits to spare."""
+    if isinstance(case, survey.Case):
+        return arithmetic_search.measured(case, inputs)
+    return function_search.measured(case, inputs)
 
 
-def searched(case: Case, seed: int, *, generations: int = 70, children: int = 8000) -> Found:
-    """One climb."""
-    return climb(
-        space(case, bottom=seed % 2 == 1),
-        start(case, seed, children),
-        lambda inputs: trial(case, inputs)[1],
-        seed=seed,
-        generations=generations,
-        children=children,
-    )
-
-
-def run(state: Path, cases: Sequence[Case], seconds: float) -> None:
+def run(state: Path, cases: Sequence[Case], seconds: float, known: bool = False) -> None:
     """Search each case until it has had so many seconds."""
     torch.set_num_threads(1)
     found: dict[str, Any] = json.loads(state.read_text()) if state.exists() else {}
+    kept = recorded()
     for case in tqdm(cases):
-        entry = found.setdefault(str(case), {"seconds": 0.0, "seeds": 0, "part": -1.0})
+        old = kept.get(str(case), {})
+        entry = found.setdefault(
+            str(case), {"seconds": 0.0, "seeds": old.get("seeds", 0), "part": -1.0}
+        )
+        options = {"known": known_inputs(old)} if known and old else {}
+        left = seconds - old.get("seconds", 0)
         with mcf.executor("numba"):
             # The first call compiles.
-            trial(case, start(case, 0, 8))
-            while entry["seconds"] < seconds:
-                began = time.process_time()
-                best = searched(case, entry["seeds"])
+            climb(case, 0, children=8)
+            while entry["seconds"] < left:
+                began, spent = time.process_time(), 0.0
+                one = climb(case, entry["seeds"], **options)
+                while one.generation < GENERATIONS and entry["seconds"] + spent < left:
+                    one.step()
+                    spent = time.process_time() - began
+                best = one.found()
                 if best.score > entry["part"]:
                     arguments = [[v.hex() for v in a] for a in best.arguments]
                     entry |= {"part": best.score, "seed": entry["seeds"]}
                     entry |= {"generation": best.generation, "arguments": arguments}
+                    entry.pop("known", None)
+                    entry |= {"known": True} if options else {}
                 entry["seeds"] += 1
-                entry["seconds"] += time.process_time() - began
+                entry["seconds"] += spent
         if entry["part"] > 1:
             tqdm.write(f"{case}: {entry['part']:.3f} of the bound")
-        state.write_text(json.dumps(found))
+        _write(state, json.dumps(found))
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing."""
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def inputs_of(arguments: Sequence[Sequence[str]]) -> Inputs:
@@ -127,8 +109,18 @@ def inputs_of(arguments: Sequence[Sequence[str]]) -> Inputs:
     return [np.array([[float.fromhex(v)] for v in a]) for a in arguments]
 
 
+def known_inputs(entry: dict[str, Any]) -> list[Inputs]:
+    """All inputs of a record."""
+    return [inputs_of(a) for a in (entry["arguments"], *entry.get("others", ()))]
+
+
 def recorded() -> dict[str, Any]:
-    """The worst inputs that are kept with the tests, by case."""
+    """The worst inputs that are kept with the tests, by case.
+
+    An entry has the error in u^n, the part of the bound that it is, how it was found, the seconds
+    that were searched, the seed of the next climb, and the components; `others` are inputs that
+    were worst before, or for what an algorithm was before.
+    """
     found: dict[str, Any] = json.loads(WORST.read_text(encoding="utf-8"))
     return found
 
@@ -136,41 +128,100 @@ def recorded() -> dict[str, Any]:
 def record(state: Path) -> None:
     """Keep what was found, where it is worse than what was kept or that is not there."""
     kept = recorded() if WORST.exists() else {}
-    for name, entry in json.loads(state.read_text()).items():
-        old = kept.get(name)
+    found = json.loads(state.read_text())
+    for name, entry in tqdm(found.items()):
+        if not entry["seconds"]:
+            continue
+        old, case = kept.get(name, {}), CASES[name]
         with mcf.executor("torch"):
-            error = trial(CASES[name], inputs_of(entry["arguments"]))[0][0]
-            before = trial(CASES[name], inputs_of(old["arguments"]))[0][0] if old else -1.0
-        new = {k: entry[k] for k in ("seed", "generation", "arguments")}
-        best = {"error": f"{error:.3f}", **new} if error > before else old
-        seconds = round(entry["seconds"]) + (old["seconds"] if old else 0)
-        kept[name] = {**best, "seconds": seconds}
+            error, part = (v[0] for v in measured(case, inputs_of(entry["arguments"])))
+            before = measured(case, inputs_of(old["arguments"]))[1][0] if old else -np.inf
+        if part > before:
+            keys = ("seed", "generation", "known", "arguments")
+            new = {k: entry[k] for k in keys if k in entry}
+            others = {"others": old["others"]} if "others" in old else {}
+            best = {"error": f"{error:.3f}", "part": f"{part:.3f}", **new, **others}
+        else:
+            best = old
+        seconds = round(entry["seconds"] + old.get("seconds", 0), 1)
+        kept[name] = {"seconds": seconds, "seeds": entry["seeds"]}
+        kept[name] |= {k: v for k, v in best.items() if k not in kept[name]}
+        # They are in the record now.
+        entry["seconds"] = 0.0
     lines = [f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in CASES if name in kept]
-    WORST.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    _write(WORST, "{\n" + ",\n".join(lines) + "\n}\n")
+    _write(state, json.dumps(found))
+
+
+def _rows(name: str) -> list[tuple[str, int, list[str]]]:
+    """Of a table: an operation or function, a length, and the names of the cases of each format."""
+    if name == "arithmetic":
+        return [
+            (row[0].label, terms, [str(c) for c in row])
+            for operation, float_second in OPERATIONS
+            for terms in LENGTHS[float_second:]
+            for row in [[survey.Case(operation, float_second, terms, f) for f in FORMATS]]
+        ]
+    return [
+        (f"`{function}`", terms, [f"{function}-{terms}-{f.name}" for f in FORMATS])
+        for function in FUNCTIONS
+        for terms in LENGTHS
+    ]
+
+
+def _header(first: str) -> list[str]:
+    names = " | ".join(f.name for f in FORMATS)
+    return [f"| {first} | n | {names} |", "|---|---|" + "---|" * len(FORMATS)]
 
 
 def table() -> str:
-    """The worst error of every case, in units of u^n."""
-    found = recorded()
-    lines = [
-        "| operation | n | " + " | ".join(f.name for f in FORMATS) + " |",
-        "|---|---|" + "---|" * len(FORMATS),
-    ]
-    for operation, float_second in OPERATIONS:
-        for terms in range(2 if float_second else 1, 5):
-            row = [Case(operation, float_second, terms, fmt) for fmt in FORMATS]
-            cells = " | ".join(found.get(str(c), {"error": ""})["error"] for c in row)
-            lines.append(f"| {row[0].label} | {terms} | {cells} |")
+    """The worst error of every case of arithmetic, in units of u^n."""
+    found, lines = recorded(), _header("operation")
+    for label, terms, names in _rows("arithmetic"):
+        cells = " | ".join(found.get(name, {"error": ""})["error"] for name in names)
+        lines.append(f"| {label} | {terms} | {cells} |")
     return "\n".join(lines)
 
 
-def _chosen(options: argparse.Namespace) -> list[Case]:
+def effort() -> str:
+    """Seconds of processor time of a case, least and most; the largest part of a bound found."""
+    found, lines = recorded(), _header("what")
+    for kind in ("arithmetic", "functions"):
+        for terms in LENGTHS:
+            cells = []
+            columns = zip(*(names for _, n, names in _rows(kind) if n == terms), strict=True)
+            for column in columns:
+                seconds = [round(found.get(name, {"seconds": 0})["seconds"]) for name in column]
+                parts = [float(found[name]["part"]) for name in column if name in found]
+                least, most = min(seconds), max(seconds)
+                span = f"{least} s" if least == most else f"{least} to {most} s"
+                cells.append(span + (f", {max(parts):.3f}" if parts else ""))
+            lines.append(f"| {kind} | {terms} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def show(name: str) -> str:
+    """One recorded input and its error."""
+    entry = recorded()[name]
+    lines = [
+        f"{letter} = ({', '.join(argument)})"
+        for letter, argument in zip("xyz", entry["arguments"], strict=False)
+    ]
+    error = f"error {entry['error']} u^{CASES[name].terms}, {entry['part']} of the bound"
+    return "\n".join([*lines, error])
+
+
+def chosen(operations: Sequence[str], terms: Sequence[int], formats: Sequence[str]) -> list[Case]:
+    """Cases of a run."""
+    names = {n for n, _ in OPERATIONS} if "arithmetic" in operations else set()
+    names |= set(FUNCTIONS) if "functions" in operations else set()
+    names |= set(operations)
     return [
         case
-        for case in ALL
-        if case.fmt.name in options.formats
-        and case.terms in options.terms
-        and case.operation in options.operations
+        for case in CASES.values()
+        if (case.operation if isinstance(case, survey.Case) else case.function) in names
+        and case.terms in terms
+        and case.fmt.name in formats
     ]
 
 
@@ -183,26 +234,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command = commands.add_parser("run")
     command.add_argument("state", type=Path)
     command.add_argument("--seconds", type=float, default=60.0, help="for each case")
-    names = [f.name for f in FORMATS]
-    operations = list(dict.fromkeys(name for name, _ in OPERATIONS))
-    command.add_argument("--formats", nargs="+", choices=names, default=names)
-    command.add_argument("--terms", nargs="+", type=int, choices=(1, 2, 3, 4), default=(1, 2, 3, 4))
-    command.add_argument("--operations", nargs="+", choices=operations, default=operations)
+    command.add_argument("--known", action="store_true", help="start from what is recorded, too")
+    formats = [f.name for f in FORMATS]
+    names = ["arithmetic", "functions", *dict.fromkeys(n for n, _ in OPERATIONS), *FUNCTIONS]
+    command.add_argument("--formats", nargs="+", choices=formats, default=formats)
+    command.add_argument("--terms", nargs="+", type=int, choices=LENGTHS, default=LENGTHS)
+    command.add_argument("--operations", nargs="+", choices=names, default=["arithmetic"])
     commands.add_parser("record").add_argument("state", type=Path)
     commands.add_parser("table")
-    commands.add_parser("show").add_argument("case", choices=CASES, metavar="CASE")
+    commands.add_parser("show").add_argument("case", choices=recorded(), metavar="CASE")
     options = parser.parse_args(arguments)
     if options.command == "run":
-        run(options.state, _chosen(options), options.seconds)
+        cases = chosen(options.operations, options.terms, options.formats)
+        run(options.state, cases, options.seconds, options.known)
     elif options.command == "record":
         record(options.state)
     elif options.command == "table":
-        print(table())
+        print(table(), effort(), sep="\n\n")
     else:
-        entry = recorded()[options.case]
-        for name, argument in zip("xyz", entry["arguments"], strict=False):
-            print(f"{name} = ({', '.join(argument)})")
-        print(f"error {entry['error']} u^{CASES[options.case].terms}")
+        print(show(options.case))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -104,6 +105,21 @@ def arguments(
         z = [np.where(cancels, leading if k == 0 else 0.0, c) for k, c in enumerate(z)]
         return [tensors(fmt, c) for c in (x, y, z)]
     return [tensors(fmt, x), tensors(fmt, y)]
+
+
+def tied(fmt: Format, terms: int) -> list[Fraction]:
+    """Floats whose sum is next to a tie: 1 + u + u/2, and so on with the last component.
+
+    2 and -(1 - u) stand apart since -2**p came last. Their sum is a tie, the rest leads away
+    from it; with two components u + u/2 ends in another.
+    """
+    u, big = fmt.u, Fraction(2**fmt.p)
+    rest = [
+        [u / 2 - u**2],
+        [u / 2 - u**2, -(u**2) / 4 + u**3 / 2],
+        [u / 2 - u**2, -(u**2) / 4 + u**3, u**3 / 8 - u**4 / 4],
+    ][terms - 1]
+    return [big + 2, u - 1, *rest, -big]
 
 
 def errors(

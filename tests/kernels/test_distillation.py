@@ -25,21 +25,7 @@ from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.formats import toy
 from mcf.kernels.torch.primitives import primitives
 from tests.helpers.toys import bound, finite
-
-
-def tied(fmt: Format, terms: int) -> list[Fraction]:
-    """Floats whose sum is next to a tie: 1 + u + u/2, and so on with the last component.
-
-    2 and -(1 - u) stand apart since -2**p came last. Their sum is a tie, the rest leads away
-    from it; with two components u + u/2 ends in another.
-    """
-    u, big = fmt.u, Fraction(2**fmt.p)
-    rest = [
-        [u / 2 - u**2],
-        [u / 2 - u**2, -(u**2) / 4 + u**3 / 2],
-        [u / 2 - u**2, -(u**2) / 4 + u**3, u**3 / 8 - u**4 / 4],
-    ][terms - 1]
-    return [big + 2, u - 1, *rest, -big]
+from tests.helpers.worst import tied
 
 
 def short(terms: int, count: int, fmt: Format) -> Callable[..., Any]:

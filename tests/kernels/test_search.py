@@ -1,9 +1,9 @@
 """The worst inputs that searches by mutation found, and a search of a few seconds.
 
 `tests/helpers/worst_inputs.json` has the worst input of each case that was searched: it is tried
-again, and its error is the one of the documentation. `BROKEN` are inputs that broke bounds of
-algorithms before these, which are the mutants here: corrections by a single float, or without
-another digit.
+again, and its error is the one of the documentation; those of functions are in `tests/mcf`.
+`BROKEN` are inputs that broke bounds of algorithms before these, which are the mutants here:
+corrections by a single float, or without another digit.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from mcf.kernels.algorithms.short_products import pair_square4
 from mcf.kernels.algorithms.transforms import two_sum
 from mcf.kernels.bind import Binder
 from mcf.kernels.torch.primitives import primitives
-from tests.helpers import search
-from tests.helpers.climbing import climb
+from tests.helpers import arithmetic_search, search
 from tests.helpers.expansions import tensors
 from tests.helpers.residuals import residuals
 from tests.helpers.survey import Case, judged
@@ -56,26 +55,34 @@ def exceeds(case: Case, arguments: list[list[str]]) -> bool:
     return bool(judged(case, given, result, found))
 
 
-@pytest.mark.parametrize("name", search.recorded())
+@pytest.mark.parametrize("name", [name for name in search.recorded() if name in search.ARITHMETIC])
 def test_the_worst_inputs_are_within_bounds(name: str) -> None:
-    case, entry = search.CASES[name], search.recorded()[name]
+    case, entry = search.ARITHMETIC[name], search.recorded()[name]
     with mcf.executor("torch"):
         assert not exceeds(case, entry["arguments"])
-        error, part = search.trial(case, search.inputs_of(entry["arguments"]))
-    assert f"{error[0]:.3f}" == entry["error"]
+        error, part = search.measured(case, search.inputs_of(entry["arguments"]))
+    assert (f"{error[0]:.3f}", f"{part[0]:.3f}") == (entry["error"], entry["part"])
     assert part[0] <= 1
+
+
+def test_a_seed_repeats_its_climb() -> None:
+    entry = search.recorded()["square-4-fp32"]
+    with mcf.executor("torch"):
+        found = search.climb(search.CASES["square-4-fp32"], entry["seed"]).run(entry["generation"])
+    assert [[v.hex() for v in a] for a in found.arguments] == entry["arguments"]
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_inputs_that_broke_bounds_do_so_no_more(name: str) -> None:
     with mcf.executor("torch"):
-        assert not exceeds(search.CASES[name], BROKEN[name])
+        assert not exceeds(search.ARITHMETIC[name], BROKEN[name])
 
 
-def test_the_documented_table_is_what_was_recorded() -> None:
+@pytest.mark.parametrize(("mark", "table"), [("worst", search.table), ("effort", search.effort)])
+def test_the_documented_tables_are_what_was_recorded(mark: str, table: Callable[[], str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "numerics.md").read_text(encoding="utf-8")
-    inside = page.split("<!-- worst: begin -->\n")[1].split("\n<!-- worst: end -->")[0]
-    assert inside == search.table()
+    inside = page.split(f"<!-- {mark}: begin -->\n")[1].split(f"\n<!-- {mark}: end -->")[0]
+    assert inside == table()
 
 
 def quotient3_by_a_float(x, y):
@@ -138,49 +145,39 @@ def on_torch(case: Case, algorithm: Callable[..., Any]) -> Callable[..., tuple[t
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_inputs_that_broke_bounds_reject_what_they_broke(name: str) -> None:
-    case = search.CASES[name]
+    case = search.ARITHMETIC[name]
     function = on_torch(case, MUTANTS[name])
-    assert search.trial(case, search.inputs_of(BROKEN[name]), function)[1][0] > 1.4
-
-
-FEW = {"generations": 6, "children": 1500}
+    assert arithmetic_search.trial(case, search.inputs_of(BROKEN[name]), function)[1][0] > 1.4
 
 
 @pytest.mark.parametrize("name", ["mul-3-fp32", "div-4-fp32", "sqrt-3-fp64", "fma-3-fp64"])
 def test_a_short_search_stays_within_bounds(name: str) -> None:
     with mcf.executor("torch"):
-        found = search.searched(search.CASES[name], 2, **FEW)
-        again = search.searched(search.CASES[name], 2, **FEW)
+        found = search.climb(search.CASES[name], 2, children=1500).run(6)
+        again = search.climb(search.CASES[name], 2, children=1500).run(6)
     assert found == again
     assert 0.05 < found.score <= 1
 
 
 def test_a_short_search_finds_what_is_wrong() -> None:
     """A correction by a single float, from random bit patterns alone."""
-    case = search.CASES["div-3-fp32"]
+    case = search.ARITHMETIC["div-3-fp32"]
     function = on_torch(case, quotient3_by_a_float)
-    found = climb(
-        search.space(case),
-        search.start(case, 0, 4000),
-        lambda inputs: search.trial(case, inputs, function)[1],
-        seed=0,
-        generations=12,
-        children=4000,
-    )
-    assert found.score > 1.1
+    climb = arithmetic_search.climb(case, 0, children=4000, function=function)
+    assert climb.run(12).score > 1.1
 
 
 def test_results_that_are_not_normalised_are_found() -> None:
-    case = search.CASES["mul-3-fp32"]
+    case = search.ARITHMETIC["mul-3-fp32"]
     one = np.array([[1.0], [0.0], [0.0]])
     overlapping = lambda x, y: (x[0], x[0], x[2])  # noqa: E731
-    assert search.trial(case, [one, one], overlapping)[1][0] == np.inf
-    assert search.trial(case, [one, one], lambda x, y: (x[0], x[1], y[2]))[1][0] == 0
+    assert arithmetic_search.trial(case, [one, one], overlapping)[1][0] == np.inf
+    assert arithmetic_search.trial(case, [one, one], lambda x, y: (x[0], x[1], y[2]))[1][0] == 0
 
 
 def test_products_are_what_they_are() -> None:
     """An evident product, so that errors of zero are not for want of a product."""
-    case = search.CASES["mul-4-fp64"]
+    case = search.ARITHMETIC["mul-4-fp64"]
     function = on_torch(case, products.product4)
     three = np.array([[3.0], [2.0**-60], [0.0], [0.0]])
     given = [tensors(case.fmt, list(three))] * 2
