@@ -7,14 +7,14 @@ derivatives are torch's, computed by those operators.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from mcf.tensor.widening import widened
+from mcf.tensor.widening import WIDENED, widened
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -66,13 +66,17 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs:
         args, kwargs = _multiplied(func, args, kwargs)
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
-    args, kwargs = widened(func, args, kwargs)
+    if func in WIDENED:
+        args, kwargs = widened(func, args, kwargs)
     replacement = REPLACED.get(func)
     # With out= there is no derivative: the operator does it.
     if replacement is not None and kwargs.get("out") is None:
         kwargs.pop("out", None)
         return replacement(*args, **kwargs)
-    return forward(func, args, kwargs)
+    if torch.is_grad_enabled() or type(func) is FunctionType:
+        return forward(func, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
 
 
 # Functions of x, y, ... that add alpha or value times what y, ... are.
@@ -162,10 +166,16 @@ def _is_plain(x: Any) -> bool:
     return isinstance(x, Tensor) and not isinstance(x, MCFTensor) and x.requires_grad
 
 
-def _has_plain_leaf(args: tuple[Any, ...]) -> bool:
-    return any(
-        any(_is_plain(y) for y in x) if isinstance(x, (list, tuple)) else _is_plain(x) for x in args
-    )
+def _has_plain_leaf(args: Sequence[Any]) -> bool:
+    from mcf.tensor.tensor import MCFTensor
+
+    for x in args:
+        if isinstance(x, Tensor):
+            if not isinstance(x, MCFTensor) and x.requires_grad:
+                return True
+        elif isinstance(x, (list, tuple)) and any(map(_is_plain, x)):
+            return True
+    return False
 
 
 def _promoted(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

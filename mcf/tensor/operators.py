@@ -35,6 +35,8 @@ def _special(value: Any) -> bool:
 
 def _operand(self: Any, other: Any) -> Any:
     """The other operand as a tensor where torch does not take it."""
+    if type(other) is float:
+        return other
     from mcf.tensor.creation import tensor
 
     if isinstance(other, np.ndarray) and other.dtype.kind in "biuf" and other.dtype.itemsize <= 8:
@@ -50,7 +52,8 @@ def _arithmetic(name: str, function: Any) -> Any:
     own = getattr(torch.Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
-        other = _operand(self, other)
+        if not isinstance(other, torch.Tensor):
+            other = _operand(self, other)
         result = own(self, other)
         if result is NotImplemented and isinstance(other, torch.Tensor):
             # Another device, complex numbers: Python would not say so.

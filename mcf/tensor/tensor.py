@@ -72,7 +72,8 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
 
         They are cut off from the graph. Writing to them must keep them nonoverlapping.
         """
-        return tuple(getattr(self, name) for name in NAMES[: self._terms])
+        own = self.__dict__
+        return tuple(map(own.__getitem__, NAMES[: self._terms]))
 
     @property
     def terms(self) -> int:
@@ -150,7 +151,7 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
         return functions.call(func, args, kwargs or {})
 
 
-def _made(
+def made(
     components: Sequence[Tensor],
     size: Sequence[int] | None = None,
     stride: Sequence[int] | None = None,
@@ -159,7 +160,7 @@ def _made(
 ) -> MCFTensor:
     """The tensor of components that are alike."""
     first = components[0]
-    made: MCFTensor = torch.Tensor._make_wrapper_subclass(
+    tensor: MCFTensor = torch.Tensor._make_wrapper_subclass(
         cls,
         first.size() if size is None else size,
         strides=first.stride() if stride is None else stride,
@@ -169,18 +170,19 @@ def _made(
         device=first.device,
         requires_grad=requires_grad,
     )
-    made.__dict__["_terms"] = len(components)
-    made.__dict__.update(zip(NAMES, components, strict=False))
-    return made
+    own = tensor.__dict__
+    own["_terms"] = len(components)
+    own.update(zip(NAMES, components, strict=False))
+    return tensor
 
 
-_made_untraced = torch._disable_dynamo(_made)  # type: ignore[attr-defined]
+_made_untraced = torch._disable_dynamo(made)  # type: ignore[attr-defined]
 
 
 def _make(*args: Any, **options: Any) -> MCFTensor:
     """The same, which torch.compile does not look into."""
     # Elsewhere `_made_untraced` would import torch._dynamo, a second of work, for nothing.
-    make = _made_untraced if torch.compiler.is_compiling() else _made
+    make = _made_untraced if torch.compiler.is_compiling() else made
     return make(*args, **options)
 
 

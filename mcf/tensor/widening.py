@@ -30,16 +30,30 @@ _DERIVATIVES = {
 }  # fmt: skip
 
 
+def _widening() -> dict[Any, bool]:
+    """The functions of these names and their forms in place; whether their values need it, too."""
+    rooms = (
+        torch, torch.functional, torch.nn.functional, torch._C._nn,
+        torch._C._special, torch._C.TensorBase, Tensor,
+    )  # fmt: skip
+    found = {}
+    for function in (f for room in rooms for f in vars(room).values() if callable(f)):
+        name = getattr(function, "__name__", "").removeprefix("special_")
+        in_place = name.endswith("_") and not name.endswith("__")
+        name = name.removesuffix("_") if in_place else name
+        if name in _VALUES | _DERIVATIVES:
+            found[function] = name in _VALUES
+    return found
+
+
+WIDENED = _widening()
+
+
 def widened(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a torch function, plain ones as expansions where it needs them so."""
-    name = getattr(func, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
-    name = name.removesuffix("_") if in_place else name
-    if name.startswith("special_"):
-        name = name.removeprefix("special_")
-    if name not in _VALUES and not (name in _DERIVATIVES and torch.is_grad_enabled()):
+    """The arguments of one of these functions, plain ones as expansions where it needs them so."""
+    if not WIDENED[func] and not torch.is_grad_enabled():
         return args, kwargs
     from mcf.tensor.conversion import reformat
     from mcf.tensor.promotion import result_format
@@ -57,6 +71,8 @@ def widened(
         plain = isinstance(x, Tensor) and x.is_floating_point() and not isinstance(x, MCFTensor)
         return reformat(x, dtype, terms) if plain else x
 
+    name = func.__name__
+    in_place = name.endswith("_") and not name.endswith("__")
     first = args[:1] if in_place else tuple(map(wide, args[:1]))
     rest = {k: v if k == "out" else wide(v) for k, v in kwargs.items()}
     return (*first, *map(wide, args[1:])), rest

@@ -17,6 +17,5 @@ from mcf.tensor.dispatch import random as random
 from mcf.tensor.dispatch import reductions as reductions
 from mcf.tensor.dispatch import search as search
 from mcf.tensor.dispatch import views as views
-from mcf.tensor.dispatch.registry import TABLE as TABLE
 from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError
 from mcf.tensor.dispatch.registry import implements as implements

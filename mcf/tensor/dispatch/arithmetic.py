@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcf.kernels import expansions
+from mcf.kernels.expansion_operators import ADD, DIV, MUL, RECIPROCAL, RSQRT, SQRT, SUB
 from mcf.tensor.dispatch.registry import implements
+from mcf.tensor.plans import planned
 from mcf.tensor.promotion import operands
-from mcf.tensor.tensor import Components, MCFTensor, wrap
+from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
-
-Binary = Callable[[Components, Components], Components]
-
-
-def _binary(function: Binary, x: Any, y: Any) -> MCFTensor:
-    a, b = operands(x, y)
-    result = function(a, b)
-    terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
-    # A number or a plain tensor beside a one-term expansion: nothing is missing.
-    return wrap(result + tuple(torch.zeros_like(result[0]) for _ in range(terms - len(result))))
 
 
 def _scaled(y: Any, alpha: Any) -> Any:
@@ -53,7 +43,7 @@ def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x + alpha * y."""
     if alpha != 1 and isinstance(y, Tensor):
         y = _like(y, x)
-    return _binary(expansions.add, x, _scaled(y, alpha))
+    return planned(ADD, x, _scaled(y, alpha))
 
 
 @implements(aten.sub.Tensor, aten.sub.Scalar)
@@ -61,7 +51,7 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x - alpha * y."""
     if alpha != 1 and isinstance(y, Tensor):
         y = _like(y, x)
-    return _binary(expansions.sub, x, _scaled(y, alpha))
+    return planned(SUB, x, _scaled(y, alpha))
 
 
 def _like(y: Tensor, x: Any) -> MCFTensor:
@@ -80,31 +70,31 @@ def rsub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
 @implements(aten.mul.Tensor, aten.mul.Scalar)
 def mul(x: Any, y: Any) -> MCFTensor:
     """x * y."""
-    return _binary(expansions.mul, x, y)
+    return planned(MUL, x, y)
 
 
 @implements(aten.div.Tensor, aten.div.Scalar)
 def div(x: Any, y: Any) -> MCFTensor:
     """x / y."""
-    return _binary(expansions.div, x, y)
+    return planned(DIV, x, y)
 
 
 @implements(aten.reciprocal.default)
 def reciprocal(x: MCFTensor) -> MCFTensor:
     """1 / x."""
-    return wrap(expansions.reciprocal(x.components))
+    return planned(RECIPROCAL, x)
 
 
 @implements(aten.rsqrt.default)
 def rsqrt(x: MCFTensor) -> MCFTensor:
     """1 / sqrt(x)."""
-    return wrap(expansions.rsqrt(x.components))
+    return planned(RSQRT, x)
 
 
 @implements(aten.sqrt.default)
 def sqrt(x: MCFTensor) -> MCFTensor:
     """The square root."""
-    return wrap(expansions.sqrt(x.components))
+    return planned(SQRT, x)
 
 
 @implements(aten.addcmul.default)

@@ -8,59 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.convert.rounding import convert, widen
 from mcf.tensor.dispatch.movement import where
 from mcf.tensor.dispatch.registry import implements
-from mcf.tensor.promotion import aligned, as_components, exactly, result_format
-from mcf.tensor.tensor import Components, MCFTensor, broadcast, wrap
+from mcf.tensor.plans import compared
+from mcf.tensor.promotion import aligned
+from mcf.tensor.tensor import MCFTensor, broadcast, wrap
 
 aten = torch.ops.aten
 
 
-def _comparable(*values: Any) -> list[Components]:
-    """The operands exactly, in canonical form, of one format."""
-    dtype, terms = result_format(*values)
-    if not all(exactly(v, dtype) for v in values):
-        dtype = torch.float64
-    if not all(isinstance(v, MCFTensor) for v in values):
-        terms = 4
-    device = next(v.device for v in values if isinstance(v, MCFTensor))
-    out = []
-    for v in values:
-        c = as_components(v, dtype, terms, device)
-        c = widen(c, dtype) + tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c)))
-        out.append(convert(c, dtype, terms))
-    return out
-
-
-def _less(a: Components, b: Components) -> Tensor:
-    result = a[-1] < b[-1]
-    for x, y in zip(reversed(a[:-1]), reversed(b[:-1]), strict=True):
-        result = (x < y) | ((x == y) & result)
-    return result
-
-
-def _equal(a: Components, b: Components) -> Tensor:
-    result = a[0] == b[0]
-    for x, y in zip(a[1:], b[1:], strict=True):
-        result = result & (x == y)
-    return result
-
-
 def less(x: Any, y: Any) -> Tensor:
     """x < y by value."""
-    return _less(*_comparable(x, y))
+    return compared(x, y) < 0
 
 
 def equal(x: Any, y: Any) -> Tensor:
     """x = y by value."""
-    return _equal(*_comparable(x, y))
+    return compared(x, y) == 0
 
 
 def less_equal(x: Any, y: Any) -> Tensor:
     """x <= y by value."""
-    a, b = _comparable(x, y)
-    return _less(a, b) | _equal(a, b)
+    return compared(x, y) <= 0
 
 
 def _comparison(name: str, function: Callable[[Any, Any], Tensor]) -> None:
@@ -70,10 +39,10 @@ def _comparison(name: str, function: Callable[[Any, Any], Tensor]) -> None:
 
 _comparison("lt", less)
 _comparison("le", less_equal)
-_comparison("gt", lambda x, y: less(y, x))
-_comparison("ge", lambda x, y: less_equal(y, x))
+_comparison("gt", lambda x, y: compared(x, y) > 0)
+_comparison("ge", lambda x, y: compared(x, y) >= 0)
 _comparison("eq", equal)
-_comparison("ne", lambda x, y: ~equal(x, y))
+_comparison("ne", lambda x, y: compared(x, y) != 0)
 
 
 @implements(aten.equal.default)

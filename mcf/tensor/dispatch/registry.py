@@ -12,9 +12,10 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
-TABLE: dict[OpOverload, Callable[..., Any]] = {}
-# Operators whose results share memory with an argument.
-VIEWS: set[OpOverload] = set()
+# Operators, and what computes them: those that give new tensors, and those whose results are an
+# argument or share memory with one.
+_PLAIN: dict[OpOverload, Callable[..., Any]] = {}
+_ALIASING: dict[OpOverload, Callable[..., Any]] = {}
 
 
 def implements(*overloads: OpOverload) -> Callable[[Implementation], Implementation]:
@@ -29,9 +30,8 @@ def implements(*overloads: OpOverload) -> Callable[[Implementation], Implementat
 
     def register(implementation: Implementation) -> Implementation:
         for overload in overloads:
-            TABLE[overload] = implementation
-            if overload.is_view:
-                VIEWS.add(overload)
+            aliasing = overload.is_view or _is_in_place(overload)
+            (_ALIASING if aliasing else _PLAIN)[overload] = implementation
         return implementation
 
     return register
@@ -50,12 +50,13 @@ def readable(func: OpOverload) -> str:
 
 def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the implementation of an operator, or derive one, or raise `UnsupportedError`."""
-    implementation = TABLE.get(func)
+    implementation = _PLAIN.get(func)
+    if implementation is not None:
+        return implementation(*args, **kwargs)
+    implementation = _ALIASING.get(func)
     if implementation is not None:
         out = implementation(*args, **kwargs)
-        if func in VIEWS or _is_in_place(func):
-            return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]
-        return out
+        return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]
     if "out" in kwargs:
         return _into(func, args, kwargs)
     if _is_in_place(func):

@@ -47,6 +47,41 @@ def test_comparisons_are_those_of_the_values(dtype: torch.dtype) -> None:
         assert got.tolist() == [[compare(a, b) for b in values] for a in values]
 
 
+@pytest.mark.parametrize("wider", [torch.float32, torch.float64])
+def test_comparisons_of_mixed_formats(wider: torch.dtype) -> None:
+    """Mutant: components of the narrower format compared as if they were normalised in the wider.
+
+    There 1 + u and its lower component overlap, and so does every other pair of components.
+    """
+    terms = 4
+    for count in (1, 2, 3):
+        x = mcf.MCFTensor(hard(torch.bfloat16, terms, 64, count))
+        y = torch.cat([x.to(wider, terms=count), x.to(wider, terms=4)[:8]])
+        x = torch.cat([x, x[:8]])
+        pairs = list(zip(x.to_fractions(), y.to_fractions(), strict=True))
+        for compare in OPERATORS:
+            for _ in range(2):
+                assert compare(x, y).tolist() == [compare(a, b) for a, b in pairs]
+                assert compare(y, x).tolist() == [compare(b, a) for a, b in pairs]
+
+
+@DTYPES
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_comparisons_of_hard_numbers(dtype: torch.dtype, terms: int) -> None:
+    x = mcf.MCFTensor(hard(dtype, terms, 64, 1))
+    # Each beside itself and its neighbour, and beside itself with fewer components.
+    y = torch.cat([x, torch.nextafter(x, mcf.full((), math.inf, terms=terms, dtype=dtype))])
+    x = torch.cat([x, x])
+    pairs = list(zip(x.to_fractions(), y.to_fractions(), strict=True))
+    for compare in OPERATORS:
+        assert compare(x, y).tolist() == [compare(a, b) for a, b in pairs]
+        for fewer in range(1, terms):
+            short = mcf.MCFTensor([c.clone() for c in x.components[:fewer]])
+            assert compare(short, x).tolist() == [
+                compare(a, b) for a, b in zip(short.to_fractions(), x.to_fractions(), strict=True)
+            ]
+
+
 def test_comparison_with_numbers_and_plain_tensors_is_exact() -> None:
     x = mcf.tensor(["0.1", 0.1, 1e30], dtype=torch.bfloat16)
     for number in (0.1, 1, 2**62 + 1):

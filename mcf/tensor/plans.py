@@ -1,0 +1,194 @@
+"""Plans: what becomes of operands of some formats, terms, shapes and device, found out once.
+
+Which kernel an operation on expansion tensors is, in which order it takes them and where its
+results go does not depend on the numbers. A plan keeps that, and the launch of the kernel, for the
+next operands of the same kind; the first of a kind are looked at in full.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.convert.rounding import convert
+from mcf.kernels import expansions, registry
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.expansion_operators import COMMUTATIVE, COMPARE, Operation, kernel
+from mcf.kernels.formats import FORMATS
+from mcf.tensor.promotion import as_components, exactly, operands, result_format
+from mcf.tensor.tensor import Components, MCFTensor, made, wrap
+
+# The components of a number beside a tensor: the number, the sign of a zero, the tensor's format
+# and device. None if they are not those of the tensor's dtype.
+Number = Callable[[float, float, torch.dtype, int, torch.device], Components | None]
+
+# Kinds of operands whose plans are kept; beyond that all are forgotten.
+_MOST = 4096
+_plans: dict[tuple[Any, ...], _Plan | None] = {}
+
+
+def planned(operation: Operation, *values: Any) -> MCFTensor:
+    """An operation on expansions, plain tensors and numbers as an expansion tensor.
+
+    What is contiguous memory goes straight to the kernel; by way of the kernel's operator go
+    components that torch traces, or at which functorch or a mode looks, and operands that are
+    broadcast or promoted first.
+    """
+    out = _launched(operation, values, _rounded)
+    if out is not None:
+        return made(out)
+    result = getattr(expansions, operation.name)(*operands(*values))
+    terms = max(v.terms for v in values if isinstance(v, MCFTensor))
+    # A number or a plain tensor beside a one-term expansion: nothing is missing.
+    return wrap(result + tuple(torch.zeros_like(result[0]) for _ in range(terms - len(result))))
+
+
+def compared(x: Any, y: Any) -> Tensor:
+    """-1, 0 or 1 for x less than, equal to or greater than y by value; NaN where one is NaN."""
+    out = _launched(COMPARE, (x, y), _exact)
+    return expansions.compare(*_unrounded(x, y)) if out is None else out[0]
+
+
+# Whether a transform of torch.func runs: its tensors have the type of plain ones.
+_functorch = torch._C._functorch.maybe_current_level
+_modes = torch._C._len_torch_dispatch_stack
+
+
+def _launched(operation: Operation, values: Sequence[Any], number: Number) -> list[Tensor] | None:
+    """The components of the result, or None where the operator has to compute them."""
+    if _modes() or _functorch() is not None:
+        return None
+    groups: list[Components] = []
+    kind: list[Any] = [operation.name, registry.get_executor()]
+    numbers = False
+    for x in values:
+        if isinstance(x, MCFTensor):
+            first = x._c0  # type: ignore[attr-defined]
+            if type(first) is not Tensor or not first.is_contiguous():
+                return None
+            groups.append(x.components)
+            kind += (x._terms, first.dtype, first.shape, first.device)
+        elif type(x) in (int, float):
+            groups.append(())
+            kind.append(None)
+            numbers = True
+        else:
+            return None
+    if numbers:
+        found = _with_numbers(values, groups, number)
+        if found is None:
+            return None
+        groups = found
+        kind += map(len, groups)
+    key = tuple(kind)
+    try:
+        plan = _plans[key]
+    except KeyError:
+        if len(_plans) >= _MOST:
+            _plans.clear()
+        plan = _plans[key] = _Plan.of(operation, groups)
+    return None if plan is None else plan.run(groups)
+
+
+def _with_numbers(
+    values: Sequence[Any], groups: Sequence[Components], number: Number
+) -> list[Components] | None:
+    """The components of all operands, those of numbers in the format of the tensors."""
+    tensors = [group for group in groups if group]
+    dtype, device = tensors[0][0].dtype, tensors[0][0].device
+    terms = max(map(len, tensors))
+    out = []
+    for value, group in zip(values, groups, strict=True):
+        if not group:
+            sign = 0.0 if value else math.copysign(1.0, value)
+            found = number(value, sign, dtype, terms, device)
+            if found is None:
+                return None
+            group = found
+        out.append(group)
+    return out
+
+
+# Equal numbers have equal components, but for the sign of zero.
+@functools.lru_cache(1024)
+def _rounded(
+    value: float, sign: float, dtype: torch.dtype, terms: int, device: torch.device
+) -> Components | None:
+    return as_components(value, dtype, terms, device)
+
+
+@functools.lru_cache(1024)
+def _exact(
+    value: float, sign: float, dtype: torch.dtype, terms: int, device: torch.device
+) -> Components | None:
+    return as_components(value, dtype, 4, device) if exactly(value, dtype) else None
+
+
+def _unrounded(*values: Any) -> list[Components]:
+    """The components of operands whose values they have exactly, in one dtype."""
+    dtype, _ = result_format(*values)
+    if not all(exactly(v, dtype) for v in values):
+        dtype = torch.float64
+    device = next(v.device for v in values if isinstance(v, MCFTensor))
+    out = []
+    for v in values:
+        c = as_components(v, dtype, v.terms if isinstance(v, MCFTensor) else 4, device)
+        # What is normalised in a narrower format is not yet in this one.
+        narrower = isinstance(v, MCFTensor) and v.dtype is not dtype
+        out.append(convert(c, dtype, len(c)) if narrower else c)
+    return out
+
+
+class _Plan:
+    """The launch of a kernel on contiguous components of one shape, or on one number for all."""
+
+    def __init__(self, spec: Elementwise, order: Sequence[int], like: int, launch: Any) -> None:
+        """The operands in the order of the kernel's; one of them has the shape of the result."""
+        self._count, self._order, self._like = len(spec.results), order, like
+        self._launch = launch
+        # The only scalar that operations have is the constant 1.
+        self._scalars = np.ones((1, len(spec.scalars)))
+
+    @classmethod
+    def of(cls, operation: Operation, groups: Sequence[Components]) -> _Plan | None:
+        """The plan for operands of one kind, or None if only the operator can take them."""
+        like = max(range(len(groups)), key=lambda k: groups[k][0].ndim)
+        first = groups[like][0]
+        for c, *_ in groups:
+            if c.dtype is not first.dtype or c.device != first.device:
+                return None
+            if c.shape != first.shape and c.ndim > 0:
+                return None
+        if first.numel() == 0 or first.device.type != "cpu":
+            return None
+        order = list(range(len(groups)))
+        if operation in COMMUTATIVE and len(groups[0]) < len(groups[1]):
+            order[:2] = 1, 0
+        given = [groups[k] for k in order]
+        named = zip(operation.arguments, given, strict=True)
+        uniform = frozenset(name for name, group in named if group[0].ndim < first.ndim)
+        spec = kernel(operation, FORMATS[first.dtype], *map(len, given), uniform=uniform)
+        row = [first] * len(spec.results) + [c for group in given for c in group]
+        launch = registry.prepare(spec, [row])
+        return None if launch is None else cls(spec, order, like, launch)
+
+    def run(self, groups: Sequence[Components]) -> list[Tensor]:
+        """The components of the result for operands of the kind."""
+        like = groups[self._like][0]
+        out: list[Tensor] = []
+        addresses = []
+        for _ in range(self._count):
+            c = torch.empty_like(like, memory_format=torch.contiguous_format)
+            out.append(c)
+            addresses.append((c.data_ptr(),))
+        for k in self._order:
+            for c in groups[k]:
+                addresses.append((c.data_ptr(),))
+        self._launch.run(addresses, self._scalars)
+        return out
