@@ -67,7 +67,11 @@ class Found:
             return absolute * self.absolute
 
 
-@numba.njit(inline="always")
+# What only loops call; LLVM puts it in line, in half the time that Numba's own `inline` takes.
+_inner = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@_inner
 def _digits(x, unit, out):
     """Split x = sum of out[k] * 2**(28 (first + k) + unit), three signed digits; returns first."""
     bits = np.float64(x).view(np.int64)
@@ -94,7 +98,7 @@ def _digits(x, unit, out):
     return first
 
 
-@numba.njit(inline="always")
+@_inner
 def _carry(total):
     """Pass carries on; every digit but the last is then in [0, 2**28)."""
     carry = np.int64(0)
@@ -105,7 +109,7 @@ def _carry(total):
     total[len(total) - 1] += carry
 
 
-@numba.njit(inline="always")
+@_inner
 def _magnitude(total):
     """|total| as m * 2**k, m a float64 correct to 2**-52 of itself; destroys total."""
     _carry(total)
@@ -120,7 +124,7 @@ def _magnitude(total):
     return high * 2.0**_DIGIT + np.float64(total[top - 2]), _DIGIT * (top - 2)
 
 
-@numba.njit(inline="always")
+@_inner
 def _value(x, i):
     """The sum of the components, correct to a few ulps of float64."""
     out = 0.0
@@ -129,13 +133,13 @@ def _value(x, i):
     return out
 
 
-@numba.njit(inline="always")
+@_inner
 def _split_all(x, i, unit, digits, firsts):
     for k in range(x.shape[0]):
         firsts[k] = _digits(x[k, i], unit, digits[k])
 
 
-@numba.njit(inline="always")
+@_inner
 def _add(total, n, digits, firsts, scale, sign):
     """Add sign * 2**(28 * scale) * the number."""
     for k in range(n):
@@ -144,7 +148,7 @@ def _add(total, n, digits, firsts, scale, sign):
             total[at + d] += sign * digits[k, d]
 
 
-@numba.njit(inline="always")
+@_inner
 def _add_product(total, n, a, a_firsts, m, b, b_firsts, sign):
     for k in range(n):
         for j in range(m):
@@ -157,7 +161,7 @@ def _add_product(total, n, a, a_firsts, m, b, b_firsts, sign):
                         total[at + d + e] += f * b[j, e]
 
 
-@numba.njit(inline="always")
+@_inner
 def _disordered(r, i, p, eta):
     """Whether |r[k + 1]| <= ulp(r[k]) / 2 fails somewhere."""
     for k in range(r.shape[0] - 1):

@@ -102,8 +102,13 @@ def test_compiled_is_eager(executor: str, fmt: Format) -> None:
         assert_all_same_bits(compiled(*transposed), chain(*transposed))
 
 
+# A C++ compiler for each; what inductor could do to 16-bit numbers it does to bf16.
 @needs_compiler
-@by_format
+@pytest.mark.parametrize(
+    "fmt",
+    [pytest.param(f, marks=[pytest.mark.slow] if f in (FP16, FP32) else []) for f in FORMATS],
+    ids=lambda f: f.name,
+)
 def test_compiled_by_inductor_is_eager(fmt: Format) -> None:
     given = chain_arguments(fmt)
 

@@ -48,21 +48,27 @@ def inputs(
     return given[: len(operation.arguments)]
 
 
-# Each case compiles a kernel: by default pairs of all formats, and all lengths of one.
+# Each case compiles a kernel: by default pairs of each register, lengths of one format, and what
+# differs by operation: the others are `slow`.
+_SOME = {(FP16, 2): ("mul", "div", "sqrt"), (FP32, 1): ("fma", "rsqrt"), (FP32, 4): ("add", "div")}
 COMPILED = [
     pytest.param(
+        operation,
         fmt,
         terms,
-        id=f"{fmt.name}-{terms}",
-        marks=() if terms == 2 or fmt == FP32 else pytest.mark.slow,
+        id=f"{operation.name}-{fmt.name}-{terms}",
+        marks=()
+        if (fmt, terms) in ((BF16, 2), (FP32, 2), (FP32, 3), (FP64, 2))
+        or operation.name in _SOME.get((fmt, terms), ())
+        else pytest.mark.slow,
     )
+    for operation in expansion_operators.OPERATIONS
     for fmt in FORMATS
     for terms in (1, 2, 3, 4)
 ]
 
 
-@pytest.mark.parametrize(("fmt", "terms"), COMPILED)
-@by_operation
+@pytest.mark.parametrize(("operation", "fmt", "terms"), COMPILED)
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
 def test_bits_are_those_of_the_reference(
     executor: str, operation: expansion_operators.Operation, fmt: Format, terms: int

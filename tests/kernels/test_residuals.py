@@ -21,7 +21,7 @@ from tests.helpers.residuals import SLACK, residuals
 from tests.helpers.survey import ALL, Case, ranges
 from tests.helpers.worst import apply, arguments
 
-COUNT = 60
+COUNT = 24
 # Every number of float64 as a sum of four, and products of three of these, are exact.
 BITS = 8000
 

@@ -38,9 +38,9 @@ from tests.optim.helpers import (
     random,
     stored,
 )
-from tests.optim.variants import NEW, Variant, crossed
+from tests.optim.variants import NEW, Variant, crossed, thinned
 
-ADAMW = cases() + FULL
+ADAMW = thinned(cases() + FULL)
 # fp16 arithmetic needs an eps that it can hold.
 OPTIONS: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
 SGD_OPTIONS: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
@@ -52,17 +52,17 @@ MOMENTA: list[dict[str, Any]] = [
 ]
 SGD_CASES = [
     Case("plain", BF16, FP32),
-    Case("kahan", BF16, BF16),
+    pytest.param(Case("kahan", BF16, BF16), marks=pytest.mark.slow),
     Case("light", BF16, FP32),
-    Case("light", BF16, BF16),
+    pytest.param(Case("light", BF16, BF16), marks=pytest.mark.slow),
     Case("master", BF16, FP32),
     Case("light", FP16, FP16),
-    Case("light", FP32, FP32),
+    pytest.param(Case("light", FP32, FP32), marks=pytest.mark.slow),
     Case("light", FP64, FP32),
 ]
 LARGE_CASES = [Case("plus", BF16, BF16), Case("master", BF16, FP32), Case("plus", FP64, FP32)]
 
-# Each kernel is compiled: by default an arithmetic of each kind, under marker `slow` all.
+# Each kernel is compiled: by default one arithmetic of each rule, under marker `slow` all.
 # Of adam-decoupled they are AdamW's, bit for bit (test_state_dict.py).
 OTHER_RULES = crossed([v for v in NEW if v.name != "adam-decoupled"])
 

@@ -27,7 +27,18 @@ from tests.optim.variants import VARIANTS, Variant, named, pairs
 # RAdam's second formula begins with the sixth step.
 STEPS = 7
 
-PAIRS = [(v, case) for v, case in pairs(VARIANTS, "cases") if case.strict]
+
+def _everyday(variant: Variant, case: Case) -> bool:
+    """AdamW with all arithmetics, rules in bf16 with most steps, their variants in fp16."""
+    light = Case("light", FP16, FP16)
+    return variant.name == "adamw" or case == (light if "-" in variant.name else variant.few()[1])
+
+
+PAIRS = [
+    pytest.param(v, case, marks=[] if _everyday(v, case) else [pytest.mark.slow])
+    for v, case in pairs(VARIANTS, "cases")
+    if case.strict
+]
 
 ADAMW = named("adamw")
 

@@ -12,7 +12,7 @@ import pytest
 
 import mcf.optim
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from tests.optim.helpers import BF16, FP32, FP64, FULL, Case, cases
+from tests.optim.helpers import BF16, FP16, FP32, FP64, FULL, Case, cases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,15 +103,33 @@ def named(name: str) -> Variant:
     return next(v for v in VARIANTS if v.name == name)
 
 
+# Of fp16 by default: a pair and a master in float32 registers, and a rounding of every operation.
+_FP16 = (Case("plus", FP16, FP32), Case("master", FP16, FP32), Case("light", FP16, FP16))
+
+
+def thinned(cases: list[Case]) -> list[Any]:
+    """Arithmetics of AdamW, those of fp16 that differ from bf16's in the format alone as `slow`."""
+    slow = [c for c in cases if c.dtype == FP16 and c not in _FP16]
+    return [pytest.param(c, marks=[pytest.mark.slow] if c in slow else []) for c in cases]
+
+
+def in_turn(variant: Variant) -> Case:
+    """One of its `few`: of rules by turns those of bf16, of a rule's variants that of float64."""
+    rules = [v.name for v in VARIANTS if "-" not in v.name]
+    return variant.few()[2 if "-" in variant.name else rules.index(variant.name) % 2]
+
+
 def crossed(variants: list[Variant]) -> list[Any]:
-    """Each variant with each of its arithmetics; by default AdamW with all, others with a few.
+    """Each variant with each of its arithmetics; by default AdamW with all, others with one.
 
     Rules and arithmetics know nothing of each other, so that a row and a column stand for the whole
     product, which is `slow`.
     """
     found = []
     for v, case in pairs(variants, "cases") + pairs(variants, "full"):
-        everyday = v.name == "adamw" or case in v.few()
+        everyday = case == in_turn(v)
+        if v.name == "adamw":
+            everyday = case.dtype != FP16 or case in _FP16
         found.append(pytest.param(v, case, marks=[] if everyday else [pytest.mark.slow]))
     return found
 
