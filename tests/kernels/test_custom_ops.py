@@ -91,8 +91,15 @@ def chain_arguments(fmt: Format) -> list[Tensor]:
     return [w, (w.double() * float(fmt.u) / 3).to(fmt.dtype), update]
 
 
-@by_format
-@pytest.mark.parametrize("executor", ["torch", "numba"])
+# What is compiled here is the same for each executor, and differs by format in its dtypes.
+@pytest.mark.parametrize(
+    ("executor", "fmt"),
+    [
+        pytest.param(e, f, id=f"{e}-{f.name}", marks=[] if f in some else [pytest.mark.slow])
+        for e, some in (("torch", (BF16, FP64)), ("numba", (BF16, FP16, FP32)))
+        for f in FORMATS
+    ],
+)
 def test_compiled_is_eager(executor: str, fmt: Format) -> None:
     given = chain_arguments(fmt)
     with mcf.executor(executor):
@@ -131,7 +138,9 @@ def plain_grow(hi: Tensor, lo: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     return r, lo - (r - s)
 
 
+# It takes inductor's headers twenty seconds, and no change to this library can fail it.
 @needs_compiler
+@pytest.mark.slow
 def test_plain_torch_compiled_loses_the_error_term() -> None:
     hi, a = (bell(4096, k, torch.float32) for k in range(2))
     hi, lo, a = hi.bfloat16(), torch.zeros(4096).bfloat16(), (a * 1e-3).bfloat16()
