@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import FunctionType
 
 import numpy as np
 import pytest
-import torch
 
 import mcf
 from mcf.kernels.algorithms import products
@@ -32,10 +31,9 @@ from mcf.kernels.algorithms.quotients import (
 from mcf.kernels.algorithms.roots import root2
 from mcf.kernels.algorithms.short_products import pair_square4
 from mcf.kernels.algorithms.transforms import two_sum
-from mcf.kernels.bind import Binder
-from mcf.kernels.torch.primitives import primitives
 from tests.helpers import arithmetic_search, search
 from tests.helpers.expansions import tensors
+from tests.helpers.lossy import on_torch
 from tests.helpers.residuals import residuals
 from tests.helpers.survey import Case, judged
 from tests.helpers.worst import apply
@@ -121,7 +119,7 @@ def root4_without_a_digit(x):
     return corrected4(s0, s1, s2, s3, rn(r2 - r2))
 
 
-MUTANTS: dict[str, Callable[..., Any]] = {
+MUTANTS: dict[str, FunctionType] = {
     "div-3-fp32": quotient3_by_a_float,
     "div-3-fp64": quotient3_by_a_float,
     "div-4-fp32": quotient4_without_a_digit,
@@ -132,21 +130,10 @@ MUTANTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def on_torch(case: Case, algorithm: Callable[..., Any]) -> Callable[..., tuple[torch.Tensor, ...]]:
-    table = primitives(case.fmt.register, case.fmt, {"rc": case.fmt})
-    function = Binder(lambda f: f, table)(algorithm)
-    one = [torch.ones((), dtype=case.fmt.dtype)] if case.operation == "reciprocal" else []
-
-    def run(*given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple(function(*given, *one))
-
-    return run
-
-
 @pytest.mark.parametrize("name", MUTANTS)
 def test_inputs_that_broke_bounds_reject_what_they_broke(name: str) -> None:
     case = search.ARITHMETIC[name]
-    function = on_torch(case, MUTANTS[name])
+    function = on_torch(MUTANTS[name], case.fmt)
     assert arithmetic_search.trial(case, search.inputs_of(BROKEN[name]), function)[1][0] > 1.4
 
 
@@ -162,7 +149,7 @@ def test_a_short_search_stays_within_bounds(name: str) -> None:
 def test_a_short_search_finds_what_is_wrong() -> None:
     """A correction by a single float, from random bit patterns alone."""
     case = search.ARITHMETIC["div-3-fp32"]
-    function = on_torch(case, quotient3_by_a_float)
+    function = on_torch(quotient3_by_a_float, case.fmt)
     climb = arithmetic_search.climb(case, 0, children=4000, function=function)
     assert climb.run(12).score > 1.1
 
@@ -178,7 +165,7 @@ def test_results_that_are_not_normalised_are_found() -> None:
 def test_products_are_what_they_are() -> None:
     """An evident product, so that errors of zero are not for want of a product."""
     case = search.ARITHMETIC["mul-4-fp64"]
-    function = on_torch(case, products.product4)
+    function = on_torch(products.product4, case.fmt)
     three = np.array([[3.0], [2.0**-60], [0.0], [0.0]])
     given = [tensors(case.fmt, list(three))] * 2
     assert [float(t) for t in function(*given)] == [9.0, 6 * 2.0**-60, 2.0**-120, 0.0]
