@@ -147,14 +147,28 @@ def all_kernels() -> list[Elementwise]:
     return operation_kernels() + expansion_kernels() + steps + coefficient_kernels()
 
 
+# Kernels of a step: every storage and arithmetic with AdamW, in fp16 a few of them; every rule
+# with an arithmetic of each kind; sums with two storages and with every rule.
+_STEPS = re.compile(
+    r"adamw_(?!amsgrad)\w+_(bf16|fp32|fp64)_(wide|strict)"
+    r"|adamw_(plus_fp16_wide|master_fp16_wide|light_fp16_strict|(plus|master)_\w+_metrics)"
+    r"|\w+_(plus_bf16_wide_metrics|light_bf16_strict|plain_fp64_wide)"
+)
+# A gradient's form is read in the same way by every rule: two of them take all, the others one.
+_FORMS = re.compile(r"(?!(adamw|lion)_light)\w+_bf16_wide_(clipped|pair|grad_fp32(_clipped)?)")
+_LONG_16_BITS = re.compile(r"expansion_[a-z]+_4+_(bf|fp)16")
+
+
 def everyday(spec: Elementwise) -> bool:
     """Whether a kernel is one that tests of every change take where all of them take minutes.
 
     A kernel is generated from a rule and an arithmetic that know nothing of each other: so every
-    arithmetic with one rule and every rule with an arithmetic of each kind stand for all.
+    arithmetic with one rule and every rule with an arithmetic of each kind stand for all. So do
+    four components of float32 and float64 for those of 16-bit formats.
     """
-    few = r"adamw_(?!amsgrad)|\w+_(plus_bf16_wide|light_bf16_strict|plain_fp64_wide)"
-    return spec not in _steps() or bool(re.match(few, spec.name))
+    if spec in _steps():
+        return bool(_STEPS.fullmatch(spec.name))
+    return not (_FORMS.fullmatch(spec.name) or _LONG_16_BITS.fullmatch(spec.name))
 
 
 @functools.cache
