@@ -15,7 +15,6 @@ table.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -102,7 +101,21 @@ def _std(fmt: Format, terms: int, count: int) -> FoldBound:
     factor = _gap_factor(fmt, terms, count) * (1 + _wide("div", state, float_second=True))
     factor *= 1 + _wide("sqrt", state)
     own = _mean_error(fmt, terms, count) + _conversion(fmt, terms)
+    if fmt == FP64:
+        own += _scaled_underflow(state, count)
     return rounded(FoldBound(factor - 1, own * factor), fmt, terms)
+
+
+def _scaled_underflow(state: int, count: int) -> Fraction:
+    """What underflow costs a standard deviation whose rows are scaled, relative to T.
+
+    With the largest element at least 1/2, T >= 1 / (2 sqrt(count - correction)). Products leave
+    the sum of squares off by count state**2 eta / 2 at most, the quotient its value v by
+    state eta, and |sqrt(v + d) - sqrt(v)| <= sqrt(|d|): in all below 4 sqrt(count) state 2**-537
+    of T. The root's own part, 20 eta (1 + 1/t) with t >= 2**-537, is below 40 sqrt(count) 2**-537
+    of T; elements that scaling takes below the range and the mean err by multiples of eta.
+    """
+    return count * state * Fraction(1, 2**530)
 
 
 def _polyval(fmt: Format, terms: int, count: int) -> FoldBound:
@@ -137,12 +150,6 @@ def _products(state: int, count: int) -> Fraction:
     The other half is for what follows: relative errors of these, and a variance's quotient.
     """
     return count * state**2 * FP64.min_subnormal
-
-
-def _root_of_products(state: int, count: int) -> Fraction:
-    """sqrt(t + e) - sqrt(t) <= sqrt(e), and the root's own last places."""
-    unit = Fraction(1, 1 << -(FP64.min_subnormal.denominator.bit_length() - 1) // -2)
-    return (math.isqrt(count * state**2) + 1) * unit + _last_places(state, count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +215,7 @@ ROWS = {
             "var, then sqrt",
             _ORO,
             _std,
-            _root_of_products,
+            _last_places,
         ),
         Row(
             "polyval",

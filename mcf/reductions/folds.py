@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
+from mcf.kernels import expansions
 from mcf.kernels import fold as kernels
 from mcf.kernels.formats import Format, format_of
 
@@ -93,6 +94,12 @@ def row_exponents(x: Tensor) -> Tensor:
     """
     result: Tensor = torch.ops.mcf.row_exponents(x)
     return result
+
+
+def scaled_rows(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Rows times a power of two that brings the largest to [1/2, 1), and its negative exponent."""
+    exponent = row_exponents(x[0])
+    return list(expansions.ldexp(tuple(x), -exponent[:, None])), exponent
 
 
 def settle(state: Tensor) -> Components:

@@ -14,7 +14,7 @@ from mcf.kernels import expansions
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots
-from mcf.reductions.folds import finish, paired, row_exponents, row_products
+from mcf.reductions.folds import finish, paired, row_products, scaled_rows
 from mcf.reductions.rows import Components, Dim, Rows
 from mcf.reductions.sums import _shaped
 from mcf.reductions.sums import sum as sum_
@@ -59,7 +59,7 @@ def norm(
     if rows.length == 0:
         return sum_(x, dim, keepdim, terms=count)
     if x[0].dtype is torch.float64:
-        scaled, exponent = _scale(given)
+        scaled, exponent = scaled_rows(given)
     else:
         # Squares of the narrower formats are in float64's range.
         scaled, exponent = given, None
@@ -119,9 +119,3 @@ def _extreme(x: list[Tensor], largest: bool) -> Components:
         among &= rest == low[:, None]
         result.append(torch.where(best.isfinite(), low, 0.0).to(c.dtype))
     return tuple(result)
-
-
-def _scale(x: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Rows times a power of two that brings the largest to [1/2, 1), and its negative exponent."""
-    exponent = row_exponents(x[0])
-    return list(expansions.ldexp(tuple(x), -exponent[:, None])), exponent

@@ -17,7 +17,7 @@ from mcf.kernels import expansions
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots, exact_sums
-from mcf.reductions.folds import finish, pad, paired, row_products, row_sums
+from mcf.reductions.folds import finish, pad, paired, row_products, row_sums, scaled_rows
 from mcf.reductions.rows import Components, Dim, Rows, check_same
 
 
@@ -88,16 +88,16 @@ def mean(
 
 
 def _variance(
-    x: Components, rows: Rows, correction: float, reproducible: bool
+    given: list[Tensor], correction: float, reproducible: bool
 ) -> tuple[Components, Components]:
     """Variances and means of rows, float64 expansions [outer]."""
-    given = rows.gather(x)
-    centre = expansions.div(_wide_sum(given, len(x), reproducible), _count(rows.length, x[0]))
+    like, length = given[0], given[0].shape[1]
+    centre = expansions.div(_wide_sum(given, len(given), reproducible), _count(length, like))
     state = len(centre)
-    wide = tuple(given) if x[0].dtype is torch.float64 else convert(given, torch.float64, state)
+    wide = tuple(given) if like.dtype is torch.float64 else convert(given, torch.float64, state)
     gap = expansions.sub(wide, tuple(c[:, None] for c in centre))
     squares = exact_dots(gap, gap, state) if reproducible else row_products(gap, gap, state)
-    return expansions.div(squares, _count(max(0.0, rows.length - correction), x[0])), centre
+    return expansions.div(squares, _count(max(0.0, length - correction), like)), centre
 
 
 def var(
@@ -110,7 +110,7 @@ def var(
 ) -> Components:
     """The variance: squared distances from the mean, summed, over max(0, count - correction)."""
     rows, fmt = Rows.of(x[0].shape, dim), format_of(x[0].dtype, "var: x")
-    value, _ = _variance(x, rows, correction, reproducible)
+    value, _ = _variance(rows.gather(x), correction, reproducible)
     return _shaped(finish(value, fmt, len(x)), rows, keepdim)
 
 
@@ -119,7 +119,7 @@ def var_mean(
 ) -> tuple[Components, Components]:
     """The variance and the mean."""
     rows, fmt = Rows.of(x[0].shape, dim), format_of(x[0].dtype, "var_mean: x")
-    both = _variance(x, rows, correction, False)
+    both = _variance(rows.gather(x), correction, False)
     first, second = (_shaped(finish(v, fmt, len(x)), rows, keepdim) for v in both)
     return first, second
 
@@ -132,7 +132,17 @@ def std(
     *,
     reproducible: bool = False,
 ) -> Components:
-    """The square root of the variance."""
+    """The square root of the variance.
+
+    In float64 each row is scaled by a power of two, so that no square of a gap overflows, and none
+    that counts underflows; narrower formats have float64's range for them.
+    """
     rows, fmt = Rows.of(x[0].shape, dim), format_of(x[0].dtype, "std: x")
-    value, _ = _variance(x, rows, correction, reproducible)
-    return _shaped(finish(expansions.sqrt(value), fmt, len(x)), rows, keepdim)
+    given, exponent = rows.gather(x), None
+    if x[0].dtype is torch.float64 and rows.length:
+        given, exponent = scaled_rows(given)
+    value, _ = _variance(given, correction, reproducible)
+    root = expansions.sqrt(value)
+    if exponent is not None:
+        root = expansions.ldexp(root, exponent)
+    return _shaped(finish(root, fmt, len(x)), rows, keepdim)

@@ -18,9 +18,9 @@ import mcf
 from mcf.kernels.formats import FP64
 from mcf.reductions.bounds import ROWS
 from tests.helpers.sums import Components, values
-from tests.mcf.test_reduction_bounds import computed, exactly
+from tests.mcf.test_reduction_bounds import computed, exactly, parts, tensor
 
-PRODUCTS = ("dot", "matmul", "var", "std")
+PRODUCTS = ("dot", "matmul", "var")
 # Where products of two are about the smallest subnormal number, or numbers themselves.
 EXPONENTS = {True: (-545, -537, -520, -510, -500, -465, -440), False: (-1060, -1020, -1000)}
 
@@ -110,5 +110,58 @@ def test_bound_says_so() -> None:
     assert mcf.bound("dot", 1, torch.float64, count=10).absolute == 10 * 4 * 2.0**-1074
     assert mcf.bound("sum", 4, torch.float64, count=10).absolute == 0
     assert mcf.bound("mean", 3, torch.float64, count=10).absolute == 3 * 2.0**-1074
-    assert mcf.bound("std", 2, torch.float64, count=4).absolute == 5 * 2.0**-537
+    assert mcf.bound("std", 2, torch.float64, count=4).absolute == 2 * 2.0**-1074
     assert mcf.bound("dot", 2, torch.float32, count=10).absolute == 2.0**-149
+
+
+WHOLES = [3 * 2**52 + 1, 2**50 + 7, -(2**53) + 3, 5]
+
+
+def std_of(exponent: int, terms: int) -> Components:
+    wide = [w * 2 ** (53 * (terms - 1)) + k for k, w in enumerate(WHOLES)]
+    return parts(mcf.std(tensor(expansions(wide, exponent - 53 * terms, terms))))
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_std_needs_no_range_for_squares(terms: int) -> None:
+    """The deviation of numbers near either end, and the mutant: the root of the variance."""
+    row, moved = ROWS["std"], []
+    for exponent in (-1060 + 53 * terms, -560, 0, 500, 1010):
+        wide = [w * 2 ** (53 * (terms - 1)) + k for k, w in enumerate(WHOLES)]
+        x = expansions(wide, exponent - 53 * terms, terms)
+        variance, square, count = exactly("var", (x,))
+        # In digits enough for a root: moved to the middle of the range and back.
+        exact, size = (precise_root(v * Fraction(4) ** -exponent) * Fraction(2) ** exponent
+                       for v in (variance, square))  # fmt: skip
+        allowed = row.bound(FP64, terms, count).error(exact, size)
+        allowed += row.underflow(FP64, terms, count)
+        assert abs(sum(values(std_of(exponent, terms)), Fraction(0)) - exact) <= allowed
+        unscaled = parts(mcf.sqrt(mcf.var(tensor(x))) if terms > 1 else mcf.var(tensor(x)).sqrt())
+        off = math.inf
+        if unscaled[0].isfinite():
+            off = float(abs(sum(values(unscaled), Fraction(0)) - exact) / allowed)
+        moved.append((exponent, off))
+    assert all(off > 2 for exponent, off in moved if abs(exponent) > 550)
+    assert all(off <= 1 for exponent, off in moved if exponent == 0)
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_scaling_changes_no_bit_of_a_deviation(terms: int) -> None:
+    """In the normal range it is the root of the variance, times any power of two."""
+    middle = std_of(0, terms)
+    for exponent in (-300, -200, 1, 300):
+        moved = std_of(exponent, terms)
+        for a, b in zip(moved, middle, strict=True):
+            assert torch.equal(a, torch.ldexp(b, torch.tensor(exponent)))
+    if terms > 1:
+        wide = [w * 2 ** (53 * (terms - 1)) + k for k, w in enumerate(WHOLES)]
+        root = parts(mcf.sqrt(mcf.var(tensor(expansions(wide, -53 * terms, terms)))))
+        assert all(torch.equal(a, b) for a, b in zip(middle, root, strict=True))
+
+
+def test_deviations_of_nothing_and_of_infinities() -> None:
+    assert mcf.std(torch.zeros(3, 0, dtype=torch.float64), 1).isnan().all()
+    assert mcf.std(torch.zeros(0, 3, dtype=torch.float64), 1).shape == (0,)
+    assert mcf.std(torch.zeros(4, dtype=torch.float64)).item() == 0
+    x = torch.tensor([[1.0, math.inf], [math.nan, 2.0]], dtype=torch.float64)
+    assert mcf.std(x, 1).isnan().all()
