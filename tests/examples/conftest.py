@@ -26,10 +26,16 @@ def _restore_torch() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _heard() -> Iterator[None]:
-    """Signals arrive: a shell starts what runs in its background with SIGINT ignored."""
-    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Signals arrive: a shell starts what runs in its background with SIGINT ignored.
+
+    `nohup` starts what it runs with SIGHUP ignored.
+    """
+    heard = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    if hasattr(signal, "SIGHUP"):
+        heard[signal.SIGHUP] = signal.SIG_DFL
+    handlers = {number: signal.getsignal(number) for number in heard}
+    for number, handler in heard.items():
+        signal.signal(number, handler)
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
