@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import mcf
 from benchmarks import drivers, harness
-from mcf.kernels import expansions
+from mcf.kernels import operations
 
 # Elements in memory, and elements of each thread in its caches.
 LARGE, SMALL = 1_000_000, 10_000
@@ -55,7 +55,7 @@ def numbers(n: int, size: int, seed: int) -> Components:
     for k in range(n):
         x = torch.rand(size, generator=rng, dtype=torch.float64) - 0.5 * (k > 0)
         parts.append((x + 0.5 * (k == 0)) * 2.0 ** (-53 * k))
-    return expansions.renormalize(tuple(parts), n)
+    return operations.renormalize(tuple(parts), n)
 
 
 def ours(row: str, n: int, x: Components, y: Components) -> Iterator[tuple[str, Call]]:
@@ -66,11 +66,11 @@ def ours(row: str, n: int, x: Components, y: Components) -> Iterator[tuple[str, 
         return
     a = tuple(t[0].clone() for t in x)
     calls: dict[str, tuple[Callable[..., object], tuple[Components, ...]]] = {
-        "add": (expansions.add, (x, y)),
-        "mul": (expansions.mul, (x, y)),
-        "div": (expansions.div, (x, y)),
-        "sqrt": (expansions.sqrt, (x,)),
-        "axpy": (expansions.fma, (x, a, y)),
+        "add": (operations.add, (x, y)),
+        "mul": (operations.mul, (x, y)),
+        "div": (operations.div, (x, y)),
+        "sqrt": (operations.sqrt, (x,)),
+        "axpy": (operations.fma, (x, a, y)),
     }
     function, arguments = calls[row]
     out = tuple(torch.empty_like(t) for t in x)

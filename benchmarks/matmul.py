@@ -28,7 +28,7 @@ from peers import ozaki
 from torch import Tensor
 
 from mcf import reductions
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.matmul import matmul
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ def expansion(n: int, shape: tuple[int, ...], seed: int) -> Components:
         torch.randn(shape, generator=generator, dtype=torch.float64) * 2.0 ** (-53 * k)
         for k in range(n)
     ]
-    return expansions.renormalize(tuple(parts), n)
+    return operations.renormalize(tuple(parts), n)
 
 
 def records(x: Components) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from harness import environment, machine, save_csv, table
 
-from mcf.kernels import expansion_operators as operators
+from mcf.kernels import operators
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.numba import launch, streaming
+from mcf.kernels.numba import cpu, streaming
 
 COLUMNS = ["operation", "elements", "MiB moved", "plain / past the cache", "streams", "rounds"]
 CASES = (
@@ -61,7 +61,7 @@ def main() -> None:
         for power in range(17, 23):
             size = 1 << power
             tensors = [torch.ones(size, dtype=fmt.dtype) for _ in range(3 * terms)]
-            prepared = launch.Prepared(spec, [size])
+            prepared = cpu.Launch(spec, [size])
             chosen = prepared._large
             addresses = [[t.data_ptr()] for t in tensors]
             assert prepared._on_lines(addresses)

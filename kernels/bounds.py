@@ -1,178 +1,112 @@
-"""What each operation guarantees: the one table that the documentation and the tests read.
+"""What an operation guarantees: one question to the tables of pairs and of expansions.
 
-An error bound is relative to the exact result on the given components and a polynomial in
-u = 2**-p, exactly as its source states it.
+`pair_bounds` has the error-free transforms and the networks of pairs, `expansion_bounds` the
+operations on expansions, `fold_bounds` sums by their length. Documentation and tests read them too.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from fractions import Fraction
 
-from mcf.kernels.formats import Format
+import torch
+
+from mcf.kernels.expansion_bounds import EXACT, EXPANSIONS, expansion_bound
+from mcf.kernels.formats import format_of
+from mcf.kernels.pair_bounds import pair_bound
+
+# Other names: of a difference, and of a float as second argument.
+_SAME = {"sub": ("add", False), "grow": ("add", True), "scale": ("mul", True)}
+# Error-free transforms give two components; the signs of components are no arithmetic.
+_TRANSFORMS = ("two_sum", "fast_two_sum", "split", "two_prod")
+_SIGNS = ("neg", "abs")
+OPERATIONS = (*EXPANSIONS, *_SAME, *_TRANSFORMS, *_SIGNS, "ldexp")
 
 
 @dataclasses.dataclass(frozen=True)
-class Bound:
-    """One row: |result - exact| <= error(u) * |exact| under the preconditions.
+class Guarantee:
+    """The answer of `mcf.bound`.
 
     Args:
-        operation: its name in `mcf` and under `torch.ops.mcf`.
-        terms: (power, coefficient) pairs of the bound's polynomial in u; none if it is exact.
-        minimum_p: the least precision for which the source proves it.
-        algorithm: the algorithm's name in the literature.
-        source: where the bound is proved.
-        doi: the source's DOI.
-        precondition: in words; every row also requires finite arguments.
-        product_margin: for products, the least exponent(a) + exponent(b) - emin - p of the leading
-            components for which underflow is harmless (an argument of 0 always is); None for
-            operations which underflow cannot harm.
-        normalized: whether expansions given must have RN(hi + lo) = hi.
+        relative: the error is at most this times the exact result ...
+        absolute: ... plus this, which is what underflow costs (scaled as
+            `mcf.kernels.expansion_bounds` says for quotients and roots).
+        proven: whether there is a proof; otherwise the bound was observed.
+        formula: the relative parts, polynomials in u = 2**-p; of what takes a count the bound to
+            first order, in the letters of `docs/numerics.md`.
+        algorithm: its name.
+        source: of the proof, or "observed".
+        of_terms: ... plus this times the size of what is added up: |x * y| for "fma".
+        requires: under which conditions, in words, besides normalised arguments and the absence of
+            overflow.
     """
 
-    operation: str
-    terms: tuple[tuple[int, Fraction], ...]
-    minimum_p: int
+    relative: float
+    absolute: float
+    proven: bool
+    formula: str
     algorithm: str
     source: str
-    doi: str
-    precondition: str
-    product_margin: int | None = None
-    normalized: bool = False
-
-    @property
-    def exact(self) -> bool:
-        """Whether the components returned add up to the exact result."""
-        return not self.terms
-
-    def error(self, u: Fraction) -> Fraction:
-        """The largest relative error, an exact function of u."""
-        return sum((c * u**k for k, c in self.terms), Fraction(0))
-
-    @property
-    def formula(self) -> str:
-        """The bound as written in the documentation, for example 3/2 u^2 + 4 u^3."""
-        return " + ".join(f"{c} u^{k}" for k, c in self.terms) or "0 (exact)"
-
-    def least_product_exponent(self, fmt: Format) -> int | None:
-        """The least sum of the leading components' exponents; None where there is no limit."""
-        return None if self.product_margin is None else fmt.emin + fmt.p + self.product_margin
+    of_terms: float = 0.0
+    requires: str = ""
 
 
-_JMP = "Joldes, Muller, Popescu 2017"
-_JMP_DOI = "10.1145/3121432"
-_HANDBOOK = "Muller et al., Handbook of Floating-Point Arithmetic, 2nd ed. 2018"
-_HANDBOOK_DOI = "10.1007/978-3-319-76526-6"
+def bound(
+    operation: str,
+    terms: int = 2,
+    dtype: torch.dtype = torch.float32,
+    *,
+    count: int | None = None,
+) -> Guarantee:
+    """How large the error of an operation on expansions can be.
 
-BOUNDS = (
-    Bound(
-        "two_sum",
-        (),
-        2,
-        "2Sum (Knuth 1969, Møller 1965)",
-        "Boldo, Graillat, Muller 2017",
-        "10.1145/3054947",
-        "a + b does not overflow, and b is not the largest number or its negative",
-    ),
-    Bound(
-        "fast_two_sum",
-        (),
-        2,
-        "Fast2Sum (Dekker 1971)",
-        "Dekker 1971; Boldo, Graillat, Muller 2017 for overflow",
-        "10.1007/BF01397083",
-        "a = 0 or exponent(a) >= exponent(b); a + b does not overflow",
-    ),
-    Bound(
-        "split",
-        (),
-        3,
-        "Veltkamp's splitting",
-        "Boldo 2006",
-        "10.1007/11814771_6",
-        "(2**ceil(p/2) + 1) * a does not overflow",
-    ),
-    Bound(
-        "two_prod",
-        (),
-        2,
-        "2MultFMA",
-        f"{_HANDBOOK}, 4.4",
-        _HANDBOOK_DOI,
-        "a * b does not overflow; a * b = 0 or exponent(a) + exponent(b) >= emin + p - 1",
-        product_margin=-1,
-    ),
-    Bound(
-        "grow",
-        ((2, Fraction(2)),),
-        3,
-        "DWPlusFP",
-        _JMP,
-        _JMP_DOI,
-        "x normalised; no sum overflows",
-        normalized=True,
-    ),
-    Bound(
-        "scale",
-        ((2, Fraction(3, 2)), (3, Fraction(4))),
-        4,
-        "DWTimesFP1",
-        _JMP,
-        _JMP_DOI,
-        "x normalised; x * a does not overflow; "
-        "x * a = 0 or exponent(x_hi) + exponent(a) >= emin + p",
-        product_margin=0,
-        normalized=True,
-    ),
-    Bound(
-        "add",
-        ((2, Fraction(2)),),
-        8,
-        "the two-term network of Zhang and Aiken (madd)",
-        "Zhang, Aiken 2025 (CAV), computer-verified",
-        "10.1007/978-3-031-98682-6_12",
-        "x and y normalised; no sum overflows",
-        normalized=True,
-    ),
-    Bound(
-        "mul",
-        ((2, Fraction(5)),),
-        6,
-        "DWTimesDW1",
-        "Muller, Rideau 2022 (7u^2 in Joldes, Muller, Popescu 2017)",
-        "10.1145/3484514",
-        "x and y normalised; x * y does not overflow; "
-        "x * y = 0 or exponent(x_hi) + exponent(y_hi) >= emin + p",
-        product_margin=0,
-        normalized=True,
-    ),
-    Bound(
-        "renormalize",
-        (),
-        2,
-        "2Sum (Knuth 1969, Møller 1965)",
-        "Boldo, Graillat, Muller 2017",
-        "10.1145/3054947",
-        "hi + lo does not overflow, and lo is not the largest number or its negative",
-    ),
-)
+    Args:
+        operation: one of `OPERATIONS`. "grow" and "scale" are "add" and "mul" with a float as
+            second argument. "two_sum", "fast_two_sum", "split" and "two_prod" are exact under the
+            preconditions in `requires`, and give two components.
+        terms: components of the result, 1 to 4.
+        dtype: of the components.
+        count: for "renormalize" how many floats there are, if that is known: as many as there are
+            terms, or fewer, are exact.
 
-_BY_OPERATION = {b.operation: b for b in BOUNDS}
-
-
-def bound(operation: str) -> Bound:
-    """The row of an operation; KeyError if it has none."""
-    return _BY_OPERATION[operation]
-
-
-def markdown() -> str:
-    """The table as `docs/numerics.md` shows it."""
-    lines = [
-        "| operation | algorithm | error at most | smallest p | requires | proved in |",
-        "|---|---|---|---|---|---|",
-    ]
-    for b in BOUNDS:
-        source = f"{b.source}, [doi:{b.doi}](https://doi.org/{b.doi})"
-        cells = (f"`{b.operation}`", b.algorithm, b.formula, b.minimum_p, b.precondition, source)
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    Raises:
+        ValueError: for another operation, number of terms or of floats.
+        TypeError: for another dtype.
+    """
+    fmt = format_of(dtype)
+    if operation not in OPERATIONS:
+        raise ValueError(
+            f"no bound for operation {operation!r} with {terms!r} terms; operations are "
+            f"{', '.join(OPERATIONS)}, terms 1 to 4"
+        )
+    if operation in _TRANSFORMS:
+        if terms != 2:
+            raise ValueError(f"{operation} gives 2 components, got terms={terms!r}")
+        row = pair_bound(operation)
+        # Below the range of products their errors are rounded.
+        absolute = float(fmt.min_subnormal) if row.product_margin is not None else 0.0
+        source = f"{row.source}, doi:{row.doi}"
+        return Guarantee(
+            0.0, absolute, True, row.formula, row.algorithm, source, requires=row.precondition
+        )
+    name, float_second = _SAME.get(operation, (operation, False))
+    if operation in _SIGNS or operation == "ldexp":
+        expansion_bound("add", terms)
+        # Components that leave the normal range are rounded.
+        absolute = terms * float(fmt.min_subnormal) / 2 if operation == "ldexp" else 0.0
+        return Guarantee(0.0, absolute, True, EXACT, "by component", "IEEE 754")
+    found = expansion_bound(name, terms, float_second=float_second)
+    if operation == "renormalize" and count is not None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"renormalize: count must be an int of 1 or more, got {count!r}")
+        if count <= terms:
+            source = "every step is a TwoSum, and no component is left out"
+            return Guarantee(0.0, 0.0, True, EXACT, found.algorithm, source)
+    return Guarantee(
+        float(found.relative(dtype)),
+        float(found.absolute * fmt.min_subnormal),
+        found.proven,
+        found.formula,
+        found.algorithm,
+        found.source,
+        float(found.relative_to_product(dtype)),
+    )

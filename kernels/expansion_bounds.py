@@ -19,8 +19,8 @@ from fractions import Fraction
 
 import torch
 
-from mcf.kernels.bounds import bound as pair_bound
 from mcf.kernels.formats import format_of
+from mcf.kernels.pair_bounds import pair_bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ExpansionBound:
     """One row.
 
     Args:
-        operation: its name in `mcf.kernels.expansions`.
+        operation: its name in `mcf.kernels.operations`.
         terms: components of the result.
         coefficients: (power, coefficient) pairs of the relative part, a polynomial in u.
         absolute: the absolute part, in units of eta.
@@ -91,7 +91,7 @@ _Cells = tuple[list[tuple[int, int | Fraction]], int, str, str]
 
 
 def _pair(operation: str, absolute: int) -> _Cells:
-    """The row of pairs as `mcf.kernels.bounds` has it."""
+    """The row of pairs as `mcf.kernels.pair_bounds` has it."""
     row = pair_bound(operation)
     return list(row.terms), absolute, row.algorithm, f"{row.source}, doi:{row.doi}"
 
@@ -186,6 +186,9 @@ def _row(operation: str, terms: int, float_second: bool, cells: _Cells) -> Expan
     )
 
 
+# Their names.
+EXPANSIONS = tuple(_ROWS)
+
 EXPANSION_BOUNDS = (
     *(_row(name, n + 1, False, c) for name, rows in _ROWS.items() for n, c in enumerate(rows)),
     *(_row(name, terms, True, cells) for (name, terms), cells in _BY_FLOAT.items()),
@@ -193,107 +196,18 @@ EXPANSION_BOUNDS = (
 
 
 def expansion_bound(operation: str, terms: int, *, float_second: bool = False) -> ExpansionBound:
-    """The row of an operation; that of a float as second argument where it has one of its own."""
+    """The row of an operation; that of a float as second argument where it has one of its own.
+
+    Raises:
+        ValueError: for an operation or a number of components that the table lacks.
+    """
     found = [r for r in EXPANSION_BOUNDS if (r.operation, r.terms) == (operation, terms)]
     if not found:
         raise ValueError(
-            f"no bound for operation {operation!r} with {terms!r} terms; operations "
-            f"are {', '.join(OPERATIONS)}, terms 1 to 4"
+            f"no bound for operation {operation!r} with {terms!r} terms; operations are "
+            f"{', '.join(_ROWS)}, terms 1 to 4"
         )
     return found[-1] if float_second else found[0]
-
-
-# Other names: of a difference, and of a float as second argument.
-_SAME = {"sub": ("add", False), "grow": ("add", True), "scale": ("mul", True)}
-# Error-free transforms give two components; the signs of components are no arithmetic.
-_TRANSFORMS = ("two_sum", "fast_two_sum", "split", "two_prod")
-_SIGNS = ("neg", "abs")
-OPERATIONS = (*_ROWS, *_SAME, *_TRANSFORMS, *_SIGNS, "ldexp")
-
-
-@dataclasses.dataclass(frozen=True)
-class Guarantee:
-    """The answer of `mcf.bound`.
-
-    Args:
-        relative: the error is at most this times the exact result ...
-        absolute: ... plus this, which is what underflow costs (scaled as
-            `mcf.kernels.expansion_bounds` says for quotients and roots).
-        proven: whether there is a proof; otherwise the bound was observed.
-        formula: the relative parts, polynomials in u = 2**-p; of what takes a count the bound to
-            first order, in the letters of `docs/numerics.md`.
-        algorithm: its name.
-        source: of the proof, or "observed".
-        of_terms: ... plus this times the size of what is added up: |x * y| for "fma".
-        requires: under which conditions, in words, besides normalised arguments and the absence of
-            overflow.
-    """
-
-    relative: float
-    absolute: float
-    proven: bool
-    formula: str
-    algorithm: str
-    source: str
-    of_terms: float = 0.0
-    requires: str = ""
-
-
-def bound(
-    operation: str,
-    terms: int = 2,
-    dtype: torch.dtype = torch.float32,
-    *,
-    count: int | None = None,
-) -> Guarantee:
-    """How large the error of an operation on expansions can be.
-
-    Args:
-        operation: one of `OPERATIONS`. "grow" and "scale" are "add" and "mul" with a float as
-            second argument. "two_sum", "fast_two_sum", "split" and "two_prod" are exact under the
-            preconditions in `requires`, and give two components.
-        terms: components of the result, 1 to 4.
-        dtype: of the components.
-        count: for "renormalize" how many floats there are, if that is known: as many as there are
-            terms, or fewer, are exact.
-
-    Raises:
-        ValueError: for another operation, number of terms or of floats.
-        TypeError: for another dtype.
-    """
-    fmt = format_of(dtype)
-    if operation in _TRANSFORMS:
-        if terms != 2:
-            raise ValueError(f"{operation} gives 2 components, got terms={terms!r}")
-        row = pair_bound(operation)
-        # Below the range of products their errors are rounded.
-        absolute = float(fmt.min_subnormal) if row.product_margin is not None else 0.0
-        source = f"{row.source}, doi:{row.doi}"
-        return Guarantee(
-            0.0, absolute, True, row.formula, row.algorithm, source, requires=row.precondition
-        )
-    name, float_second = _SAME.get(operation, (operation, False))
-    if operation in _SIGNS or operation == "ldexp":
-        expansion_bound("add", terms)
-        # Components that leave the normal range are rounded.
-        absolute = terms * float(fmt.min_subnormal) / 2 if operation == "ldexp" else 0.0
-        return Guarantee(0.0, absolute, True, EXACT, "by component", "IEEE 754")
-    found = expansion_bound(name, terms, float_second=float_second)
-    if operation == "renormalize" and count is not None:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"renormalize: count must be an int of 1 or more, got {count!r}")
-        if count <= terms:
-            source = "every step is a TwoSum, and no component is left out"
-            return Guarantee(0.0, 0.0, True, EXACT, found.algorithm, source)
-    return Guarantee(
-        float(found.relative(dtype)),
-        float(found.absolute * fmt.min_subnormal),
-        found.proven,
-        found.formula,
-        found.algorithm,
-        found.source,
-        float(found.relative_to_product(dtype)),
-    )
 
 
 def markdown() -> str:

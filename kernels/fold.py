@@ -20,14 +20,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
-from types import ModuleType
 
-import torch
-from torch import Tensor
-
-from mcf.kernels import registry
-from mcf.kernels.algorithms import accumulate
+from mcf.kernels.algorithms import accumulate, fold_terms
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -61,12 +55,12 @@ class Fold:
     @property
     def merge(self) -> Algorithm:
         """Adds two partial sums inside a tree of GROUP terms."""
-        return getattr(accumulate, f"merge{self.state}")  # type: ignore[no-any-return]
+        return accumulate.MERGE[self.state]
 
     @property
     def combine(self) -> Algorithm:
         """Adds two partial sums anywhere else."""
-        return getattr(accumulate, f"combine{self.state}")  # type: ignore[no-any-return]
+        return accumulate.COMBINE[self.state]
 
 
 def state_for(fmt: Format, terms: int) -> int:
@@ -80,8 +74,8 @@ def state_for(fmt: Format, terms: int) -> int:
 def sum_fold(fmt: Format, components: int, terms: int) -> Fold:
     """The sum of expansions, accurate for a result of `terms` components."""
     state = state_for(fmt, max(components, terms))
-    kind = "value" if fmt == FP64 or components == 1 else "narrow"
-    term = getattr(accumulate, f"{kind}{components}_in{state}")
+    table = fold_terms.WIDE_SUM if fmt == FP64 else fold_terms.NARROW_SUM
+    term = table[components, state]
     return Fold(f"sum_{fmt.name}_{components}_{state}", term, (fmt,), (components,), state)
 
 
@@ -92,40 +86,7 @@ def product_fold(fmt: Format, left: int, right: int, terms: int) -> Fold:
     Components are those of one format.
     """
     state = state_for(fmt, max(left, right, terms))
-    kind = "product" if fmt == FP64 else "narrow_product"
-    term = getattr(accumulate, f"{kind}{left}{right}_in{state}")
+    table = fold_terms.WIDE_PRODUCT if fmt == FP64 else fold_terms.NARROW_PRODUCT
+    term = table[left, right, state]
     name = f"product_{fmt.name}_{left}_{right}_{state}"
     return Fold(name, term, (fmt, fmt), (left, right), state)
-
-
-def _module(device: torch.device) -> ModuleType:
-    return importlib.import_module(f"mcf.kernels.{registry.executor_for(device)}.fold")
-
-
-def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-    """Fold each row.
-
-    Args:
-        spec: the fold.
-        operands: the components of each operand, contiguous tensors [M, K] with K > 0.
-
-    Returns:
-        The partial sums, float64 [spec.state, M].
-    """
-    result: Tensor = _module(operands[0][0].device).fold(spec, operands)
-    return result
-
-
-def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-    """Fold the inner dimension of matrix products.
-
-    Args:
-        spec: a fold of products.
-        left: components, contiguous [B, M, K] with K > 0.
-        right: components, contiguous [B, K, N].
-
-    Returns:
-        The partial sums, float64 [spec.state, B, M, N].
-    """
-    result: Tensor = _module(left[0].device).product(spec, left, right)
-    return result

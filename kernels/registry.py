@@ -7,17 +7,23 @@ import functools
 import importlib
 import warnings
 from collections.abc import Iterator, Sequence
-from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.launch import launch
-from mcf.kernels.launch import same_layout as same_layout
+from mcf.kernels.executor import Executor, Launch
+from mcf.kernels.fold import Fold
+from mcf.kernels.layouts import launch
+from mcf.kernels.layouts import same_layout as same_layout
 
-NAMES = ("auto", "torch", "numba", "triton")
+# The module of each executor, which has it as EXECUTOR and is imported where it is wanted.
+EXECUTORS = {
+    "torch": "mcf.kernels.torch.reference",
+    "numba": "mcf.kernels.numba.cpu",
+    "triton": "mcf.kernels.triton.gpu",
+}
+NAMES = ("auto", *EXECUTORS)
 
 _chosen = "auto"
 
@@ -46,7 +52,7 @@ def set_executor(name: str) -> None:
         raise ValueError(f"executor must be one of {known}, got {name!r}")
     if name != "auto":
         try:
-            _module(name)
+            named(name)
         except ImportError as error:
             raise ImportError(
                 f"executor {name!r} needs a package that is not installed: {error}", name=error.name
@@ -71,8 +77,10 @@ def executor(name: str) -> Iterator[None]:
 
 
 @functools.cache
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"mcf.kernels.{name}.launch")
+def named(name: str) -> Executor:
+    """The executor of a name; ImportError where a package that it needs is not installed."""
+    executor: Executor = importlib.import_module(EXECUTORS[name]).EXECUTOR
+    return executor
 
 
 @functools.cache
@@ -82,7 +90,7 @@ def _automatic(device_type: str) -> str:
     if wanted is None:
         return "torch"
     try:
-        _module(wanted)
+        named(wanted)
     except ImportError as error:
         warnings.warn(
             f"{wanted} is not installed ({error}); kernels on {device_type} run as plain torch "
@@ -94,14 +102,17 @@ def _automatic(device_type: str) -> str:
     return wanted
 
 
+def on(device: torch.device) -> Executor:
+    """The executor that runs kernels on a device."""
+    found = named(_automatic(device.type) if _chosen == "auto" else _chosen)
+    if found.devices and device.type not in found.devices:
+        raise ValueError(f"executor {found.name!r} runs on {found.tensors}, got one on {device}")
+    return found
+
+
 def executor_for(device: torch.device) -> str:
     """The name of the executor that runs kernels on a device."""
-    name = _automatic(device.type) if _chosen == "auto" else _chosen
-    if name == "numba" and device.type != "cpu":
-        raise ValueError(f"executor 'numba' runs on CPU tensors, got a tensor on {device}")
-    if name == "triton" and device.type not in ("cpu", "cuda"):
-        raise ValueError(f"executor 'triton' runs on GPU and CPU tensors, got one on {device}")
-    return name
+    return on(device).name
 
 
 def run(
@@ -133,11 +144,19 @@ def run(
         if spec.sums is None:
             return None
         return torch.zeros(0, spec.sum_count, dtype=torch.float64, device="cpu")
-    module = _module(executor_for(rows[0][0].device))
-    return launch(module.run, spec, rows, scalars, live, first)
+    run_rows = on(rows[0][0].device).run
+    if (
+        len(rows) == 1
+        and spec.sums is None
+        and not spec.random
+        and all(map(Tensor.is_contiguous, rows[0]))
+    ):
+        # One small tensor costs little more than this function.
+        return run_rows(spec, rows, scalars, live)
+    return launch(run_rows, spec, rows, scalars, live, first)
 
 
-def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Any:
+def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Launch | None:
     """A launch of a kernel to be repeated on tensors of these sizes and layouts.
 
     Args:
@@ -145,11 +164,34 @@ def prepare(spec: Elementwise, rows: Sequence[Sequence[Tensor]]) -> Any:
         rows: as in `run`, with at least one row and one layout in each (`same_layout`).
 
     Returns:
-        An object with `run(addresses, scalars)`, where addresses has a list for each field with
-        those of all rows, and scalars is a float64 NumPy array [len(rows), len(spec.scalars)]; it
-        returns the sums as an array or a tensor, or None. None where the executor has no such
-        thing.
+        The launch, or None where the executor prepares nothing.
     """
     device = rows[0][0].device
-    make = getattr(_module(executor_for(device)), "Prepared", None)
-    return None if make is None else make(spec, [row[0].numel() for row in rows], device)
+    return on(device).prepare(spec, [row[0].numel() for row in rows], device)
+
+
+def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
+    """Fold each row.
+
+    Args:
+        spec: the fold.
+        operands: the components of each operand, contiguous tensors [M, K] with K > 0.
+
+    Returns:
+        The partial sums, float64 [spec.state, M].
+    """
+    return on(operands[0][0].device).fold(spec, operands)
+
+
+def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
+    """Fold the inner dimension of matrix products.
+
+    Args:
+        spec: a fold of products.
+        left: components, contiguous [B, M, K] with K > 0.
+        right: components, contiguous [B, K, N].
+
+    Returns:
+        The partial sums, float64 [spec.state, B, M, N].
+    """
+    return on(left[0].device).product(spec, left, right)

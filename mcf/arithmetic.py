@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mcf.functions import are_components
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.tensor import MCFTensor
 from mcf.tensor.conversion import promote
 from mcf.tensor.creation import tensor
@@ -35,7 +35,7 @@ def _tensors(*values: Any) -> tuple[Tensor, ...]:
 def sub(x: Any, y: Any) -> Any:
     """x - y."""
     if are_components("sub", x, y):
-        return expansions.sub(x, y)
+        return operations.sub(x, y)
     a, b = _tensors(x, y)
     return a - b
 
@@ -43,7 +43,7 @@ def sub(x: Any, y: Any) -> Any:
 def div(x: Any, y: Any) -> Any:
     """x / y."""
     if are_components("div", x, y):
-        return expansions.div(x, y)
+        return operations.div(x, y)
     a, b = _tensors(x, y)
     return a / b
 
@@ -52,7 +52,7 @@ class _Fma(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
         ctx.save_for_backward(x, y)
-        return wrap(expansions.fma(*aligned(x, y, z)))
+        return wrap(operations.fma(*aligned(x, y, z)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -63,7 +63,7 @@ class _Fma(torch.autograd.Function):
 def fma(x: Any, y: Any, z: Any) -> Any:
     """x * y + z with the error of one operation; bound in `mcf.bound("fma", ...)`."""
     if are_components("fma", x, y, z):
-        return expansions.fma(x, y, z)
+        return operations.fma(x, y, z)
     a, b, c = _tensors(x, y, z)
     shape = torch.broadcast_shapes(a.shape, b.shape, c.shape)  # type: ignore[no-untyped-call]
     return _Fma.apply(a.expand(shape), b.expand(shape), c.expand(shape))  # type: ignore[no-untyped-call]
@@ -71,20 +71,20 @@ def fma(x: Any, y: Any, z: Any) -> Any:
 
 def sqrt(x: Any) -> Any:
     """The square root; NaN for x < 0."""
-    return expansions.sqrt(x) if are_components("sqrt", x) else x.sqrt()
+    return operations.sqrt(x) if are_components("sqrt", x) else x.sqrt()
 
 
 def rsqrt(x: Any) -> Any:
     """1 / sqrt(x)."""
-    return expansions.rsqrt(x) if are_components("rsqrt", x) else x.rsqrt()
+    return operations.rsqrt(x) if are_components("rsqrt", x) else x.rsqrt()
 
 
 def reciprocal(x: Any) -> Any:
     """1 / x."""
-    return expansions.reciprocal(x) if are_components("reciprocal", x) else x.reciprocal()
+    return operations.reciprocal(x) if are_components("reciprocal", x) else x.reciprocal()
 
 
 def square(x: Any) -> Any:
     """x * x."""
     # A tensor's square is this product, too.
-    return expansions.mul(x, x) if are_components("square", x) else x.square()
+    return operations.mul(x, x) if are_components("square", x) else x.square()

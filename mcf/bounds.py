@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from mcf.elementary.bounds import FUNCTIONS, derived
-from mcf.kernels import expansion_bounds
-from mcf.kernels.expansion_bounds import Guarantee
+from mcf.kernels import bounds
+from mcf.kernels.bounds import Guarantee
 from mcf.kernels.formats import format_of
 from mcf.reductions.bounds import ROWS
 
-_OPERATIONS = (*expansion_bounds.OPERATIONS, *FUNCTIONS, *ROWS)
+_OPERATIONS = (*bounds.OPERATIONS, *FUNCTIONS, *ROWS)
 
 
 def bound(
@@ -58,12 +58,12 @@ def bound(
         return _reduction(operation, terms, dtype, count)
     if operation == "renormalize":
         _check(terms)
-        return expansion_bounds.bound(operation, terms, dtype, count=count)
+        return bounds.bound(operation, terms, dtype, count=count)
     if count is not None:
         raise ValueError(f"count is for {', '.join(ROWS)}; {operation!r} takes none, got {count!r}")
     _check(terms)
     if operation not in FUNCTIONS:
-        return expansion_bounds.bound(operation, terms, dtype)
+        return bounds.bound(operation, terms, dtype)
     fmt = format_of(dtype)
     coefficient, proven = derived(operation, fmt, terms)
     return Guarantee(

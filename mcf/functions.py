@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
-from mcf.kernels import expansions as _expansions
-from mcf.kernels import functions as _functions
+from mcf.kernels import operations as _operations
+from mcf.kernels.components import Components
+from mcf.kernels.operators import RENORMALIZE
 
 if TYPE_CHECKING:
     from mcf.tensor import MCFTensor
 
 Pair = tuple[Tensor, Tensor]
-Components = tuple[Tensor, ...]
 
 
 def _pair(result: tuple[Tensor, ...]) -> Pair:
@@ -43,7 +43,7 @@ def two_sum(a: Tensor, b: Tensor) -> Pair:
     largest finite number. Source: Knuth, The Art of Computer Programming 2, 4.2.2; for the limits
     Boldo, Graillat, Muller 2017, doi:10.1145/3054947.
     """
-    return _pair(_functions.apply(_functions.TWO_SUM, a, b))
+    return _pair(_operations.two_sum(a, b))
 
 
 def fast_two_sum(a: Tensor, b: Tensor) -> Pair:
@@ -52,7 +52,7 @@ def fast_two_sum(a: Tensor, b: Tensor) -> Pair:
     Three operations where `two_sum` has six. Where |a| < |b| the error may be wrong. Source:
     Dekker 1971, doi:10.1007/BF01397083.
     """
-    return _pair(_functions.apply(_functions.FAST_TWO_SUM, a, b))
+    return _pair(_operations.fast_two_sum(a, b))
 
 
 def split(a: Tensor) -> Pair:
@@ -61,7 +61,7 @@ def split(a: Tensor) -> Pair:
     Overflows to NaN for |a| above about max / 2**ceil(p/2). Source: Veltkamp, in Dekker 1971,
     doi:10.1007/BF01397083.
     """
-    return _pair(_functions.apply(_functions.SPLIT, a))
+    return _pair(_operations.split(a))
 
 
 def two_prod(a: Tensor, b: Tensor) -> Pair:
@@ -71,7 +71,7 @@ def two_prod(a: Tensor, b: Tensor) -> Pair:
     and float32, -14 for float16, -1022 for float64); below, e is rounded. Source: Handbook of
     Floating-Point Arithmetic, doi:10.1007/978-3-319-76526-6, 4.4.
     """
-    return _pair(_functions.apply(_functions.TWO_PROD, a, b))
+    return _pair(_operations.two_prod(a, b))
 
 
 def grow(x: Pair, a: Tensor) -> Pair:
@@ -79,8 +79,7 @@ def grow(x: Pair, a: Tensor) -> Pair:
 
     DWPlusFP of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
     """
-    _functions.check(_functions.GROW, x, a)
-    return _pair(_expansions.add(x, (a,)))
+    return _pair(_operations.grow(x, a))
 
 
 def scale(x: Pair, a: Tensor) -> Pair:
@@ -88,8 +87,7 @@ def scale(x: Pair, a: Tensor) -> Pair:
 
     DWTimesFP1 of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
     """
-    _functions.check(_functions.SCALE, x, a)
-    return _pair(_expansions.mul(x, (a,)))
+    return _pair(_operations.scale(x, a))
 
 
 @overload
@@ -106,7 +104,7 @@ def add(x: Any, y: Any) -> Any:
     `MCFTensor` among the arguments it is `torch.add`, which see: any terms, with a gradient.
     """
     if are_components("add", x, y):
-        return _expansions.add(x, y)
+        return _operations.add(x, y)
     return x + y
 
 
@@ -125,7 +123,7 @@ def mul(x: Any, y: Any) -> Any:
     any terms, with a gradient.
     """
     if are_components("mul", x, y):
-        return _expansions.mul(x, y)
+        return _operations.mul(x, y)
     return x * y
 
 
@@ -158,4 +156,4 @@ def renormalize(x: Pair) -> Pair:
 
     TwoSum of the two components.
     """
-    return _pair(_functions.apply(_functions.RENORMALIZE, x))
+    return _pair(_operations.transform(RENORMALIZE, x))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
-from mcf.kernels import functions
+from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -90,12 +90,12 @@ def _compensated(values: list[Tensor], x: Tensor) -> Tensor:
     error = torch.zeros_like(value)
     for c in rest:
         # One operation at a time through opaque operators, which no compiler can contract.
-        product, low = functions.apply(functions.TWO_PROD, value, x)
-        value, high = functions.apply(functions.TWO_SUM, product, c)
-        both = functions.apply(functions.TWO_SUM, low, high)[0]
-        scaled = functions.apply(functions.TWO_PROD, error, x)[0]
-        error = functions.apply(functions.TWO_SUM, scaled, both)[0]
-    high, low = functions.apply(functions.TWO_SUM, value, error)
+        product, low = operations.two_prod(value, x)
+        value, high = operations.two_sum(product, c)
+        both = operations.two_sum(low, high)[0]
+        scaled = operations.two_prod(error, x)[0]
+        error = operations.two_sum(scaled, both)[0]
+    high, low = operations.two_sum(value, error)
     # The error of an infinite value is NaN.
     finite = torch.isfinite(value)
     pair = torch.where(finite, high, value), torch.where(finite, low, torch.zeros_like(low))

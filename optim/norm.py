@@ -54,24 +54,12 @@ def total_norm(gradients: Sequence[Components]) -> Tensor:
         # In two steps: 2**1074 is infinity.
         half = here.div(2, rounding_mode="floor")
         first, second = _power(half), _power(here - half)
-        if _compiled(g):
-            from mcf.kernels.numba.squares import sums
-
-            whole_sum, rest_sum = sums(g[0], first.item(), second.item(), HIGH, LOW)
-            high += whole_sum + (rest_sum >> LOW)
-            low += rest_sum & ((1 << LOW) - 1)
+        for block in _dense(g):
+            whole, rest = registry.on(block.device).square_sums(block, first, second, HIGH, LOW)
+            high += whole.to(home) + (rest.to(home) >> LOW)
+            low += rest.to(home) & ((1 << LOW) - 1)
             high += low >> LOW
             low &= (1 << LOW) - 1
-            continue
-        for part in parts(g, BLOCK.get(g[0].device.type, DEVICE_BLOCK)):
-            x = _value(part).mul_(first).mul_(second)
-            x = x.mul_(x).mul_(2.0**HIGH)
-            whole = x.floor()
-            # Sums of at most 2**22 integers below 2**30: exact in float64.
-            high += whole.sum().to(home, torch.int64)
-            low += x.sub_(whole).mul_(2.0**LOW).round_().sum().to(home, torch.int64)
-        high += low >> LOW
-        low &= (1 << LOW) - 1
     squares = high.double() * 2.0**LOW + low.double()
     # torch's square root of a float64 on a CPU is not always the rounded one.
     root = squares.sqrt() if home.type != "cpu" else squares.fill_(math.sqrt(squares.item()))
@@ -80,12 +68,14 @@ def total_norm(gradients: Sequence[Components]) -> Tensor:
     return torch.where(largest.isfinite(), norm, largest)
 
 
-def _compiled(gradient: Components) -> bool:
-    """Whether the CPU executor has a loop for it, which gives the same integers."""
+def _dense(gradient: Components) -> Iterator[Tensor]:
+    """The values of a gradient in contiguous tensors: as it is, or in blocks."""
     g = gradient[0]
-    known = g.dtype in (torch.bfloat16, torch.float16, torch.float32)
-    plain = len(gradient) == 1 and g.is_contiguous() and not g.is_neg() and type(g) is Tensor
-    return g.device.type == "cpu" and known and plain and registry.executor_for(g.device) == "numba"
+    if len(gradient) == 1 and g.is_contiguous() and not g.is_neg() and type(g) is Tensor:
+        yield g
+        return
+    for part in parts(gradient, BLOCK.get(g.device.type, DEVICE_BLOCK)):
+        yield _value(part)
 
 
 def finite(gradient: Components) -> Tensor:

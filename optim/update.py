@@ -13,7 +13,7 @@ from mcf.kernels.algorithms import words
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, Format
-from mcf.kernels.torch.primitives import primitives
+from mcf.kernels.torch.registers import primitives
 from mcf.optim import eight_bits
 from mcf.optim.coefficients import Coefficients
 from mcf.optim.operator import registered as registered

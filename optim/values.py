@@ -12,7 +12,7 @@ from torch import Tensor
 from mcf.kernels.algorithms import words
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP32
-from mcf.kernels.torch.primitives import primitives
+from mcf.kernels.torch.registers import primitives
 
 Value = tuple[Tensor, Tensor]
 

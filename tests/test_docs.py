@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mcf.kernels import expansion_bounds
-from mcf.kernels.bounds import markdown
+from mcf.kernels.pair_bounds import markdown
 from mcf.optim import PRECISIONS
 from mcf.reductions import bounds as reduction_bounds
 

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from mcf.kernels import expansions
+from mcf.kernels import operations
 
 
 def _slices(x: tuple[Tensor, ...], dim: int, count: int, bits: int) -> tuple[list[Tensor], Tensor]:
@@ -51,4 +51,4 @@ def matmul(x: tuple[Tensor, ...], y: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     for k in range(1, count + 1):
         product = wide[:, : k * inner] @ tall[(count - k) * inner :]
         parts.append(torch.ldexp(product, row + column - (k - 1) * (bits + 1)))
-    return expansions.renormalize(tuple(parts), terms)
+    return operations.renormalize(tuple(parts), terms)

@@ -6,9 +6,9 @@ The floats may come in any order and overlap and cancel in any way.
 from __future__ import annotations
 
 import functools
-import linecache
 from types import FunctionType
 
+from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import ZERO, rn, where
 from mcf.kernels.algorithms.special import leading
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_sum
@@ -35,46 +35,42 @@ def distill(count: int, terms: int, *, partial: bool = False) -> FunctionType:
     """
     names = [f"h{k}" for k in range(count)]
     unpack = f"{', '.join(names)} = x" if count > 1 else "h0 = x[0]"
-    lines = [f"def renormalize{count}to{terms}(x):", f"    {unpack}"]
+    lines = [unpack]
     emit = lines.append
     if partial:
-        emit("    finite = rn(h0 - h0) == ZERO")
+        emit("finite = rn(h0 - h0) == ZERO")
         for k in range(1, count):
-            emit(f"    h{k} = where(finite, h{k}, ZERO)")
-    emit("    plain = h0")
+            emit(f"h{k} = where(finite, h{k}, ZERO)")
+    emit("plain = h0")
     for k in range(1, count):
-        emit(f"    plain = rn(plain + h{k})")
+        emit(f"plain = rn(plain + h{k})")
     # A zero of all zeros keeps the sign of the first.
-    emit("    plain = where((plain == ZERO) & (h0 == ZERO), h0, plain)")
+    emit("plain = where((plain == ZERO) & (h0 == ZERO), h0, plain)")
     for k in range(1, count):
-        emit(f"    q = h{k}")
+        emit(f"q = h{k}")
         for i in reversed(range(k)):
-            emit(f"    q, h{i + 1} = two_sum(h{i}, q)")
-        emit("    h0 = q")
+            emit(f"q, h{i + 1} = two_sum(h{i}, q)")
+        emit("h0 = q")
     for j in range(min(terms + 1, count - 1)):
         for i in reversed(range(j, count - 1)):
-            emit(f"    h{i}, h{i + 1} = two_sum(h{i}, h{i + 1})")
+            emit(f"h{i}, h{i + 1} = two_sum(h{i}, h{i + 1})")
     for i in range(min(terms, count - 1)):
-        emit(f"    h{i}, h{i + 1} = fast_two_sum(h{i}, h{i + 1})")
-    emit("    finite = rn(h0 - h0) == ZERO")
-    emit("    h0 = leading(plain, h0)")
+        emit(f"h{i}, h{i + 1} = fast_two_sum(h{i}, h{i + 1})")
+    emit("finite = rn(h0 - h0) == ZERO")
+    emit("h0 = leading(plain, h0)")
     for i in range(1, terms):
-        emit(f"    h{i} = where(finite, {f'h{i}' if i < count else 'ZERO'}, ZERO)")
-    emit(f"    return {', '.join(f'h{i}' for i in range(terms))},")
-    text = "\n".join(lines) + "\n"
-    filename = f"<mcf renormalize {'a partial sum of ' * partial}{count} to {terms}>"
-    # Triton and tracebacks read the source.
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    namespace = {
-        "__name__": __name__,
-        "ZERO": ZERO,
-        "rn": rn,
-        "where": where,
-        "leading": leading,
-        "two_sum": two_sum,
-        "fast_two_sum": fast_two_sum,
-    }
-    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    function = namespace[f"renormalize{count}to{terms}"]
-    assert isinstance(function, FunctionType)
-    return function
+        emit(f"h{i} = where(finite, {f'h{i}' if i < count else 'ZERO'}, ZERO)")
+    emit(f"return {', '.join(f'h{i}' for i in range(terms))},")
+    return written(
+        f"renormalize{count}to{terms}",
+        "x",
+        lines,
+        f"The sum of {count} floats as an expansion of {terms} components.",
+        f"<mcf renormalize {'a partial sum of ' * partial}{count} to {terms}>",
+        ZERO=ZERO,
+        rn=rn,
+        where=where,
+        leading=leading,
+        two_sum=two_sum,
+        fast_two_sum=fast_two_sum,
+    )

@@ -1,8 +1,17 @@
 """The operations on expansions of one to four components, special values as IEEE 754 has them.
 
-Each is its network (`sums`, `products`, `quotients`, `roots`), or a few, and `special.settled*`.
+Each is a family, by number of components: a network (`sums`, `products`, `quotients`, `roots`), or
+a few, and the plain operation on the leading components, which `special.settled*` takes where the
+network has made NaN. One component is the plain operation itself, rounded once.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+from mcf.kernels.algorithms.families import filled
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, rn, sqrt, where
 from mcf.kernels.algorithms.products import product1, product2, product3, product4
 from mcf.kernels.algorithms.quotients import (
@@ -39,170 +48,151 @@ from mcf.kernels.algorithms.sums import (
 )
 from mcf.kernels.algorithms.transforms import two_prod, two_sum
 
-
-def add1(x, y):
-    """x + y."""
-    return sum1(x, y)
+Family = Mapping[int, FunctionType]
 
 
-def add2(x, y):
-    """x + y."""
-    return settled2(rn(x[0] + y[0]), sum2(x, y))
+def numbered(*functions: FunctionType, first: int = 1) -> dict[int, FunctionType]:
+    """Functions by number of components, the first one's given."""
+    return dict(enumerate(functions, first))
 
 
-def add3(x, y):
-    """x + y."""
-    return settled3(rn(x[0] + y[0]), sum3(x, y))
+SETTLED = numbered(settled2, settled3, settled4, first=2)
+SUM = numbered(sum1, sum2, sum3, sum4)
+MINUS = numbered(minus1, minus2, minus3, minus4)
+PRODUCT = numbered(product1, product2, product3, product4)
+QUOTIENT = numbered(quotient1, quotient2, quotient3, quotient4)
+ROOT = numbered(root1, root2, root3, root4)
+SQUARED = numbered(squared1, squared2, squared3, squared4)
+INVERSE = numbered(inverse2, inverse3, inverse4, first=2)
+TIMES_FLOAT = numbered(times_float2, times_float3, times_float4, first=2)
 
 
-def add4(x, y):
-    """x + y."""
-    return settled4(rn(x[0] + y[0]), sum4(x, y))
+# The plain operations on leading components.
 
 
-def sub1(x, y):
-    """x - y."""
-    return sum1(x, minus1(y))
+def plus(x, y):
+    """RN(x0 + y0)."""
+    return rn(x[0] + y[0])
 
 
-def sub2(x, y):
-    """x - y."""
-    return settled2(rn(x[0] - y[0]), sum2(x, minus2(y)))
+def less(x, y):
+    """RN(x0 - y0)."""
+    return rn(x[0] - y[0])
 
 
-def sub3(x, y):
-    """x - y."""
-    return settled3(rn(x[0] - y[0]), sum3(x, minus3(y)))
+def times(x, y):
+    """RN(x0 y0)."""
+    return rn(x[0] * y[0])
 
 
-def sub4(x, y):
-    """x - y."""
-    return settled4(rn(x[0] - y[0]), sum4(x, minus4(y)))
+def over(x, y):
+    """RN(x0 / y0)."""
+    return rn(div(x[0], y[0]))
 
 
-def mul1(x, y):
-    """x * y."""
-    return product1(x, y)
+def itself_squared(x):
+    """RN(x0 x0)."""
+    return rn(x[0] * x[0])
 
 
-def mul2(x, y):
-    """x * y."""
-    return settled2(rn(x[0] * y[0]), product2(x, y))
+def root(x):
+    """RN(sqrt(x0))."""
+    return rn(sqrt(x[0]))
 
 
-def mul3(x, y):
-    """x * y."""
-    return settled3(rn(x[0] * y[0]), product3(x, y))
+def one_over(x, one):
+    """RN(1 / x0)."""
+    return rn(div(one, x[0]))
 
 
-def mul4(x, y):
-    """x * y."""
-    return settled4(rn(x[0] * y[0]), product4(x, y))
+def one_over_root(x, one):
+    """RN(1 / RN(sqrt(x0)))."""
+    return rn(div(one, rn(sqrt(x[0]))))
 
 
-def div1(x, y):
-    """x / y."""
-    return quotient1(x, y)
+def times_plus(x, y, z):
+    """RN(RN(x0 y0) + z0)."""
+    return rn(rn(x[0] * y[0]) + z[0])
 
 
-def div2(x, y):
-    """x / y."""
-    return settled2(rn(div(x[0], y[0])), quotient2(x, y))
+# The forms: `plain`, `network` and `settled` are another function in each of a family.
 
 
-def div3(x, y):
-    """x / y."""
-    return settled3(rn(div(x[0], y[0])), quotient3(x, y))
+def of_one(x):
+    """A network of x with the plain operation's special values."""
+    return settled(plain(x), network(x))
 
 
-def div4(x, y):
-    """x / y."""
-    return settled4(rn(div(x[0], y[0])), quotient4(x, y))
+def of_two(x, y):
+    """A network of x and y with the plain operation's special values."""
+    return settled(plain(x, y), network(x, y))
 
 
-def square1(x):
-    """x * x."""
-    return squared1(x)
+def of_three(x, y, z):
+    """A network of x, y and z with the plain operation's special values."""
+    return settled(plain(x, y, z), network(x, y, z))
 
 
-def square2(x):
-    """x * x."""
-    return settled2(rn(x[0] * x[0]), squared2(x))
+def of_one_and_1(x, one):
+    """A network of x and the number 1 with the plain operation's special values."""
+    return settled(plain(x, one), network(x, one))
 
 
-def square3(x):
-    """x * x."""
-    return settled3(rn(x[0] * x[0]), squared3(x))
+def difference(x, y):
+    """x - y as a sum."""
+    return total(x, minus(y))
 
 
-def square4(x):
-    """x * x."""
-    return settled4(rn(x[0] * x[0]), squared4(x))
+def sum_of_product(x, y, z):
+    """x * y + z, the product rounded as `mul` rounds."""
+    return total(product(x, y), z)
 
 
-def sqrt1(x):
-    """The square root of x."""
-    return root1(x)
+def inverse_of_root(x, one):
+    """1 / sqrt(x) as a root and a quotient."""
+    return inverse(rooted(x), one)
 
 
-def sqrt2(x):
-    """The square root of x."""
-    return settled2(rn(sqrt(x[0])), root2(x))
+def sign_of_difference(x, y):
+    """-1, 0 or 1 for the sign of x - y; NaN where they are not ordered."""
+    d = network(x, y)
+    return (ordered(x[0], y[0], d[0]),)
 
 
-def sqrt3(x):
-    """The square root of x."""
-    return settled3(rn(sqrt(x[0])), root3(x))
+def each(name: str, doc: str, form: FunctionType, **families: Any) -> dict[int, FunctionType]:
+    """A form filled for each number of components that all families have.
+
+    Args:
+        name: what the functions' names begin with; the number follows.
+        doc: the functions' docstring.
+        form: one of the forms above.
+        families: of functions by number of components, or one function for all, by the name that
+            the form has for them.
+    """
+    counts = [set(f) for f in families.values() if isinstance(f, Mapping)]
+
+    def fill(n: int) -> FunctionType:
+        found = {k: f[n] if isinstance(f, Mapping) else f for k, f in families.items()}
+        return filled(form, f"{name}{n}", doc, **found)
+
+    return {n: fill(n) for n in sorted(set.intersection(*counts))}
 
 
-def sqrt4(x):
-    """The square root of x."""
-    return settled4(rn(sqrt(x[0])), root4(x))
+def family(name: str, doc: str, form: FunctionType, plain: Any, network: Family) -> Any:
+    """Networks with the special values of a plain operation; one component is the network alone."""
+    alone = {n: f for n, f in network.items() if n == 1}
+    return alone | each(name, doc, form, settled=SETTLED, plain=plain, network=network)
 
 
 def reciprocal1(x, one):
-    """1 / x."""
+    """RN(1 / x)."""
     return (rn(div(one, x[0])),)
-
-
-def reciprocal2(x, one):
-    """1 / x."""
-    return settled2(rn(div(one, x[0])), inverse2(x, one))
-
-
-def reciprocal3(x, one):
-    """1 / x."""
-    return settled3(rn(div(one, x[0])), inverse3(x, one))
-
-
-def reciprocal4(x, one):
-    """1 / x."""
-    return settled4(rn(div(one, x[0])), inverse4(x, one))
 
 
 def rsqrt1(x, one):
     """1 / sqrt(x), by way of pairs."""
-    plain = rn(div(one, rn(sqrt(x[0]))))
     r = inverse2(root2((x[0], ZERO)), one)
-    return (leading(plain, r[0]),)
-
-
-def rsqrt2(x, one):
-    """1 / sqrt(x)."""
-    plain = rn(div(one, rn(sqrt(x[0]))))
-    return settled2(plain, inverse2(root2(x), one))
-
-
-def rsqrt3(x, one):
-    """1 / sqrt(x)."""
-    plain = rn(div(one, rn(sqrt(x[0]))))
-    return settled3(plain, inverse3(root3(x), one))
-
-
-def rsqrt4(x, one):
-    """1 / sqrt(x)."""
-    plain = rn(div(one, rn(sqrt(x[0]))))
-    return settled4(plain, inverse4(root4(x), one))
+    return (leading(one_over_root(x, one), r[0]),)
 
 
 def fma1(x, y, z):
@@ -210,48 +200,6 @@ def fma1(x, y, z):
     p, e = two_prod(x[0], y[0])
     s, t = two_sum(p, z[0])
     return (leading(rn(p + z[0]), rn(s + rn(t + e))),)
-
-
-def fma2(x, y, z):
-    """x * y + z, the product rounded as `mul` rounds."""
-    plain = rn(rn(x[0] * y[0]) + z[0])
-    return settled2(plain, sum2(product2(x, y), z))
-
-
-def fma3(x, y, z):
-    """x * y + z, the product rounded as `mul` rounds."""
-    plain = rn(rn(x[0] * y[0]) + z[0])
-    return settled3(plain, sum3(product3(x, y), z))
-
-
-def fma4(x, y, z):
-    """x * y + z, the product rounded as `mul` rounds."""
-    plain = rn(rn(x[0] * y[0]) + z[0])
-    return settled4(plain, sum4(product4(x, y), z))
-
-
-def compare1(x, y):
-    """-1, 0 or 1 for the sign of x - y; NaN where they are not ordered."""
-    d = sum1(x, minus1(y))
-    return (ordered(x[0], y[0], d[0]),)
-
-
-def compare2(x, y):
-    """-1, 0 or 1 for the sign of x - y; NaN where they are not ordered."""
-    d = sum2(x, minus2(y))
-    return (ordered(x[0], y[0], d[0]),)
-
-
-def compare3(x, y):
-    """-1, 0 or 1 for the sign of x - y; NaN where they are not ordered."""
-    d = sum3(x, minus3(y))
-    return (ordered(x[0], y[0], d[0]),)
-
-
-def compare4(x, y):
-    """-1, 0 or 1 for the sign of x - y; NaN where they are not ordered."""
-    d = sum4(x, minus4(y))
-    return (ordered(x[0], y[0], d[0]),)
 
 
 def ordered(x0, y0, d):
@@ -263,49 +211,28 @@ def ordered(x0, y0, d):
     return where(less, ZERO - ONE, where(more, ONE, zero_or_nan))
 
 
-def add_float2(x, y):
-    """x + y for a float y."""
-    return settled2(rn(x[0] + y[0]), plus_float2(x, y))
+_differences = each("difference", "x - y.", difference, total=SUM, minus=MINUS)
+_roots = each("inverse_root", "1 / sqrt(x).", inverse_of_root, inverse=INVERSE, rooted=ROOT)
+_fused = each("sum_of_product", "x * y + z.", sum_of_product, total=SUM, product=PRODUCT)
+_fused_float = each("sum_of_scaled", "x * y + z.", sum_of_product, total=SUM, product=TIMES_FLOAT)
+_less_float = each("less_float", "x - y.", difference, total={2: plus_float2}, minus=minus1)
 
+ADD = family("add", "x + y.", of_two, plus, SUM)
+SUB = family("sub", "x - y.", of_two, less, _differences)
+MUL = family("mul", "x * y.", of_two, times, PRODUCT)
+DIV = family("div", "x / y.", of_two, over, QUOTIENT)
+SQUARE = family("square", "x * x.", of_one, itself_squared, SQUARED)
+SQRT = family("sqrt", "The square root of x.", of_one, root, ROOT)
+RECIPROCAL = {1: reciprocal1} | family("reciprocal", "1 / x.", of_one_and_1, one_over, INVERSE)
+RSQRT = {1: rsqrt1} | family("rsqrt", "1 / sqrt(x).", of_one_and_1, one_over_root, _roots)
+FMA = {1: fma1} | each(
+    "fma", "x * y + z.", of_three, settled=SETTLED, plain=times_plus, network=_fused
+)
+COMPARE = each("compare", "The sign of x - y.", sign_of_difference, network=_differences)
 
-def sub_float2(x, y):
-    """x - y for a float y."""
-    return settled2(rn(x[0] - y[0]), plus_float2(x, minus1(y)))
-
-
-def mul_float2(x, y):
-    """x * y for a float y."""
-    return settled2(rn(x[0] * y[0]), times_float2(x, y))
-
-
-def mul_float3(x, y):
-    """x * y for a float y."""
-    return settled3(rn(x[0] * y[0]), times_float3(x, y))
-
-
-def mul_float4(x, y):
-    """x * y for a float y."""
-    return settled4(rn(x[0] * y[0]), times_float4(x, y))
-
-
-def div_float2(x, y):
-    """x / y for a float y."""
-    return settled2(rn(div(x[0], y[0])), by_float2(x, y))
-
-
-def fma_float2(x, y, z):
-    """x * y + z for a float y."""
-    plain = rn(rn(x[0] * y[0]) + z[0])
-    return settled2(plain, sum2(times_float2(x, y), z))
-
-
-def fma_float3(x, y, z):
-    """x * y + z for a float y."""
-    plain = rn(rn(x[0] * y[0]) + z[0])
-    return settled3(plain, sum3(times_float3(x, y), z))
-
-
-def fma_float4(x, y, z):
-    """x * y + z for a float y."""
-    plain = rn(rn(x[0] * y[0]) + z[0])
-    return settled4(plain, sum4(times_float4(x, y), z))
+# Families for a float as second argument.
+ADD_FLOAT = family("add_float", "x + y.", of_two, plus, {2: plus_float2})
+SUB_FLOAT = family("sub_float", "x - y.", of_two, less, _less_float)
+MUL_FLOAT = family("mul_float", "x * y.", of_two, times, TIMES_FLOAT)
+DIV_FLOAT = family("div_float", "x / y.", of_two, over, {2: by_float2})
+FMA_FLOAT = family("fma_float", "x * y + z.", of_three, times_plus, _fused_float)

@@ -72,7 +72,8 @@ def read(name: str) -> bytes | None:
     with suppress(OSError), _opened(create=False) as folder:
         # A pipe in its place is not waited for.
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-        with open(file, "rb") as stream:
+        try:
+            # First of all: a folder, which can be opened too, is no file to read from.
             status = os.fstat(file)
             _check(status, stat.S_ISREG, f"{root()}/{_FOLDER}/{name}")
             if status.st_size > _LARGEST:
@@ -80,7 +81,10 @@ def read(name: str) -> bytes | None:
             if status.st_mtime < time.time() - _DAY:
                 with suppress(OSError):
                     os.utime(file)
-            return stream.read()
+            with open(file, "rb", closefd=False) as stream:
+                return stream.read()
+        finally:
+            os.close(file)
     return None
 
 

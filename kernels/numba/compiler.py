@@ -19,65 +19,13 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import keys, loops, memory
-from mcf.kernels.numba.words import WORDS, element
-
-
-def _jit(function: Any) -> Any:
-    # Inlined into the loop whatever its length, or the loop does not vectorise.
-    return numba.njit(function, error_model="numpy", nogil=True, forceinline=True)
+from mcf.kernels.numba.instructions import accumulate, element, jit, primitives, rounding
 
 
 def _jit_sums(function: Any) -> Any:
     return numba.njit(
         function, error_model="numpy", nogil=True, forceinline=True, fastmath={"contract"}
     )
-
-
-@_jit
-def _same(x):
-    return x
-
-
-@_jit
-def _neg(x):
-    return -x
-
-
-@_jit
-def _div(a, b):
-    return a / b
-
-
-@_jit
-def _sqrt(x):
-    return np.sqrt(x)
-
-
-@_jit
-def _where(condition, a, b):
-    return a if condition else b
-
-
-def primitives(
-    register: Format, arithmetic: Format, roundings: Mapping[str, Format], payloads: bool
-) -> dict[str, Any]:
-    """The CPU's version of every primitive."""
-    number = np.float32 if register == FP32 else np.float64
-    return {
-        "rn": memory.rounding(register, arithmetic, payloads),
-        "rx": _same,
-        "fms": memory.fused_multiply_subtract(register, arithmetic, payloads),
-        "neg": _neg,
-        "div": _div,
-        "sqrt": _sqrt,
-        "where": _where,
-        **WORDS,
-        "SPLITTER": number(2 ** ((arithmetic.p + 1) // 2) + 1),
-        "ZERO": number(0),
-        "ONE": number(1),
-        "LARGEST": number(roundings.get("rv", arithmetic).max),
-        **{name: memory.rounding(register, fmt, payloads) for name, fmt in roundings.items()},
-    }
 
 
 class _Binder(Binder):
@@ -92,7 +40,11 @@ def bindings(
     register: Format, arithmetic: Format, roundings: Any, slots: Any, payloads: bool
 ) -> Binder:
     """Binds algorithms as functions that Numba inlines."""
-    return _Binder(_jit, primitives(register, arithmetic, dict(roundings), payloads), dict(slots))
+    return _Binder(
+        jit,
+        primitives(register, arithmetic, dict(roundings), payloads),
+        dict(slots),
+    )
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
@@ -106,13 +58,17 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
         "function": bind(spec.function),
         "NONE": np.int32(0),
         "CHUNK": chunk,
-        "accumulate": memory.accumulate,
+        "accumulate": accumulate,
     }
     if spec.sums is not None:
         table = primitives(register, spec.arithmetic, dict(spec.roundings), payloads)
         namespace["sum_terms"] = _Binder(_jit_sums, table, dict(spec.slots))(spec.sums)
     if spec.random:
-        namespace |= {"draw": bind(random16), "stochastic": bind(stochastic), "element": element}
+        namespace |= {
+            "draw": bind(random16),
+            "stochastic": bind(stochastic),
+            "element": element,
+        }
     if spec.correction is not None:
         namespace["correct"] = bind(spec.correction[1])
     count = len(spec.fields) + 1
@@ -123,7 +79,7 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
         namespace[f"load_{field.name}"] = memory.loading(register, field.format, k, count)
         if field.written:
             namespace[f"store_{field.name}"] = memory.storing(register, field.format, k, count)
-            namespace[f"round_{field.name}"] = memory.rounding(register, field.format, payloads)
+            namespace[f"round_{field.name}"] = rounding(register, field.format, payloads)
     return callback(text, f"<mcf numba {spec.name} {spec.serial}>", namespace)
 
 
@@ -154,7 +110,7 @@ def _common() -> dict[str, Any]:
         "advance": memory.advance,
         "claim": memory.claim,
         "over": loops.over(),
-        "jit": _jit,
+        "jit": jit,
     }
 
 

@@ -15,12 +15,15 @@ import functools
 import os
 import threading
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
+
+# Below this many elements a second thread costs more than it saves.
+SERIAL = 65536
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
 
@@ -91,32 +94,6 @@ def run(address: int, data: int, threads: int) -> None:
 def native(address: int) -> Callable[[int], None]:
     """The function at an address, called without the GIL."""
     return _Callback(address)
-
-
-def parallel(tasks: Iterable[Callable[[], object]], threads: int) -> None:
-    """Call Python functions on several threads; for work that releases the GIL.
-
-    Args:
-        tasks: called once each, in any order and thread.
-        threads: as in `run`.
-
-    Raises:
-        BaseException: the first that a task raised, after all threads have stopped.
-    """
-    pending = iter(list(tasks))
-    errors: list[BaseException] = []
-
-    def work(_: int) -> None:
-        try:
-            for task in pending:
-                task()
-        except BaseException as error:
-            errors.append(error)
-
-    callback = _Callback(work)
-    run(ctypes.cast(callback, ctypes.c_void_p).value or 0, 0, threads)
-    if errors:
-        raise errors[0]
 
 
 # The words of one share: the next item, the end, and what fills a line of the cache, so that

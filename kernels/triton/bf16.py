@@ -2,7 +2,8 @@
 
 from mcf.kernels import algorithms
 from mcf.kernels.formats import BF16, FP32
-from mcf.kernels.triton.primitives import Dialect, binder
+from mcf.kernels.triton.device_functions import binder
+from mcf.kernels.triton.dialect import Dialect
 
 _bind = binder(FP32, BF16, (("rc", BF16),), (), Dialect.of_process())
 

@@ -2,7 +2,8 @@
 
 from mcf.kernels import algorithms
 from mcf.kernels.formats import FP32
-from mcf.kernels.triton.primitives import Dialect, binder
+from mcf.kernels.triton.device_functions import binder
+from mcf.kernels.triton.dialect import Dialect
 
 # With rounding left to the hardware the same function serves float32 and float64; `split` alone
 # depends on the format and is float32's.

@@ -11,7 +11,7 @@ from torch import Tensor
 from mcf.elementary import exact, series
 from mcf.elementary.tables import ANGLE_STEPS, Components, constant, lookup
 from mcf.elementary.working import head, minus, select, sign_of, signed
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 
 # Squares of |d| <= 1/128.
 _BITS = 14.0

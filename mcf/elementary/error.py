@@ -37,7 +37,7 @@ from mcf.elementary.working import (
     two_sum,
     working_terms,
 )
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]

@@ -19,7 +19,7 @@ from mcf.elementary.tables import (
     table,
 )
 from mcf.elementary.working import collected, head, power, scale_all, select
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 
 # Beyond, exp is 0 or infinite in every format.
 LIMIT = 1100.0

@@ -20,7 +20,7 @@ from mcf.elementary.tables import (
     lookup,
 )
 from mcf.elementary.working import collected, exponent, power, select, two_prod, two_sum
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 
 # (m - f) / (m + f) with |m - f| <= 1/512 and m + f >= sqrt(2), squared.
 _BITS = 18.9

@@ -25,7 +25,7 @@ from mcf.elementary.working import (
     two_prod,
     working_terms,
 )
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]

@@ -27,7 +27,7 @@ from mcf.elementary.tables import (
     table,
 )
 from mcf.elementary.working import collected, exponent, power, sign_of, signed
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 _MASK = (1 << LIMB) - 1

@@ -9,7 +9,7 @@ import torch
 
 from mcf.elementary.tables import Components, constant
 from mcf.elementary.working import head
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 
 _P = 53
 # Bits beyond those of the working precision, so that roundings of high terms do not add up.

@@ -22,7 +22,7 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format, format_of
 
 

@@ -23,7 +23,7 @@ from mcf.elementary.working import (
     select,
     two_prod,
 )
-from mcf.kernels import expansions as ex
+from mcf.kernels import operations as ex
 
 _P = 53
 # Bits by which a power may be longer than what approximates it: the difference, in units of the

@@ -2,7 +2,7 @@
 
 A function of n components of any format is computed on `working_terms` components of float64,
 to which the argument is converted exactly, and then rounded once to n components of its format.
-Only operations of `mcf.kernels.expansions` and exact tensor operations occur in between, so that
+Only operations of `mcf.kernels.operations` and exact tensor operations occur in between, so that
 every executor gives the same bits.
 """
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary.tables import TERMS, Components
-from mcf.kernels import expansions as ex
-from mcf.kernels import functions
+from mcf.kernels import operations as ex
 from mcf.kernels.formats import FP64, Format
 
 _BIAS = 1023
@@ -108,12 +107,12 @@ def collected(floats: Components, terms: int) -> Components:
 
 def two_prod(a: Tensor, b: Tensor) -> Components:
     """RN(a * b) and its error."""
-    return functions.apply(functions.TWO_PROD, a, b)
+    return ex.two_prod(a, b)
 
 
 def two_sum(a: Tensor, b: Tensor) -> Components:
     """RN(a + b) and its error."""
-    return functions.apply(functions.TWO_SUM, a, b)
+    return ex.two_sum(a, b)
 
 
 def root(x: Components) -> Components:

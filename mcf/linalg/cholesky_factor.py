@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.linalg import triangular
 from mcf.linalg.parts import Components, assign, each, one_like, part, transpose, where
 from mcf.matmul import matmul
@@ -35,7 +35,7 @@ def factor(a: Components) -> tuple[Components, Tensor]:
             )
             assign(a, (below, block), rows)
             product = matmul(rows, transpose(rows))
-            assign(a, (below, below), expansions.sub(part(a, below, below), product))
+            assign(a, (below, below), operations.sub(part(a, below, below), product))
     return each(lambda c: c.tril(), a), info
 
 
@@ -45,10 +45,10 @@ def _eliminate(a: Components, j: int, stop: int, info: Tensor) -> None:
     diagonal = part(a, row, row)
     positive = diagonal[0] > 0
     info.copy_(torch.where((info == 0) & ~positive[..., 0, 0], j + 1, info))
-    root = expansions.sqrt(where(positive, diagonal, one_like(diagonal)))
+    root = operations.sqrt(where(positive, diagonal, one_like(diagonal)))
     assign(a, (row, row), root)
     if j + 1 < stop:
-        column = expansions.div(part(a, rest, row), root)
+        column = operations.div(part(a, rest, row), root)
         assign(a, (rest, row), column)
-        update = expansions.fma(expansions.neg(column), transpose(column), part(a, rest, rest))
+        update = operations.fma(operations.neg(column), transpose(column), part(a, rest, rest))
         assign(a, (rest, rest), update)

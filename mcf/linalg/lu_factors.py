@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.linalg import triangular
 from mcf.linalg.parts import (
     Components,
@@ -54,7 +54,7 @@ def factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tenso
             assign(a, (block, right), rows)
             if block.stop < m:
                 product = matmul(part(a, below, block), rows)
-                assign(a, (below, right), expansions.sub(part(a, below, right), product))
+                assign(a, (below, right), operations.sub(part(a, below, right), product))
     return a, pivots, info
 
 
@@ -78,10 +78,10 @@ def _eliminate(a: Components, j: int, stop: int, info: Tensor) -> None:
     if j + 1 == a[0].shape[-2]:
         return
     # A zero pivot is the largest entry, so the column below it is 0 as well and stays it.
-    column = expansions.div(part(a, below, row), where(zero, one_like(diagonal), diagonal))
+    column = operations.div(part(a, below, row), where(zero, one_like(diagonal), diagonal))
     assign(a, (below, row), column)
     if j + 1 < stop:
-        rest = expansions.fma(expansions.neg(column), part(a, row, right), part(a, below, right))
+        rest = operations.fma(operations.neg(column), part(a, row, right), part(a, below, right))
         assign(a, (below, right), rest)
 
 
@@ -155,7 +155,7 @@ def determinant(lu: Components, pivots: Tensor) -> Components:
     factors = each(lambda c: torch.cat([c[..., :1] * sign, c[..., 1:]], -1), factors)
     while factors[0].shape[-1] > 1:
         count = factors[0].shape[-1]
-        pairs = expansions.mul(
+        pairs = operations.mul(
             part(factors, slice(0, count // 2)), part(factors, slice(-(count // 2), None))
         )
         middle = part(factors, slice(count // 2, count - count // 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.linalg import triangular
 from mcf.linalg.parts import (
     Components,
@@ -56,7 +56,7 @@ def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Com
 
 def _reflect(v: Components, t: Components, x: Components) -> Components:
     """(I - V T V^T) X."""
-    return expansions.sub(x, matmul(v, matmul(t, matmul(transpose(v), x))))
+    return operations.sub(x, matmul(v, matmul(t, matmul(transpose(v), x))))
 
 
 def _panel(r: Components, block: slice) -> tuple[Components, Components]:
@@ -70,12 +70,12 @@ def _panel(r: Components, block: slice) -> tuple[Components, Components]:
         column, tau = _reflector(part(r, below, slice(start + j, start + j + 1)))
         assign(v, (slice(j, None), slice(j, j + 1)), column)
         panel = (below, slice(start + j, block.stop))
-        along = expansions.mul(tau, matmul(transpose(column), part(r, *panel)))
-        assign(r, panel, expansions.fma(expansions.neg(column), along, part(r, *panel)))
+        along = operations.mul(tau, matmul(transpose(column), part(r, *panel)))
+        assign(r, panel, operations.fma(operations.neg(column), along, part(r, *panel)))
         before = slice(0, j)
         if j:
             overlap = matmul(transpose(part(v, ALL, before)), part(v, ALL, slice(j, j + 1)))
-            entry = expansions.neg(expansions.mul(tau, matmul(part(t, before, before), overlap)))
+            entry = operations.neg(operations.mul(tau, matmul(part(t, before, before), overlap)))
             assign(t, (before, slice(j, j + 1)), entry)
         assign(t, (slice(j, j + 1), slice(j, j + 1)), tau)
     return v, t
@@ -87,17 +87,17 @@ def _reflector(x: Components) -> tuple[Components, Components]:
     The column is scaled by a power of two, so that its norm neither overflows nor underflows.
     """
     _, exponent = torch.frexp(x[0].abs().amax((-2, -1), keepdim=True))
-    x = expansions.ldexp(x, -exponent)
+    x = operations.ldexp(x, -exponent)
     first, rest = part(x, slice(0, 1), ALL), part(x, slice(1, None), ALL)
     if rest[0].shape[-2] == 0:
         return one_like(first), each(torch.zeros_like, first)
     flat = (rest[0] == 0).all(-2, keepdim=True)
-    norm = expansions.sqrt(matmul(transpose(x), x))
-    beta = where(first[0] > 0, expansions.neg(norm), norm)
-    gap = expansions.sub(first, beta)
+    norm = operations.sqrt(matmul(transpose(x), x))
+    beta = where(first[0] > 0, operations.neg(norm), norm)
+    gap = operations.sub(first, beta)
     safe = where(flat, one_like(gap), gap)
     v = each(torch.clone, x)
     assign(v, (slice(0, 1), ALL), one_like(first))
-    assign(v, (slice(1, None), ALL), expansions.div(rest, safe))
-    tau = expansions.neg(expansions.div(gap, where(flat, one_like(beta), beta)))
+    assign(v, (slice(1, None), ALL), operations.div(rest, safe))
+    tau = operations.neg(operations.div(gap, where(flat, one_like(beta), beta)))
     return v, where(flat, like(tau, torch.zeros_like(tau[0])), tau)

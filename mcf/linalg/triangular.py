@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.linalg.parts import Components, assign, each, part, transpose
 from mcf.matmul import matmul
 
@@ -36,7 +36,7 @@ def solve(
         rest = slice(0, block.start) if upper else slice(block.stop, n)
         if rest.start < rest.stop:
             product = matmul(part(a, rest, block), part(x, block, slice(None)))
-            left_over = expansions.sub(part(x, rest, slice(None)), product)
+            left_over = operations.sub(part(x, rest, slice(None)), product)
             assign(x, (rest, slice(None)), left_over)
     return x
 
@@ -55,14 +55,14 @@ def _substitute(
     for j in reversed(indices) if upper else indices:
         row = slice(j, j + 1)
         if not unitriangular:
-            solved = expansions.div(part(x, row, slice(None)), part(a, row, row))
+            solved = operations.div(part(x, row, slice(None)), part(a, row, row))
             assign(x, (row, slice(None)), solved)
         rest = slice(block.start, j) if upper else slice(j + 1, block.stop)
         if rest.start < rest.stop:
-            factor = expansions.neg(part(a, rest, row))
+            factor = operations.neg(part(a, rest, row))
             target = part(x, rest, slice(None))
             assign(
                 x,
                 (rest, slice(None)),
-                expansions.fma(factor, part(x, row, slice(None)), target),
+                operations.fma(factor, part(x, row, slice(None)), target),
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from mcf.convert.rounding import convert
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.folds import finish
@@ -41,7 +41,7 @@ def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
     while count > 1:
         half = (count + 1) // 2
         low = tuple(c[: count - half] for c in given)
-        both = expansions.mul(low, tuple(c[half:count] for c in given))
+        both = operations.mul(low, tuple(c[half:count] for c in given))
         given = tuple(
             torch.cat([b, c[count - half : half]]) for b, c in zip(both, given, strict=True)
         )
@@ -55,7 +55,7 @@ def cumsum(x: Components, dim: int) -> Components:
     The error is at most 2 log2(count) b times the running sum of absolute values, with the error
     bound b of an addition. Narrow components are added in float64.
     """
-    return _running("cumsum", expansions.add, x, dim)
+    return _running("cumsum", operations.add, x, dim)
 
 
 def cumprod(x: Components, dim: int) -> Components:
@@ -65,7 +65,7 @@ def cumprod(x: Components, dim: int) -> Components:
     (1 + b)**(k - 1) - 1, without overflow and underflow on the way. Narrow components are
     multiplied in float64.
     """
-    return _running("cumprod", expansions.mul, x, dim)
+    return _running("cumprod", operations.mul, x, dim)
 
 
 def _running(name: str, function: Binary, x: Components, dim: int) -> Components:

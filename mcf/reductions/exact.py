@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.kernels import functions, registry
+from mcf.kernels import operations, registry
 from mcf.kernels.formats import Format, format_of
 
 Components = tuple[Tensor, ...]
@@ -62,7 +62,7 @@ def _exact_dots(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
             for b in y:
                 n, f = _split(b[:, part])
                 # Of numbers from 1/2 to 1: no underflow, whatever the exponents are.
-                for product in functions.apply(functions.TWO_PROD, m, n):
+                for product in operations.two_prod(m, n):
                     rows.add(product, e + f)
     return list(rows.rounded(format_of(x[0].dtype), terms))
 
@@ -102,22 +102,8 @@ class _Rows:
         if self.added + x.shape[1] > _MOST:
             self.carry()
         self.added += x.shape[1]
-        if registry.executor_for(self.device) == "numba":
-            from mcf.kernels.numba import digits
-
-            finite = torch.where(x.isfinite(), x, 0.0)
-            digits.add(finite, exponent, self.digits, BASE)
-            return
-        fraction, e = _split(x)
-        mantissa = (fraction * 2.0**53).long()
-        place = (e + exponent).long() - 53 - BASE
-        place = torch.where(mantissa == 0, 0, place)
-        digit, shift = place >> 5, place & 31
-        low = (mantissa & MASK) << shift
-        high = (mantissa >> BITS) << shift
-        self.digits.scatter_add_(1, digit, low & MASK)
-        self.digits.scatter_add_(1, digit + 1, (low >> BITS) + (high & MASK))
-        self.digits.scatter_add_(1, digit + 2, high >> BITS)
+        finite = torch.where(x.isfinite(), x, 0.0)
+        registry.on(self.device).add_digits(finite, exponent, self.digits, BASE)
 
     def carry(self) -> None:
         """Bring every digit but the last to 0 .. 2**32 - 1."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
-from mcf.kernels import expansions
-from mcf.kernels import fold as kernels
+from mcf.kernels import operations, registry
+from mcf.kernels.fold import Fold, product_fold, sum_fold
 from mcf.kernels.formats import Format, format_of
 
 Components = tuple[Tensor, ...]
@@ -17,12 +17,12 @@ Components = tuple[Tensor, ...]
 _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
-def _sum_spec(x: Sequence[Tensor], terms: int) -> kernels.Fold:
-    return kernels.sum_fold(format_of(x[0].dtype), len(x), terms)
+def _sum_spec(x: Sequence[Tensor], terms: int) -> Fold:
+    return sum_fold(format_of(x[0].dtype), len(x), terms)
 
 
-def _product_spec(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> kernels.Fold:
-    return kernels.product_fold(format_of(x[0].dtype), len(x), len(y), terms)
+def _product_spec(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Fold:
+    return product_fold(format_of(x[0].dtype), len(x), len(y), terms)
 
 
 def _registers(like: Tensor, shape: Sequence[int]) -> Tensor:
@@ -33,14 +33,14 @@ def _fold_sum(x: list[Tensor], terms: int) -> Tensor:
     spec = _sum_spec(x, terms)
     if x[0].numel() == 0:
         return _registers(x[0], (spec.state, len(x[0]))).zero_()
-    return kernels.fold(spec, [x])
+    return registry.fold(spec, [x])
 
 
 def _fold_product(x: list[Tensor], y: list[Tensor], terms: int) -> Tensor:
     spec = _product_spec(x, y, terms)
     if x[0].numel() == 0:
         return _registers(x[0], (spec.state, len(x[0]))).zero_()
-    return kernels.fold(spec, [x, y])
+    return registry.fold(spec, [x, y])
 
 
 def _fold_matrices(x: list[Tensor], y: list[Tensor], terms: int) -> Tensor:
@@ -48,7 +48,7 @@ def _fold_matrices(x: list[Tensor], y: list[Tensor], terms: int) -> Tensor:
     if x[0].numel() == 0 or y[0].numel() == 0:
         shape = (spec.state, *x[0].shape[:-1], y[0].shape[-1])
         return _registers(x[0], shape).zero_()
-    return kernels.product(spec, x, y)
+    return registry.product(spec, x, y)
 
 
 def _fake_sum(x: list[Tensor], terms: int) -> Tensor:
@@ -99,7 +99,7 @@ def row_exponents(x: Tensor) -> Tensor:
 def scaled_rows(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """Rows times a power of two that brings the largest to [1/2, 1), and its negative exponent."""
     exponent = row_exponents(x[0])
-    return list(expansions.ldexp(tuple(x), -exponent[:, None])), exponent
+    return list(operations.ldexp(tuple(x), -exponent[:, None])), exponent
 
 
 def settle(state: Tensor) -> Components:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mcf import elementary
 from mcf.convert.numbers import components_of
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots
@@ -67,9 +67,9 @@ def norm(
         squares = exact_dots([c.double() for c in scaled], [c.double() for c in scaled], state)
     else:
         squares = row_products(*paired(tuple(scaled), tuple(scaled), count), count)
-    root = expansions.sqrt(squares)
+    root = operations.sqrt(squares)
     if exponent is not None:
-        root = expansions.ldexp(root, exponent)
+        root = operations.ldexp(root, exponent)
     return _shaped(finish(root, fmt, count), rows, keepdim)
 
 
@@ -83,13 +83,13 @@ def _general(x: list[Tensor], p: float, terms: int) -> Components:
     one = torch.ones_like(top[0])
     unit = (torch.where(regular, top[0], one), *(torch.where(regular, c, 0.0) for c in top[1:]))
     fmt = format_of(x[0].dtype)
-    ratios = expansions.div(tuple(x), tuple(c[:, None] for c in unit))
+    ratios = operations.div(tuple(x), tuple(c[:, None] for c in unit))
     exponent, root = (
         tuple(torch.tensor(c, dtype=x[0].dtype, device=x[0].device) for c in parts)
         for parts in (components_of(p, fmt, terms), components_of(1 / Fraction(p), fmt, terms))
     )
     total = sum_(elementary.pow(tuple(ratios), exponent), 1, terms=terms)
-    result = expansions.mul(elementary.pow(total, root), unit)
+    result = operations.mul(elementary.pow(total, root), unit)
     return tuple(
         torch.where(regular, r, t)
         for r, t in zip(finish_plain(result, terms), finish_plain(top, terms), strict=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots, exact_sums
@@ -83,7 +83,7 @@ def mean(
     fmt = format_of(x[0].dtype, "mean: x")
     rows = Rows.of(x[0].shape, dim)
     total = _wide_sum(rows.gather(x), len(x), reproducible)
-    quotient = expansions.div(total, _count(rows.length, x[0]))
+    quotient = operations.div(total, _count(rows.length, x[0]))
     return _shaped(finish(quotient, fmt, len(x)), rows, keepdim)
 
 
@@ -92,12 +92,12 @@ def _variance(
 ) -> tuple[Components, Components]:
     """Variances and means of rows, float64 expansions [outer]."""
     like, length = given[0], given[0].shape[1]
-    centre = expansions.div(_wide_sum(given, len(given), reproducible), _count(length, like))
+    centre = operations.div(_wide_sum(given, len(given), reproducible), _count(length, like))
     state = len(centre)
     wide = tuple(given) if like.dtype is torch.float64 else convert(given, torch.float64, state)
-    gap = expansions.sub(wide, tuple(c[:, None] for c in centre))
+    gap = operations.sub(wide, tuple(c[:, None] for c in centre))
     squares = exact_dots(gap, gap, state) if reproducible else row_products(gap, gap, state)
-    return expansions.div(squares, _count(max(0.0, length - correction), like)), centre
+    return operations.div(squares, _count(max(0.0, length - correction), like)), centre
 
 
 def var(
@@ -142,7 +142,7 @@ def std(
     if x[0].dtype is torch.float64 and rows.length:
         given, exponent = scaled_rows(given)
     value, _ = _variance(given, correction, reproducible)
-    root = expansions.sqrt(value)
+    root = operations.sqrt(value)
     if exponent is not None:
-        root = expansions.ldexp(root, exponent)
+        root = operations.ldexp(root, exponent)
     return _shaped(finish(root, fmt, len(x)), rows, keepdim)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
-from mcf.kernels import expansions
-from mcf.kernels import functions as pairs
+from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.creation import check_format
@@ -80,13 +79,13 @@ def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
     # An infinity with something below it is no expansion, though that leaves it as it is.
     already = components[0].isfinite()
     for above, below in itertools.pairwise(components):
-        already &= pairs.apply(pairs.TWO_SUM, above, below)[0] == above
+        already &= operations.two_sum(above, below)[0] == above
     return [torch.where(already, c, r) for c, r in zip(components, result, strict=True)]
 
 
 def _total(floats: Sequence[Tensor], terms: int) -> Sequence[Tensor]:
     """Their sum, renormalised."""
-    return convert(expansions.renormalize(floats, terms), floats[0].dtype, terms)
+    return convert(operations.renormalize(floats, terms), floats[0].dtype, terms)
 
 
 def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:

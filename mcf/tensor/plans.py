@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
-from mcf.kernels import expansions, registry
+from mcf.kernels import operations, registry
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.expansion_operators import COMMUTATIVE, COMPARE, Operation, kernel
 from mcf.kernels.formats import FORMATS
+from mcf.kernels.operators import COMMUTATIVE, COMPARE, Operation, kernel
 from mcf.tensor.promotion import as_components, exactly, operands, result_format
 from mcf.tensor.tensor import Components, MCFTensor, made, wrap
 
@@ -43,7 +43,7 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
     out = _launched(operation, values, _rounded)
     if out is not None:
         return made(out)
-    result = getattr(expansions, operation.name)(*operands(*values))
+    result = getattr(operations, operation.name)(*operands(*values))
     terms = max(v.terms for v in values if isinstance(v, MCFTensor))
     # A number or a plain tensor beside a one-term expansion: nothing is missing.
     return wrap(result + tuple(torch.zeros_like(result[0]) for _ in range(terms - len(result))))
@@ -52,7 +52,7 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
 def compared(x: Any, y: Any) -> Tensor:
     """-1, 0 or 1 for x less than, equal to or greater than y by value; NaN where one is NaN."""
     out = _launched(COMPARE, (x, y), _exact)
-    return expansions.compare(*_unrounded(x, y)) if out is None else out[0]
+    return operations.compare(*_unrounded(x, y)) if out is None else out[0]
 
 
 # Whether a transform of torch.func runs: its tensors have the type of plain ones.

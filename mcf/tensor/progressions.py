@@ -13,7 +13,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels.algorithms import ieee
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64, format_of
-from mcf.kernels.torch.primitives import primitives
+from mcf.kernels.torch.registers import primitives
 from mcf.tensor.tensor import Components
 
 # Elements at a time, for one thread; and how few are faster one by one.
@@ -28,8 +28,8 @@ _bind = Binder(lambda f: f, primitives(FP64, FP64, {"rc": FP64}), {})
 # The bounds of the operations leave more than 2**-102 and 2**-200 of it.
 _WORKING = {
     1: (lambda x, y: (x[0] * y[0],), lambda x, y: (x[0] + y[0],), 53),
-    2: (_bind(ieee.mul_float2), _bind(ieee.add2), 96),
-    4: (_bind(ieee.mul_float4), _bind(ieee.add4), 190),
+    2: (_bind(ieee.MUL_FLOAT[2]), _bind(ieee.ADD[2]), 96),
+    4: (_bind(ieee.MUL_FLOAT[4]), _bind(ieee.ADD[4]), 190),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.kernels.formats import Format, format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.creation import check_format
@@ -33,7 +33,7 @@ def uniform_components(
         size = min(_CHUNK, bits - low)
         k = torch.randint(0, 2**size, shape, generator=generator, device=device)
         parts.append(k.to(torch.float64) * 2.0 ** -(low + size))
-    wide = expansions.renormalize(parts, min(len(parts), MAX_TERMS))
+    wide = operations.renormalize(parts, min(len(parts), MAX_TERMS))
     # float64 parts stay normalised when the first is 0; then the format's own components.
     return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
 
@@ -69,9 +69,9 @@ def normal_components(
         return convert((first,), fmt.dtype, terms)  # type: ignore[arg-type]
     below = uniform_components(shape, format_of(torch.float64), 3, device, generator)
     _, exponent = torch.frexp(first)
-    half = expansions.sub(below, torch.full((), 0.5, dtype=torch.float64, device=first.device))
+    half = operations.sub(below, torch.full((), 0.5, dtype=torch.float64, device=first.device))
     scaled = [torch.ldexp(c, exponent - 53) for c in half]
-    wide = expansions.renormalize([first, *scaled], 4)
+    wide = operations.renormalize([first, *scaled], 4)
     return convert(wide, fmt.dtype, terms)  # type: ignore[arg-type]
 
 

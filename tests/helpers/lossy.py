@@ -24,7 +24,7 @@ from mcf.kernels.algorithms import (
 )
 from mcf.kernels.bind import Binder
 from mcf.kernels.expansion_bounds import ExpansionBound
-from mcf.kernels.torch.primitives import primitives
+from mcf.kernels.torch.registers import primitives
 from tests.helpers.worst import arguments, errors
 
 ALGORITHMS: dict[tuple[str, int, bool], FunctionType] = {
@@ -48,17 +48,17 @@ ALGORITHMS: dict[tuple[str, int, bool], FunctionType] = {
     ("sqrt", 2, False): roots.root2,
     ("sqrt", 3, False): roots.root3,
     ("sqrt", 4, False): roots.root4,
-    ("fma", 1, False): ieee.fma1,
-    ("fma", 2, False): ieee.fma2,
-    ("fma", 3, False): ieee.fma3,
-    ("fma", 4, False): ieee.fma4,
+    ("fma", 1, False): ieee.FMA[1],
+    ("fma", 2, False): ieee.FMA[2],
+    ("fma", 3, False): ieee.FMA[3],
+    ("fma", 4, False): ieee.FMA[4],
     ("reciprocal", 2, False): quotients.inverse2,
     ("reciprocal", 3, False): quotients.inverse3,
     ("reciprocal", 4, False): quotients.inverse4,
-    ("rsqrt", 1, False): ieee.rsqrt1,
-    ("rsqrt", 2, False): ieee.rsqrt2,
-    ("rsqrt", 3, False): ieee.rsqrt3,
-    ("rsqrt", 4, False): ieee.rsqrt4,
+    ("rsqrt", 1, False): ieee.RSQRT[1],
+    ("rsqrt", 2, False): ieee.RSQRT[2],
+    ("rsqrt", 3, False): ieee.RSQRT[3],
+    ("rsqrt", 4, False): ieee.RSQRT[4],
     ("renormalize", 1, False): distillation.distill(4, 1),
     ("renormalize", 2, False): distillation.distill(4, 2),
     ("renormalize", 3, False): distillation.distill(6, 3),

@@ -285,7 +285,7 @@ def residuals(
     """The errors of a result.
 
     Args:
-        operation: a name in `mcf.kernels.expansions`.
+        operation: a name in `mcf.kernels.operations`.
         fmt: of the components.
         given: the arguments, each a tuple of one-dimensional tensors.
         result: what the operation returned.

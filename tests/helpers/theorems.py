@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels.bounds import Bound
-from mcf.kernels.bounds import bound as row
 from mcf.kernels.formats import Format
+from mcf.kernels.pair_bounds import Bound
+from mcf.kernels.pair_bounds import pair_bound as row
 from tests.helpers.adversarial import Draw, all_pairs, specials
 from tests.helpers.exactly import UNIT, integers
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64, Format
-from mcf.kernels.torch.primitives import primitives
+from mcf.kernels.torch.registers import primitives
 from tests.helpers.draws import power_of_two
 
 # An error beyond every bound.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels import Format, expansions
+from mcf.kernels import Format, operations
 from mcf.kernels.expansion_bounds import ExpansionBound
 from tests.helpers.expansions import (
     Array,
@@ -167,5 +167,5 @@ def errors(
 def apply(operation: str, given: Sequence[tuple[Tensor, ...]], terms: int) -> tuple[Tensor, ...]:
     """Call the function on expansions."""
     extra = (terms,) if operation == "renormalize" else ()
-    result: tuple[Tensor, ...] = getattr(expansions, operation)(*given, *extra)
+    result: tuple[Tensor, ...] = getattr(operations, operation)(*given, *extra)
     return result

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 import mcf.optim
-from mcf.kernels import expansion_operators, functions
+from mcf.kernels import operators
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
-from mcf.kernels.torch.primitives import primitives
+from mcf.kernels.torch.registers import primitives
 from mcf.optim import accumulator, coefficients, eight_bits, muon, muon_halves, plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
@@ -28,7 +28,7 @@ from mcf.optim.update import GradientForm, Rule, kernel
 
 def operation_kernels() -> list[Elementwise]:
     """Each operation on each format."""
-    return [functions.kernel(o, f) for o in functions.OPERATIONS for f in FORMATS.values()]
+    return [operators.kernel(o, f) for o in operators.TRANSFORMS for f in FORMATS.values()]
 
 
 def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOptimizer]]]]:
@@ -107,8 +107,8 @@ def muon_kernels() -> list[Elementwise]:
 
 def expansion_kernels() -> list[Elementwise]:
     """The operations on expansions: pairs and four of each format, triples and floats of one."""
-    operations = expansion_operators.OPERATIONS
-    kernel = expansion_operators.kernel
+    operations = operators.OPERATIONS
+    kernel = operators.kernel
     found = []
     for o in operations:
         shapes = [(fmt, (n,) * len(o.arguments)) for fmt in FORMATS.values() for n in (2, 4)]
@@ -117,9 +117,9 @@ def expansion_kernels() -> list[Elementwise]:
         shapes += [(FP32, g) for g, _ in o.special if len(g) == 2 or g[2] == g[0]]
         found += [kernel(o, fmt, *given) for fmt, given in shapes]
     one = frozenset("y")
-    found.append(kernel(expansion_operators.FMA, FP64, 2, 2, 2, uniform=one))
-    found += [expansion_operators.renormalize_kernel(f, 4, 2) for f in FORMATS.values()]
-    found.append(expansion_operators.settle_kernel(3))
+    found.append(kernel(operators.FMA, FP64, 2, 2, 2, uniform=one))
+    found += [operators.renormalize_kernel(f, 4, 2) for f in FORMATS.values()]
+    found.append(operators.settle_kernel(3))
     return found
 
 

@@ -16,11 +16,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mcf.kernels import functions
+from mcf.kernels import operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
-from mcf.kernels.triton.build import TABLES, THREADS, block, build, options
-from mcf.kernels.triton.primitives import Dialect
+from mcf.kernels.triton.dialect import Dialect
+from mcf.kernels.triton.element_kernels import TABLES, THREADS, block, build, options
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -200,7 +200,7 @@ def sass_contractions(cubin: bytes) -> int:
 @functools.cache
 def unavailable(target: str) -> str | None:
     """Why this installation of Triton cannot compile for a target; None where it can."""
-    spec = functions.kernel(functions.TWO_SUM, FP32)
+    spec = operators.kernel(operators.TWO_SUM, FP32)
     try:
         _compile_kernel(spec, target, True, "i32", False, {})
     except Exception as error:

@@ -6,7 +6,6 @@ threads: without the hook in mcf.kernels.numba.team it waits for ever for the fi
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import subprocess
@@ -20,7 +19,7 @@ import torch
 
 import mcf
 from mcf.kernels.numba import team
-from mcf.kernels.numba.launch import SERIAL
+from mcf.kernels.numba.team import SERIAL
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
 
@@ -141,22 +140,6 @@ print(team._openmp() is not None, len(os.listdir("/proc/self/task")) - threads)
 """
     )
     assert script(text).split() == ["True", "0"]
-
-
-@pytest.mark.parametrize("openmp", [True, False])
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_python_tasks(openmp: bool, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not openmp:
-        monkeypatch.setattr(team, "_openmp", lambda: None)
-    done: list[int] = []
-    team.parallel([functools.partial(done.append, k) for k in range(20)], threads)
-    assert sorted(done) == list(range(20))
-
-    def fail() -> None:
-        raise ValueError("as it should")
-
-    with pytest.raises(ValueError, match="as it should"):
-        team.parallel([fail] * 3, threads)
 
 
 def test_without_openmp_the_bits_are_the_same(

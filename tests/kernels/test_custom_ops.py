@@ -15,14 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
 from mcf.kernels import BF16, FP16, FP32, FP64, Format
-from mcf.kernels.functions import OPERATIONS, Operation
+from mcf.kernels.operators import TRANSFORMS, Operation
 from tests.helpers import assert_all_same_bits, count_different
 from tests.helpers.adversarial import Draw
 from tests.helpers.draws import bell
 
 FORMATS = [BF16, FP16, FP32, FP64]
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-by_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+by_operation = pytest.mark.parametrize("operation", TRANSFORMS, ids=lambda o: o.name)
 needs_compiler = pytest.mark.skipif(
     not any(shutil.which(c) for c in ("c++", "g++", "clang++")),
     reason="inductor needs a C++ compiler",
@@ -48,7 +48,7 @@ def operator(operation: Operation) -> torch._ops.OpOverload:
 
 
 def terms(operation: Operation) -> int:
-    return sum(n for _, n in operation.arguments)
+    return sum(operation.components or ())
 
 
 @by_operation

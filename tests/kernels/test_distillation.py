@@ -23,7 +23,7 @@ from mcf.kernels.algorithms.distillation import distill
 from mcf.kernels.bind import Binder
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.formats import toy
-from mcf.kernels.torch.primitives import primitives
+from mcf.kernels.torch.registers import primitives
 from tests.helpers.toys import bound, finite
 from tests.helpers.worst import tied
 
@@ -69,7 +69,7 @@ def test_ties_that_the_rest_leads_away_from(fmt: Format, terms: int) -> None:
     row = expansion_bound("renormalize", terms)
     assert fmt.dtype is not None
     with mcf.executor("torch"):
-        result = mcf.kernels.expansions.renormalize(tuple(floats), terms)
+        result = mcf.kernels.operations.renormalize(tuple(floats), terms)
     assert relative(given, result) <= row.relative(fmt.dtype)
     # 3/2, 5/4 and 9/8, less some u.
     wrong = short(terms, len(floats), fmt)(tuple(t.to(fmt.register.dtype) for t in floats))

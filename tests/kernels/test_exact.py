@@ -18,8 +18,7 @@ from hypothesis import given
 from mcf.kernels import BF16, FP16, FP32, FP64, Format, toy
 from mcf.kernels.algorithms import fast_two_sum, mul, split, two_prod, two_sum
 from mcf.kernels.algorithms.primitives import div, rc, rn, sqrt, where
-from mcf.kernels.exact import bind, is_finite, rounding, square_root
-from mcf.kernels.exact.rounding import exponent
+from mcf.kernels.exact import bind, exponent, is_finite, rounding, square_root
 from tests.helpers.toys import bound, finite
 
 REAL = [BF16, FP16, FP32, FP64]

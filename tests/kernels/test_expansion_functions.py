@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
-from mcf.kernels import BF16, FP16, FP32, FP64, Format, expansions
-from mcf.kernels.expansion_operators import COMMUTATIVE, OPERATIONS, Operation
+from mcf.kernels import BF16, FP16, FP32, FP64, Format, operations
+from mcf.kernels.operators import COMMUTATIVE, OPERATIONS, Operation
 from tests.helpers import assert_all_same_bits, numbers
 from tests.helpers.executors import on_each_executor
 from tests.helpers.expansions import draw, partners, tensors
@@ -34,7 +34,7 @@ def given(operation: Operation, fmt: Format, terms: int, count: int) -> list[Com
 
 
 def call(operation: Operation, *arguments: object, **options: object) -> Components:
-    result = getattr(expansions, operation.name)(*arguments, **options)
+    result = getattr(operations, operation.name)(*arguments, **options)
     return (result,) if isinstance(result, Tensor) else result
 
 
@@ -57,7 +57,7 @@ def test_mixed_numbers_of_components() -> None:
         for name in ("add", "sub", "mul", "div"):
             # Values, and not executors: a loop for each of these would be compiled for this test.
             with mcf.executor("torch"):
-                result = getattr(expansions, name)(a, b)
+                result = getattr(operations, name)(a, b)
             assert len(result) == 3
             grouped = [c if isinstance(c, tuple) else (c,) for c in (a, b)]
             if name == "sub":
@@ -70,20 +70,20 @@ def test_mixed_numbers_of_components() -> None:
 def test_out(executor: str) -> None:
     x, y = some(FP64, 2, 40, 1), some(FP64, 2, 40, 2)
     with mcf.executor(executor):
-        expected = expansions.mul(x, y)
+        expected = operations.mul(x, y)
         out = tuple(torch.empty(40, dtype=torch.float64) for _ in range(2))
-        result = expansions.mul(x, y, out=out)
+        result = operations.mul(x, y, out=out)
         assert all(r is o for r, o in zip(result, out, strict=True))
         assert_all_same_bits(out, expected)
         # Into an argument, and into parts of one storage.
         own = tuple(t.clone() for t in x)
-        expansions.mul(own, y, out=own)
+        operations.mul(own, y, out=own)
         assert_all_same_bits(own, expected)
         both = torch.empty(2, 40, dtype=torch.float64)
-        expansions.mul(x, y, out=(both[0], both[1]))
+        operations.mul(x, y, out=(both[0], both[1]))
         assert_all_same_bits(tuple(both), expected)
         wide = torch.empty(80, dtype=torch.float64), torch.empty(80, dtype=torch.float64)
-        expansions.mul(x, y, out=(wide[0][::2], wide[1][::2]))
+        operations.mul(x, y, out=(wide[0][::2], wide[1][::2]))
         assert_all_same_bits([t[::2].contiguous() for t in wide], expected)
 
 
@@ -91,7 +91,7 @@ def test_out(executor: str) -> None:
 def test_out_of_other_functions(name: str) -> None:
     x = some(FP32, 2, 20, 3)
     out = (torch.empty(20), torch.empty(20))
-    function = getattr(expansions, name)
+    function = getattr(operations, name)
     assert_all_same_bits(function(x, out=out), function(x))
 
 
@@ -105,19 +105,19 @@ def test_one_number_for_all_elements(executor: str) -> None:
         expected_y = tuple(t[:1, :1].expand(shape).contiguous() for t in full)
         dense = tuple(t.contiguous() for t in a)
         with mcf.executor("torch"):
-            expected = expansions.fma(dense, expected_y, dense)
+            expected = operations.fma(dense, expected_y, dense)
         with mcf.executor(executor):
-            assert_all_same_bits(expansions.fma(a, y, a), expected)
+            assert_all_same_bits(operations.fma(a, y, a), expected)
 
 
 def test_broadcasting() -> None:
     row, column = some(FP32, 2, 6, 1), tuple(t[:, None] for t in some(FP32, 2, 5, 2))
-    expected = expansions.add(
+    expected = operations.add(
         tuple(t.expand(5, 6).contiguous() for t in row),
         tuple(t.expand(5, 6).contiguous() for t in column),
     )
-    assert_all_same_bits(expansions.add(row, column), expected)
-    assert expansions.add(row, (torch.ones(0, 1),))[0].shape == (0, 6)
+    assert_all_same_bits(operations.add(row, column), expected)
+    assert operations.add(row, (torch.ones(0, 1),))[0].shape == (0, 6)
 
 
 @by_format
@@ -143,7 +143,7 @@ def test_comparisons_are_by_value(fmt: Format, terms: int) -> None:
             ("eq", lambda p, q: p == q),
             ("ne", lambda p, q: p != q),
         ):
-            result = getattr(expansions, name)(a, b)
+            result = getattr(operations, name)(a, b)
             assert result.dtype == torch.bool
             assert result.tolist() == [op(p, q) for p, q in pairs]
 
@@ -152,8 +152,8 @@ def test_a_tie_has_two_forms() -> None:
     u = 2.0**-24
     one = (torch.tensor([1.0]), torch.tensor([u]))
     other = (torch.tensor([1 + 2 * u]), torch.tensor([-u]))
-    assert expansions.eq(one, other).item()
-    zero = expansions.sub(one, other)
+    assert operations.eq(one, other).item()
+    zero = operations.sub(one, other)
     assert [t.item() for t in zero] == [0.0, 0.0]
     assert not math.copysign(1, zero[0].item()) < 0
 
@@ -164,38 +164,38 @@ def test_infinities_and_nan_compare_as_plain_numbers_do() -> None:
     zero = torch.zeros_like(a)
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
         plain = getattr(torch, name)(a, b)
-        assert torch.equal(getattr(expansions, name)((a, zero), (b, zero)), plain)
+        assert torch.equal(getattr(operations, name)((a, zero), (b, zero)), plain)
 
 
 @by_format
 def test_ldexp_is_exact_or_rounded_once(fmt: Format) -> None:
     x = tensors(fmt, draw(fmt, 2, 500, 1, fmt.emin - fmt.p + 1, fmt.emax))
     for k in (0, 1, -1, 7, -9, fmt.emax, 2 * fmt.emin, -2 * fmt.emin, 1 - fmt.p, 5000, -5000):
-        result = expansions.ldexp(x, k)
+        result = operations.ldexp(x, k)
         scaled = [[v * Fraction(2) ** k for v in numbers(t)] for t in x]
-        rn = mcf.kernels.exact.rounding(fmt)
+        rn = mcf.kernels.exact(fmt)
         expected = [[rn(v) for v in c] for c in scaled]
         for position, (r, e) in enumerate(zip(result, expected, strict=True)):
             for got, want, lead in zip(numbers(r), e, expected[0], strict=True):
                 assert got == (want if position == 0 or math.isfinite(lead) else 0)
     each = torch.arange(-250, 250)
     assert_all_same_bits(
-        [t[3:4] for t in expansions.ldexp(x, each)],
-        expansions.ldexp(tuple(t[3:4] for t in x), -247),
+        [t[3:4] for t in operations.ldexp(x, each)],
+        operations.ldexp(tuple(t[3:4] for t in x), -247),
     )
 
 
 @by_format
 def test_abs_and_neg(fmt: Format) -> None:
     x = some(fmt, 3, 300, 1)
-    for got, t in zip(expansions.neg(x), x, strict=True):
+    for got, t in zip(operations.neg(x), x, strict=True):
         assert_all_same_bits([got], [-t])
     plain = [sum(v, Fraction(0)) for v in zip(*map(numbers, x), strict=True)]
-    absolute = expansions.abs(x)
+    absolute = operations.abs(x)
     assert [sum(v, Fraction(0)) for v in zip(*map(numbers, absolute), strict=True)] == [
         abs(v) for v in plain
     ]
-    assert not torch.signbit(expansions.abs((torch.tensor([-0.0]),))[0]).any()
+    assert not torch.signbit(operations.abs((torch.tensor([-0.0]),))[0]).any()
 
 
 # Each number is a loop of its own: by default one number is compiled, which is not a power of two.
@@ -205,16 +205,16 @@ def test_renormalize_to_any_number_of_components(count: int, executor: str) -> N
     floats = [some(FP32, 1, 200, seed)[0] for seed in range(count)]
     for terms in (1, 2, 3, 4):
         with mcf.executor(executor):
-            result = expansions.renormalize(tuple(floats), terms)
+            result = operations.renormalize(tuple(floats), terms)
         assert len(result) == terms
         found = errors("renormalize", FP32, [tuple(floats)], result)
         assert found.worst(24 * terms) <= 1.001
     with mcf.executor(executor):
-        assert len(expansions.renormalize(tuple(floats))) == min(count, 4)
+        assert len(operations.renormalize(tuple(floats))) == min(count, 4)
     # A sum that fits is exact, whatever cancels on the way.
     big = torch.full((1,), 2.0**90)
     tiny = torch.full((1,), 2.0**-90)
-    exact = expansions.renormalize((tiny, big, torch.ones(1), -big, -tiny), 2)
+    exact = operations.renormalize((tiny, big, torch.ones(1), -big, -tiny), 2)
     assert [t.item() for t in exact] == [1.0, 0.0]
 
 
@@ -234,7 +234,7 @@ def test_renormalize_to_any_number_of_components(count: int, executor: str) -> N
 )
 def test_refusals(arguments: tuple[object, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match="add: .*" + message):
-        expansions.add(*arguments)  # type: ignore[arg-type]
+        operations.add(*arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -249,26 +249,26 @@ def test_refusals(arguments: tuple[object, ...], error: type[Exception], message
 def test_refusals_of_out(out: object, error: type[Exception], message: str) -> None:
     x = (torch.ones(2), torch.zeros(2))
     with pytest.raises(error, match=message):
-        expansions.add(x, x, out=out)  # type: ignore[arg-type]
+        operations.add(x, x, out=out)  # type: ignore[arg-type]
 
 
 def test_refusals_of_numbers() -> None:
     x = (torch.ones(2),)
     with pytest.raises(ValueError, match="terms must be 1 to 4, got 5"):
-        expansions.renormalize(x, 5)
+        operations.renormalize(x, 5)
     with pytest.raises(TypeError, match="terms must be an int"):
-        expansions.renormalize(x, 2.0)  # type: ignore[arg-type]
+        operations.renormalize(x, 2.0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="exponent must hold integers"):
-        expansions.ldexp(x, torch.ones(2))
+        operations.ldexp(x, torch.ones(2))
     with pytest.raises(TypeError, match="exponent must be an int or a tensor"):
-        expansions.ldexp(x, 1.5)  # type: ignore[arg-type]
+        operations.ldexp(x, 1.5)  # type: ignore[arg-type]
 
 
 @by_operation
 def test_opcheck(operation: Operation) -> None:
     operator = getattr(torch.ops.mcf, f"expansion_{operation.name}").default
     # NaN would not compare equal.
-    lists = [list(expansions.abs(c)) for c in given(operation, FP32, 2, 12)]
+    lists = [list(operations.abs(c)) for c in given(operation, FP32, 2, 12)]
     torch.library.opcheck(operator, tuple(lists))
 
 
@@ -285,10 +285,10 @@ def test_fake_tensors(operation: Operation) -> None:
 
 def test_compiled_is_eager() -> None:
     def chain(x: Components, y: Components) -> Components:
-        z = expansions.fma(x, y, expansions.div(y, x))
+        z = operations.fma(x, y, operations.div(y, x))
         out = tuple(torch.empty_like(t) for t in z)
-        expansions.add(z, expansions.sqrt(expansions.square(x)), out=out)
-        return (*expansions.renormalize((*out, *z), 2), expansions.compare(x, y))
+        operations.add(z, operations.sqrt(operations.square(x)), out=out)
+        return (*operations.renormalize((*out, *z), 2), operations.compare(x, y))
 
     x, y = some(FP32, 2, 50, 1), some(FP32, 2, 50, 2)
     torch._dynamo.reset()

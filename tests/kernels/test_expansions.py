@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import BF16, FP16, FP32, FP64, Format, expansion_operators, expansions
+from mcf.kernels import BF16, FP16, FP32, FP64, Format, operations, operators
+from mcf.kernels.components import padded
 from tests.helpers import assert_all_same_bits
 from tests.helpers.adversarial import all_pairs, specials
 from tests.helpers.executors import EXECUTORS
@@ -20,20 +21,16 @@ from tests.helpers.expansions import draw, is_normalised, partners, tensors
 FORMATS = [BF16, FP16, FP32, FP64]
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 by_terms = pytest.mark.parametrize("terms", [1, 2, 3, 4])
-by_operation = pytest.mark.parametrize(
-    "operation", expansion_operators.OPERATIONS, ids=lambda o: o.name
-)
+by_operation = pytest.mark.parametrize("operation", operators.OPERATIONS, ids=lambda o: o.name)
 Components = tuple[Tensor, ...]
 
 
-def apply(operation: expansion_operators.Operation, given: Sequence[Components]) -> Components:
-    result = getattr(expansions, operation.name)(*given)
+def apply(operation: operators.Operation, given: Sequence[Components]) -> Components:
+    result = getattr(operations, operation.name)(*given)
     return (result,) if isinstance(result, Tensor) else result
 
 
-def inputs(
-    operation: expansion_operators.Operation, fmt: Format, terms: int, count: int
-) -> list[Components]:
+def inputs(operation: operators.Operation, fmt: Format, terms: int, count: int) -> list[Components]:
     """Hard numbers over the whole range, then every pair of special values."""
     low, high = fmt.emin - fmt.p + 1, fmt.emax
     x = draw(fmt, terms, count, 1, low, high)
@@ -62,7 +59,7 @@ COMPILED = [
         or operation.name in _SOME.get((fmt, terms), ())
         else pytest.mark.slow,
     )
-    for operation in expansion_operators.OPERATIONS
+    for operation in operators.OPERATIONS
     for fmt in FORMATS
     for terms in (1, 2, 3, 4)
 ]
@@ -71,13 +68,27 @@ COMPILED = [
 @pytest.mark.parametrize(("operation", "fmt", "terms"), COMPILED)
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
 def test_bits_are_those_of_the_reference(
-    executor: str, operation: expansion_operators.Operation, fmt: Format, terms: int
+    executor: str, operation: operators.Operation, fmt: Format, terms: int
 ) -> None:
     given = inputs(operation, fmt, terms, 2000)
     with mcf.executor("torch"):
         reference = apply(operation, given)
     with mcf.executor(executor):
         assert_all_same_bits(apply(operation, given), reference, executor)
+
+
+@by_format
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("given", [(1, 1, 3), (2, 1, 4), (1, 2, 4)], ids=str)
+def test_factors_that_lack_the_same_components(
+    executor: str, given: tuple[int, ...], fmt: Format
+) -> None:
+    x, y, z = inputs(operators.FMA, fmt, 4, 200)
+    short, terms = [c[:n] for c, n in zip((x, y, z), given, strict=True)], max(given)
+    with mcf.executor("torch"):
+        reference = operations.fma(*(padded(c, terms) for c in short))
+    with mcf.executor(executor):
+        assert_all_same_bits(operations.fma(*short), reference, executor)
 
 
 PLAIN = {
@@ -98,7 +109,7 @@ PLAIN = {
 @by_format
 @by_operation
 def test_special_values_are_those_of_plain_arithmetic(
-    operation: expansion_operators.Operation, fmt: Format, terms: int
+    operation: operators.Operation, fmt: Format, terms: int
 ) -> None:
     values = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan]
     count = len(operation.arguments)
@@ -119,9 +130,7 @@ def test_special_values_are_those_of_plain_arithmetic(
 @by_terms
 @by_format
 @by_operation
-def test_results_are_normalised(
-    operation: expansion_operators.Operation, fmt: Format, terms: int
-) -> None:
+def test_results_are_normalised(operation: operators.Operation, fmt: Format, terms: int) -> None:
     given = inputs(operation, fmt, terms, 5000)
     with mcf.executor("torch"):
         result = apply(operation, given)
@@ -139,6 +148,6 @@ def test_a_float_divides_as_an_expansion_of_one_component(executor: str, terms: 
     x = tuple(torch.tensor([3.0, -0.0]) * 2.0 ** (-25 * k) for k in range(terms))
     y = (torch.tensor([7.0, 5.0]),)
     with mcf.executor("torch"):
-        reference = expansions.div(x, y)
+        reference = operations.div(x, y)
     with mcf.executor(executor):
-        assert_all_same_bits(expansions.div(x, y), reference, executor)
+        assert_all_same_bits(operations.div(x, y), reference, executor)

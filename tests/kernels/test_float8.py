@@ -18,7 +18,7 @@ from torch import Tensor
 from mcf.kernels import exact
 from mcf.kernels.algorithms.float8 import constant
 from mcf.kernels.algorithms.primitives import bits, from_bits, rn, wand
-from mcf.kernels.exact.rounding import rounding
+from mcf.kernels.exact import rounding
 from mcf.kernels.formats import FP32
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor, run

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import expansions
-from mcf.kernels import fold as folds
-from mcf.kernels.algorithms import accumulate, two_prod, two_sum
+from mcf.kernels import operations
+from mcf.kernels import registry as folds
+from mcf.kernels.algorithms import fold_terms, two_prod, two_sum
 from mcf.kernels.algorithms.primitives import ZERO, rn
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.fold import BLOCK, LANES, Fold, product_fold, sum_fold
@@ -241,7 +241,7 @@ def test_infinities_and_nan_come_out_of_sums_as_from_additions(executor: str, te
 def test_zero_stays_the_name_of_the_constant() -> None:
     # `value1_in2` and its kind return it as a register.
     assert ZERO is None
-    assert accumulate.value1_in2((1.0,)) == (1.0, None)
+    assert fold_terms.WIDE_SUM[1, 2]((1.0,)) == (1.0, None)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -253,7 +253,7 @@ def test_a_partial_sum_that_is_not_finite_loses_its_errors(executor: str) -> Non
     finite = first.isfinite()
     low = [torch.where(finite, t, 0.0) for t in (second, third)]
     with mcf.executor("torch"):
-        expected = expansions.renormalize((first, *low), 3)
+        expected = operations.renormalize((first, *low), 3)
     with mcf.executor(executor):
         actual = torch.ops.mcf.expansion_settle([first, second, third])
     for k in range(3):

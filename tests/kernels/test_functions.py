@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import BF16, FP16, FP32, FP64, Format, exact, functions
+from mcf.kernels import BF16, FP16, FP32, FP64, Format, exact, operations
 from mcf.kernels.exact import Number
-from mcf.kernels.functions import OPERATIONS, Operation
+from mcf.kernels.operators import TRANSFORMS, Operation
 from tests.helpers import assert_all_same_bits, mutants, numbers
 from tests.helpers.executors import EXECUTORS
 from tests.helpers.theorems import arguments, special_arguments, violations
 from tests.helpers.toys import bound
 
 FORMATS = [BF16, FP16, FP32, FP64]
-BY_NAME = {o.name: o for o in OPERATIONS}
+BY_NAME = {o.name: o for o in TRANSFORMS}
 by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
-by_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+by_operation = pytest.mark.parametrize("operation", TRANSFORMS, ids=lambda o: o.name)
 # What is shown of the reference holds of the others, which have its bits on more of the same inputs
 # (`test_bits_are_those_of_the_reference`).
 by_executor = pytest.mark.parametrize(
@@ -40,14 +40,14 @@ by_executor = pytest.mark.parametrize(
 
 def apply(operation: Operation, components: list[Tensor]) -> tuple[Tensor, ...]:
     """Call the operator with components grouped into its arguments."""
-    return functions.apply(operation, *grouped(operation, components))
+    return operations.transform(operation, *grouped(operation, components))
 
 
 def grouped(operation: Operation, components: list[Tensor]) -> list[Tensor | tuple[Tensor, ...]]:
     """Components as the arguments of a function."""
     found: list[Tensor | tuple[Tensor, ...]] = []
     position = 0
-    for _, terms in operation.arguments:
+    for terms in operation.components or ():
         part = components[position : position + terms]
         found.append(part[0] if terms == 1 else tuple(part))
         position += terms
@@ -64,7 +64,7 @@ def inputs(operation: Operation, fmt: Format, n: int) -> list[Tensor]:
 
 @functools.cache
 def expected(operation: Operation, fmt: Format, n: int) -> list[tuple[Number, ...]]:
-    function = exact.bind(operation.algorithm, fmt, register=fmt.register)
+    function = exact.bind(operation.algorithms[0], fmt, register=fmt.register)
     components = [numbers(t) for t in inputs(operation, fmt, n)]
     return [function(*x) for x in zip(*components, strict=True)]
 

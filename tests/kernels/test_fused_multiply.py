@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mcf.kernels import FP32, FP64, Format
 from mcf.kernels.algorithms import two_prod
-from mcf.kernels.functions import TWO_PROD, kernel
+from mcf.kernels.operators import TWO_PROD, kernel
 from tests.helpers import assert_all_same_bits
 from tests.helpers.adversarial import Draw
 from tests.helpers.executors import run

@@ -29,7 +29,7 @@ def test_arguments_keep_every_bit() -> None:
     importlib.util.find_spec("triton") is None, reason="triton has wheels for Linux only"
 )
 def test_work_list() -> None:
-    from mcf.kernels.triton.launch import work_list
+    from mcf.kernels.triton.gpu import work_list
 
     for counts in ([3, 0, 1, 2], [0, 0], [5], []):
         expected = [(row, k) for row, n in enumerate(counts) for k in range(n)]

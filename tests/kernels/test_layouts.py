@@ -13,8 +13,8 @@ from torch import Tensor
 
 import mcf
 from mcf.kernels import BF16, FP16, FP32, FP64
-from mcf.kernels.launch import SLAB, is_dense
-from mcf.kernels.numba.launch import ITEM, SERIAL
+from mcf.kernels.layouts import SLAB, is_dense
+from mcf.kernels.numba.cpu import ITEM, SERIAL
 from tests.helpers import assert_all_same_bits, assert_same_bits, bits
 from tests.helpers.adversarial import Draw
 from tests.helpers.executors import on_each_executor

@@ -23,10 +23,9 @@ import numpy as np
 import pytest
 import torch
 
-from mcf.kernels import expansion_operators as operators
-from mcf.kernels import functions
+from mcf.kernels import operators
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.numba import build, cache, launch, objects, stored, team
+from mcf.kernels.numba import cache, cpu, element_loops, objects, stored, team
 from tests.helpers import assert_same_bits
 
 pytestmark = pytest.mark.skipif(not cache.available(), reason="no owners of files here")
@@ -140,18 +139,18 @@ def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
 )
 def test_bits_with_and_without_the_cache(operation: Any, fmt: Any, terms: int) -> None:
     spec = operators.kernel(operation, fmt, terms, terms)
-    size = launch.ITEM + 21
+    size = cpu.ITEM + 21
     numbers = torch.arange(-7919, size - 7919, dtype=torch.float64)
     given = [numbers.roll(31 * k).mul(3.0 ** (9 - k)).to(fmt.dtype) for k in range(2 * terms)]
 
     def results(address: int) -> list[torch.Tensor]:
         out = [torch.full((size,), 7.0, dtype=fmt.dtype) for _ in spec.results]
-        prepared = launch.Prepared(spec, [size])
+        prepared = cpu.Launch(spec, [size])
         prepared._loop = type("Loop", (), {"address": address})()
         prepared.run([[t.data_ptr()] for t in (*out, *given)], np.zeros((1, 0)))
         return out
 
-    loop = build.Loop(spec)
+    loop = element_loops.Loop(spec)
     function = loop.function()
     for a, b in zip(results(loop.address), results(function.address), strict=True):
         assert_same_bits(a, b, "component")
@@ -288,6 +287,15 @@ def test_a_pipe_is_not_waited_for(folder: Path) -> None:
     assert [compilations() for _ in range(2)] == [1, 0]
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
+def test_a_folder_in_a_files_place_leaves_no_descriptor_open(folder: Path) -> None:
+    assert compilations() == 1
+    (folder / "key").mkdir()
+    before = len(os.listdir("/proc/self/fd"))
+    assert [cache.read("key") for _ in range(5)] == [None] * 5
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_full_disk(folder: Path) -> None:
     assert compilations() == 1
     for path in folder.iterdir():
@@ -347,17 +355,17 @@ def test_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_all_kinds_of_loops_can_be_kept() -> None:
     from mcf.kernels import fold
-    from mcf.kernels.numba import digits, squares
-    from mcf.kernels.numba import fold as folds
+    from mcf.kernels.numba import fold_loops as folds
+    from mcf.kernels.numba import integers
 
     sums = fold.sum_fold(FP64, 2, 2)
     loops = [
-        digits._loop(),
-        squares._loop(FP32, 28, 30),
-        squares._loop(FP64, 28, 30),
+        integers.digits_loop(),
+        integers.squares_loop(FP32, 28, 30),
+        integers.squares_loop(FP64, 28, 30),
         folds._compiled(sums, "sum"),
         folds._compiled(sums, "halving"),
         folds._compiled(fold.product_fold(FP64, 2, 2, 2), "product"),
     ]
-    loops += [build.Loop(functions.kernel(functions.TWO_SUM, FP32))._native(streamed=True)]
+    loops += [element_loops.Loop(operators.kernel(operators.TWO_SUM, FP32))._native(streamed=True)]
     assert {type(loop.keep).__name__ for loop in loops} == {"ExecutionEngine"}

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from mcf.kernels import expansion_operators as operators
-from mcf.kernels import functions
+from mcf.kernels import operators
 from mcf.kernels.algorithms import transforms
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FP16, FP32, FP64
-from mcf.kernels.numba import build, compiler, keys, processor, stored
+from mcf.kernels.numba import compiler, element_loops, keys, processor, stored
 
 FORMULAS = """
 def inner(a, b):
@@ -108,8 +107,8 @@ def test_parts_are_told_apart() -> None:
 
 
 def parts(spec: Elementwise) -> str:
-    loop = build.Loop.__new__(build.Loop)
-    loop._spec, loop._text = spec, build.source(spec)
+    loop = element_loops.Loop.__new__(element_loops.Loop)
+    loop._spec, loop._text = spec, element_loops.source(spec)
     return keys.key(*loop._parts())
 
 
@@ -126,7 +125,7 @@ def test_declarations() -> None:
         ),
         operators.kernel(operators.ADD, FP64, 2, 2),
         operators.kernel(operators.SUB, FP32, 2, 2),
-        functions.kernel(functions.TWO_SUM, FP32),
+        operators.kernel(operators.TWO_SUM, FP32),
     ]
     assert len({parts(s) for s in (spec, *others)}) == 1 + len(others)
 

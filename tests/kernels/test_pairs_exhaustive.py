@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.algorithms import add, grow, mul, scale
-from mcf.kernels.bounds import bound as row
 from mcf.kernels.formats import Format, toy
+from mcf.kernels.pair_bounds import pair_bound as row
 from tests.helpers import mutants
 from tests.helpers.toys import (
     INFINITE,

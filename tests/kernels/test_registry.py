@@ -102,14 +102,14 @@ def test_triton_is_for_gpu_and_cpu_tensors() -> None:
 def test_the_chosen_executor_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
     for name in ("torch", "numba"):
-        module = registry._module(name)
-        original = module.run
+        executor = registry.named(name)
+        original = executor.run
 
         def spy(*arguments, name=name, original=original):
             ran.append(name)
             return original(*arguments)
 
-        monkeypatch.setattr(module, "run", spy)
+        monkeypatch.setattr(executor, "run", spy)
     a = torch.ones(3)
     mcf.two_sum(a, a)
     with mcf.executor("torch"):

@@ -7,7 +7,7 @@ exponents and lengths that leave a rest. Mutant: a 1 that is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import expansion_operators as operators
-from mcf.kernels import expansions
+from mcf.kernels import operations, operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.numba import build, launch, processor, rewrite, streaming, team
+from mcf.kernels.numba import cpu, element_loops, processor, rewrite, streaming, team
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell, power_of_two
 
@@ -39,7 +38,7 @@ CASES = (
     (operators.SQRT, FP32, 4),
 )
 EVERYDAY = 2
-SIZE = 3 * launch.ITEM + 21
+SIZE = 3 * cpu.ITEM + 21
 
 
 def tensors(fmt: Any, count: int, size: int = SIZE) -> list[Tensor]:
@@ -59,7 +58,7 @@ def results(address: int, spec: Elementwise, given: list[Tensor]) -> list[Tensor
     count = len(spec.results)
     size = given[0].numel()
     out = [torch.full((size + 1,), 7.0, dtype=given[0].dtype) for _ in range(count)]
-    prepared = launch.Prepared(spec, [size])
+    prepared = cpu.Launch(spec, [size])
     prepared._large = False
     prepared._loop = type("Loop", (), {"address": address})()
     prepared.run([[t.data_ptr()] for t in (*out, *given)], np.zeros((1, 0)))
@@ -90,7 +89,7 @@ cases = [
 @pytest.mark.parametrize("case", cases)
 def test_rewrites_change_no_bit(case: Any, streamed: bool, pipes: Any) -> None:
     spec, given = kernel(case)
-    function = build.Loop(spec).function()
+    function = element_loops.Loop(spec).function()
     pipes(False)
     assert rewrite.rewritten(function) == (function._library, function.native_name)
     plain = function.address
@@ -110,7 +109,7 @@ def test_rewrites_change_no_bit(case: Any, streamed: bool, pipes: Any) -> None:
 @with_fma
 def test_a_one_that_is_none_is_caught(pipes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, given = kernel(CASES[0])
-    function = build.Loop(spec).function()
+    function = element_loops.Loop(spec).function()
     expected = results(function.address, spec, given)
     pipes(True)
     monkeypatch.setattr(rewrite, "_ONE", "0x3FF0000000000001")
@@ -157,22 +156,23 @@ def test_vectors_alone_are_stored_past_the_cache() -> None:
 def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each launch stored past the cache, on a processor with a small one."""
     found: list[bool] = []
-    run = team.run
+    native = team.native
 
-    def watched(address: int, data: int, threads: int) -> None:
+    # Every launch looks its loop's function up, on one thread and on several.
+    def watched(address: int) -> Callable[[int], None]:
         loops = {
             loop.__dict__["_streamed"].address
-            for loop in build._kernels.values()
+            for loop in element_loops._kernels.values()
             if "_streamed" in loop.__dict__
         }
         found.append(address in loops)
-        run(address, data, threads)
+        return native(address)
 
     monkeypatch.setattr(streaming, "last_level", lambda: 1 << 20)
-    monkeypatch.setattr(team, "run", watched)
-    launch._prepared.cache_clear()
+    monkeypatch.setattr(team, "native", watched)
+    cpu._prepared.cache_clear()
     yield found
-    launch._prepared.cache_clear()
+    cpu._prepared.cache_clear()
 
 
 def test_large_results_are_stored_past_the_cache(launched: list[bool]) -> None:
@@ -180,12 +180,12 @@ def test_large_results_are_stored_past_the_cache(launched: list[bool]) -> None:
     x, y = (tuple(tensors(FP64, 2, size)) for _ in range(2))
     out = tuple(torch.empty(size + 8, dtype=torch.float64)[:size] for _ in range(2))
     with mcf.executor("torch"):
-        expected = expansions.add(x, y)
+        expected = operations.add(x, y)
     shifted = tuple(torch.empty(size + 8, dtype=torch.float64)[3 : size + 3] for _ in range(2))
     with mcf.executor("numba"):
-        expansions.add(x, y, out=out)
-        expansions.add(x, y, out=shifted)
-        expansions.add(tuple(t[:64] for t in x), tuple(t[:64] for t in y))
+        operations.add(x, y, out=out)
+        operations.add(x, y, out=shifted)
+        operations.add(tuple(t[:64] for t in x), tuple(t[:64] for t in y))
     # A target that does not begin at a line, and a small one, go through the cache.
     assert launched == [True, False, False]
     for found in (out, shifted):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mcf.kernels import BF16, FP16, FP32, FP64, Format, toy
 from mcf.kernels.exact import is_finite, rounding
-from mcf.kernels.torch.primitives import primitives
+from mcf.kernels.torch.registers import primitives
 from tests.helpers import assert_same_bits, count_different, numbers
 from tests.helpers.executors import conversion, on_each_executor, run
 

@@ -18,10 +18,12 @@ import torch
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 from mcf.kernels import fold as kernels
+from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import GROUP, LANES, STEP, Fold, product_fold, sum_fold
 from mcf.kernels.formats import BF16, FP64
-from mcf.kernels.triton import build, fold
+from mcf.kernels.triton import element_kernels
+from mcf.kernels.triton import fold_kernels as fold
 from tests.helpers import assert_same_bits
 from tests.kernels import machine_code as code
 from tests.kernels.address_types import front, narrow_offsets
@@ -46,7 +48,7 @@ TARGET = "sm_90"
 def elementwise_problems(spec: Elementwise) -> list[str]:
     problems = []
     for many in (False, True):
-        options = build.options(code.TARGETS[TARGET], spec.few)
+        options = element_kernels.options(code.TARGETS[TARGET], spec.few)
         text = front(code.kernel_source(spec, TARGET, many=many), TARGET, options)
         count, found = narrow_offsets(text)
         assert count >= len(spec.fields)
@@ -115,12 +117,18 @@ def test_products_in_32_bits_are_caught(kind: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_blocks_sums_in_32_bits_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    build.build.cache_clear()
+    element_kernels.build.cache_clear()
     old = "tl.program_id(0).to(tl.int64) * "
     for name in ("source", "many_source"):
-        changed(monkeypatch, build, name, f"sums_ptr + {old}", "sums_ptr + tl.program_id(0) * ")
+        changed(
+            monkeypatch,
+            element_kernels,
+            name,
+            f"sums_ptr + {old}",
+            "sums_ptr + tl.program_id(0) * ",
+        )
     assert elementwise_problems(KERNELS["adamw_master_bf16_wide_metrics"])
-    build.build.cache_clear()
+    element_kernels.build.cache_clear()
 
 
 def reserved(count: int) -> torch.Tensor:
@@ -161,7 +169,7 @@ def test_results_of_large_products() -> None:
     right = (row * (1 + 2.0**-40)).reshape(1, -1)
     launch = fold._Launcher(spec, torch.device("cpu"))
     launch("product", 1, left, right, out, 1, 1, fold.COLUMNS, stride, 1, 1, **constants)
-    exact = kernels.product(spec, [left[None]], [right[None]])[:, 0, 0]
+    exact = registry.product(spec, [left[None]], [right[None]])[:, 0, 0]
     for k in range(spec.state):
         assert_same_bits(out[k * stride : k * stride + fold.COLUMNS], exact[k], f"state {k}")
 

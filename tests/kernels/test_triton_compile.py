@@ -25,14 +25,15 @@ import pytest
 import torch
 
 import mcf.optim
+from mcf.kernels import operators
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import FORMATS
+from mcf.kernels.formats import BF16, FORMATS, FP16, Format
 
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
-from mcf.kernels.triton import launch
-from mcf.kernels.triton.build import BLOCK
-from mcf.kernels.triton.primitives import Dialect
+from mcf.kernels.triton import dialect, gpu
+from mcf.kernels.triton.dialect import Dialect
+from mcf.kernels.triton.element_kernels import BLOCK
 from mcf.optim import operator
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check
@@ -180,16 +181,16 @@ def test_a_launch_compiles_what_is_tested(
 
     made = []
     monkeypatch.setattr(
-        launch, "build", lambda *what, many=False: made.append((*what, many)) or Recorder()
+        gpu, "build", lambda *what, many=False: made.append((*what, many)) or Recorder()
     )
-    monkeypatch.setattr(launch, "to_device", lambda t, device: t)
-    monkeypatch.setattr(launch, "_target", lambda index: code.TARGETS[target])
+    monkeypatch.setattr(gpu, "to_device", lambda t, device: t)
+    monkeypatch.setattr(dialect, "_target", lambda index: code.TARGETS[target])
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     spec = next(s for s in KERNELS if s.name == "two_sum_bf16")
     sizes = (0, BLOCK + 1, 1) if many else (BLOCK + 1,)
     rows = [[torch.empty(n, dtype=torch.bfloat16, device="meta")] * 4 for n in sizes]
-    launch.run(spec, rows, torch.zeros(len(rows), 0, dtype=torch.float64))
+    gpu.EXECUTOR.run(spec, rows, torch.zeros(len(rows), 0, dtype=torch.float64))
     assert made == [(spec, Dialect.of(code.TARGETS[target]), many)]
     [(grid, arguments, options)] = launches
     assert grid == (3 if many else 2,)
@@ -216,6 +217,16 @@ def test_unaligned_tensors_are_read_by_single_elements(name: str, target: str) -
         wide = [n for n in accesses if not re.fullmatch(rf"\w+_(load|store)_({allowed})", n)]
     assert names
     assert not wide
+
+
+@pytest.mark.parametrize(
+    ("fmt", "target"),
+    [(BF16, "sm_90"), (FP16, "gfx942")],
+    ids=lambda c: getattr(c, "name", c),
+)
+def test_zeros_of_absent_components_are_multiplied(fmt: Format, target: str) -> None:
+    """Factors that lack the same components; the counts above are of kernels that lack none."""
+    assert code.compile_kernel(operators.kernel(operators.FMA, fmt, 1, 1, 4), target).asm
 
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])

@@ -17,9 +17,9 @@ from triton.compiler import ASTSource
 
 from mcf.kernels.fold import BLOCK, GROUP, LANES, STEP, Fold, product_fold, sum_fold
 from mcf.kernels.formats import BF16, FP32, FP64
-from mcf.kernels.triton import fold
-from mcf.kernels.triton.build import THREADS
-from mcf.kernels.triton.primitives import Dialect
+from mcf.kernels.triton import fold_kernels as fold
+from mcf.kernels.triton.dialect import Dialect
+from mcf.kernels.triton.element_kernels import THREADS
 from tests.kernels import machine_code as code
 
 SPECS = {

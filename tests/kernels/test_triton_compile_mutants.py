@@ -15,8 +15,8 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 import triton.language as tl
 
 from mcf.kernels.formats import BF16, FP16, Format
-from mcf.kernels.triton import build, primitives
-from mcf.kernels.triton.primitives import Dialect
+from mcf.kernels.triton import device_functions, element_kernels, rounding
+from mcf.kernels.triton.dialect import Dialect
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check, check_ptx
 from tests.kernels.kernel_table import all_kernels
@@ -39,7 +39,7 @@ def mutate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Patch]:
     """Replace something that kernels are made of, and forget the kernels made before and after."""
 
     def forget() -> None:
-        for cached in (build.build, primitives.binder, primitives.storage):
+        for cached in (element_kernels.build, device_functions.binder, rounding.storage):
             cached.cache_clear()
 
     def replace(module: Any, name: str, value: Any) -> None:
@@ -77,7 +77,7 @@ def unrounded_product(a, b, c):
 
 
 def test_a_missing_fma(mutate: Patch) -> None:
-    mutate(primitives, "_fms_fma", unrounded_product)
+    mutate(device_functions, "_fms_fma", unrounded_product)
     rejected(KERNELS["two_prod_fp32"], "sm_90", "FMAs in machine code: 0 where 16 is expected")
 
 
@@ -88,12 +88,12 @@ def mutated_on(target: str, name: str) -> str:
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
 def test_vague_division(mutate: Patch, target: str) -> None:
     """Triton's `/` on float32."""
-    mutate(primitives, mutated_on(target, "_div"), primitives._div_fp64)
+    mutate(device_functions, mutated_on(target, "_div"), device_functions._div_fp64)
     rejected(KERNELS["adamw_plain_bf16_wide"], target, "imprecise operation in Triton's IR: .*div")
 
 
 def test_approximate_division_in_ptx(mutate: Patch) -> None:
-    mutate(primitives, "_div_cuda", primitives._div_fp64)
+    mutate(device_functions, "_div_cuda", device_functions._div_fp64)
     found = "approximate or flushing instructions in PTX: {'div.full.f32': 16}"
     rejected(KERNELS["adamw_plain_bf16_wide"], "sm_90", found)
 
@@ -101,7 +101,7 @@ def test_approximate_division_in_ptx(mutate: Patch) -> None:
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_vague_root(mutate: Patch, target: str) -> None:
     """Triton's `sqrt` on float32."""
-    mutate(primitives, mutated_on(target, "_sqrt"), primitives._sqrt_fp64)
+    mutate(device_functions, mutated_on(target, "_sqrt"), device_functions._sqrt_fp64)
     rejected(KERNELS["adamw_plain_bf16_wide"], target, "imprecise operation in Triton's IR: .*sqrt")
 
 
@@ -111,7 +111,7 @@ def exponential(x):
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_another_approximation(mutate: Patch, target: str) -> None:
-    mutate(primitives, "_neg", exponential)
+    mutate(device_functions, "_neg", exponential)
     where = "the assembly" if target == "gfx942" else "machine code"
     rejected(KERNELS["sgd_plain_bf16_wide"], target, f"approximations in {where}")
 
@@ -121,15 +121,15 @@ def subtracted(x):
 
 
 def test_negation_that_loses_the_sign_of_zero(mutate: Patch) -> None:
-    mutate(primitives, "_neg", subtracted)
+    mutate(device_functions, "_neg", subtracted)
     rejected(KERNELS["adamw_light_bf16_wide"], "sm_90", "0 - x")
 
 
 def without(mutate: Patch, opaque: tuple[Dialect, Format]) -> None:
     """Round by a plain cast, which LLVM sees through."""
-    left = {k: v for k, v in primitives._OPAQUE_ROUNDINGS.items() if k != opaque}
-    mutate(primitives, "_OPAQUE_ROUNDINGS", left)
-    mutate(primitives, "_ROUNDINGS", {**primitives._ROUNDINGS, BF16: cast_to_bf16})
+    left = {k: v for k, v in rounding._OPAQUE_ROUNDINGS.items() if k != opaque}
+    mutate(rounding, "_OPAQUE_ROUNDINGS", left)
+    mutate(rounding, "_ROUNDINGS", {**rounding._ROUNDINGS, BF16: cast_to_bf16})
 
 
 def cast_to_bf16(x):
@@ -159,16 +159,16 @@ def test_spills(target: str) -> None:
 
 
 def test_32_bit_offsets(mutate: Patch) -> None:
-    source = build.source
-    mutate(build, "source", lambda spec: source(spec).replace(".to(tl.int64)", "", 1))
+    source = element_kernels.source
+    mutate(element_kernels, "source", lambda spec: source(spec).replace(".to(tl.int64)", "", 1))
     rejected(KERNELS["mul_bf16"], "sm_90", "types of offsets")
 
 
 def test_a_block_start_in_32_bits(mutate: Patch) -> None:
-    source = build.source
+    source = element_kernels.source
     late = "start = (tl.program_id(0) * BLOCK).to(tl.int64)"
     early = "start = tl.program_id(0).to(tl.int64) * BLOCK"
-    mutate(build, "source", lambda spec: source(spec).replace(early, late))
+    mutate(element_kernels, "source", lambda spec: source(spec).replace(early, late))
     rejected(KERNELS["mul_bf16"], "sm_90", "32-bit uses of the block's number: 1 where 0")
 
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcf.kernels import functions, registry
+from mcf.kernels import operators, registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FORMATS, Format
-from mcf.kernels.torch import launch as reference
+from mcf.kernels.torch.reference import EXECUTOR as REFERENCE
 from tests.helpers import assert_same_bits
 from tests.helpers.adversarial import specials
 from tests.helpers.draws import bell
@@ -27,8 +27,8 @@ from tests.kernels.kernel_table import all_kernels, everyday
 
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
-from mcf.kernels.triton import launch
-from mcf.kernels.triton.build import BLOCK
+from mcf.kernels.triton import gpu
+from mcf.kernels.triton.element_kernels import BLOCK
 
 KERNELS = {spec.name: spec for spec in all_kernels()}
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -89,8 +89,8 @@ def compare(
     """Run on the reference and on the device; the written tensors must have the same bits."""
     expected = [t.clone() for t in row]
     actual = [at_offset(t, o, device) for t, o in zip(row, offsets, strict=True)]
-    reference.run(spec, [expected], scalars)
-    launch.run(spec, [actual], scalars)
+    REFERENCE.run(spec, [expected], scalars)
+    gpu.EXECUTOR.run(spec, [actual], scalars)
     for field, e, a in zip(spec.fields, expected, actual, strict=True):
         assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
 
@@ -128,8 +128,8 @@ def test_many_tensors(name: str, offset: int, device: str) -> None:
     scalars = torch.cat([draw.scalars(spec) for _ in sizes])
     # Without an offset a row starts where allocations do, at multiples of 16 bytes.
     actual = [[at_offset(t, offset, device) for t in row] for row in rows]
-    reference.run(spec, rows, scalars)
-    launch.run(spec, actual, scalars)
+    REFERENCE.run(spec, rows, scalars)
+    gpu.EXECUTOR.run(spec, actual, scalars)
     for expected, found in zip(rows, actual, strict=True):
         for field, e, a in zip(spec.fields, expected, found, strict=True):
             assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
@@ -146,13 +146,13 @@ def test_many_tensors_are_one_launch(
         def __getitem__(self, grid: tuple[int, ...]) -> object:
             return lambda *arguments, **options: launches.append((grid, options))
 
-    monkeypatch.setattr(launch, "build", lambda spec, dialect, many: Recorder())
+    monkeypatch.setattr(gpu, "build", lambda spec, dialect, many: Recorder())
     spec = KERNELS["adamw_plus_bf16_wide"]
     draw = Draw(1)
     rows = [
         [at_offset(t, offset, "cpu") for t in draw.row(spec, n)] for n in (0, BLOCK + 1, 5, BLOCK)
     ]
-    launch.run(spec, rows, torch.zeros(4, len(spec.scalars), dtype=torch.float64))
+    gpu.EXECUTOR.run(spec, rows, torch.zeros(4, len(spec.scalars), dtype=torch.float64))
     assert launches == [((4,), {"ALIGNMENT": alignment, "BLOCK": BLOCK})]
 
 
@@ -172,8 +172,8 @@ def test_zeros_keep_their_signs(device: str) -> None:
     zeros = torch.tensor([0.0, -0.0])
     for fmt in FORMATS.values():
         a, b = (t.flatten().to(fmt.dtype) for t in torch.meshgrid(zeros, zeros, indexing="ij"))
-        for operation in functions.OPERATIONS:
-            spec = functions.kernel(operation, fmt)
+        for operation in operators.TRANSFORMS:
+            spec = operators.kernel(operation, fmt)
             row = [(a, b)[k % 2].clone() for k in range(len(spec.fields))]
             compare(spec, row, torch.zeros(1, 0, dtype=torch.float64), device, [0] * len(row))
         for name in (f"adamw_plain_{fmt.name}_wide", f"sgd_plain_{fmt.name}_wide"):
@@ -195,7 +195,7 @@ def test_products_around_the_smallest_numbers(device: str) -> None:
     exponents = torch.randint(-84, -66, (2, n), generator=draw.generator)
     mantissas = torch.randint(128, 256, (2, n), generator=draw.generator)
     a, b = torch.ldexp(mantissas.double(), exponents).to(torch.bfloat16)
-    spec = functions.kernel(functions.TWO_PROD, BF16)
+    spec = operators.kernel(operators.TWO_PROD, BF16)
     row = [a, b, torch.zeros_like(a), torch.zeros_like(a)]
     compare(spec, row, torch.zeros(1, 0, dtype=torch.float64), device, [0] * 4)
 
@@ -220,8 +220,10 @@ def test_sums(name: str, device: str) -> None:
             [(t.abs() + 0.5).to(f.format.dtype) for t, f in zip(row, spec.fields, strict=True)]
         )
     scalars = torch.cat([draw.scalars(spec), draw.scalars(spec)])
-    expected = reference.run(spec, [[t.clone() for t in row] for row in rows], scalars)
-    actual = launch.run(spec, [[t.to(device, copy=True) for t in row] for row in rows], scalars)
+    expected = REFERENCE.run(spec, [[t.clone() for t in row] for row in rows], scalars)
+    actual = gpu.EXECUTOR.run(
+        spec, [[t.to(device, copy=True) for t in row] for row in rows], scalars
+    )
     assert expected is not None
     assert actual is not None
     assert actual.device.type == device
@@ -233,7 +235,7 @@ def test_sums(name: str, device: str) -> None:
 def test_no_elements(device: str) -> None:
     spec = KERNELS["adamw_plus_bf16_wide_metrics"]
     row = [torch.empty(0, dtype=f.format.dtype, device=device) for f in spec.fields]
-    sums = launch.run(spec, [row], Draw(0).scalars(spec))
+    sums = gpu.EXECUTOR.run(spec, [row], Draw(0).scalars(spec))
     assert sums is not None
     assert sums.tolist() == [[0.0] * spec.sum_count]
 
@@ -244,12 +246,12 @@ def test_run_does_not_wait_for_the_device() -> None:
     draw = Draw(1)
     rows = [[t.cuda() for t in draw.row(spec, 5000)] for _ in range(3)]
     scalars = torch.cat([draw.scalars(spec) for _ in rows])
-    launch.run(spec, rows, scalars)
+    gpu.EXECUTOR.run(spec, rows, scalars)
     torch.cuda.synchronize()
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        launch.run(spec, rows, scalars)
+        gpu.EXECUTOR.run(spec, rows, scalars)
     finally:
         torch.cuda.set_sync_debug_mode(before)
 

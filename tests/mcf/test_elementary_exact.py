@@ -18,7 +18,7 @@ from torch import Tensor
 import mcf
 import mcf.elementary
 from mcf.kernels import BF16, FP16, FP32, FP64
-from mcf.kernels.exact.rounding import is_finite, rounding
+from mcf.kernels.exact import is_finite, rounding
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import worst
 

@@ -27,7 +27,7 @@ from mcf.elementary import (
 )
 from mcf.elementary.bounds import FUNCTIONS, bound
 from mcf.elementary.tables import Components
-from mcf.kernels import FP64, expansions
+from mcf.kernels import FP64, operations
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import inputs, worst
 
@@ -53,14 +53,14 @@ both = pytest.mark.parametrize("terms", [2, 4])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_products_without_their_last_component(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every function: four components have none to spare."""
-    whole = expansions.mul
+    whole = operations.mul
 
     def mul(*arguments: Any, **options: Any) -> Components:
         product = whole(*arguments, **options)
         return _cut(product, 4) if len(product) == 4 else product
 
     assert not _fails(name, terms=4)
-    monkeypatch.setattr(expansions, "mul", mul)
+    monkeypatch.setattr(operations, "mul", mul)
     assert _fails(name, terms=4)
 
 

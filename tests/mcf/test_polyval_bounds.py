@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import functions
+from mcf.kernels import operations
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.reductions.bounds import ROWS
 
@@ -115,8 +115,8 @@ def in_the_format(c: list[Tensor], x: Tensor) -> Tensor:
     """The compensated rule without wider numbers."""
     value, error = c[0], torch.zeros_like(x)
     for k in c[1:]:
-        product, low = functions.apply(functions.TWO_PROD, value, x)
-        value, high = functions.apply(functions.TWO_SUM, product, k)
+        product, low = operations.two_prod(value, x)
+        value, high = operations.two_sum(product, k)
         error = error * x + (low + high)
     return value + error
 

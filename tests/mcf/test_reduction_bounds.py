@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format, format_of
 from mcf.matmul import matmul
 from mcf.reductions.bounds import ROWS
@@ -232,13 +232,13 @@ def test_the_bound_of_one_component_rejects_a_plain_matrix_product() -> None:
 def test_bounds_reject_a_step_that_drops_a_component(
     operation: str, step: str, terms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = getattr(expansions, step)
+    exact = getattr(operations, step)
 
     def short(*arguments: Any) -> Components:
         result: Components = exact(*arguments)
         return (*result[:-1], torch.zeros_like(result[-1]))
 
-    monkeypatch.setattr(expansions, step, short)
+    monkeypatch.setattr(operations, step, short)
     assert excess(operation, FP64, terms, (spread(FP64, terms, 6),)) > MARGIN
 
 

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.kernels.launch import SLAB
-from mcf.kernels.numba.launch import ITEM, SERIAL
-from mcf.kernels.torch.launch import BLOCK as TORCH_BLOCK
+from mcf.kernels.layouts import SLAB
+from mcf.kernels.numba.cpu import ITEM, SERIAL
+from mcf.kernels.torch.reference import BLOCK as TORCH_BLOCK
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (

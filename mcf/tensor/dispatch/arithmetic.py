@@ -1,4 +1,4 @@
-"""Arithmetic operators: the operands are promoted, then it is `mcf.kernels.expansions`."""
+"""Arithmetic operators: the operands are promoted, then it is `mcf.kernels.operations`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.expansion_operators import ADD, DIV, MUL, RECIPROCAL, RSQRT, SQRT, SUB
+from mcf.kernels.operators import ADD, DIV, MUL, RECIPROCAL, RSQRT, SQRT, SUB
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.plans import planned
 from mcf.tensor.promotion import operands

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.dispatch.componentwise import register
 from mcf.tensor.dispatch.registry import UnsupportedError, implements
@@ -55,7 +55,7 @@ def _truncated(x: MCFTensor) -> Tensor:
     whole = [p.trunc() for p in parts]
     integer = sum((w.to(torch.int64) for w in whole[1:]), whole[0].to(torch.int64))
     # Exact; the floor of their sum is what the integer lacks.
-    rest = expansions.renormalize([p - w for p, w in zip(parts, whole, strict=True)], x.terms)
+    rest = operations.renormalize([p - w for p, w in zip(parts, whole, strict=True)], x.terms)
     first = rest[0].floor()
     lower = rest[1] if x.terms > 1 else torch.zeros_like(first)
     carry = first - ((rest[0] == first) & (lower < 0)).to(first.dtype)

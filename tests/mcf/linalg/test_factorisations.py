@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.linalg import cholesky_factor, lu_factors, parts, qr_factors, triangular
 from tests.helpers import integers
@@ -64,7 +64,7 @@ def random(dtype: torch.dtype, terms: int, *shape: int) -> parts.Components:
     for _ in range(1, terms):
         factor = (torch.rand(*shape, generator=g, dtype=torch.float64) * 2 - 1) * u
         c.append((factor * c[-1].double()).to(dtype))
-    return expansions.renormalize(tuple(c))
+    return operations.renormalize(tuple(c))
 
 
 def exact(x: parts.Components) -> np.ndarray:
@@ -102,7 +102,7 @@ def test_lu(dtype: torch.dtype, terms: int, shape: tuple[int, int]) -> None:
 
 def test_lu_without_pivoting() -> None:
     """Which torch does on GPUs only; safe here because the diagonal dominates."""
-    a = expansions.add(random(torch.float64, 2, 34, 34), torch.eye(34, dtype=torch.float64) * 40)
+    a = operations.add(random(torch.float64, 2, 34, 34), torch.eye(34, dtype=torch.float64) * 40)
     factors, pivots, _ = lu_factors.factor(a, pivot=False)
     assert torch.equal(pivots, torch.arange(1, 35, dtype=torch.int32))
     lu_error(a, factors, pivots)
@@ -111,7 +111,7 @@ def test_lu_without_pivoting() -> None:
 @pytest.mark.parametrize(("dtype", "terms", "size"), _every(SQUARE, 7))
 def test_cholesky(dtype: torch.dtype, terms: int, size: int) -> None:
     a = random(dtype, terms, size, size)
-    a = expansions.add(a, torch.eye(size, dtype=dtype) * 2 * size)
+    a = operations.add(a, torch.eye(size, dtype=dtype) * 2 * size)
     factor, info = cholesky_factor.factor(a)
     assert info == 0
     assert all((c.triu(1) == 0).all() for c in factor)
@@ -146,8 +146,8 @@ def test_triangular(dtype: torch.dtype, terms: int, flags: int) -> None:
     """Residuals of both sides, both triangles, with and without the unit diagonal."""
     upper, left, unit = bool(flags & 1), bool(flags & 2), bool(flags & 4)
     size = 34
-    a = expansions.mul(random(dtype, terms, size, size), torch.full((), 1 / 32, dtype=dtype))
-    a = expansions.add(a, torch.eye(size, dtype=dtype))
+    a = operations.mul(random(dtype, terms, size, size), torch.full((), 1 / 32, dtype=dtype))
+    a = operations.add(a, torch.eye(size, dtype=dtype))
     b = random(dtype, terms, size, size)
     x = triangular.solve(a, b, upper=upper, left=left, unitriangular=unit)
     triangle = exact(parts.each(torch.triu if upper else torch.tril, a))

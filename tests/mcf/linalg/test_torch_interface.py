@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels import expansions
+from mcf.kernels import operations
 
 linalg = mcf.linalg
 
@@ -19,7 +19,7 @@ def tensor(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> mc
     g = torch.Generator().manual_seed(seed)
     hi = (torch.rand(*shape, generator=g, dtype=torch.float64) - 0.5).to(dtype)
     lo = (hi * torch.finfo(dtype).eps / 4 * torch.rand(*shape, generator=g).to(dtype)).to(dtype)
-    return mcf.from_components(expansions.renormalize((hi, lo)))
+    return mcf.from_components(operations.renormalize((hi, lo)))
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {

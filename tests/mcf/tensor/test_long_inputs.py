@@ -20,7 +20,7 @@ import torch
 
 import mcf
 from mcf.convert.numbers import components_of
-from mcf.kernels.exact.rounding import rounding
+from mcf.kernels.exact import rounding
 from mcf.kernels.formats import FORMATS, format_of
 
 MILLION = 10**6

@@ -19,22 +19,22 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcf
-from mcf.kernels import expansions
+from mcf.kernels import operations
 from mcf.tensor import plans
 from tests.helpers import assert_all_same_bits
 from tests.helpers.executors import EXECUTORS
 from tests.mcf.tensor.inputs import hard
 
 BINARY = {
-    operator.add: expansions.add,
-    operator.sub: expansions.sub,
-    operator.mul: expansions.mul,
-    operator.truediv: expansions.div,
+    operator.add: operations.add,
+    operator.sub: operations.sub,
+    operator.mul: operations.mul,
+    operator.truediv: operations.div,
 }
 UNARY = {
-    torch.sqrt: expansions.sqrt,
-    torch.rsqrt: expansions.rsqrt,
-    torch.reciprocal: expansions.reciprocal,
+    torch.sqrt: operations.sqrt,
+    torch.rsqrt: operations.rsqrt,
+    torch.reciprocal: operations.reciprocal,
 }
 
 
@@ -185,5 +185,5 @@ def test_plans_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(plans, "_MOST", 3)
     x = _tensors(torch.float64, 2, (8,), 1)
     for count in (1, 2, 3, 4, 5):
-        _same(x[:count] * x[:count], expansions.mul(x[:count].components, x[:count].components), "")
+        _same(x[:count] * x[:count], operations.mul(x[:count].components, x[:count].components), "")
         assert len(plans._plans) <= 3

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FP32, FP64, Format
-from mcf.kernels.torch.words import WORDS
 
 Rounding = Callable[[Tensor], Tensor]
 
@@ -87,6 +86,35 @@ def _sqrt(x: Tensor) -> Tensor:
         with np.errstate(invalid="ignore"):
             return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
     return torch.sqrt(x)
+
+
+def _bits(x: Tensor) -> Tensor:
+    return x.contiguous().view(torch.int32)
+
+
+def _from_bits(w: Tensor) -> Tensor:
+    return w.view(torch.float32)
+
+
+def _shift_right(a: Tensor, count: int) -> Tensor:
+    return (a >> count) & ((1 << (32 - count)) - 1) if count else a
+
+
+WORDS: dict[str, Any] = {
+    "bits": _bits,
+    "from_bits": _from_bits,
+    "word": lambda x: x.to(torch.int32),
+    "number": lambda w: w.to(torch.float32),
+    "wadd": torch.add,
+    "wsub": torch.sub,
+    "wmul": torch.mul,
+    "wand": torch.bitwise_and,
+    "wor": torch.bitwise_or,
+    "wxor": torch.bitwise_xor,
+    "wshl": torch.bitwise_left_shift,
+    "wshr": _shift_right,
+    "wsar": torch.bitwise_right_shift,
+}
 
 
 def primitives(

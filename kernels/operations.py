@@ -1,4 +1,4 @@
-"""Arithmetic on expansions of one to four components, as opaque operators.
+"""Arithmetic on component tuples: expansions of one to four components.
 
 An expansion is a tuple of 1 to 4 tensors of one dtype (bfloat16, float16, float32, float64) and
 device, largest component first, |x[k + 1]| <= ulp(x[k]) / 2; an infinity or NaN has low components
@@ -23,21 +23,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.kernels.expansion_arguments import Argument, Components, Out, check_out, checked
-from mcf.kernels.expansion_operators import (
+from mcf.kernels import opaque as opaque
+from mcf.kernels.components import MAX_TERMS, Argument, Components, Out, check_out, checked
+from mcf.kernels.operators import (
     ADD,
     COMMUTATIVE,
     COMPARE,
     DIV,
+    FAST_TWO_SUM,
     FMA,
+    GROW,
     MAX_FLOATS,
-    MAX_TERMS,
     MUL,
     RECIPROCAL,
     RSQRT,
+    SCALE,
+    SPLIT,
     SQRT,
     SQUARE,
     SUB,
+    TWO_PROD,
+    TWO_SUM,
     Operation,
 )
 
@@ -62,7 +68,50 @@ def _apply(operation: Operation, arguments: Sequence[Argument], out: Out) -> Com
     if operation in COMMUTATIVE and len(given[0]) < len(given[1]):
         given[0], given[1] = given[1], given[0]
     terms = operation.terms([len(g) for g in given])
-    return _call(f"expansion_{operation.name}", operation.name, given, (), terms, out)
+    return _call(operation.operator, operation.name, given, (), terms, out)
+
+
+def transform(operation: Operation, *arguments: Argument) -> Components:
+    """One of `operators.TRANSFORMS`: arguments with fixed numbers of components, two results."""
+    given = checked(operation.name, operation.arguments, arguments, counts=operation.components)
+    components = [t for group in given for t in group]
+    result: Components = getattr(torch.ops.mcf, operation.name)(*components)
+    return result
+
+
+def two_sum(a: Tensor, b: Tensor) -> Components:
+    """s = RN(a + b) and e = a + b - s exactly; see `mcf.two_sum`."""
+    return transform(TWO_SUM, a, b)
+
+
+def fast_two_sum(a: Tensor, b: Tensor) -> Components:
+    """The same where a = 0 or exponent(a) >= exponent(b); see `mcf.fast_two_sum`."""
+    return transform(FAST_TWO_SUM, a, b)
+
+
+def split(a: Tensor) -> Components:
+    """hi + lo = a exactly, with halves short enough to multiply exactly; see `mcf.split`."""
+    return transform(SPLIT, a)
+
+
+def two_prod(a: Tensor, b: Tensor) -> Components:
+    """p = RN(a * b) and e = a * b - p, exactly where it is representable; see `mcf.two_prod`."""
+    return transform(TWO_PROD, a, b)
+
+
+def _pair_and_float(named: Operation, operation: Operation, x: Argument, a: Tensor) -> Components:
+    given = checked(named.name, named.arguments, (x, a), counts=named.components)
+    return _call(operation.operator, named.name, given, (), 2, None)
+
+
+def grow(x: Sequence[Tensor], a: Tensor) -> Components:
+    """x + a of a pair and a float; see `mcf.grow`."""
+    return _pair_and_float(GROW, ADD, x, a)
+
+
+def scale(x: Sequence[Tensor], a: Tensor) -> Components:
+    """x * a of a pair and a float; see `mcf.scale`."""
+    return _pair_and_float(SCALE, MUL, x, a)
 
 
 def add(x: Argument, y: Argument, *, out: Out = None) -> Components:

@@ -11,7 +11,6 @@ import linecache
 from types import FunctionType
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -20,9 +19,10 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from mcf.kernels.fold import BLOCK, GROUP, LANES, STEP, Fold
 from mcf.kernels.formats import FP64
-from mcf.kernels.triton.build import THREADS
-from mcf.kernels.triton.launch import _interpreter, _target
-from mcf.kernels.triton.primitives import Dialect, binder, widening
+from mcf.kernels.triton.device_functions import binder
+from mcf.kernels.triton.dialect import Dialect, current
+from mcf.kernels.triton.element_kernels import THREADS
+from mcf.kernels.triton.rounding import widening
 
 # Results of a matrix product that one program computes, and elements that one program halves.
 ROWS, COLUMNS = 8, 64
@@ -207,7 +207,9 @@ def build(spec: Fold, kind: str, dialect: Dialect) -> Any:
 
 
 def options(target: Any) -> dict[str, Any]:
-    """The options of every launch."""
+    """The options of every launch; the interpreter, whose target is None, has none."""
+    if target is None:
+        return {}
     return {"num_warps": THREADS // target.warp_size, "enable_fp_fusion": False}
 
 
@@ -219,14 +221,8 @@ class _Launcher:
         self.device = device
 
     def __call__(self, kind: str, programs: int, *arguments: Any, **constants: int) -> None:
-        if self.device.type == "cpu":
-            # NumPy warns where IEEE arithmetic just goes on to infinity or NaN.
-            with _interpreter, np.errstate(all="ignore"):
-                build(self.spec, kind, Dialect.INTERPRETER)[(programs,)](*arguments, **constants)
-            return
-        with torch.cuda.device(self.device):
-            target = _target(torch.cuda.current_device())
-            kernel = build(self.spec, kind, Dialect.of(target))
+        with current(self.device) as (dialect, target):
+            kernel = build(self.spec, kind, dialect)
             kernel[(programs,)](*arguments, **constants, **options(target))
 
     def halve(self, state: Tensor, count: int) -> Tensor:
@@ -242,7 +238,7 @@ class _Launcher:
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-    """See `mcf.kernels.fold.fold`."""
+    """See `mcf.kernels.executor.Executor`."""
     components = [c.detach() for operand in operands for c in operand]
     outer, total = components[0].shape
     most = max(1, PARTIAL // (spec.state * min(LANES, total) * -(-total // BLOCK)))
@@ -270,7 +266,7 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
 
 
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-    """See `mcf.kernels.fold.product`."""
+    """See `mcf.kernels.executor.Executor`."""
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
     launch = _Launcher(spec, left[0].device)

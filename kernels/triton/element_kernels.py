@@ -15,7 +15,9 @@ from mcf.kernels import streams
 from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.triton.primitives import Dialect, binder, storage
+from mcf.kernels.triton.device_functions import binder
+from mcf.kernels.triton.dialect import Dialect
+from mcf.kernels.triton.rounding import storage
 
 # 8 elements for each of 128 threads: loads and stores of 16 bytes for 16-bit tensors.
 BLOCK = 1024
@@ -53,8 +55,11 @@ def block(spec: Elementwise) -> int:
 def options(target: Any, few: bool = False) -> dict[str, Any]:
     """The options of every launch and compilation, for a `triton.backends.compiler.GPUTarget`.
 
-    Fusion is off: by default Triton contracts multiplications and additions into FMA.
+    Fusion is off: by default Triton contracts multiplications and additions into FMA. The
+    interpreter, whose target is None, has no options.
     """
+    if target is None:
+        return {}
     warps = 1 if few else THREADS // target.warp_size
     chosen = {"num_warps": warps, "enable_fp_fusion": False}
     return chosen | {"maxnreg": MAX_REGISTERS} if target.backend == "cuda" else chosen

@@ -12,7 +12,6 @@ from torch import Tensor
 from mcf.kernels.fold import BLOCK, CHUNK, GROUP, LANES, STEP, Fold
 from mcf.kernels.numba import fold_text, keys, objects, rewrite, stored, team
 from mcf.kernels.numba.fold_text import PRODUCT, SUM
-from mcf.kernels.numba.launch import SERIAL
 
 # Rows and columns of a matrix product that one item computes: GROUP rows of the right matrix stay
 # in the first level of cache while the item's rows go over them.
@@ -60,11 +59,11 @@ def _run(spec: Fold, kind: str, threads: int, items: int, words: dict[str, int])
 
 
 def _threads(work: int) -> int:
-    return torch.get_num_threads() if work > SERIAL else 1
+    return torch.get_num_threads() if work > team.SERIAL else 1
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-    """See `mcf.kernels.fold.fold`."""
+    """See `mcf.kernels.executor.Executor`."""
     components = [c for operand in operands for c in operand]
     outer, total = components[0].shape
     blocks = -(-total // BLOCK)
@@ -105,7 +104,7 @@ def _halve(spec: Fold, state: Tensor) -> Tensor:
 
 
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-    """See `mcf.kernels.fold.product`."""
+    """See `mcf.kernels.executor.Executor`."""
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
     out = torch.empty((spec.state, batch, rows, columns), dtype=torch.float64, device="cpu")

@@ -82,12 +82,9 @@ def launch(
     live: Tensor | None = None,
     first: Sequence[int] = (),
 ) -> Tensor | None:
-    """Apply a kernel to rows of tensors of any strides; see `mcf.kernels.numba.launch.run`."""
+    """Apply a kernel to rows of tensors of any strides; see `mcf.kernels.executor.Executor`."""
     if spec.random:
         return _launch_random(run, spec, rows, scalars, live, first)
-    if len(rows) == 1 and spec.sums is None and all(map(Tensor.is_contiguous, rows[0])):
-        # One small tensor costs little more than this function.
-        return run(spec, rows, scalars, live)
     uniform = [k for k, field in enumerate(spec.fields) if field.uniform]
     if uniform:
         assert live is None, "a launch over uniform fields that may be dead is not implemented"

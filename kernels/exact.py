@@ -1,18 +1,114 @@
-"""Bind the algorithms over rational numbers."""
+"""The algorithms over rational numbers, for tests and for reading: every rounding is exact."""
 
 from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import FunctionType
 from typing import Any
 
 from mcf.kernels.bind import Binder
-from mcf.kernels.exact.rounding import Number, rounding, square_root
-from mcf.kernels.exact.words import WORDS
 from mcf.kernels.formats import Format
+
+# A finite number is a Fraction; infinities and NaN are Python floats, which Fractions mix with.
+Number = Fraction | float
+
+
+def is_finite(x: Number) -> bool:
+    """Whether x is neither an infinity nor NaN."""
+    return isinstance(x, Fraction)
+
+
+def exponent(x: Fraction) -> int:
+    """floor(log2 |x|) of a number other than 0."""
+    n, d = abs(x.numerator), x.denominator
+    e = n.bit_length() - d.bit_length()
+    return e if (n << max(-e, 0)) >= (d << max(e, 0)) else e - 1
+
+
+def _power_of_two(e: int) -> Fraction:
+    return Fraction(1 << e) if e >= 0 else Fraction(1, 1 << -e)
+
+
+@functools.cache
+def rounding(fmt: Format) -> Callable[[Number], Number]:
+    """The function x -> x rounded to nearest even in `fmt`, with gradual underflow.
+
+    Overflow gives an infinity, as IEEE 754 has it: for |x| >= (2 - 2**-p) * 2**emax. Infinities
+    and NaN are returned as they are. Zero has no sign.
+    """
+    largest = fmt.max
+
+    def rn(x: Number) -> Number:
+        if not isinstance(x, Fraction):
+            return x
+        if x == 0:
+            return x
+        ulp = _power_of_two(max(exponent(x), fmt.emin) - fmt.p + 1)
+        # Python rounds a Fraction to the nearest integer, ties to even.
+        y = round(x / ulp) * ulp
+        if abs(y) > largest:
+            return math.inf if y > 0 else -math.inf
+        return y
+
+    return rn
+
+
+def square_root(x: Number, fmt: Format) -> Number:
+    """sqrt(x) rounded once to `fmt`; NaN for x < 0."""
+    if not isinstance(x, Fraction):
+        return x if x > 0 else math.nan
+    if x <= 0:
+        return x if x == 0 else math.nan
+    # At least p + 2 bits of the root: what is cut off cannot reach a midpoint of the format, so
+    # any value strictly between two neighbouring roots stands for it.
+    shift = max(0, fmt.p + 2 - exponent(x) // 2)
+    scaled = (x.numerator << 2 * shift) // x.denominator
+    root = math.isqrt(scaled)
+    exact = root * root * x.denominator == x.numerator << 2 * shift
+    between = Fraction(2 * root + (not exact), 2 << shift)
+    return rounding(fmt)(between)
+
+
+# Words are Python's integers in [-2**31, 2**31).
+
+
+def _wrap(w: int) -> int:
+    return (w + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def _bits(x: Number) -> int:
+    # A finite number is one of float32 and so is the float.
+    return int.from_bytes(struct.pack(">f", float(x)), "big", signed=True)
+
+
+def _from_bits(w: int) -> Number:
+    (x,) = struct.unpack(">f", w.to_bytes(4, "big", signed=True))
+    return Fraction(x) if math.isfinite(x) else x
+
+
+def _wrapped(operation: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    return lambda a, b: _wrap(operation(a, b))
+
+
+WORDS: dict[str, Any] = {
+    "bits": _bits,
+    "from_bits": _from_bits,
+    "word": int,
+    "number": Fraction,
+    "wadd": _wrapped(lambda a, b: a + b),
+    "wsub": _wrapped(lambda a, b: a - b),
+    "wmul": _wrapped(lambda a, b: a * b),
+    "wand": _wrapped(lambda a, b: a & b),
+    "wor": _wrapped(lambda a, b: a | b),
+    "wxor": _wrapped(lambda a, b: a ^ b),
+    "wshl": _wrapped(lambda a, count: a << count),
+    "wshr": _wrapped(lambda a, count: (a % (1 << 32)) >> count),
+    "wsar": _wrapped(lambda a, count: a >> count),
+}
 
 
 def bind(

@@ -1,0 +1,244 @@
+"""Terms of folds: an expansion, or a product of two, in the registers of a partial sum.
+
+Where components are narrower than the registers, two of them go into one register.
+"""
+
+from mcf.kernels.algorithms.families import filled, written
+from mcf.kernels.algorithms.primitives import ZERO, rn
+from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
+
+# Sums of components that are narrower than the registers.
+
+
+def narrow2_in2(x):
+    """x of two narrower components, exact."""
+    return fast_two_sum(x[0], x[1])
+
+
+def narrow3_in2(x):
+    """x of three narrower components; the last two add up to half an ulp of 2**-53 |x1|."""
+    return fast_two_sum(x[0], rn(x[1] + x[2]))
+
+
+def narrow4_in2(x):
+    """x of four components of at most 11 bits; relative error 2**-53 |x1|."""
+    return fast_two_sum(x[0], rn(x[1] + rn(x[2] + x[3])))
+
+
+def narrow4_in3(x):
+    """x of four components of at most 24 bits; exact but for 2**-53 |x2|."""
+    s, e = fast_two_sum(x[0], x[1])
+    t, f = two_sum(e, rn(x[2] + x[3]))
+    return s, t, f
+
+
+# Products in the registers' format: every term down to u**(s - 1) with its rounding error.
+
+
+def product11_in2(x, y):
+    """x * y exactly."""
+    return two_prod(x[0], y[0])
+
+
+def product21_in2(x, y):
+    """(x0, x1) * y; error at most 2.1 u^2 |x y|."""
+    p, e = two_prod(x[0], y[0])
+    return p, rn(e + rn(x[1] * y[0]))
+
+
+def product22_in2(x, y):
+    """(x0, x1) * (y0, y1) without x1 * y1; error at most 7 u^2 |x y|."""
+    p, e = two_prod(x[0], y[0])
+    return p, rn(e + rn(rn(x[0] * y[1]) + rn(x[1] * y[0])))
+
+
+def product31_in3(x, y):
+    """(x0, x1, x2) * y."""
+    p, e = two_prod(x[0], y[0])
+    q, f = two_prod(x[1], y[0])
+    q, g = two_sum(q, e)
+    return p, q, rn(rn(f + g) + rn(x[2] * y[0]))
+
+
+def product33_in3(x, y):
+    """(x0, x1, x2) * (y0, y1, y2) without what is below u^2."""
+    p, e = two_prod(x[0], y[0])
+    q, f = two_prod(x[0], y[1])
+    r, g = two_prod(x[1], y[0])
+    q, h = two_sum(q, r)
+    q, k = two_sum(q, e)
+    low = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
+    return p, q, rn(low + rn(rn(f + g) + rn(h + k)))
+
+
+def product41_in4(x, y):
+    """(x0, x1, x2, x3) * y."""
+    p, e = two_prod(x[0], y[0])
+    q, f = two_prod(x[1], y[0])
+    r, g = two_prod(x[2], y[0])
+    q, h = two_sum(q, e)
+    r, k = two_sum(r, f)
+    r, m = two_sum(r, h)
+    return p, q, r, rn(rn(rn(x[3] * y[0]) + g) + rn(k + m))
+
+
+def product44_in4(x, y):
+    """(x0, x1, x2, x3) * (y0, y1, y2, y3) without what is below u^3."""
+    p, e = two_prod(x[0], y[0])
+    q, f = two_prod(x[0], y[1])
+    r, g = two_prod(x[1], y[0])
+    q, a = two_sum(q, r)
+    q, b = two_sum(q, e)
+    # Order u^2: three products, two errors of products, two of sums.
+    t, h = two_prod(x[0], y[2])
+    v, k = two_prod(x[2], y[0])
+    w, m = two_prod(x[1], y[1])
+    t, c = two_sum(t, v)
+    f, d = two_sum(f, g)
+    a, o = two_sum(a, b)
+    t, i = two_sum(t, w)
+    f, j = two_sum(f, a)
+    t, z = two_sum(t, f)
+    low = rn(rn(x[0] * y[3]) + rn(x[3] * y[0])) + rn(rn(x[1] * y[2]) + rn(x[2] * y[1]))
+    errors = rn(rn(h + k) + m) + rn(rn(c + d) + rn(o + i))
+    return p, q, t, rn(rn(rn(low) + rn(errors)) + rn(j + z))
+
+
+# Products of components so narrow that they multiply exactly in the registers.
+
+
+def narrow_product11_in2(x, y):
+    """x * y exactly."""
+    return rn(x[0] * y[0]), ZERO
+
+
+def narrow_product21_in2(x, y):
+    """(x0, x1) * y exactly."""
+    return fast_two_sum(rn(x[0] * y[0]), rn(x[1] * y[0]))
+
+
+def narrow_product22_in2(x, y):
+    """(x0, x1) * (y0, y1); relative error 2**-53 |x0 y1 + x1 y0|."""
+    cross = rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
+    return fast_two_sum(rn(x[0] * y[0]), rn(cross + rn(x[1] * y[1])))
+
+
+def narrow_product31_in2(x, y):
+    """(x0, x1, x2) * y; relative error 2**-53 |x1 y|."""
+    return fast_two_sum(rn(x[0] * y[0]), rn(rn(x[1] * y[0]) + rn(x[2] * y[0])))
+
+
+def narrow_product33_in2(x, y):
+    """(x0, x1, x2) * (y0, y1, y2); relative error 2**-53 |x0 y1 + x1 y0|."""
+    cross = rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
+    below = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
+    last = rn(rn(rn(x[1] * y[2]) + rn(x[2] * y[1])) + rn(x[2] * y[2]))
+    return fast_two_sum(rn(x[0] * y[0]), rn(cross + rn(below + last)))
+
+
+def narrow_product41_in2(x, y):
+    """(x0, x1, x2, x3) * y for components of at most 11 bits; relative error 2**-53 |x1 y|."""
+    low = rn(rn(x[2] * y[0]) + rn(x[3] * y[0]))
+    return fast_two_sum(rn(x[0] * y[0]), rn(rn(x[1] * y[0]) + low))
+
+
+def narrow_product44_in2(x, y):
+    """Four by four components of at most 11 bits; relative error 2**-53 |x0 y1 + x1 y0|."""
+    cross = rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
+    below = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
+    third = rn(rn(rn(x[0] * y[3]) + rn(x[3] * y[0])) + rn(rn(x[1] * y[2]) + rn(x[2] * y[1])))
+    last = rn(rn(rn(x[1] * y[3]) + rn(x[3] * y[1])) + rn(x[2] * y[2]))
+    least = rn(rn(rn(x[2] * y[3]) + rn(x[3] * y[2])) + rn(x[3] * y[3]))
+    low = rn(below + rn(third + rn(last + least)))
+    return fast_two_sum(rn(x[0] * y[0]), rn(cross + low))
+
+
+def narrow_product41_in3(x, y):
+    """(x0, x1, x2, x3) * y for components of at most 24 bits; exact but for 2**-53 |x2 y|."""
+    s, e = fast_two_sum(rn(x[0] * y[0]), rn(x[1] * y[0]))
+    t, f = two_sum(e, rn(rn(x[2] * y[0]) + rn(x[3] * y[0])))
+    return s, t, f
+
+
+def narrow_product44_in3(x, y):
+    """Four by four components of at most 24 bits, down to the fourth order."""
+    cross, e = two_sum(rn(x[0] * y[1]), rn(x[1] * y[0]))
+    s, f = fast_two_sum(rn(x[0] * y[0]), cross)
+    below = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
+    third = rn(rn(rn(x[0] * y[3]) + rn(x[3] * y[0])) + rn(rn(x[1] * y[2]) + rn(x[2] * y[1])))
+    last = rn(rn(rn(x[1] * y[3]) + rn(x[3] * y[1])) + rn(x[2] * y[2]))
+    t, g = two_sum(f, rn(below + rn(third + last)))
+    return s, t, rn(e + g)
+
+
+# The tables: by numbers of components, and of registers.
+
+
+def value(count, state):
+    """The components as registers, and zeros behind them."""
+    cells = [f"x[{k}]" if k < count else "ZERO" for k in range(state)]
+    name, doc = f"value{count}_in{state}", f"{count} components in {state} registers."
+    return written(name, "x", [f"return {', '.join(cells)}"], doc, ZERO=ZERO)
+
+
+def with_zeros(term, name, state):
+    """A term of two registers with zeros behind them."""
+    body = ["p, e = term(x, y)", f"return p, e{', ZERO' * (state - 2)}"]
+    return written(name, "x, y", body, term.__doc__, term=term, ZERO=ZERO)
+
+
+def exchanged(x, y):
+    """A form: the term of the operands in their other order."""
+    return term(y, x)
+
+
+def in_both_orders(products):
+    """Products by (left, right, state), and those of (right, left): a float times an expansion."""
+    others = {}
+    for (left, right, state), term in products.items():
+        if left != right:
+            name = f"{term.__name__}_exchanged"
+            others[right, left, state] = filled(exchanged, name, term.__doc__, term=term)
+    return products | others
+
+
+# Of components in the registers' format, and of one component of any: by (components, state).
+WIDE_SUM = {
+    (count, state): value(count, state)
+    for count, state in ((1, 2), (1, 3), (1, 4), (2, 2), (3, 3), (4, 4))
+}
+NARROW_SUM = {
+    **{(1, state): WIDE_SUM[1, state] for state in (2, 3, 4)},
+    (2, 2): narrow2_in2,
+    (3, 2): narrow3_in2,
+    (4, 2): narrow4_in2,
+    (4, 3): narrow4_in3,
+}
+# By (left, right, state).
+WIDE_PRODUCT = in_both_orders(
+    {
+        (1, 1, 2): product11_in2,
+        (1, 1, 3): with_zeros(product11_in2, "product11_in3", 3),
+        (1, 1, 4): with_zeros(product11_in2, "product11_in4", 4),
+        (2, 1, 2): product21_in2,
+        (2, 2, 2): product22_in2,
+        (3, 1, 3): product31_in3,
+        (3, 3, 3): product33_in3,
+        (4, 1, 4): product41_in4,
+        (4, 4, 4): product44_in4,
+    }
+)
+NARROW_PRODUCT = in_both_orders(
+    {
+        (1, 1, 2): narrow_product11_in2,
+        (1, 1, 3): with_zeros(narrow_product11_in2, "narrow_product11_in3", 3),
+        (2, 1, 2): narrow_product21_in2,
+        (2, 2, 2): narrow_product22_in2,
+        (3, 1, 2): narrow_product31_in2,
+        (3, 3, 2): narrow_product33_in2,
+        (4, 1, 2): narrow_product41_in2,
+        (4, 4, 2): narrow_product44_in2,
+        (4, 1, 3): narrow_product41_in3,
+        (4, 4, 3): narrow_product44_in3,
+    }
+)

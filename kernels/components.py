@@ -1,0 +1,170 @@
+"""Tuples of component tensors: what functions on them take, checked and broadcast.
+
+An expansion is a tuple of 1 to 4 tensors of one dtype, device and shape, largest component first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.formats import FORMATS, format_of
+
+Components = tuple[Tensor, ...]
+Argument = Tensor | Sequence[Tensor]
+Out = Sequence[Tensor] | None
+
+MAX_TERMS = 4
+
+
+def padded(x: Sequence[Tensor], terms: int) -> Components:
+    """The components, and zeros behind them until there are `terms`."""
+    return (*x, *(torch.zeros_like(x[0]) for _ in range(terms - len(x))))
+
+
+def checked(
+    function: str,
+    names: Sequence[str],
+    arguments: Sequence[Argument],
+    most: int = MAX_TERMS,
+    counts: Sequence[int] | None = None,
+) -> list[list[Tensor]]:
+    """The components of each argument, broadcast to one shape.
+
+    Args:
+        function: its name, for messages.
+        names: of its arguments.
+        arguments: tensors, which are expansions of one component, and tuples of tensors.
+        most: components of an argument.
+        counts: how many components each argument has, where that is fixed; 1 for a tensor.
+
+    Raises:
+        TypeError: for what is no tensor or tuple of tensors, for other dtypes than those of
+            formats, for mixed dtypes and devices, and for layouts other than dense ones.
+        ValueError: for another number of components, and for shapes that do not broadcast.
+        RuntimeError: for a tensor that requires grad while grad mode is on.
+    """
+    if counts is None:
+        grouped = [_any(function, n, a, most) for n, a in zip(names, arguments, strict=True)]
+    else:
+        given = zip(names, arguments, counts, strict=True)
+        grouped = [_fixed(function, n, a, count) for n, a, count in given]
+    first = grouped[0][0]
+    if first.dtype in FORMATS and all([_alike(t, first) for group in grouped for t in group]):
+        return grouped
+    tensors = [count == 1 for count in counts] if counts is not None else [False] * len(names)
+    labels = [
+        [name] if tensor else [f"{name}[{k}]" for k in range(len(group))]
+        for name, group, tensor in zip(names, grouped, tensors, strict=True)
+    ]
+    same_shape = True
+    for label, group in zip(labels, grouped, strict=True):
+        for name, t in zip(label, group, strict=True):
+            _check_tensor(function, name, t, first, labels[0][0])
+            same_shape = same_shape and t.shape == first.shape
+    if same_shape:
+        return grouped
+    shapes = {t.shape for group in grouped for t in group if t.ndim}
+    if len(shapes) == 1:
+        # Numbers without dimensions beside tensors of one shape; asking torch takes longer.
+        [shape] = shapes
+        return [[t if t.ndim else t.expand(shape) for t in group] for group in grouped]
+    try:
+        shape = torch.broadcast_shapes(*(t.shape for group in grouped for t in group))
+    except RuntimeError:
+        given_shapes = ", ".join(
+            f"{name} {list(t.shape)}"
+            for label, group in zip(labels, grouped, strict=True)
+            for name, t in zip(label, group, strict=True)
+        )
+        raise ValueError(f"{function}: shapes do not broadcast: {given_shapes}") from None
+    return [[t.expand(shape) for t in group] for group in grouped]
+
+
+def check_out(function: str, out: Sequence[Tensor], first: Tensor, terms: int) -> None:
+    """Refuse an `out` that the result does not fit as it is."""
+    if not isinstance(out, (tuple, list)) or not all(isinstance(t, Tensor) for t in out):
+        raise TypeError(f"{function}: out must be a tuple of {terms} tensors")
+    if len(out) != terms:
+        raise ValueError(f"{function}: out must have {terms} components, got {len(out)}")
+    for k, t in enumerate(out):
+        if _alike(t, first):
+            continue
+        _check_tensor(function, f"out[{k}]", t, first, "the first argument")
+        if t.shape != first.shape:
+            raise ValueError(
+                f"{function}: out[{k}] has shape {list(t.shape)}, the result has "
+                f"{list(first.shape)}"
+            )
+
+
+def _is_tuple(argument: object) -> bool:
+    # Tuples first: to ask whether something is a sequence takes long.
+    sequence = type(argument) is tuple or isinstance(argument, Sequence)
+    return sequence and all([isinstance(t, Tensor) for t in argument])  # type: ignore[attr-defined]
+
+
+def _any(function: str, name: str, argument: Argument, most: int) -> list[Tensor]:
+    """The components of an argument that has any number of them up to a limit."""
+    if isinstance(argument, Tensor):
+        return [argument]
+    if not _is_tuple(argument):
+        raise TypeError(
+            f"{function}: {name} must be a tensor or a tuple of tensors, largest component first, "
+            f"got {type(argument).__name__}"
+        )
+    if not 1 <= len(argument) <= most:
+        raise ValueError(
+            f"{function}: {name} must have 1 to {most} components, got {len(argument)}"
+        )
+    return list(argument)
+
+
+def _fixed(function: str, name: str, argument: Argument, count: int) -> list[Tensor]:
+    """The components of an argument that has a fixed number of them."""
+    if count == 1:
+        if not isinstance(argument, Tensor):
+            raise TypeError(f"{function}: {name} must be a tensor, got {type(argument).__name__}")
+        return [argument]
+    if isinstance(argument, Tensor) or not _is_tuple(argument):
+        raise TypeError(
+            f"{function}: {name} must be a tuple of {count} tensors, largest component first, got "
+            f"{type(argument).__name__}"
+        )
+    if len(argument) != count:
+        raise ValueError(f"{function}: {name} must have {count} components, got {len(argument)}")
+    return list(argument)
+
+
+def _alike(t: Tensor, first: Tensor) -> bool:
+    """Whether there is nothing to say about a tensor beside the first; what most calls find."""
+    return (
+        t.dtype is first.dtype
+        and t.shape == first.shape
+        and t.device == first.device
+        and t.layout is torch.strided
+        and not t.requires_grad
+    )
+
+
+def _check_tensor(function: str, name: str, t: Tensor, first: Tensor, first_name: str) -> None:
+    if t is first:
+        format_of(t.dtype, f"{function}: {name}")
+    elif t.dtype != first.dtype or t.device != first.device:
+        what = "dtype" if t.dtype != first.dtype else "device"
+        raise TypeError(
+            f"{function}: {name} has {what} {getattr(t, what)} and {first_name} has "
+            f"{getattr(first, what)}; convert one, nothing is rounded or moved silently"
+        )
+    if t.layout is not torch.strided:
+        raise TypeError(
+            f"{function}: {name} has layout {t.layout}; only dense (torch.strided) tensors are "
+            "allowed"
+        )
+    if t.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{function}: {name} requires grad, and this function has no derivative; detach it or "
+            "use torch.no_grad()"
+        )

@@ -1,0 +1,154 @@
+"""What an executor is: the methods it has to write, and those that it may write better."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.fold import Fold
+
+# Elements whose squares are summed at a time: bounds the temporary memory, and keeps it in cache
+# on a CPU.
+BLOCK = {"cpu": 1 << 14}
+DEVICE_BLOCK = 1 << 22
+
+# A digit of a long accumulator counts less than 2**DIGIT, in 64 bits.
+DIGIT = 32
+_MASK = (1 << DIGIT) - 1
+
+
+class Launch(Protocol):
+    """A kernel prepared for rows of known sizes on one device, to be run on any tensors of these.
+
+    It looks at no tensor and checks none: dtypes, sizes, layouts and devices are the caller's.
+    """
+
+    def run(
+        self, addresses: Sequence[Sequence[int]], scalars: Any, live: Tensor | None = None
+    ) -> Any:
+        """Apply the kernel.
+
+        Args:
+            addresses: of the tensors, a list for each field with those of all rows.
+            scalars: a float64 NumPy array [rows, scalars], or a tensor; anything where the kernel
+                has none.
+            live: one number on the device; where it is 0 nothing is written, and the sums are 0.
+                None for 1.
+
+        Returns:
+            The sums, float64 [rows, terms], as an array or a tensor; None where there are none.
+        """
+
+
+class Executor(abc.ABC):
+    """Runs declarations on tensors.
+
+    Every executor gives the same bits; they differ in what they run on and in speed.
+
+    Attributes:
+        name: as `mcf.set_executor` takes it.
+        devices: types of the devices whose tensors it takes; none for all.
+        tensors: those tensors in words, for messages.
+    """
+
+    name: ClassVar[str]
+    devices: ClassVar[tuple[str, ...]] = ()
+    tensors: ClassVar[str] = "all tensors"
+
+    @abc.abstractmethod
+    def run(
+        self,
+        spec: Elementwise,
+        rows: Sequence[Sequence[Tensor]],
+        scalars: Tensor,
+        live: Tensor | None = None,
+    ) -> Tensor | None:
+        """Apply a kernel to each row of tensors.
+
+        Args:
+            spec: the kernel.
+            rows: per row one dense tensor for each field, all of one size and layout.
+            scalars: float64, shape [len(rows), len(spec.scalars)]; rounded once to the registers.
+            live: one number on the device of the rows; where it is 0 nothing is written, and the
+                sums are 0. None for 1.
+
+        Returns:
+            The sums, float64 of shape [len(rows), spec.sum_count], or None where there are none.
+        """
+
+    @abc.abstractmethod
+    def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
+        """Fold each row of the operands' components, [M, K]; see `mcf.kernels.fold`.
+
+        Returns:
+            The partial sums, float64 [spec.state, M].
+        """
+
+    @abc.abstractmethod
+    def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
+        """Fold the inner dimension of [B, M, K] and [B, K, N] as one lane.
+
+        Returns:
+            The partial sums, float64 [spec.state, B, M, N].
+        """
+
+    def prepare(
+        self, spec: Elementwise, sizes: Sequence[int], device: torch.device
+    ) -> Launch | None:
+        """A launch of a kernel on rows of these sizes, or None where nothing can be prepared."""
+        return None
+
+    def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
+        """Add numbers x 2**exponent to rows of digits, exactly.
+
+        Args:
+            x: float64 [M, k], all finite.
+            exponent: integers [M, k].
+            digits: int64 [M, n], contiguous; digit j counts 2**(32 j + base), and has room for
+                what is added.
+            base: of digit 0.
+        """
+        fraction, e = torch.frexp(x)
+        mantissa = (fraction * 2.0**53).long()
+        place = (e + exponent).long() - 53 - base
+        place = torch.where(mantissa == 0, 0, place)
+        digit, shift = place >> 5, place & 31
+        low = (mantissa & _MASK) << shift
+        high = (mantissa >> DIGIT) << shift
+        digits.scatter_add_(1, digit, low & _MASK)
+        digits.scatter_add_(1, digit + 1, (low >> DIGIT) + (high & _MASK))
+        digits.scatter_add_(1, digit + 2, high >> DIGIT)
+
+    def square_sums(
+        self, t: Tensor, first: Tensor, second: Tensor, high: int, low: int
+    ) -> tuple[Tensor, Tensor]:
+        """Sums of squares in integers: the same for any order of the elements.
+
+        Of the sum over (t first second)^2 = h 2**-high + l 2**-(high + low) + rest the sums of h,
+        rounded down, and of l, to nearest and ties to even.
+
+        Args:
+            t: a contiguous floating-point tensor.
+            first: a power of two, float64 on its device.
+            second: another; with both |t first second| < 1.
+            high: at most 28.
+            low: at most 30.
+
+        Returns:
+            Two int64 tensors without dimensions on its device.
+        """
+        total = [torch.zeros((), dtype=torch.int64, device=t.device) for _ in range(2)]
+        flat, size = t.detach().reshape(-1), BLOCK.get(t.device.type, DEVICE_BLOCK)
+        for start in range(0, flat.numel(), size):
+            x = flat[start : start + size].to(torch.float64, copy=True).mul_(first).mul_(second)
+            x = x.mul_(x).mul_(2.0**high)
+            whole = x.floor()
+            # Sums of at most 2**22 integers below 2**30: exact in float64.
+            total[0] += whole.sum().long()
+            total[1] += x.sub_(whole).mul_(2.0**low).round_().sum().long()
+        return total[0], total[1]

@@ -1,0 +1,169 @@
+"""The CPU executor: compiled loops over many tensors, on torch's number of threads."""
+
+from __future__ import annotations
+
+import importlib.util
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.executor import Executor
+from mcf.kernels.fold import Fold
+from mcf.kernels.formats import FP32
+from mcf.kernels.numba import fold_loops, integers, streaming, team
+from mcf.kernels.numba.element_loops import Table, build
+from mcf.kernels.numba.team import SERIAL
+from mcf.kernels.tables import table_of
+
+# Loops that are on disk come back without Numba. Whether it can be had for others shows here, where
+# the registry can still choose another executor.
+if importlib.util.find_spec("numba") is None:
+    raise ModuleNotFoundError("No module named 'numba'", name="numba")
+
+# Elements per item: long enough to hide the loop's start, short enough to share among threads.
+# Independent of the number of threads, so that the sums have the same bits for any number.
+ITEM = 16384
+
+_WORD = 8
+_WORDS = len(Table._fields)
+
+
+class Launch:
+    """A loop and the sizes of its rows of tensors; see `mcf.kernels.executor.Launch`."""
+
+    def __init__(self, spec: Elementwise, sizes: Sequence[int]) -> None:
+        """See `run`; `sizes` are the numbers of elements of the rows."""
+        self._loop = build(spec)
+        self._spec = spec
+        self._kind = np.float32 if spec.register == FP32 else np.float64
+        self._total = sum(sizes)
+        self._length = len(sizes)
+        per_row = np.array([-(-n // ITEM) for n in sizes], dtype=np.int64)
+        self._owner = np.repeat(np.arange(len(sizes)), per_row)
+        first = np.cumsum(per_row) - per_row
+        self._starts = (np.arange(len(self._owner)) - first[self._owner]) * ITEM
+        ends = np.array(sizes, dtype=np.int64)
+        self._stops = np.minimum(ends[self._owner], self._starts + ITEM)
+        self._fixed = [x.ctypes.data for x in (self._owner, self._starts, self._stops)]
+        fields = spec.fields
+        moved = sum(f.format.itemsize * (f.read + f.written) for f in fields if not f.uniform)
+        # Lines that a loop also reads are in the cache already.
+        only_written = spec.sums is None and not any(f.read and f.written for f in fields)
+        self._large = only_written and streaming.worthwhile(moved * self._total)
+        self._written = [k for k, f in enumerate(fields) if f.written]
+        self._tables: dict[int, array[int]] = {}
+
+    def _table(self, parts: int) -> array[int]:
+        """What a call's table begins as: its words, room for the addresses, the shares."""
+        if parts not in self._tables:
+            table = Table(0, *self._fixed, 0, 0, parts, 0)
+            room = array("Q", bytes(_WORD * len(self._spec.fields) * self._length))
+            shares = array("Q", team.shares(len(self._owner), parts).tobytes())
+            self._tables[parts] = array("Q", table) + room + shares
+        return self._tables[parts]
+
+    def run(
+        self, addresses: Sequence[Sequence[int]], scalars: Any, live: Tensor | None = None
+    ) -> Any:
+        """See `mcf.kernels.executor.Launch`; the sums are a NumPy array."""
+        spec = self._spec
+        if live is not None and not live.item():
+            return np.zeros((self._length, spec.sum_count)) if spec.sums is not None else None
+        items = len(self._owner)
+        threads = torch.get_num_threads() if self._total > SERIAL else 1
+        parts = max(1, min(threads, items))
+        # A copy, which threads of their own may change at the same time.
+        table = self._table(parts)[:]
+        place, fields = table.buffer_info()[0], len(addresses)
+        end = _WORDS + fields * self._length
+        for k, column in enumerate(addresses):
+            table[_WORDS + k : end : fields] = array("Q", column)
+        table[0], table[_WORDS - 1] = place + _WORD * _WORDS, place + _WORD * end
+        if spec.scalars:
+            values = np.ascontiguousarray(scalars, dtype=self._kind)
+            table[_SCALARS] = values.ctypes.data
+        sums = None
+        if spec.sum_count:
+            sums = np.empty((items, spec.sum_count))
+            table[_SUMS] = sums.ctypes.data
+        streamed = self._large and self._on_lines(addresses)
+        loop = self._loop.streamed if streamed else self._loop.address
+        if parts == 1:
+            team.native(loop)(place)
+        else:
+            team.run(loop, place, parts)
+        if sums is None:
+            return None
+        total = np.zeros((self._length, spec.sum_count))
+        np.add.at(total, self._owner, sums)
+        return total
+
+    def _on_lines(self, addresses: Sequence[Sequence[int]]) -> bool:
+        """Whether all that is written begins where a line of the cache does."""
+        return all(a % streaming.LINE == 0 for k in self._written for a in addresses[k])
+
+
+_SCALARS, _SUMS = Table._fields.index("scalars"), Table._fields.index("sums")
+
+
+# A loop over small tensors meets few sizes, and to prepare costs as much as such a call.
+@lru_cache(maxsize=256)
+def _prepared(spec: Elementwise, sizes: tuple[int, ...]) -> Launch:
+    return Launch(spec, sizes)
+
+
+class Cpu(Executor):
+    """Loops that Numba compiles once, and that are kept on disk."""
+
+    name = "numba"
+    devices = ("cpu",)
+    tensors = "CPU tensors"
+
+    def run(
+        self,
+        spec: Elementwise,
+        rows: Sequence[Sequence[Tensor]],
+        scalars: Tensor,
+        live: Tensor | None = None,
+    ) -> Tensor | None:
+        """See `Executor`."""
+        launch = _prepared(spec, tuple([row[0].numel() for row in rows]))
+        values = scalars.numpy() if spec.scalars else None
+        columns = zip(*rows, strict=True)
+        sums = launch.run([[t.data_ptr() for t in column] for column in columns], values, live)
+        return None if sums is None else torch.from_numpy(sums)
+
+    def prepare(self, spec: Elementwise, sizes: Sequence[int], device: torch.device) -> Launch:
+        """See `Executor`."""
+        return Launch(spec, sizes)
+
+    def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
+        """See `Executor`."""
+        return fold_loops.fold(spec, operands)
+
+    def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
+        """See `Executor`."""
+        return fold_loops.product(spec, left, right)
+
+    def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
+        """See `Executor`."""
+        integers.add_digits(x, exponent, digits, base)
+
+    def square_sums(
+        self, t: Tensor, first: Tensor, second: Tensor, high: int, low: int
+    ) -> tuple[Tensor, Tensor]:
+        """See `Executor`; loops for 16-bit formats and float32."""
+        if t.dtype == torch.float64:
+            return super().square_sums(t, first, second, high, low)
+        found = integers.square_sums(t, first.item(), second.item(), high, low)
+        high_sum, low_sum = table_of(found, torch.int64).unbind()
+        return high_sum, low_sum
+
+
+EXECUTOR = Cpu()

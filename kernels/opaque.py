@@ -1,0 +1,157 @@
+"""The operations as opaque operators `torch.ops.mcf.*`, which `torch.compile` leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry
+from mcf.kernels.elementwise import Elementwise, parameters
+from mcf.kernels.formats import FORMATS
+from mcf.kernels.operators import (
+    OPERATIONS,
+    TRANSFORMS,
+    Operation,
+    kernel,
+    renormalize_kernel,
+    settle_kernel,
+)
+
+_library = torch.library.Library("mcf", "FRAGMENT")
+
+# Every scalar is the constant 1.
+_SCALARS = {k: torch.ones(1, k, dtype=torch.float64, device="cpu") for k in range(2)}
+
+# Makes the kernel for an operator's arguments; `uniform` has the places of those that are one
+# number.
+Maker = Callable[..., Elementwise]
+
+
+def _run(spec: Elementwise, given: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    registry.run(spec, [[*out, *given]], _SCALARS[len(spec.scalars)])
+
+
+def _empty(first: Tensor, terms: int) -> list[Tensor]:
+    return [torch.empty_like(first, memory_format=torch.contiguous_format) for _ in range(terms)]
+
+
+def _separate(given: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
+    """Whether what is written overlaps nothing: a kernel's tensors must not."""
+    written = {t.untyped_storage().data_ptr() for t in out}
+    read = {t.untyped_storage().data_ptr() for t in given}
+    return len(written) == len(out) and written.isdisjoint(read)
+
+
+def _one_element(group: Sequence[Tensor]) -> bool:
+    """Whether a group is one number, expanded to more elements."""
+    return all(t.numel() > 1 and not any(t.stride()) for t in group)
+
+
+def _prepare(make: Maker, arguments: Sequence[Any]) -> tuple[Elementwise, list[Tensor]]:
+    """The kernel for an operator's arguments, and the tensors it reads."""
+    uniform = []
+    given = []
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, list):
+            if not argument[0].is_contiguous() and _one_element(argument):
+                uniform.append(position)
+                argument = [t.as_strided((), ()) for t in argument]
+            given += argument
+    return make(*arguments, uniform=uniform), given
+
+
+def _computed(make: Maker, arguments: Sequence[Any]) -> list[Tensor]:
+    spec, given = _prepare(make, arguments)
+    out = _empty(arguments[0][0], len(spec.results))
+    _run(spec, given, out)
+    return out
+
+
+def _computed_into(make: Maker, arguments: Sequence[Any], out: Sequence[Tensor]) -> None:
+    spec, given = _prepare(make, arguments)
+    if _separate(given, out):
+        _run(spec, given, out)
+        return
+    results = _empty(arguments[0][0], len(spec.results))
+    _run(spec, given, results)
+    for t, r in zip(out, results, strict=True):
+        t.copy_(r)
+
+
+def _maker(operation: Operation) -> Maker:
+    def make(*arguments: list[Tensor], uniform: Sequence[int]) -> Elementwise:
+        names = frozenset([operation.arguments[k] for k in uniform])
+        fmt = FORMATS[arguments[0][0].dtype]
+        return kernel(operation, fmt, *map(len, arguments), uniform=names)
+
+    return make
+
+
+def _register(name: str, inputs: str, make: Maker) -> None:
+    """Define an operator that returns new tensors and one that writes into given ones.
+
+    Args:
+        name: under `torch.ops.mcf`.
+        inputs: the schema of its arguments: lists of tensors, then integers.
+        make: the kernel for these arguments and the positions of those that are one number.
+    """
+
+    def run(*arguments: Any) -> list[Tensor]:
+        return _computed(make, arguments)
+
+    def fake(*arguments: Any) -> list[Tensor]:
+        return _empty(arguments[0][0], len(make(*arguments, uniform=()).results))
+
+    def run_into(*arguments: Any, out: list[Tensor]) -> None:
+        _computed_into(make, arguments, out)
+
+    def fake_into(*arguments: Any, out: list[Tensor]) -> None:
+        return None
+
+    _library.define(f"{name}({inputs}) -> Tensor[]")
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"mcf::{name}", fake, lib=_library)
+    into = f"{name}_into"
+    _library.define(f"{into}({inputs}, *, Tensor(a!)[] out) -> ()")
+    _library.impl(into, run_into, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"mcf::{into}", fake_into, lib=_library)
+
+
+def _register_transform(operation: Operation) -> None:
+    """Define the operator of a function of a fixed number of components: tensors, not lists."""
+    [algorithm] = operation.algorithms
+    terms = operation.terms(())
+
+    def run(*components: Tensor) -> tuple[Tensor, ...]:
+        spec = kernel(operation, FORMATS[components[0].dtype])
+        out = _empty(components[0], terms)
+        _run(spec, components, out)
+        return tuple(out)
+
+    def fake(*components: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_empty(components[0], terms))
+
+    inputs = ", ".join(f"Tensor {p}" for p in parameters(algorithm))
+    _library.define(f"{operation.name}({inputs}) -> ({', '.join(['Tensor'] * terms)})")
+    _library.impl(operation.name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"mcf::{operation.name}", fake, lib=_library)
+
+
+def _renormalize_maker(x: list[Tensor], terms: int, uniform: Sequence[int]) -> Elementwise:
+    return renormalize_kernel(FORMATS[x[0].dtype], len(x), terms, bool(uniform))
+
+
+def _settle_maker(x: list[Tensor], uniform: Sequence[int]) -> Elementwise:
+    return settle_kernel(len(x), bool(uniform))
+
+
+for _operation in TRANSFORMS:
+    _register_transform(_operation)
+for _operation in OPERATIONS:
+    _inputs = ", ".join(f"Tensor[] {a}" for a in _operation.arguments)
+    _register(_operation.operator, _inputs, _maker(_operation))
+_register("expansion_renormalize", "Tensor[] x, int terms", _renormalize_maker)
+_register("expansion_settle", "Tensor[] x", _settle_maker)

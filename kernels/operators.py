@@ -1,0 +1,207 @@
+"""The operations on component tuples: which algorithm each takes, and its kernel.
+
+`mcf.kernels.operations` has the functions that check arguments and run them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+from mcf.kernels import algorithms
+from mcf.kernels.algorithms import distillation, ieee
+from mcf.kernels.bind import Algorithm
+from mcf.kernels.components import MAX_TERMS
+from mcf.kernels.elementwise import Elementwise, Field, parameters
+from mcf.kernels.formats import FP64, Format
+
+# The longest tuple that `renormalize` takes: its algorithm grows with the square.
+MAX_FLOATS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """A function on component tuples.
+
+    Args:
+        name: of the function; the operator is called `name` or `expansion_name`, see `operator`.
+        arguments: their names.
+        algorithms: by the largest number of components among the arguments, from one; of a
+            function of a fixed number of components the only one.
+        special: algorithms for some numbers of components of the arguments.
+        constants: names of parameters that are 1.
+        results: the number of components of the result where it is not the arguments'.
+        components: how many each argument has, where that is fixed: then the algorithm takes them
+            one by one, and not as tuples.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    algorithms: tuple[Algorithm, ...]
+    special: tuple[tuple[tuple[int, ...], Algorithm], ...] = ()
+    constants: tuple[str, ...] = ()
+    results: int | None = None
+    components: tuple[int, ...] | None = None
+
+    @property
+    def operator(self) -> str:
+        """Its name under `torch.ops.mcf`."""
+        return self.name if self.components is not None else f"expansion_{self.name}"
+
+    def terms(self, given: Sequence[int]) -> int:
+        """How many components the result has."""
+        return self.results or max(given)
+
+
+def _transform(algorithm: Algorithm, **components: int) -> Operation:
+    return Operation(
+        algorithm.__name__,
+        tuple(components),
+        (algorithm,),
+        results=2,
+        components=tuple(components.values()),
+    )
+
+
+TWO_SUM = _transform(algorithms.two_sum, a=1, b=1)
+FAST_TWO_SUM = _transform(algorithms.fast_two_sum, a=1, b=1)
+SPLIT = _transform(algorithms.split, a=1)
+TWO_PROD = _transform(algorithms.two_prod, a=1, b=1)
+
+# Networks of pairs as they are, without special values.
+GROW = _transform(algorithms.grow, x=2, a=1)
+SCALE = _transform(algorithms.scale, x=2, a=1)
+ADD_PAIRS = _transform(algorithms.add, x=2, y=2)
+MUL_PAIRS = _transform(algorithms.mul, x=2, y=2)
+RENORMALIZE = _transform(algorithms.renormalize, x=2)
+
+TRANSFORMS = (
+    *(TWO_SUM, FAST_TWO_SUM, SPLIT, TWO_PROD),
+    *(GROW, SCALE, ADD_PAIRS, MUL_PAIRS, RENORMALIZE),
+)
+
+
+def _of(family: ieee.Family) -> tuple[Algorithm, ...]:
+    return tuple(family[terms] for terms in range(1, MAX_TERMS + 1))
+
+
+def _by_float(family: ieee.Family) -> tuple[tuple[tuple[int, ...], Algorithm], ...]:
+    """The algorithms for a float as second argument."""
+    return tuple(((terms, 1), algorithm) for terms, algorithm in family.items())
+
+
+_FMA_FLOAT = tuple(
+    ((n, 1, m), algorithm) for n, algorithm in ieee.FMA_FLOAT.items() for m in range(1, n + 1)
+)
+
+ADD = Operation("add", ("x", "y"), _of(ieee.ADD), _by_float(ieee.ADD_FLOAT))
+SUB = Operation("sub", ("x", "y"), _of(ieee.SUB), _by_float(ieee.SUB_FLOAT))
+MUL = Operation("mul", ("x", "y"), _of(ieee.MUL), _by_float(ieee.MUL_FLOAT))
+DIV = Operation("div", ("x", "y"), _of(ieee.DIV), _by_float(ieee.DIV_FLOAT))
+FMA = Operation("fma", ("x", "y", "z"), _of(ieee.FMA), _FMA_FLOAT)
+SQUARE = Operation("square", ("x",), _of(ieee.SQUARE))
+SQRT = Operation("sqrt", ("x",), _of(ieee.SQRT))
+RECIPROCAL = Operation("reciprocal", ("x",), _of(ieee.RECIPROCAL), constants=("one",))
+RSQRT = Operation("rsqrt", ("x",), _of(ieee.RSQRT), constants=("one",))
+COMPARE = Operation("compare", ("x", "y"), _of(ieee.COMPARE), results=1)
+
+OPERATIONS = (ADD, SUB, MUL, DIV, FMA, SQUARE, SQRT, RECIPROCAL, RSQRT, COMPARE)
+# Those in which x and y may be exchanged.
+COMMUTATIVE = (ADD, MUL, FMA)
+
+
+def _kernel(
+    name: str,
+    function: Algorithm,
+    fmt: Format,
+    arguments: Sequence[tuple[str, int, int]],
+    terms: int,
+    constants: tuple[str, ...] = (),
+    uniform: frozenset[str] = frozenset(),
+    rounded: bool = True,
+) -> Elementwise:
+    """A kernel of components.
+
+    Args:
+        name: of the kernel.
+        function: the algorithm.
+        fmt: the format of components and arithmetic.
+        arguments: per parameter its name, its components in memory and those the algorithm takes;
+            what memory lacks is zero. None of them for a parameter that is no tuple.
+        terms: components of the result.
+        constants: names of parameters that a launch gives as scalars.
+        uniform: names of parameters of which there is one for all elements.
+        rounded: whether results are sums that end in `rc`, or selections among those.
+    """
+    results = tuple(f"r{k}" for k in range(terms))
+    stored = [
+        Field(n, fmt, uniform=a in uniform)
+        for a, given, taken in arguments
+        for n in ([f"{a}{k}" for k in range(given)] if taken else [a])
+    ]
+    groups = [(a, tuple(f"{a}{k}" for k in range(taken))) for a, _, taken in arguments if taken]
+    return Elementwise(
+        name=name,
+        function=function,
+        results=results,
+        fields=(*(Field(r, fmt, read=False, written=True) for r in results), *stored),
+        stores=tuple((r, r) for r in results),
+        arithmetic=fmt,
+        roundings=(("rc", fmt),),
+        groups=tuple(groups),
+        absent=tuple(f"{a}{k}" for a, given, taken in arguments for k in range(given, taken)),
+        scalars=constants,
+        rounded=results if rounded else (),
+    )
+
+
+@functools.cache
+def kernel(
+    operation: Operation, fmt: Format, *given: int, uniform: frozenset[str] = frozenset()
+) -> Elementwise:
+    """The kernel of an operation for the number of components of each argument.
+
+    `uniform` names the arguments that are one number for all elements.
+    """
+    if operation.components is not None:
+        [function] = operation.algorithms
+        singles = [(p, 1, 0) for p in parameters(function)]
+        name = f"{operation.name}_{fmt.name}"
+        return _kernel(name, function, fmt, singles, operation.terms(given), rounded=False)
+    name = f"expansion_{operation.name}_{''.join(map(str, given))}_{fmt.name}"
+    name += "".join(f"_one_{a}" for a in sorted(uniform))
+    special = dict(operation.special).get(given)
+    widest = max(given)
+    arguments = []
+    for argument, count in zip(operation.arguments, given, strict=True):
+        # An algorithm for a float takes one component of it and all of the others.
+        taken = 1 if special and (argument, count) == ("y", 1) else widest
+        arguments.append((argument, count, taken))
+    return _kernel(
+        name,
+        special or operation.algorithms[widest - 1],
+        fmt,
+        arguments,
+        operation.terms(given),
+        operation.constants,
+        uniform,
+    )
+
+
+@functools.cache
+def renormalize_kernel(fmt: Format, count: int, terms: int, uniform: bool = False) -> Elementwise:
+    """The kernel of `renormalize` for a number of floats and of components."""
+    name = f"expansion_renormalize_{count}to{terms}_{fmt.name}{'_one_x' * uniform}"
+    function = distillation.distill(count, terms)
+    names = frozenset("x" if uniform else "")
+    return _kernel(name, function, fmt, [("x", count, count)], terms, uniform=names)
+
+
+@functools.cache
+def settle_kernel(count: int, uniform: bool = False) -> Elementwise:
+    """The kernel that makes an expansion of the partial sum that a fold leaves in float64."""
+    name = f"expansion_settle_{count}{'_one_x' * uniform}"
+    function = distillation.distill(count, count, partial=True)
+    names = frozenset("x" if uniform else "")
+    return _kernel(name, function, FP64, [("x", count, count)], count, uniform=names)

@@ -1,0 +1,231 @@
+"""The executor that all others must agree with: plain torch operations on any device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import fold, streams
+from mcf.kernels.algorithms.words import random16, stochastic
+from mcf.kernels.bind import Binder
+from mcf.kernels.elementwise import Elementwise, Field, parameters
+from mcf.kernels.executor import Executor
+from mcf.kernels.fold import CHUNK, GROUP, LANES, STEP, Fold
+from mcf.kernels.formats import FP64, Format
+from mcf.kernels.torch.registers import primitives, rounding
+
+# Bounds the memory of intermediate results, and keeps them in cache on a CPU. Powers of two, and so
+# multiples of the block of any field.
+BLOCK = {"cpu": 1 << 16}
+DEVICE_BLOCK = 1 << 24
+
+State = tuple[Tensor, ...]
+Combine = Callable[[State, State], State]
+
+
+class Reference(Executor):
+    """Kernels as torch operations, a block of elements at a time; folds on lanes."""
+
+    name = "torch"
+
+    def run(
+        self,
+        spec: Elementwise,
+        rows: Sequence[Sequence[Tensor]],
+        scalars: Tensor,
+        live: Tensor | None = None,
+    ) -> Tensor | None:
+        """See `Executor`."""
+        bind = _bindings(spec.register, spec.arithmetic, spec.roundings, spec.slots)
+        function = bind(spec.function)
+        sum_terms = bind(spec.sums) if spec.sums is not None else None
+        corrected, correction, correct = "", "", None
+        if spec.correction is not None:
+            corrected, formula = spec.correction
+            correction, correct = spec.call_of(formula), bind(formula)
+        draw, round_up_or_down = bind(random16), bind(stochastic)
+        stochastically = {f.name for f in spec.fields if f.stochastic}
+        kind = spec.register.dtype
+        home = rows[0][0].device
+        total = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=home)
+        for k, row in enumerate(rows):
+            device = row[0].device
+            size = row[0].numel()
+            flat = {f.name: _flat(t) for f, t in zip(spec.fields, row, strict=True)}
+            constants = {
+                name: scalars[k, j].to(device=device, dtype=kind)
+                for j, name in enumerate(spec.scalars)
+            }
+            constants["ZERO"] = torch.zeros((), dtype=kind, device=device)
+            block = BLOCK.get(device.type, DEVICE_BLOCK)
+            for start in range(0, size, block):
+                part = slice(start, min(start + block, size))
+                values = {f.name: _read(f, flat[f.name], part, kind) for f in spec.fields if f.read}
+                values |= constants
+                if spec.random:
+                    end = min(start + block, size)
+                    index = torch.arange(start, end, device=device).to(torch.int32)
+                    values["random"] = draw(index, *(constants[s] for s in streams.SCALARS))
+                out = function(*(spec.argument(p, values) for p in parameters(spec.function)))
+                values |= {f"out_{name}": x for name, x in zip(spec.results, out, strict=True)}
+                formats = {f.name: f.format for f in spec.fields}
+                for result, field in spec.ordered_stores():
+                    if correct is not None and result == corrected:
+                        values[f"out_{result}"] = correct(*_named(correction, values))
+                    if field in stochastically:
+                        rounded = round_up_or_down(values[f"out_{result}"], values["random"])
+                    else:
+                        rounded = rounding(spec.register, formats[field])(values[f"out_{result}"])
+                    values[f"new_{field}"] = rounded
+                    stored = rounded.to(flat[field].dtype)
+                    if live is not None:
+                        stored = torch.where(live != 0, stored, flat[field][part])
+                    flat[field][part] = stored
+                if spec.sums is not None and sum_terms is not None:
+                    terms = sum_terms(*_named(spec.call_of(spec.sums), values))
+                    sums = torch.stack([t.sum(dtype=torch.float64) for t in terms])
+                    total[k] += sums if live is None else torch.where(live != 0, sums, 0.0)
+        return total if spec.sums is not None else None
+
+    def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
+        """See `Executor`."""
+        length = operands[0][0].shape[1]
+        blocks = []
+        for start in range(0, length, fold.BLOCK):
+            part = [tuple(c[:, start : start + fold.BLOCK].double() for c in o) for o in operands]
+            blocks.append(_block(spec, part))
+        combine = _functions(spec)[2]
+        stacked = tuple(torch.stack(registers, -1) for registers in zip(*blocks, strict=True))
+        return torch.stack(halve(combine, stacked))
+
+    def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
+        """See `Executor`."""
+        a = [c.double() for c in left]
+        b = [c.double() for c in right]
+
+        def element(k: int) -> list[State]:
+            rows = tuple(c[:, :, k : k + 1] for c in a)
+            columns = tuple(c[:, k : k + 1, :] for c in b)
+            shape = torch.broadcast_shapes(rows[0].shape, columns[0].shape)
+            return [tuple(c.expand(shape) for c in rows), tuple(c.expand(shape) for c in columns)]
+
+        return torch.stack(sequence(spec, element, a[0].shape[2]))
+
+
+@functools.cache
+def _bindings(register: Format, arithmetic: Format, roundings: Any, slots: Any) -> Binder:
+    return Binder(lambda f: f, primitives(register, arithmetic, dict(roundings)), dict(slots))
+
+
+def _read(field: Field, flat: Tensor, part: slice, kind: torch.dtype | None) -> Tensor:
+    """A copy of a field's elements for a part of the indices, in a register's format."""
+    if field.block > 1:
+        # A part begins where a block does.
+        some = flat[part.start // field.block : -(-part.stop // field.block)]
+        flat = some.repeat_interleave(field.block)[: part.stop - part.start]
+    elif not field.uniform:
+        flat = flat[part]
+    return flat.to(kind, copy=True)
+
+
+def _named(call: str, values: Mapping[str, Tensor]) -> list[Tensor]:
+    """The arguments of a call in generated code."""
+    return [values[name] for name in call.split(", ")]
+
+
+def _flat(t: Tensor) -> Tensor:
+    """The elements of a dense tensor in memory order, as a view."""
+    return t.as_strided((t.numel(),), (1,))
+
+
+@functools.cache
+def _functions(spec: Fold) -> tuple[Callable[..., State], Combine, Combine]:
+    table: dict[str, Any] = primitives(FP64, FP64, {"rc": FP64})
+    bind = Binder(lambda f: f, table)
+    term = bind(spec.term)
+
+    def expanded(*operands: State) -> State:
+        """The term with its constants as tensors."""
+        parts = term(*operands)
+        like = parts[0]
+        return tuple(p if isinstance(p, Tensor) else torch.full_like(like, p) for p in parts)
+
+    return expanded, bind(spec.merge), bind(spec.combine)
+
+
+def _tree(merge: Combine, parts: list[State]) -> State:
+    while len(parts) > 1:
+        parts = [merge(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def halve(combine: Combine, state: State) -> State:
+    """Combine along the last dimension until one is left: j with j + ceil(c / 2)."""
+    count = state[0].shape[-1]
+    while count > 1:
+        half = (count + 1) // 2
+        low = tuple(s[..., : count - half] for s in state)
+        high = tuple(s[..., half:count] for s in state)
+        both = combine(low, high)
+        state = tuple(
+            torch.cat([b, s[..., count - half : half]], -1)
+            for b, s in zip(both, state, strict=True)
+        )
+        count = half
+    return tuple(s[..., 0] for s in state)
+
+
+def sequence(spec: Fold, element: Callable[[int], list[State]], count: int) -> State:
+    """Trees of GROUP terms while there are as many, then one by one."""
+    term, merge, combine = _functions(spec)
+    state: State | None = None
+    k = 0
+    while k < count:
+        if k + GROUP <= count:
+            part = _tree(merge, [term(*element(k + i)) for i in range(GROUP)])
+            k += GROUP
+        else:
+            part = term(*element(k))
+            k += 1
+        state = part if state is None else combine(state, part)
+    assert state is not None
+    return state
+
+
+def _block(spec: Fold, operands: list[State]) -> State:
+    """Fold [M, K] with K <= fold.BLOCK."""
+    term, merge, combine = _functions(spec)
+    length = operands[0][0].shape[1]
+    state: State | None = None
+    start = 0
+    while start + CHUNK <= length:
+        # [M, lanes / STEP, GROUP, STEP]
+        chunk = [
+            tuple(c[:, start : start + CHUNK].unflatten(1, (-1, GROUP, STEP)) for c in operand)
+            for operand in operands
+        ]
+        terms = [
+            term(*(tuple(c[:, :, r].flatten(1) for c in operand) for operand in chunk))
+            for r in range(GROUP)
+        ]
+        part = _tree(merge, terms)
+        state = part if state is None else combine(state, part)
+        start += CHUNK
+    while start < length:
+        part = term(*(tuple(c[:, start : start + LANES] for c in o) for o in operands))
+        if state is None:
+            state = part
+        else:
+            count = part[0].shape[1]
+            both = combine(tuple(s[:, :count] for s in state), part)
+            state = tuple(torch.cat([b, s[:, count:]], 1) for b, s in zip(both, state, strict=True))
+        start += LANES
+    assert state is not None
+    return halve(combine, state)
+
+
+EXECUTOR = Reference()

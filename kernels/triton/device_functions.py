@@ -1,0 +1,200 @@
+"""The primitives as Triton device functions: for GPUs, and for the interpreter on a CPU."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+
+from mcf.kernels.algorithms.primitives import rn
+from mcf.kernels.bind import Binder
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.torch.registers import primitives as reference
+from mcf.kernels.triton.dialect import Dialect
+from mcf.kernels.triton.rounding import jit, rounding
+
+
+def _neg(x):
+    return x * -1.0
+
+
+def _div(a, b):
+    return tl.div_rn(a, b)
+
+
+def _div_cuda(a, b):
+    # Before Triton 3.6 its `div_rn` and `sqrt_rn` flush subnormal numbers to zero.
+    return tl.inline_asm_elementwise(
+        "div.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], tl.float32, is_pure=True, pack=1
+    )
+
+
+def _div_fp64(a, b):
+    # `div_rn` is float32 only; on float64 `/` is the correctly rounded division.
+    return a / b
+
+
+def _sqrt(x):
+    return tl.sqrt_rn(x)
+
+
+def _sqrt_cuda(x):
+    return tl.inline_asm_elementwise(
+        "sqrt.rn.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+    )
+
+
+def _sqrt_fp64(x):
+    return tl.sqrt(x)
+
+
+def _where(condition, a, b):
+    return tl.where(condition, a, b)
+
+
+def _fms_fma(a, b, c):
+    if isinstance(a, float) and isinstance(b, float):
+        # Two zeros of components that memory lacks.
+        return a * b - c
+    else:
+        # The product becomes a sign flip in the instruction; `-c` costs a subtraction (`_neg`).
+        return tl.fma(a, b, c * -1.0)
+
+
+def _fms_of_16_bits(a, b, c):
+    # The product is exact in float32, or underflows as it does on a CPU.
+    return rn(a * b - c)
+
+
+def _fms_interpreted(a, b, c):
+    """The reference's version; the interpreter's own `fma` rounds twice."""
+    tensors = [x for x in (a, b, c) if isinstance(x, tl.tensor)]
+    # What memory lacks is the number 0.0.
+    if not tensors:
+        return a * b - c
+    like = max(tensors, key=lambda x: x.handle.data.size)
+    fmt = FP64 if like.dtype == tl.float64 else FP32
+    fms = reference(fmt, fmt, {})["fms"]
+    data = [
+        x.handle.data if isinstance(x, tl.tensor) else like.handle.data.dtype.type(x)
+        for x in (a, b, c)
+    ]
+    parts = np.broadcast_arrays(*data)
+    exact = fms(*(torch.from_numpy(np.ascontiguousarray(x)) for x in parts))
+    return tl.tensor(type(like.handle)(exact.numpy(), like.handle.dtype), like.type)
+
+
+# Words: int32 tensors beside float32 registers.
+
+
+def _bits(x):
+    return x.to(tl.int32, bitcast=True)
+
+
+def _from_bits(w):
+    return w.to(tl.float32, bitcast=True)
+
+
+def _word(x):
+    return x.to(tl.int32)
+
+
+def _number(w):
+    return w.to(tl.float32)
+
+
+def _wadd(a, b):
+    return a + b
+
+
+def _wsub(a, b):
+    return a - b
+
+
+def _wmul(a, b):
+    return a * b
+
+
+def _wand(a, b):
+    return a & b
+
+
+def _wor(a, b):
+    return a | b
+
+
+def _wxor(a, b):
+    return a ^ b
+
+
+def _wshl(a, count):
+    return a << count
+
+
+def _wshr(a, count):
+    return (a.to(tl.uint32, bitcast=True) >> count).to(tl.int32, bitcast=True)
+
+
+def _wsar(a, count):
+    return a >> count
+
+
+WORDS = {
+    "bits": _bits,
+    "from_bits": _from_bits,
+    "word": _word,
+    "number": _number,
+    "wadd": _wadd,
+    "wsub": _wsub,
+    "wmul": _wmul,
+    "wand": _wand,
+    "wor": _wor,
+    "wxor": _wxor,
+    "wshl": _wshl,
+    "wshr": _wshr,
+    "wsar": _wsar,
+}
+
+
+@functools.cache
+def binder(
+    register: Format, arithmetic: Format, roundings: Any, slots: Any, dialect: Dialect
+) -> Binder:
+    """Binds algorithms as device functions.
+
+    For the interpreter they stay plain Python functions: they run on the interpreter's tensors
+    inside an interpreted kernel.
+    """
+    interpret = dialect is Dialect.INTERPRETER
+    wrap = (lambda f: f) if interpret else jit
+    constant = float if interpret else tl.constexpr
+    divide, root = _div_fp64, _sqrt_fp64
+    if register == FP32:
+        cuda = dialect is Dialect.CUDA
+        divide, root = (_div_cuda, _sqrt_cuda) if cuda else (_div, _sqrt)
+    bound = {
+        "rn": rounding(register, arithmetic, dialect),
+        "rx": rounding(register, register, dialect),
+        "div": divide,
+        "sqrt": root,
+        "where": _where,
+        "neg": _neg,
+        **WORDS,
+        **{name: rounding(register, fmt, dialect) for name, fmt in roundings},
+    }
+    table = {name: wrap(f) for name, f in bound.items()}
+    if arithmetic in (BF16, FP16):
+        table["fms"] = Binder(wrap, table)(_fms_of_16_bits)
+    else:
+        table["fms"] = wrap(_fms_interpreted if interpret else _fms_fma)
+    constants = {
+        "SPLITTER": 2.0 ** ((arithmetic.p + 1) // 2) + 1,
+        "ZERO": 0.0,
+        "ONE": 1.0,
+        "LARGEST": float(dict(roundings).get("rv", arithmetic).max),
+    }
+    table |= {name: constant(value) for name, value in constants.items()}
+    return Binder(wrap, table, dict(slots))

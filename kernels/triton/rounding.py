@@ -1,0 +1,189 @@
+"""Roundings between registers and formats as Triton device functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, Format
+from mcf.kernels.triton.dialect import Dialect
+
+
+def jit(function: FunctionType) -> Any:
+    """Compile a device function, also where TRITON_INTERPRET would make `triton.jit` interpret."""
+    return triton.JITFunction(function)
+
+
+# A Python float among the arguments is the zero of components that memory lacks, or a sum or
+# product of such: there is nothing to round.
+
+
+def _same(x):
+    return x
+
+
+def _kept_cuda(x):
+    """x, through a move that LLVM cannot look through: a rounding to the register's own format.
+
+    Without it LLVM packs float32 operations for sm_100, and the ptxas of Triton 3.6 (12.9)
+    contracts a packed product and sum into FMA although both say that they round. ptxas removes
+    the move.
+    """
+    if isinstance(x, float) or x.dtype != tl.float32:
+        # float64 is never packed.
+        return x
+    else:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1
+        )
+
+
+def _round_bf16_bits(x):
+    """Round float32 to bf16 on its bits; NaN stays NaN, infinity comes by carry."""
+    if isinstance(x, float):
+        return x
+    else:
+        bits = x.to(tl.int32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
+        quiet = (bits | 0x00400000) & -65536
+        return tl.where(x == x, rounded, quiet).to(tl.float32, bitcast=True)
+
+
+def _round_bf16_cuda(x):
+    """Round float32 to bf16 by a conversion that LLVM cannot look into.
+
+    With a plain cast LLVM narrows the operation before it to bf16x2, with the same bits but on
+    sm_80 as an FMA, which could not be told from a contraction. This way the machine code is the
+    formula: float32 operations, and a conversion for each rounding.
+    """
+    if isinstance(x, float):
+        return x
+    else:
+        return tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], tl.bfloat16, is_pure=True, pack=2
+        ).to(tl.float32)
+
+
+def _round_fp16(x):
+    # LLVM may narrow here: sums and products of fp16 numbers, products below the normal range
+    # among them, round to the same fp16 number with and without float32 on the way.
+    if isinstance(x, float):
+        return x
+    else:
+        return x.to(tl.float16).to(tl.float32)
+
+
+def _round_fp16_hip(x):
+    """Round float32 to fp16 by a conversion that LLVM cannot look into.
+
+    With a plain cast LLVM makes products `v_fma_mixlo_f16` with an addend of +0, so that a product
+    of -0 becomes +0.
+    """
+    if isinstance(x, float):
+        return x
+    else:
+        return tl.inline_asm_elementwise(
+            "v_cvt_f16_f32 $0, $1", "=v,v", [x], tl.float16, is_pure=True, pack=1
+        ).to(tl.float32)
+
+
+def _round_fp32(x):
+    return x.to(tl.float32).to(tl.float64)
+
+
+_ROUNDINGS = {BF16: _round_bf16_bits, FP16: _round_fp16, FP32: _round_fp32}
+_OPAQUE_ROUNDINGS = {
+    (Dialect.CUDA, BF16): _round_bf16_cuda,
+    (Dialect.HIP, FP16): _round_fp16_hip,
+}
+
+
+def rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
+    """The function x -> x rounded to nearest even in `fmt`, kept in the register."""
+    if fmt in (INT8, INT16):
+        return _same
+    if fmt == register:
+        return _kept_cuda if dialect is Dialect.CUDA else _same
+    if register == FP64 and fmt != FP32:
+        # Through float32 it would round twice.
+        raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")
+    return _OPAQUE_ROUNDINGS.get((dialect, fmt), _ROUNDINGS[fmt])
+
+
+def _bf16_to_fp32_bits(x):
+    return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+
+
+def _fp32_to_bf16_bits(x):
+    return (x.to(tl.int32, bitcast=True) >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+
+
+def _to_bf16(x):
+    return x.to(tl.bfloat16)
+
+
+def _to_fp16(x):
+    return x.to(tl.float16)
+
+
+def _to_fp32(x):
+    return x.to(tl.float32)
+
+
+def _to_fp64(x):
+    return x.to(tl.float64)
+
+
+def _bf16_to_fp64_bits(x):
+    return (
+        (x.to(tl.int16, bitcast=True).to(tl.int32) << 16)
+        .to(tl.float32, bitcast=True)
+        .to(tl.float64)
+    )
+
+
+def _to_int16(x):
+    return x.to(tl.int16)
+
+
+def _to_int8(x):
+    return x.to(tl.int8)
+
+
+_CASTS = {
+    BF16: _to_bf16,
+    FP16: _to_fp16,
+    FP32: _to_fp32,
+    FP64: _to_fp64,
+    INT8: _to_int8,
+    INT16: _to_int16,
+}
+
+
+@functools.cache
+def widening(fmt: Format, dialect: Dialect) -> Any:
+    """Device function from what a tensor of `fmt` holds to a float64 register."""
+    if dialect is not Dialect.INTERPRETER:
+        return jit(_to_fp64)
+    return _bf16_to_fp64_bits if fmt == BF16 else _to_fp64
+
+
+@functools.cache
+def storage(register: Format, fmt: Format, dialect: Dialect) -> tuple[Any, Any, Any]:
+    """Three device functions between a register and a tensor's format.
+
+    They widen what is loaded, round a register to the format, and narrow the rounded register to
+    what is stored. The interpreter's own casts from and to bf16 are wrong for subnormal numbers.
+    """
+    widen, narrow = _CASTS[register], _CASTS[fmt]
+    if dialect is Dialect.INTERPRETER and fmt == BF16:
+        widen, narrow = _bf16_to_fp32_bits, _fp32_to_bf16_bits
+    functions = (widen, rounding(register, fmt, dialect), narrow)
+    if dialect is Dialect.INTERPRETER:
+        return functions
+    return tuple(jit(f) for f in functions)  # type: ignore[return-value]
