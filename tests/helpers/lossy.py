@@ -64,8 +64,8 @@ ALGORITHMS: dict[tuple[str, int, bool], FunctionType] = {
     ("renormalize", 3, False): distillation.distill(6, 3),
     ("renormalize", 4, False): distillation.distill(8, 4),
 }
-# What algorithms share.
-SHARED = ("collect3", "collect4", "gather3", "gather4")
+# What algorithms share, and the name that families have for their own: steps are inside.
+SHARED = ("collect3", "collect4", "gather3", "gather4", "network")
 
 
 Components = tuple[torch.Tensor, ...]
