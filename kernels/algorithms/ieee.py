@@ -7,7 +7,7 @@ network has made NaN. One component is the plain operation itself, rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -48,7 +48,7 @@ from mcf.kernels.algorithms.sums import (
 )
 from mcf.kernels.algorithms.transforms import two_prod, two_sum
 
-Family = Mapping[int, FunctionType]
+Family = Mapping[int, Callable[..., Any]]
 
 
 def numbered(*functions: FunctionType, first: int = 1) -> dict[int, FunctionType]:
