@@ -100,4 +100,5 @@ def _reduction(operation: str, terms: int, dtype: torch.dtype, count: int | None
         algorithm=row.algorithm,
         source=row.source if proven else "observed",
         of_terms=float(found.absolute),
+        requires=row.requires(fmt, terms),
     )

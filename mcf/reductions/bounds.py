@@ -182,6 +182,14 @@ class Row:
             return state_for(fmt, terms) <= 2
         return all(expansion_bound(name, terms).proven for name in ("mul", "add"))
 
+    def requires(self, fmt: Format, terms: int) -> str:
+        """What `underflow` leaves out, in words."""
+        if terms <= self.wide and (fmt != FP64 or self.lost is not _nothing):
+            return ""
+        if self.operation == "sum":
+            return ""
+        return "no product is below the range of its error: each is 0 or at least 2**(emin + p - 1)"
+
     def underflow(self, fmt: Format, terms: int, count: int) -> Fraction:
         """What the end of the range costs besides: the absolute part of the bound."""
         if terms > self.wide:

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+from tests.helpers.distance_facts import of_distances
+
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
@@ -81,6 +83,13 @@ class Logic:
 def of_a_number(v: Shape, p: Any, logic: Any = Logic) -> Any:
     """True of every number of precision p."""
     power = v.low == v.top
+    # What follows the leading bit and what is missing to the next add up to 2**top.
+    most = v.top - 1
+    halves = logic.any(
+        logic.all(v.rest == most, v.gap < most),
+        logic.all(v.rest < most, v.gap == most),
+        logic.all(v.rest == most, v.gap == most, v.low == most),
+    )
     return logic.implies(
         logic.no(v.zero),
         logic.all(
@@ -90,7 +99,7 @@ def of_a_number(v: Shape, p: Any, logic: Any = Logic) -> Any:
             v.gap <= v.top,
             v.rest <= v.top - 1,
             logic.implies(power, logic.all(v.gap == v.top, v.rest == v.top - 1)),
-            logic.implies(logic.no(power), v.rest >= v.low),
+            logic.implies(logic.no(power), logic.all(v.rest >= v.low, halves)),
         ),
     )
 
@@ -102,17 +111,35 @@ def same(a: Shape, b: Shape, logic: Any = Logic) -> Any:
     return logic.all(a.zero == b.zero, logic.implies(logic.no(a.zero), equal))
 
 
-def of_a_sum(x: Shape, y: Shape, s: Shape, e: Shape, p: Any, logic: Any = Logic) -> Iterator[Any]:
-    """True of s = RN(x + y), ties to even, and e = x + y - s, for every precision p >= 3."""
+def of_a_sum(
+    x: Shape, y: Shape, s: Shape, e: Shape, p: Any, logic: Any = Logic, distances: bool = True
+) -> Iterator[Any]:
+    """True of s = RN(x + y), ties to even, and e = x + y - s, for every precision p >= 3.
+
+    Without `distances` the facts of `tests.helpers.distance_facts` are left out.
+    """
     both = logic.all(logic.no(x.zero), logic.no(y.zero))
     yield logic.implies(x.zero, logic.all(same(s, y, logic), e.zero))
     yield logic.implies(y.zero, logic.all(same(s, x, logic), e.zero))
     yield logic.implies(s.zero, e.zero)
-    for fact in (*_of_the_error(x, y, s, e, p, logic), *_of_signs(x, y, s, e, p, logic)):
+    facts = [*_of_the_error(x, y, s, e, p, logic), *_of_signs(x, y, s, e, p, logic)]
+    if distances:
+        facts += of_distances(x, y, s, e, p, logic)
+    for fact in facts:
         yield logic.implies(both, fact)
     for a, b in ((x, y), (y, x)):
         for fact in _of_a_larger(a, b, s, e, p, logic):
             yield logic.implies(logic.all(both, a.top > b.top), fact)
+
+
+def fast_two_sum_is_exact(x: Shape, y: Shape, e: Shape, p: Any, logic: Any = Logic) -> Any:
+    """Whether Fast2Sum of x and y gives the error e of their sum, by what is known of them.
+
+    Dekker's condition on exponents; or x is a multiple of ulp(y) (Rump, Ogita, Oishi 2008, lemma
+    2.6, doi:10.1137/050645671); or the sum is exact.
+    """
+    multiple = x.low >= y.top - p + 1
+    return logic.any(x.zero, y.zero, x.top >= y.top, multiple, e.zero)
 
 
 def of_a_product(
@@ -192,7 +219,7 @@ def _of_a_larger(a: Shape, b: Shape, s: Shape, e: Shape, p: Any, logic: Any) -> 
         (logic.all(longer, b.top + 1 <= a.low), s.top == a.top),
         (logic.all(longer, b.low == b.top, b.top <= a.low), s.top == a.top),
         (s.top == a.top, s.gap >= a.gap),
-        (logic.all(power, s.top == a.top), s.low == s.top),
+        (logic.all(power, s.top == a.top), unchanged),
         (logic.all(power, b.top >= a.top - p, s.top == a.top - 1), s.gap >= b.top),
     ]
     # Just below the power of two: the distance is |b| rounded to a multiple of 2**b.top.

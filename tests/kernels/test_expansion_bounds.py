@@ -99,7 +99,8 @@ def test_bound_answers_for_a_dtype() -> None:
     assert answer.formula == "5 u^2"
     assert mcf.bound("sub", terms=3, dtype=torch.float64) == mcf.bound("add", 3, torch.float64)
     assert mcf.bound("div", terms=4, dtype=torch.bfloat16).proven
-    assert not mcf.bound("add", terms=4, dtype=torch.bfloat16).proven
+    assert mcf.bound("add", terms=4, dtype=torch.bfloat16).proven
+    assert mcf.bound("fma", terms=4, dtype=torch.bfloat16).proven
     row = expansion_bound("div", 2)
     assert row.relative(torch.bfloat16) == 15 * Fraction(1, 2**16) + 56 * Fraction(1, 2**24)
 

@@ -8,7 +8,14 @@ from fractions import Fraction
 
 import pytest
 
-from tests.helpers.float_facts import exponent, of_a_number, of_a_product, of_a_sum, shape
+from tests.helpers.float_facts import (
+    exponent,
+    fast_two_sum_is_exact,
+    of_a_number,
+    of_a_product,
+    of_a_sum,
+    shape,
+)
 
 
 def rounded(v: Fraction, p: int) -> Fraction:
@@ -51,6 +58,24 @@ def test_pairs_of_the_formats(p: int) -> None:
 
     for _ in range(3000):
         assert wrong(number(), number(), p) == [[], []]
+
+
+@pytest.mark.parametrize("p", [3, 4])
+def test_when_fast_two_sum_is_exact(p: int) -> None:
+    ones = [Fraction(m) for m in range(2 ** (p - 1), 2**p)]
+    numbers = [m * Fraction(2) ** -e for m in ones for e in range(2 * p + 2)]
+    beyond_dekker = inexact = 0
+    for x, y, sign in itertools.product(numbers, ones, (1, -1)):
+        s = rounded(x + sign * y, p)
+        e = x + sign * y - s
+        a, b, error = (shape(v) for v in (x, sign * y, e))
+        exact = rounded(sign * y - rounded(s - x, p), p) == e
+        assert exact or not fast_two_sum_is_exact(a, b, error, p)
+        inexact += not exact
+        beyond_dekker += e != 0 and a.top < b.top and fast_two_sum_is_exact(a, b, error, p)
+    # Neither is the condition Dekker's again nor is everything exact.
+    assert beyond_dekker
+    assert inexact
 
 
 def test_a_wrong_sum_is_found() -> None:

@@ -114,6 +114,22 @@ def test_bound_says_so() -> None:
     assert mcf.bound("dot", 2, torch.float32, count=10).absolute == 2.0**-149
 
 
+def test_polyval_says_what_it_requires() -> None:
+    """And needs it: x**2 with x = 3 * 2**-540, below whose last place nothing is left."""
+    x, row = Fraction(3, 2**540), ROWS["polyval"]
+    off = abs(
+        Fraction(mcf.polyval([1.0, 0.0, 0.0], torch.tensor(float(x), dtype=torch.float64)).item())
+        - x * x
+    )
+    assert off > 2 * row.bound(FP64, 1, 3).error(x * x, x * x)
+    needing = [(1, torch.float64), (2, torch.float32), (4, torch.float64)]
+    for terms, dtype in (*needing, (1, torch.float32), (1, torch.bfloat16)):
+        says = mcf.bound("polyval", terms, dtype, count=3).requires
+        assert ("below the range" in says) == ((terms, dtype) in needing)
+    assert not mcf.bound("sum", 1, torch.float64, count=3).requires
+    assert not mcf.bound("dot", 4, torch.float64, count=3).requires
+
+
 WHOLES = [3 * 2**52 + 1, 2**50 + 7, -(2**53) + 3, 5]
 
 
