@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import format_of
-
-Components = tuple[Tensor, ...]
 
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import exact
-
-Components = tuple[Tensor, ...]
+from mcf.kernels.components import Components as Components
 
 # The most components that any computation works with.
 TERMS = 4

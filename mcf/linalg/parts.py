@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Components = tuple[Tensor, ...]
+from mcf.kernels.components import Components as Components
+from mcf.kernels.components import padded as padded
 
 
 def each(function: Callable[[Tensor], Tensor], x: Components) -> Components:
@@ -37,11 +38,6 @@ def where(condition: Tensor, x: Components, y: Components) -> Components:
 def transpose(x: Components) -> Components:
     """The view with the last two dimensions exchanged."""
     return each(lambda c: c.mT, x)
-
-
-def padded(x: Components, terms: int) -> Components:
-    """x with zero components added up to `terms`."""
-    return x + tuple(torch.zeros_like(x[0]) for _ in range(terms - len(x)))
 
 
 def like(x: Components, leading: Tensor) -> Components:

@@ -7,11 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import format_of
 from mcf.reductions.folds import finish, paired, settle
 from mcf.reductions.rows import check_same
-
-Components = tuple[Tensor, ...]
 
 # Products with fewer columns run transposed where there are more rows: loops run over columns.
 NARROW = 16

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import operations, registry
+from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import Format, format_of
-
-Components = tuple[Tensor, ...]
 
 BITS = 32
 MASK = (1 << BITS) - 1

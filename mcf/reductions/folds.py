@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations, registry
+from mcf.kernels.components import Components as Components
+from mcf.kernels.components import padded
 from mcf.kernels.fold import Fold, product_fold, sum_fold
 from mcf.kernels.formats import Format, format_of
-
-Components = tuple[Tensor, ...]
 
 _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -119,7 +119,7 @@ def pad(x: Components, terms: int) -> Components:
     """x with as many zero components added; a plain tensor stays one."""
     if len(x) == 1:
         return x
-    return x + tuple(torch.zeros_like(x[0]) for _ in range(terms - len(x)))
+    return padded(x, terms)
 
 
 def paired(x: Components, y: Components, terms: int) -> tuple[Components, Components]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from mcf import elementary
 from mcf.convert.numbers import components_of
 from mcf.kernels import operations
+from mcf.kernels.components import padded
 from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots
@@ -104,7 +105,7 @@ def absolute(x: Components) -> Components:
 
 def finish_plain(x: Components, terms: int) -> Components:
     """Components of a result that is one of the elements."""
-    return x[:terms] + tuple(torch.zeros_like(x[0]) for _ in range(terms - len(x)))
+    return padded(x[:terms], terms)
 
 
 def _extreme(x: list[Tensor], largest: bool) -> Components:

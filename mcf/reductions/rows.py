@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-Components = tuple[Tensor, ...]
+from mcf.kernels.components import Components as Components
+
 Dim = int | Sequence[int] | None
 
 

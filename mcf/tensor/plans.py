@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations, registry
+from mcf.kernels.components import padded
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import COMMUTATIVE, COMPARE, Operation, kernel
@@ -46,7 +47,7 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
     result = getattr(operations, operation.name)(*operands(*values))
     terms = max(v.terms for v in values if isinstance(v, MCFTensor))
     # A number or a plain tensor beside a one-term expansion: nothing is missing.
-    return wrap(result + tuple(torch.zeros_like(result[0]) for _ in range(terms - len(result))))
+    return wrap(padded(result, terms))
 
 
 def compared(x: Any, y: Any) -> Tensor:

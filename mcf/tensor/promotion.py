@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert, widen
+from mcf.kernels.components import padded
 from mcf.kernels.formats import format_of
 from mcf.tensor.tensor import Components, MCFTensor
 
@@ -54,7 +55,7 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
     if isinstance(value, MCFTensor):
         c = widen(value.components, dtype)
         if 1 < len(c) < terms:
-            c += tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c)))
+            c = padded(c, terms)
         return c
     if isinstance(value, Tensor):
         # What the plain operand's gradient is, `mcf.tensor.functions` has seen to.
@@ -88,9 +89,7 @@ def integer_components(value: Tensor) -> Components:
 def aligned(*values: Any) -> tuple[Components, ...]:
     """The components of each operand in the result's format, all with as many as it has terms."""
     _, terms = result_format(*values)
-    return tuple(
-        c + tuple(torch.zeros_like(c[0]) for _ in range(terms - len(c))) for c in operands(*values)
-    )
+    return tuple(padded(c, terms) for c in operands(*values))
 
 
 def exactly(value: Any, dtype: torch.dtype) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from mcf.kernels.components import Components as Components
 from mcf.tensor import functions
 from mcf.tensor.components import FIXED, NAMES, check_components, check_dict
 from mcf.tensor.copying import Copying, register_for_torch
@@ -16,8 +17,6 @@ from mcf.tensor.dispatch import registry
 from mcf.tensor.exports import Exports
 from mcf.tensor.numbers import Numbers
 from mcf.tensor.operators import Operators
-
-Components = tuple[Tensor, ...]
 
 
 class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ignore[override]

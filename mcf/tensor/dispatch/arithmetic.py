@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.components import padded
 from mcf.kernels.operators import ADD, DIV, MUL, RECIPROCAL, RSQRT, SQRT, SUB
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.plans import planned
@@ -58,7 +59,7 @@ def _like(y: Tensor, x: Any) -> MCFTensor:
     """A tensor in the format of its operation with x: a product there has all its components."""
     terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
     b, _ = operands(y, x)
-    return wrap(b + tuple(torch.zeros_like(b[0]) for _ in range(terms - len(b))))
+    return wrap(padded(b, terms))
 
 
 @implements(aten.rsub.Tensor, aten.rsub.Scalar)

@@ -11,6 +11,7 @@ import torch
 
 from mcf import elementary
 from mcf.convert import export
+from mcf.kernels.components import padded
 from mcf.reductions.rows import Rows
 from mcf.tensor.dispatch.registry import implements
 from mcf.tensor.promotion import operands
@@ -42,7 +43,7 @@ def _binary(function: Callable[[Components, Components], Components], x: Any, y:
     a, b = operands(x, y)
     terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
     # The result has the terms of the tensors, also where both values have one component.
-    a += tuple(torch.zeros_like(a[0]) for _ in range(terms - len(a)))
+    a = padded(a, terms)
     return wrap(function(a, b))
 
 
