@@ -6,12 +6,18 @@ import re
 import subprocess
 import sys
 import textwrap
+import types
+from typing import Any
 
 import pytest
 import torch
 
 import mcf
 from mcf.kernels import registry
+from mcf.kernels.executor import Executor
+from mcf.kernels.torch.reference import EXECUTOR as REFERENCE
+from mcf.optim import AdamW
+from tests.helpers import assert_all_same_bits
 
 CPU, CUDA, META = (torch.device(d) for d in ("cpu", "cuda", "meta"))
 
@@ -198,3 +204,50 @@ def test_choosing_what_is_not_installed(name: str) -> None:
     message, chosen = run.stdout.splitlines()
     assert message.startswith(f"executor '{name}' needs a package that is not installed: No module")
     assert chosen == "auto"
+
+
+class Fifth(Executor):
+    """What an executor has to write, and no more: here by the reference."""
+
+    name = "fifth"
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def run(self, spec: Any, rows: Any, scalars: Any, live: Any = None) -> Any:
+        self.ran.append("run")
+        return REFERENCE.run(spec, rows, scalars, live)
+
+    def fold(self, spec: Any, operands: Any) -> torch.Tensor:
+        self.ran.append("fold")
+        return REFERENCE.fold(spec, operands)
+
+    def product(self, spec: Any, left: Any, right: Any) -> torch.Tensor:
+        self.ran.append("product")
+        return REFERENCE.product(spec, left, right)
+
+
+def test_a_fifth_executor_is_three_methods_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    fifth, module = Fifth(), types.ModuleType("fifth_executor")
+    module.EXECUTOR = fifth  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fifth_executor", module)
+    monkeypatch.setitem(registry.EXECUTORS, "fifth", "fifth_executor")
+    monkeypatch.setattr(registry, "NAMES", (*registry.NAMES, "fifth"))
+    x = torch.arange(-7, 8, dtype=torch.float32).reshape(3, 5) * 2.0**-9
+    matrix = mcf.from_components((x, x * 2.0**-30))
+    weight = torch.nn.Parameter(x.bfloat16())
+
+    def everything() -> list[torch.Tensor]:
+        step = AdamW([weight.detach().clone().requires_grad_()], lr=0.5, max_grad_norm=1e-3)
+        [parameter] = step.param_groups[0]["params"]
+        for k in range(3):
+            parameter.grad = weight.detach() * (k + 1)
+            step.step()
+        total = mcf.sum(x, reproducible=True)
+        return [*(matrix * matrix @ matrix.mT).components, total, mcf.sum(x), parameter.detach()]
+
+    expected = everything()
+    with mcf.executor("fifth"):
+        assert_all_same_bits(everything(), expected)
+    assert set(fifth.ran) == {"run", "fold", "product"}
+    registry.named.cache_clear()
