@@ -191,9 +191,9 @@ def effort() -> str:
             cells = []
             columns = zip(*(names for _, n, names in _rows(kind) if n == terms), strict=True)
             for column in columns:
-                seconds = [round(found.get(name, {"seconds": 0})["seconds"]) for name in column]
+                seconds = [found.get(name, {"seconds": 0})["seconds"] for name in column]
                 parts = [float(found[name]["part"]) for name in column if name in found]
-                least, most = min(seconds), max(seconds)
+                least, most = (f"{x:.2g}" for x in (min(seconds), max(seconds)))
                 span = f"{least} s" if least == most else f"{least} to {most} s"
                 cells.append(span + (f", {max(parts):.3f}" if parts else ""))
             lines.append(f"| {kind} | {terms} | {' | '.join(cells)} |")
