@@ -2,6 +2,7 @@
 
 python -m tests.helpers.search run STATE.json --seconds 60     goes on where it stopped
 python -m tests.helpers.search record STATE.json               into worst_inputs.json
+python -m tests.helpers.search remeasure                       the record, after a change of bounds
 python -m tests.helpers.search table                           prints what is recorded, in Markdown
 python -m tests.helpers.search show div-3-fp32                 one recorded input and its error
 
@@ -148,9 +149,23 @@ def record(state: Path) -> None:
         kept[name] |= {k: v for k, v in best.items() if k not in kept[name]}
         # They are in the record now.
         entry["seconds"] = 0.0
+    _keep(kept)
+    _write(state, json.dumps(found))
+
+
+def remeasure() -> None:
+    """Measure what is kept again, after a change of bounds."""
+    kept = recorded()
+    for name, entry in tqdm(kept.items()):
+        with mcf.executor("torch"):
+            error, part = (v[0] for v in measured(CASES[name], inputs_of(entry["arguments"])))
+        entry |= {"error": f"{error:.3f}", "part": f"{part:.3f}"}
+    _keep(kept)
+
+
+def _keep(kept: dict[str, Any]) -> None:
     lines = [f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in CASES if name in kept]
     _write(WORST, "{\n" + ",\n".join(lines) + "\n}\n")
-    _write(state, json.dumps(found))
 
 
 def _rows(name: str) -> list[tuple[str, int, list[str]]]:
@@ -241,6 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command.add_argument("--terms", nargs="+", type=int, choices=LENGTHS, default=LENGTHS)
     command.add_argument("--operations", nargs="+", choices=names, default=["arithmetic"])
     commands.add_parser("record").add_argument("state", type=Path)
+    commands.add_parser("remeasure")
     commands.add_parser("table")
     commands.add_parser("show").add_argument("case", choices=recorded(), metavar="CASE")
     options = parser.parse_args(arguments)
@@ -249,6 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run(options.state, cases, options.seconds, options.known)
     elif options.command == "record":
         record(options.state)
+    elif options.command == "remeasure":
+        remeasure()
     elif options.command == "table":
         print(table(), effort(), sep="\n\n")
     else:
