@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import environment, in_turn, machine, save_csv, table
 
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS
+from mcf.elementary.function_bounds import FUNCTIONS
 
 HERE = Path(__file__).parent
 # Function -> the interval of the arguments.

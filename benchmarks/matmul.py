@@ -29,7 +29,7 @@ from torch import Tensor
 
 from mcf import reductions
 from mcf.kernels import operations
-from mcf.matmul import matmul
+from mcf.reductions.products import matmul
 
 HERE = Path(__file__).parent
 Components = tuple[Tensor, ...]

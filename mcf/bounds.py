@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from mcf.elementary.bounds import FUNCTIONS, derived
+from mcf.elementary.function_bounds import FUNCTIONS, derived
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
 from mcf.kernels.formats import format_of
-from mcf.reductions.bounds import ROWS
+from mcf.reductions.sum_bounds import ROWS
 
 _OPERATIONS = (*bounds.OPERATIONS, *FUNCTIONS, *ROWS)
 

@@ -1,93 +1,54 @@
-"""Error-free transforms and expansion arithmetic on tensors.
+"""Arithmetic and elementary functions of expansion tensors, plain tensors and component tuples.
 
-Every function takes tensors of one dtype (bfloat16, float16, float32 or float64) and device, which
-broadcast, and returns two new contiguous tensors `(hi, lo)` of that dtype and of the broadcast
-shape, largest component first. Every operation is rounded to nearest even in that dtype, on every
-executor with the same bits. u = 2**-p with p = 8, 11, 24, 53 for bfloat16, float16, float32,
-float64. Bounds are relative to the exact result and hold without overflow and underflow.
+Every function takes
 
-`add`, `mul` and those of `mcf.arithmetic` take tuples of 1 to 4 components. Where an argument or
-the result is infinite or NaN, arithmetic gives what IEEE 754 has for the leading components, with
-low components of 0, as on `MCFTensor`s; of the transforms `lo` is NaN or meaningless there.
+- `MCFTensor`s, with plain tensors and numbers (as `mcf.tensor` takes them) beside them: the result
+  is an `MCFTensor`, with a derivative; promotion and broadcasting are those of operators. They are
+  the functions of torch of the same names.
+- tuples of 1 to 4 components, largest first, of one dtype and device, and plain tensors beside
+  them: the result is such a tuple, of as many components as the longest and of the same bits, and
+  has no derivative.
+- the elementary functions, plain tensors alone as well: the result is a plain tensor, rounded once
+  from the function of its values, with a derivative.
 
-Raises, all of them: `TypeError` for other dtypes, mixed dtypes or devices; `ValueError` for shapes
-that do not broadcast or a wrong number of components; `RuntimeError` for a tensor that requires
-grad while grad mode is on, because these functions have no derivative.
+`mcf.bound` says how large errors can be. Infinities, NaN and signed zeros are as IEEE 754 and C99
+(Annex F) have them.
+
+Raises, all of them: `TypeError` for a tuple beside an `MCFTensor`, for other dtypes, mixed dtypes
+or devices; `ValueError` for shapes that do not broadcast or a wrong number of components;
+`RuntimeError` for components that require grad while grad mode is on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+import functools
+from collections.abc import Callable
+from typing import Any, overload
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.kernels import operations as _operations
-from mcf.kernels.components import Components
-from mcf.kernels.operators import RENORMALIZE
+from mcf import elementary
+from mcf.kernels import operations
+from mcf.kernels.formats import format_of
+from mcf.tensor import MCFTensor
+from mcf.tensor.conversion import promote, to_plain
+from mcf.tensor.creation import tensor
+from mcf.tensor.ops.elementary import normal_pdf as _normal_pdf
+from mcf.tensor.promotion import aligned
+from mcf.tensor.tensor import wrap
 
-if TYPE_CHECKING:
-    from mcf.tensor import MCFTensor
-
-Pair = tuple[Tensor, Tensor]
-
-
-def _pair(result: tuple[Tensor, ...]) -> Pair:
-    hi, lo = result
-    return hi, lo
+Components = tuple[Tensor, ...]
 
 
-def two_sum(a: Tensor, b: Tensor) -> Pair:
-    """s = RN(a + b) and e = a + b - s exactly, for any a and b.
-
-    Exact also with subnormal numbers, unless a + b overflows or, in float32 and float64, |b| is the
-    largest finite number. Source: Knuth, The Art of Computer Programming 2, 4.2.2; for the limits
-    Boldo, Graillat, Muller 2017, doi:10.1145/3054947.
-    """
-    return _pair(_operations.two_sum(a, b))
-
-
-def fast_two_sum(a: Tensor, b: Tensor) -> Pair:
-    """s = RN(a + b) and e = a + b - s exactly, if a = 0 or exponent(a) >= exponent(b).
-
-    Three operations where `two_sum` has six. Where |a| < |b| the error may be wrong. Source:
-    Dekker 1971, doi:10.1007/BF01397083.
-    """
-    return _pair(_operations.fast_two_sum(a, b))
-
-
-def split(a: Tensor) -> Pair:
-    """hi + lo = a exactly, with hi of p - ceil(p/2) bits and lo of ceil(p/2) - 1 bits and a sign.
-
-    Overflows to NaN for |a| above about max / 2**ceil(p/2). Source: Veltkamp, in Dekker 1971,
-    doi:10.1007/BF01397083.
-    """
-    return _pair(_operations.split(a))
-
-
-def two_prod(a: Tensor, b: Tensor) -> Pair:
-    """p = RN(a * b) and e = a * b - p, exactly while e is representable.
-
-    That is where a * b = 0 or exponent(a) + exponent(b) >= emin + p - 1 (emin = -126 for bfloat16
-    and float32, -14 for float16, -1022 for float64); below, e is rounded. Source: Handbook of
-    Floating-Point Arithmetic, doi:10.1007/978-3-319-76526-6, 4.4.
-    """
-    return _pair(_operations.two_prod(a, b))
-
-
-def grow(x: Pair, a: Tensor) -> Pair:
-    """x + a for an expansion x and a float a; error at most 2u^2.
-
-    DWPlusFP of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
-    """
-    return _pair(_operations.grow(x, a))
-
-
-def scale(x: Pair, a: Tensor) -> Pair:
-    """x * a for an expansion x and a float a; error at most 1.5u^2 + 4u^3.
-
-    DWTimesFP1 of Joldes, Muller, Popescu 2017, doi:10.1145/3121432.
-    """
-    return _pair(_operations.scale(x, a))
+def _tensors(*values: Any) -> tuple[Tensor, ...]:
+    """The arguments as tensors; numbers become the nearest expansion."""
+    like = next(v for v in values if isinstance(v, MCFTensor))
+    return tuple(
+        promote(v) if isinstance(v, Tensor) else tensor(v, like.terms, like.dtype, like.device)
+        for v in values
+    )
 
 
 @overload
@@ -104,7 +65,7 @@ def add(x: Any, y: Any) -> Any:
     `MCFTensor` among the arguments it is `torch.add`, which see: any terms, with a gradient.
     """
     if are_components("add", x, y):
-        return _operations.add(x, y)
+        return operations.add(x, y)
     return x + y
 
 
@@ -123,7 +84,7 @@ def mul(x: Any, y: Any) -> Any:
     any terms, with a gradient.
     """
     if are_components("mul", x, y):
-        return _operations.mul(x, y)
+        return operations.mul(x, y)
     return x * y
 
 
@@ -133,8 +94,6 @@ def are_components(function: str, *values: Any) -> bool:
     Raises:
         TypeError: for both, and for neither.
     """
-    from mcf.tensor import MCFTensor
-
     expansion = any(isinstance(v, MCFTensor) for v in values)
     components = any(isinstance(v, (tuple, list)) for v in values)
     if expansion and components:
@@ -151,9 +110,132 @@ def are_components(function: str, *values: Any) -> bool:
     return components
 
 
-def renormalize(x: Pair) -> Pair:
-    """The same value with |lo| <= ulp(hi)/2, exactly, from components in any order.
+def sub(x: Any, y: Any) -> Any:
+    """x - y."""
+    if are_components("sub", x, y):
+        return operations.sub(x, y)
+    a, b = _tensors(x, y)
+    return a - b
 
-    TwoSum of the two components.
+
+def div(x: Any, y: Any) -> Any:
+    """x / y."""
+    if are_components("div", x, y):
+        return operations.div(x, y)
+    a, b = _tensors(x, y)
+    return a / b
+
+
+class _Fma(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return wrap(operations.fma(*aligned(x, y, z)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * y, grad * x, grad
+
+
+def fma(x: Any, y: Any, z: Any) -> Any:
+    """x * y + z with the error of one operation; bound in `mcf.bound("fma", ...)`."""
+    if are_components("fma", x, y, z):
+        return operations.fma(x, y, z)
+    a, b, c = _tensors(x, y, z)
+    shape = torch.broadcast_shapes(a.shape, b.shape, c.shape)  # type: ignore[no-untyped-call]
+    return _Fma.apply(a.expand(shape), b.expand(shape), c.expand(shape))  # type: ignore[no-untyped-call]
+
+
+def sqrt(x: Any) -> Any:
+    """The square root; NaN for x < 0."""
+    return operations.sqrt(x) if are_components("sqrt", x) else x.sqrt()
+
+
+def rsqrt(x: Any) -> Any:
+    """1 / sqrt(x)."""
+    return operations.rsqrt(x) if are_components("rsqrt", x) else x.rsqrt()
+
+
+def reciprocal(x: Any) -> Any:
+    """1 / x."""
+    return operations.reciprocal(x) if are_components("reciprocal", x) else x.reciprocal()
+
+
+def square(x: Any) -> Any:
+    """x * x."""
+    # A tensor's square is this product, too.
+    return operations.mul(x, x) if are_components("square", x) else x.square()
+
+
+def _public(
+    function: Callable[..., Components], of_tensors: Callable[..., Any], arguments: int = 1
+) -> Callable[..., Any]:
+    """An elementary function of components as one of tensors, too.
+
+    Args:
+        function: of tuples of components.
+        of_tensors: the same of tensors, some of which are expansions.
+        arguments: how many are tensors or tuples; what follows is passed on.
     """
-    return _pair(_operations.transform(RENORMALIZE, x))
+    name = function.__name__
+
+    @functools.wraps(function)
+    def call(*given: Any, **options: Any) -> Any:
+        values, rest = given[:arguments], given[arguments:]
+        if any(isinstance(v, (tuple, list)) for v in values):
+            are_components(name, *values)
+            parts = [(v,) if isinstance(v, Tensor) else v for v in values]
+            return function(*parts, *rest, **options)
+        if any(isinstance(v, MCFTensor) for v in values):
+            return of_tensors(*values, *rest, **options)
+        for v in values:
+            if not isinstance(v, Tensor):
+                raise TypeError(
+                    f"{name} needs a tensor or a tuple of 1 to 4 components, got {type(v).__name__}"
+                )
+            format_of(v.dtype, name)
+        # The result is rounded once: it is an expansion of one component.
+        result = of_tensors(*map(promote, values), *rest, **options)
+        return to_plain(result)
+
+    return call
+
+
+exp = _public(elementary.exp, torch.exp)
+expm1 = _public(elementary.expm1, torch.expm1)
+log = _public(elementary.log, torch.log)
+log1p = _public(elementary.log1p, torch.log1p)
+log2 = _public(elementary.log2, torch.log2)
+log10 = _public(elementary.log10, torch.log10)
+sin = _public(elementary.sin, torch.sin)
+cos = _public(elementary.cos, torch.cos)
+tan = _public(elementary.tan, torch.tan)
+asin = _public(elementary.asin, torch.asin)
+acos = _public(elementary.acos, torch.acos)
+atan = _public(elementary.atan, torch.atan)
+sinh = _public(elementary.sinh, torch.sinh)
+cosh = _public(elementary.cosh, torch.cosh)
+tanh = _public(elementary.tanh, torch.tanh)
+asinh = _public(elementary.asinh, torch.asinh)
+acosh = _public(elementary.acosh, torch.acosh)
+atanh = _public(elementary.atanh, torch.atanh)
+sigmoid = _public(elementary.sigmoid, torch.sigmoid)
+erf = _public(elementary.erf, torch.erf)
+erfc = _public(elementary.erfc, torch.erfc)
+floor = _public(elementary.floor, torch.floor)
+ceil = _public(elementary.ceil, torch.ceil)
+round = _public(elementary.round, torch.round)
+trunc = _public(elementary.trunc, torch.trunc)
+normal_cdf = _public(elementary.normal_cdf, torch.special.ndtr)
+normal_pdf = _public(elementary.normal_pdf, _normal_pdf)
+gelu = _public(elementary.gelu, F.gelu)
+gelu_tanh = _public(elementary.gelu_tanh, functools.partial(F.gelu, approximate="tanh"))
+atan2 = _public(elementary.atan2, torch.atan2, 2)
+pow = _public(elementary.pow, torch.pow, 2)
+hypot = _public(elementary.hypot, torch.hypot, 2)
+fmod = _public(elementary.fmod, torch.fmod, 2)
+remainder = _public(elementary.remainder, torch.remainder, 2)
+softmax = _public(elementary.softmax, torch.softmax)
+log_softmax = _public(elementary.log_softmax, torch.log_softmax)
+logsumexp = _public(elementary.logsumexp, torch.logsumexp)

@@ -5,7 +5,7 @@ from pathlib import Path
 from mcf.kernels import expansion_bounds
 from mcf.kernels.pair_bounds import markdown
 from mcf.optim import PRECISIONS
-from mcf.reductions import bounds as reduction_bounds
+from mcf.reductions import sum_bounds as reduction_bounds
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -1,39 +1,54 @@
-"""Elementary functions on expansions: tuples of 1 to 4 tensors, largest component first."""
+"""Elementary functions on tuples of components.
 
-from mcf.elementary.functions import acos as acos
-from mcf.elementary.functions import acosh as acosh
-from mcf.elementary.functions import asin as asin
-from mcf.elementary.functions import asinh as asinh
-from mcf.elementary.functions import atan as atan
-from mcf.elementary.functions import atan2 as atan2
-from mcf.elementary.functions import atanh as atanh
-from mcf.elementary.functions import ceil as ceil
-from mcf.elementary.functions import cos as cos
-from mcf.elementary.functions import cosh as cosh
-from mcf.elementary.functions import erf as erf
-from mcf.elementary.functions import erfc as erfc
-from mcf.elementary.functions import exp as exp
-from mcf.elementary.functions import expm1 as expm1
-from mcf.elementary.functions import floor as floor
-from mcf.elementary.functions import fmod as fmod
-from mcf.elementary.functions import gelu as gelu
-from mcf.elementary.functions import gelu_tanh as gelu_tanh
-from mcf.elementary.functions import hypot as hypot
-from mcf.elementary.functions import log as log
-from mcf.elementary.functions import log1p as log1p
-from mcf.elementary.functions import log2 as log2
-from mcf.elementary.functions import log10 as log10
-from mcf.elementary.functions import log_softmax as log_softmax
-from mcf.elementary.functions import logsumexp as logsumexp
-from mcf.elementary.functions import normal_cdf as normal_cdf
-from mcf.elementary.functions import normal_pdf as normal_pdf
-from mcf.elementary.functions import pow as pow
-from mcf.elementary.functions import remainder as remainder
-from mcf.elementary.functions import round as round
-from mcf.elementary.functions import sigmoid as sigmoid
-from mcf.elementary.functions import sin as sin
-from mcf.elementary.functions import sinh as sinh
-from mcf.elementary.functions import softmax as softmax
-from mcf.elementary.functions import tan as tan
-from mcf.elementary.functions import tanh as tanh
-from mcf.elementary.functions import trunc as trunc
+Every function takes expansions as tuples of 1 to 4 tensors (bfloat16, float16, float32, float64),
+largest component first and normalised, of one dtype and device, which broadcast; it returns as many
+components as the longest argument, normalised. Special values are those of C99 (Annex F).
+
+The result is computed with some 10 bits more than it has and rounded once, so that its error is
+little above that of the rounding itself: `mcf.bound` has the bounds.
+Four components of float64 are computed with no more than themselves. Results below the smallest
+normal number times u**(1 - n) lose the bits that have no place above the smallest subnormal one;
+results beyond the largest number are infinite. All executors give the same bits.
+
+Raises, all of them: `TypeError` for other dtypes, mixed dtypes or devices; `ValueError` for shapes
+that do not broadcast or a wrong number of components; `RuntimeError` for tensors that require grad
+while grad mode is on: derivatives belong to `mcf.MCFTensor`.
+"""
+
+from mcf.elementary.error import erf as erf
+from mcf.elementary.error import erfc as erfc
+from mcf.elementary.error import gelu as gelu
+from mcf.elementary.error import gelu_tanh as gelu_tanh
+from mcf.elementary.error import normal_cdf as normal_cdf
+from mcf.elementary.error import normal_pdf as normal_pdf
+from mcf.elementary.hyperbolic import acosh as acosh
+from mcf.elementary.hyperbolic import asinh as asinh
+from mcf.elementary.hyperbolic import atanh as atanh
+from mcf.elementary.hyperbolic import cosh as cosh
+from mcf.elementary.hyperbolic import sigmoid as sigmoid
+from mcf.elementary.hyperbolic import sinh as sinh
+from mcf.elementary.hyperbolic import tanh as tanh
+from mcf.elementary.integers import ceil as ceil
+from mcf.elementary.integers import floor as floor
+from mcf.elementary.integers import fmod as fmod
+from mcf.elementary.integers import remainder as remainder
+from mcf.elementary.integers import round as round
+from mcf.elementary.integers import trunc as trunc
+from mcf.elementary.power import hypot as hypot
+from mcf.elementary.power import pow as pow
+from mcf.elementary.softmax import log_softmax as log_softmax
+from mcf.elementary.softmax import logsumexp as logsumexp
+from mcf.elementary.softmax import softmax as softmax
+from mcf.elementary.transcendental import exp as exp
+from mcf.elementary.transcendental import expm1 as expm1
+from mcf.elementary.transcendental import log as log
+from mcf.elementary.transcendental import log1p as log1p
+from mcf.elementary.transcendental import log2 as log2
+from mcf.elementary.transcendental import log10 as log10
+from mcf.elementary.trigonometric import acos as acos
+from mcf.elementary.trigonometric import asin as asin
+from mcf.elementary.trigonometric import atan as atan
+from mcf.elementary.trigonometric import atan2 as atan2
+from mcf.elementary.trigonometric import cos as cos
+from mcf.elementary.trigonometric import sin as sin
+from mcf.elementary.trigonometric import tan as tan

@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import exact, series
+from mcf.elementary import fixed, series
 from mcf.elementary.tables import ANGLE_STEPS, Components, constant, lookup
 from mcf.elementary.working import head, minus, select, sign_of, signed
 from mcf.kernels import operations as ex
@@ -79,5 +79,5 @@ def atan2(y: Components, x: Components, terms: int) -> Components:
 
 def half_pi(terms: int, like: Tensor) -> Components:
     """pi/2 on the device of a tensor and expanded to its shape."""
-    value = constant(exact.to_fraction(exact.pi()) / 2, terms, like.device)
+    value = constant(fixed.to_fraction(fixed.pi()) / 2, terms, like.device)
     return tuple(c.expand(like.shape) for c in head(value, terms))

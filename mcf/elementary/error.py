@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import exact, exponential, series
+from mcf.elementary import exponential, fixed, series
 from mcf.elementary.hyperbolic import logistic
 from mcf.elementary.operator import function
 from mcf.elementary.tables import (
@@ -101,14 +101,17 @@ def _complement(a: Components, working: int) -> tuple[Components, Tensor]:
 
 def _tail(a: Components, working: int) -> tuple[Components, Tensor]:
     """Components and an exponent of erfc(a / sqrt(2)) / 2, 0 <= a <= 40."""
-    half_root = constant(exact.to_fraction(exact.root(exact.ONE // 2)), working, a[0].device)
+    half_root = constant(fixed.to_fraction(fixed.root(fixed.ONE // 2)), working, a[0].device)
     g, e = _gauss(a, working, 1)
     return series.scaled(ex.mul(g, _erfcx(ex.mul(head(a, working), half_root))), 0.5), e
 
 
-@function
+@function("x")
 def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
+    """Error function, 2/sqrt(pi) times the integral of e**(-t^2) from 0 to x.
+
+    2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
@@ -121,7 +124,7 @@ def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     v = sanitized(scale_all(head(a, w), lift), near)
     z = sanitized(ex.mul(v, v), lift == 0, 0.0)
     z = sanitized(z, near, 0.0)
-    factor = constant(exact.to_fraction(exact.two_over_root_pi()), w, v[0].device)
+    factor = constant(fixed.to_fraction(fixed.two_over_root_pi()), w, v[0].device)
     tail = series.polynomial(z, 4.0, _erf_series)
     inner = ex.mul(ex.mul(v, tail), factor)
     c, e = _complement(sanitized(a, ~near), w)
@@ -132,9 +135,12 @@ def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond, out)
 
 
-@function
+@function("x")
 def erfc(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """1 - erf(x)."""
+    """1 - erf(x), accurate in the upper tail too.
+
+    1 - erf(x).
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
@@ -153,9 +159,12 @@ def _lifted(a: Components) -> tuple[Components, Tensor]:
     return scale_all(a, lift), lift
 
 
-@function
+@function("x")
 def gelu(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x (1 + erf(x / sqrt(2))) / 2 = x - x c for x > 0 and x c below, c = erfc(|x|/sqrt(2)) / 2."""
+    """x times the normal distribution function, accurate in the lower tail too.
+
+    x (1 + erf(x / sqrt(2))) / 2 = x - x c for x > 0 and x c below, c = erfc(|x|/sqrt(2)) / 2.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     down = torch.signbit(y[0])
@@ -170,9 +179,12 @@ def gelu(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return _gelu_beyond(x, good, out)
 
 
-@function
+@function("x")
 def normal_cdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """erfc(-x / sqrt(2)) / 2."""
+    """The normal distribution function, accurate in the lower tail too.
+
+    erfc(-x / sqrt(2)) / 2.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     down = torch.signbit(y[0])
@@ -185,14 +197,17 @@ def normal_cdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond, out)
 
 
-@function
+@function("x")
 def normal_pdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """exp(-x^2 / 2) / sqrt(2 pi)."""
+    """The normal density, exp(-x^2 / 2) / sqrt(2 pi).
+
+    exp(-x^2 / 2) / sqrt(2 pi).
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = y[0].abs() <= _GELU_FAR
     g, e = _gauss(sanitized(y, good), w, 1)
-    factor = exact.to_fraction(exact.quotient(exact.ONE, exact.root(2 * exact.pi())))
+    factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
     out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
     return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
 
@@ -218,7 +233,7 @@ def _tanh_argument(x: Components, working: int) -> Components:
     """
     h = (x[0].view(torch.int64) & -(1 << _CUT)).view(torch.float64)
     rest = collected((x[0] - h, *x[1:working]), working)
-    root = 2 * exact.to_fraction(exact.root(exact.quotient(2 * exact.ONE, exact.pi())))
+    root = 2 * fixed.to_fraction(fixed.root(fixed.quotient(2 * fixed.ONE, fixed.pi())))
     linear, cubic = (constant(c, working + 1, h.device) for c in (root, root * _CUBE))
     # (h + rest)^3 - h^3 = rest (3 h^2 + rest (3 h + rest)).
     slope = ex.mul(rest, ex.add(rest, 3.0 * h))
@@ -233,11 +248,13 @@ def _tanh_argument(x: Components, working: int) -> Components:
     return (top, next_low, low, a_low, b_low, *small[1:])
 
 
-@function
+@function("x")
 def gelu_tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, as x times the logistic function of twice
+    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the constants as written, not rounded.
+
+    x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, as x times the logistic function of twice
     the argument of tanh.
-    """  # noqa: D205
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = y[0].abs() <= 24.0

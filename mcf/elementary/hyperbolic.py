@@ -46,9 +46,12 @@ def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]
     return sanitized(a, good), sign, good
 
 
-@function
+@function("x")
 def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """(exp(x) - exp(-x)) / 2 = (E + E/(E + 1)) / 2 with E = exp(|x|) - 1."""
+    """Hyperbolic sine.
+
+    (exp(x) - exp(-x)) / 2 = (E + E/(E + 1)) / 2 with E = exp(|x|) - 1.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, exponential.LIMIT)
@@ -64,9 +67,12 @@ def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, torch.where(x[0] == 0, x[0], x[0] * math.inf), out)
 
 
-@function
+@function("x")
 def cosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """(exp(x) + exp(-x)) / 2."""
+    """Hyperbolic cosine.
+
+    (exp(x) + exp(-x)) / 2.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, _, good = _magnitude(y, exponential.LIMIT)
@@ -79,9 +85,12 @@ def cosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond.to(fmt.dtype), out)
 
 
-@function
+@function("x")
 def tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """E/(E + 2) with E = exp(2|x|) - 1."""
+    """Hyperbolic tangent.
+
+    E/(E + 2) with E = exp(2|x|) - 1.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, _FAR)
@@ -94,9 +103,12 @@ def tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond, out)
 
 
-@function
+@function("x")
 def sigmoid(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """1 / (1 + exp(-x)), for x < 0 as exp(x) / (1 + exp(x))."""
+    """1 / (1 + e**-x), accurate in both tails.
+
+    1 / (1 + exp(-x)), for x < 0 as exp(x) / (1 + exp(x)).
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     good = y[0].abs() <= exponential.LIMIT
@@ -123,9 +135,12 @@ def _log1p(z: Components, working: int) -> tuple[Components, Tensor]:
     return logarithm.log((one, *z), lead, working)
 
 
-@function
+@function("x")
 def asinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(|x| + sqrt(x^2 + 1)) = log(1 + |x| + x^2/(1 + sqrt(x^2 + 1)))."""
+    """Inverse hyperbolic sine.
+
+    log(|x| + sqrt(x^2 + 1)) = log(1 + |x| + x^2/(1 + sqrt(x^2 + 1))).
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, float(torch.finfo(torch.float64).max))
@@ -142,9 +157,12 @@ def asinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, x[0], out)
 
 
-@function
+@function("x")
 def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(1 + t + sqrt(t (2 + t))) with t = x - 1; nan for x < 1."""
+    """Inverse hyperbolic cosine; nan for x < 1.
+
+    log(1 + t + sqrt(t (2 + t))) with t = x - 1; nan for x < 1.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     one = torch.ones_like(y[0])
@@ -165,9 +183,12 @@ def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond.to(fmt.dtype), out)
 
 
-@function
+@function("x")
 def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(1 + 2x/(1 - x)) / 2; infinite at 1, nan beyond."""
+    """Inverse hyperbolic tangent; infinite at 1 and -1, nan beyond.
+
+    log(1 + 2x/(1 - x)) / 2; infinite at 1, nan beyond.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     a, sign, good = _magnitude(y, 1.0)

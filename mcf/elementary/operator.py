@@ -6,6 +6,7 @@ that stay in the cache.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -27,10 +28,33 @@ _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-c
 _library.define("elementary(str name, Tensor[] components, int[] terms) -> Tensor[]")  # type: ignore[no-untyped-call]
 
 
-def function(compute: Compute) -> Compute:
-    """Register what computes a function under its own name."""
-    _functions[compute.__name__] = compute
-    return compute
+def function(*names: str) -> Callable[[Compute], Callable[..., Components]]:
+    """Make of what computes a function the function on components, under its own name.
+
+    Args:
+        *names: of its arguments, each a tuple of components.
+    """
+    signature = inspect.Signature(
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
+    )
+
+    def register(compute: Compute) -> Callable[..., Components]:
+        name = compute.__name__
+        _functions[name] = compute
+
+        def run(*arguments: Components, **named: Components) -> Components:
+            try:
+                given = signature.bind(*arguments, **named)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}") from None
+            return apply(name, *given.args)
+
+        run.__name__ = run.__qualname__ = name
+        run.__module__, run.__doc__ = compute.__module__, compute.__doc__
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        return run
+
+    return register
 
 
 def _split(components: list[Tensor], terms: list[int]) -> tuple[Components, ...]:

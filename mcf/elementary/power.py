@@ -69,9 +69,15 @@ def _whole(y: Components) -> tuple[Tensor, Tensor]:
     return whole, whole & odd
 
 
-@function
+@function("x", "y")
 def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x**y with the special values of C99 (Annex F.10.4.4)."""
+    """x**y with the special values of C99; nan for x < 0 unless y is an integer.
+
+    Whole powers, powers of two and odd halves of squares are exact where they have that many
+    components (and at most 252 bits, but for squares and cubes).
+
+    x**y with the special values of C99 (Annex F.10.4.4).
+    """
     first, second = arguments
     x, y = enter(first, fmt), enter(second, fmt)
     w = working_terms(fmt, terms)
@@ -118,7 +124,7 @@ def _against_one(a: Components) -> tuple[Tensor, Tensor]:
     return (a[0] > 1) | (edge & (rest > 0)), edge & (rest == 0)
 
 
-@function
+@function("x", "y")
 def hypot(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """sqrt(x^2 + y^2), without overflow on the way; infinite if x or y is, also beside nan."""
     first, second = arguments

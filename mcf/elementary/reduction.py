@@ -16,7 +16,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import exact
+from mcf.elementary import fixed
 from mcf.elementary.tables import (
     HALF_PI_CHUNK,
     HALF_PI_CHUNKS,
@@ -103,7 +103,7 @@ def quarter_turns(
     flip = -negative.to(torch.int64)
     sums = [s ^ (flip & (-1 if t == 0 else _MASK)) for t, s in enumerate(sums)]
     fraction = _fraction(sums[:count], working)
-    half_pi = constant(exact.to_fraction(exact.pi()) / 2, working, x[0].device)
+    half_pi = constant(fixed.to_fraction(fixed.pi()) / 2, working, x[0].device)
     r = ex.mul(fraction, half_pi)
     return q & 3, signed(r, sign_of(negative))
 

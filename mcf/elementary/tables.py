@@ -1,6 +1,6 @@
 """Constants and tables of constants as float64 expansions, made once and kept per device.
 
-Every number is rounded from an exact one (`mcf.elementary.exact`): component by component to
+Every number is rounded from an exact one (`mcf.elementary.fixed`): component by component to
 nearest, so that the first m components of a row are the row of m components.
 """
 
@@ -13,7 +13,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import exact
+from mcf.elementary import fixed
 from mcf.kernels.components import Components as Components
 
 # The most components that any computation works with.
@@ -46,7 +46,7 @@ def rows(values: Sequence[Fraction], terms: int = _KEPT) -> Tensor:
 
 def _rows(quotients: Sequence[tuple[int, int]], terms: int = _KEPT) -> Tensor:
     """The same of quotients, which need not be in lowest terms."""
-    numbers = [exact.parts(*q, terms) for q in quotients]
+    numbers = [fixed.parts(*q, terms) for q in quotients]
     return torch.tensor(numbers, dtype=torch.float64, device="cpu").T
 
 
@@ -74,7 +74,7 @@ def lookup(name: str, index: Tensor, terms: int) -> Components:
 @functools.cache
 def constant(value: Fraction, terms: int, device: torch.device) -> Components:
     """A number as `terms` tensors without dimensions."""
-    numbers = exact.components(value, terms)
+    numbers = fixed.components(value, terms)
     return tuple(torch.tensor(c, dtype=torch.float64, device=device) for c in numbers)
 
 
@@ -92,19 +92,19 @@ def exp_powers_minus_one() -> Tensor:
 
 
 def _powers(steps: range) -> list[Fraction]:
-    factor, value, values = exact.exp(exact.ln2() // EXP_STEPS), exact.ONE, []
+    factor, value, values = fixed.exp(fixed.ln2() // EXP_STEPS), fixed.ONE, []
     for _ in range(EXP_STEPS):
         values.append(value)
-        value = value * factor >> exact.BITS
+        value = value * factor >> fixed.BITS
     return [
-        exact.to_fraction(values[k % EXP_STEPS]) * Fraction(2) ** (k // EXP_STEPS) for k in steps
+        fixed.to_fraction(values[k % EXP_STEPS]) * Fraction(2) ** (k // EXP_STEPS) for k in steps
     ]
 
 
 @_table
 def exp_chunks() -> Tensor:
     """Parts of log(2) / EXP_STEPS, EXP_CHUNK bits each, largest first."""
-    return _chunks(exact.to_fraction(exact.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS)
+    return _chunks(fixed.to_fraction(fixed.ln2()) / EXP_STEPS, 8, EXP_CHUNK, EXP_CHUNKS)
 
 
 def _chunks(value: Fraction, shift: int, bits: int, count: int) -> Tensor:
@@ -120,7 +120,7 @@ def _chunks(value: Fraction, shift: int, bits: int, count: int) -> Tensor:
 
 def _log_nodes() -> list[Fraction]:
     nodes = [Fraction(j, LOG_STEPS) for j in range(LOG_FIRST, LOG_LAST)]
-    return [exact.to_fraction(exact.log(f)) for f in nodes]
+    return [fixed.to_fraction(fixed.log(f)) for f in nodes]
 
 
 @functools.cache
@@ -128,8 +128,8 @@ def log_base(base: int) -> Fraction:
     """log(base) for base 2 and 10, 1 for base 0 (e)."""
     return {
         0: Fraction(1),
-        2: exact.to_fraction(exact.ln2()),
-        10: exact.to_fraction(exact.ln10()),
+        2: fixed.to_fraction(fixed.ln2()),
+        10: fixed.to_fraction(fixed.ln10()),
     }[base]
 
 
@@ -194,38 +194,38 @@ LIMBS_BEFORE, LIMBS_AFTER = 64, 68
 @_table
 def sines() -> Tensor:
     """sin(j / ANGLE_STEPS)."""
-    return rows([exact.to_fraction(_sin_cos(j)[0]) for j in range(SIN_LAST + 1)])
+    return rows([fixed.to_fraction(_sin_cos(j)[0]) for j in range(SIN_LAST + 1)])
 
 
 @_table
 def cosines() -> Tensor:
     """cos(j / ANGLE_STEPS)."""
-    return rows([exact.to_fraction(_sin_cos(j)[1]) for j in range(SIN_LAST + 1)])
+    return rows([fixed.to_fraction(_sin_cos(j)[1]) for j in range(SIN_LAST + 1)])
 
 
 def _sin_cos(j: int) -> tuple[int, int]:
-    return exact.sin_cos(Fraction(j, ANGLE_STEPS))
+    return fixed.sin_cos(Fraction(j, ANGLE_STEPS))
 
 
 @_table
 def arctangents() -> Tensor:
     """atan(j / ANGLE_STEPS)."""
-    angles = [exact.atan(Fraction(j, ANGLE_STEPS)) for j in range(ATAN_LAST + 1)]
-    return rows([exact.to_fraction(a) for a in angles])
+    angles = [fixed.atan(Fraction(j, ANGLE_STEPS)) for j in range(ATAN_LAST + 1)]
+    return rows([fixed.to_fraction(a) for a in angles])
 
 
 @_table
 def half_pi_chunks() -> Tensor:
     """Parts of pi/2, HALF_PI_CHUNK bits each, largest first."""
-    return _chunks(exact.to_fraction(exact.pi()) / 2, -1, HALF_PI_CHUNK, HALF_PI_CHUNKS)
+    return _chunks(fixed.to_fraction(fixed.pi()) / 2, -1, HALF_PI_CHUNK, HALF_PI_CHUNKS)
 
 
 @_table
 def turn_limbs() -> Tensor:
     """1/(2 pi) as LIMB-bit digits, int64; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m."""
-    value = exact.quotient(exact.ONE, 2 * exact.pi())
+    value = fixed.quotient(fixed.ONE, 2 * fixed.pi())
     mask = (1 << LIMB) - 1
-    digits = [value >> (exact.BITS - LIMB * m) & mask for m in range(1, LIMBS_AFTER + 1)]
+    digits = [value >> (fixed.BITS - LIMB * m) & mask for m in range(1, LIMBS_AFTER + 1)]
     limbs = [0] * LIMBS_BEFORE + digits
     return torch.tensor(limbs, dtype=torch.int64, device="cpu")
 
@@ -255,15 +255,15 @@ def erfcx_series() -> Tensor:
     direction errors shrink.
     """
     nodes = erfcx_nodes()
-    at, value = Fraction(32), exact.erfcx_by_fraction(32)
+    at, value = Fraction(32), fixed.erfcx_by_fraction(32)
     coefficients: list[tuple[int, int]] = []
     for node, width in reversed(nodes):
         while at > node:
             following = max(node, at - width)
-            series = exact.erfcx_series(at, value, 160)
-            value, at = exact.evaluate(series, following - at), following
-        series = exact.erfcx_series(at, value, ERFCX_DEGREES)
+            series = fixed.erfcx_series(at, value, 160)
+            value, at = fixed.evaluate(series, following - at), following
+        series = fixed.erfcx_series(at, value, ERFCX_DEGREES)
         p, q = (width / 2).as_integer_ratio()
-        scaled = [(c * p**k, exact.ONE * q**k) for k, c in enumerate(series)]
+        scaled = [(c * p**k, fixed.ONE * q**k) for k, c in enumerate(series)]
         coefficients = scaled + coefficients
     return _rows(coefficients)

@@ -26,9 +26,9 @@ from mcf.kernels.formats import Format
 Arguments = tuple[Components, ...]
 
 
-@function
+@function("x")
 def exp(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """As `mcf.elementary.exp`."""
+    """e**x; 0 at -inf."""
     (x,) = arguments
     y = enter(x, fmt)
     good = y[0].abs() <= exponential.LIMIT
@@ -39,9 +39,12 @@ def exp(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~good, beyond.to(fmt.dtype), out)
 
 
-@function
+@function("x")
 def expm1(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """exp(x) - 1."""
+    """e**x - 1, accurate for small x too.
+
+    exp(x) - 1.
+    """
     (x,) = arguments
     y = enter(x, fmt)
     good = (y[0] <= exponential.LIMIT) & (y[0] >= -200.0)
@@ -69,21 +72,27 @@ def _log_beyond(x: Tensor) -> Tensor:
     return torch.where(x == 0, -math.inf, torch.where(x < 0, math.nan, x))
 
 
-@function
+@function("x")
 def log(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """As `mcf.elementary.log`."""
+    """Natural logarithm; -inf at 0, nan below."""
     return _log(arguments[0], fmt, terms, 0)
 
 
-@function
+@function("x")
 def log2(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(x) / log(2)."""
+    """Logarithm to base 2; exact for powers of two.
+
+    log(x) / log(2).
+    """
     return _log(arguments[0], fmt, terms, 2)
 
 
-@function
+@function("x")
 def log10(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(x) / log(10); exact for powers of ten."""
+    """Logarithm to base 10; exact for powers of ten.
+
+    log(x) / log(10); exact for powers of ten.
+    """
     (x,) = arguments
     out = _log(x, fmt, terms, 10)
     k = out[0].to(torch.float64).round()
@@ -97,9 +106,12 @@ def log10(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(exactly, k.to(fmt.dtype), out)
 
 
-@function
+@function("x")
 def log1p(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """log(1 + x)."""
+    """log(1 + x), accurate for small x too. -inf at -1, nan below.
+
+    log(1 + x).
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     second = y[1] if len(y) > 1 else torch.zeros_like(y[0])

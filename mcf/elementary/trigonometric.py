@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import angles, exact, reduction
+from mcf.elementary import angles, fixed, reduction
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant
 from mcf.elementary.working import (
@@ -62,9 +62,9 @@ def _prepared(x: Components, fmt: Format) -> tuple[Components, Tensor]:
     return sanitized(y, finite, 0.0), finite
 
 
-@function
+@function("x")
 def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """As `mcf.elementary.sin`."""
+    """Sine of an angle in radians, reduced exactly whatever its size; nan for infinities."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
@@ -75,9 +75,9 @@ def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(x[0] == 0, x[0], out)
 
 
-@function
+@function("x")
 def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """As `mcf.elementary.cos`."""
+    """Cosine of an angle in radians, reduced exactly whatever its size; nan for infinities."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     q, s, c = _sin_cos(y, fmt, terms, working_terms(fmt, terms))
@@ -85,9 +85,12 @@ def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(~finite, math.nan, leave(result, fmt, terms))
 
 
-@function
+@function("x")
 def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """sin(x) / cos(x)."""
+    """Tangent of an angle in radians, reduced exactly whatever its size; nan for infinities.
+
+    sin(x) / cos(x).
+    """
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
@@ -114,7 +117,7 @@ def _polar(
         scale_all(head(x, working), (-up).clamp(max=0)),
         working,
     )
-    pi = constant(exact.to_fraction(exact.pi()), working, y[0].device)
+    pi = constant(fixed.to_fraction(fixed.pi()), working, y[0].device)
     angle = select(negative, ex.add(minus(angle), pi), angle)
     tiny = (apart < -260) & ~negative
     if not bool(tiny.any()):
@@ -123,10 +126,8 @@ def _polar(
     return select(tiny, quotient, angle), torch.where(tiny, apart.clamp(min=-2000), 0)
 
 
-@function
-def atan2(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The angle of the point (x, y), in [-pi, pi]; arguments y, x."""
-    first, second = arguments
+def _angle(first: Components, second: Components, fmt: Format, terms: int) -> Components:
+    """The angle of the point (second, first)."""
     y, x = enter(first, fmt), enter(second, fmt)
     w = working_terms(fmt, terms)
     nan = y[0].isnan() | x[0].isnan()
@@ -149,7 +150,7 @@ def atan2(arguments: Arguments, fmt: Format, terms: int) -> Components:
         (diagonal, Fraction(1, 4), Fraction(3, 4)),
     ):
         for side, part in ((~left, right_angle), (left, left_angle)):
-            value = constant(exact.to_fraction(exact.pi()) * part, w, y[0].device)
+            value = constant(fixed.to_fraction(fixed.pi()) * part, w, y[0].device)
             angle = select(condition & side, value, angle)
             k = torch.where(condition & side, 0, k)
     out = leave(angle, fmt, terms, k)
@@ -157,12 +158,19 @@ def atan2(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(nan, math.nan, out)
 
 
-@function
+@function("y", "x")
+def atan2(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """Angle of the point (x, y), in [-pi, pi]; quadrants and signed zeros as in C99."""
+    y, x = arguments
+    return _angle(y, x, fmt, terms)
+
+
+@function("x")
 def atan(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The angle in [-pi/2, pi/2] whose tangent is x."""
+    """Arc tangent, in [-pi/2, pi/2]."""
     (x,) = arguments
     one = torch.ones_like(x[0])
-    return atan2((x, head((one,), terms)), fmt, terms)
+    return _angle(x, head((one,), terms), fmt, terms)
 
 
 def _cofactor(y: Components, working: int) -> Components:
@@ -184,13 +192,16 @@ def _inside(y: Components) -> tuple[Tensor, Tensor]:
 
 
 def _pi_part(part: Fraction, like: Tensor, fmt: Format, terms: int) -> Components:
-    value = constant(exact.to_fraction(exact.pi()) * part, 4, like.device)
+    value = constant(fixed.to_fraction(fixed.pi()) * part, 4, like.device)
     return leave(tuple(c.expand(like.shape) for c in value), fmt, terms)
 
 
-@function
+@function("x")
 def asin(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The angle in [-pi/2, pi/2] whose sine is x; nan for |x| > 1."""
+    """Arc sine, in [-pi/2, pi/2]; nan for |x| > 1.
+
+    The angle in [-pi/2, pi/2] whose sine is x; nan for |x| > 1.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     inside, edge = _inside(y)
@@ -205,9 +216,12 @@ def asin(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(x[0] == 0, x[0], out)
 
 
-@function
+@function("x")
 def acos(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The angle in [0, pi] whose cosine is x; nan for |x| > 1."""
+    """Arc cosine, in [0, pi]; nan for |x| > 1.
+
+    The angle in [0, pi] whose cosine is x; nan for |x| > 1.
+    """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     inside, edge = _inside(y)

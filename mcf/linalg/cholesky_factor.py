@@ -8,7 +8,7 @@ from torch import Tensor
 from mcf.kernels import operations
 from mcf.linalg import triangular
 from mcf.linalg.parts import Components, assign, each, one_like, part, transpose, where
-from mcf.matmul import matmul
+from mcf.reductions.products import matmul
 
 
 def factor(a: Components) -> tuple[Components, Tensor]:

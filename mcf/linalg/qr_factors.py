@@ -17,7 +17,7 @@ from mcf.linalg.parts import (
     transpose,
     where,
 )
-from mcf.matmul import matmul
+from mcf.reductions.products import matmul
 
 ALL = slice(None)
 

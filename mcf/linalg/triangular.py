@@ -6,7 +6,7 @@ import torch
 
 from mcf.kernels import operations
 from mcf.linalg.parts import Components, assign, each, part, transpose
-from mcf.matmul import matmul
+from mcf.reductions.products import matmul
 
 # Columns that are eliminated one at a time; beyond them a matrix product does the rest.
 BLOCK = 32

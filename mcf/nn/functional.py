@@ -15,11 +15,11 @@ from torch import Tensor
 from mcf.tensor import MCFTensor
 from mcf.tensor.conversion import promote, reformat
 from mcf.tensor.creation import tensor
-from mcf.tensor.functions import replaces
 from mcf.tensor.promotion import result_format
+from mcf.tensor.registry import implements
 
 
-@replaces(torch.nn.functional.layer_norm, torch.layer_norm)
+@implements(torch.nn.functional.layer_norm, torch.layer_norm)
 def layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -48,7 +48,7 @@ def layer_norm(
     return out if bias is None else out + bias
 
 
-@replaces(torch.nn.functional.rms_norm, torch.rms_norm)
+@implements(torch.nn.functional.rms_norm, torch.rms_norm)
 def rms_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -97,7 +97,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out if bias is None else out + bias
 
 
-@replaces(torch.nn.functional.scaled_dot_product_attention)
+@implements(torch.nn.functional.scaled_dot_product_attention)
 def attention(
     query: Tensor,
     key: Tensor,

@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mcf.nn.functional import weighted_attention
-from mcf.tensor.functions import replaces, unasked
+from mcf.tensor.registry import implements
+from mcf.tensor.torch_functions import unasked
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
-@replaces(F.multi_head_attention_forward)
+@implements(F.multi_head_attention_forward)
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
     """`torch.nn.functional.multi_head_attention_forward`, whose arguments it has.
 

@@ -1,13 +1,13 @@
 """The expansion tensor."""
 
 from mcf.convert.printing import set_printoptions as set_printoptions
-from mcf.tensor import composed as composed
-from mcf.tensor import dispatch as dispatch
-from mcf.tensor import moments as moments
-from mcf.tensor import passes as passes
+from mcf.tensor import copying as copying
+from mcf.tensor import operators as operators
+from mcf.tensor import ops as ops
+from mcf.tensor import text as text
+from mcf.tensor import torch_functions as torch_functions
 from mcf.tensor.conversion import from_components as from_components
 from mcf.tensor.creation import tensor as tensor
-from mcf.tensor.dispatch.registry import UnsupportedError as UnsupportedError
 from mcf.tensor.factories import arange as arange
 from mcf.tensor.factories import eye as eye
 from mcf.tensor.factories import full as full
@@ -21,4 +21,5 @@ from mcf.tensor.random import rand as rand
 from mcf.tensor.random import rand_like as rand_like
 from mcf.tensor.random import randn as randn
 from mcf.tensor.random import randn_like as randn_like
+from mcf.tensor.registry import UnsupportedError as UnsupportedError
 from mcf.tensor.tensor import MCFTensor as MCFTensor

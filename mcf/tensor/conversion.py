@@ -11,11 +11,49 @@ from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
-from mcf.kernels.formats import format_of
+from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.creation import check_format
-from mcf.tensor.dispatch.copies import converted, plain
-from mcf.tensor.tensor import MCFTensor, broadcast, wrap
+from mcf.tensor.promotion import integer_components
+from mcf.tensor.tensor import Components, MCFTensor, broadcast, method, wrap
+
+
+def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
+    """Any real tensor as the nearest expansion of a format."""
+    if isinstance(x, MCFTensor):
+        source = x.components
+    else:
+        source = (x,) if x.is_floating_point() else integer_components(x)
+    if source[0].dtype is dtype and len(source) <= terms:
+        zero = torch.zeros_like(source[0])
+        return tuple(source) + (zero,) * (terms - len(source))
+    return convert(source, dtype, terms)
+
+
+def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
+    """The value as one plain tensor, rounded to nearest (integers: toward zero)."""
+    if dtype is torch.bool:
+        return x.components[0] != 0
+    if dtype in FORMATS:
+        return convert(x.components, dtype, 1)[0]
+    if dtype.is_complex:
+        raise TypeError(f"an expansion tensor cannot become a tensor of {dtype}")
+    return _truncated(x).to(dtype)
+
+
+def _truncated(x: MCFTensor) -> Tensor:
+    """The values without their fractions, as int64; what torch gives for inf and NaN."""
+    parts = convert(x.components, torch.float64, x.terms)
+    whole = [p.trunc() for p in parts]
+    integer = sum((w.to(torch.int64) for w in whole[1:]), whole[0].to(torch.int64))
+    # Exact; the floor of their sum is what the integer lacks.
+    rest = operations.renormalize([p - w for p, w in zip(parts, whole, strict=True)], x.terms)
+    first = rest[0].floor()
+    lower = rest[1] if x.terms > 1 else torch.zeros_like(first)
+    carry = first - ((rest[0] == first) & (lower < 0)).to(first.dtype)
+    integer = integer + carry.to(torch.int64)
+    fraction = (rest[0] != carry) | (lower != 0)
+    return integer + ((integer < 0) & fraction).to(torch.int64)
 
 
 class _Convert(torch.autograd.Function):
@@ -95,8 +133,21 @@ def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
     return _Convert.apply(x if isinstance(x, MCFTensor) else promote(x), dtype, terms)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def to_terms(x: MCFTensor, terms: int, *args: Any, **kwargs: Any) -> MCFTensor:
-    """`x.to` with a number of terms, rounded once."""
+@method
+def to(x: MCFTensor, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
+    """As `torch.Tensor.to`, and to another number of components.
+
+    The values are rounded once, to the nearest expansion; exact where the target holds them.
+    An integer or bool dtype gives a plain tensor (truncated, as torch does).
+
+    Args:
+        x: the tensor.
+        *args: a dtype (of the components), a device, or another tensor.
+        terms: number of components, 1 to 4; None keeps it.
+        **kwargs: those of `torch.Tensor.to`.
+    """
+    if terms is None:
+        return Tensor.to(x, *args, **kwargs)
     dtype, device, target = kwargs.pop("dtype", None), None, None
     # What torch takes by position behind the format.
     flags = [argument for argument in args if isinstance(argument, bool)]
@@ -113,7 +164,7 @@ def to_terms(x: MCFTensor, terms: int, *args: Any, **kwargs: Any) -> MCFTensor:
     if device is not None:
         kwargs["device"] = device
     check_format(terms, dtype or x.dtype)
-    moved = torch.Tensor.to(x, **kwargs) if kwargs else x
+    moved = Tensor.to(x, **kwargs) if kwargs else x
     return reformat(moved, dtype or x.dtype, terms)
 
 
@@ -122,8 +173,13 @@ def promote(x: Tensor) -> MCFTensor:
     return x if isinstance(x, MCFTensor) else _Promote.apply(x)  # type: ignore[no-untyped-call]
 
 
-def to_plain(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The value rounded once to nearest in a plain tensor, with a gradient."""
+@method
+def to_plain(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """One plain tensor of a dtype (that of the components by default).
+
+    Rounded once to nearest even; the gradient passes through.
+    """
+    dtype = x.dtype if dtype is None else dtype
     if not isinstance(x, MCFTensor):
         return x.to(dtype)
     return _Plain.apply(x, dtype)  # type: ignore[no-any-return, no-untyped-call]

@@ -1,19 +1,17 @@
-"""Methods that copy, pickle and share an `MCFTensor`."""
+"""Deep copies, pickling and shared memory of an `MCFTensor`."""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from mcf.tensor.components import check_attributes
-
-if TYPE_CHECKING:
-    from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.tensor import MCFTensor, method
 
 
 def rebuild(components: list[Tensor], requires_grad: bool, state: dict[str, Any]) -> MCFTensor:
@@ -26,8 +24,6 @@ def rebuild(components: list[Tensor], requires_grad: bool, state: dict[str, Any]
         TypeError, ValueError: for what `MCFTensor` refuses, and for attributes of which its type or
             torch has other ideas.
     """
-    from mcf.tensor.tensor import MCFTensor
-
     attributes = check_attributes(MCFTensor, state)
     result = MCFTensor(components, requires_grad)
     for name, value in attributes.items():
@@ -35,56 +31,62 @@ def rebuild(components: list[Tensor], requires_grad: bool, state: dict[str, Any]
     return result
 
 
-class Copying:
-    """Deep copies, pickling, shared memory."""
+def _state(self: MCFTensor) -> dict[str, Any]:
+    own = {"_terms", *self.__tensor_flatten__()[0]}
+    return {k: v for k, v in self.__dict__.items() if k not in own}
 
-    def _state(self: Any) -> dict[str, Any]:
-        own = {"_terms", *self.__tensor_flatten__()[0]}
-        return {k: v for k, v in self.__dict__.items() if k not in own}
 
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        if not self.is_leaf:
-            raise RuntimeError("only leaves of the graph can be pickled; use x.detach()")
-        torch.utils.hooks.warn_if_has_hooks(self)
-        return rebuild, (list(self.components), self.requires_grad, self._state())
+@method
+def __reduce_ex__(self: MCFTensor, protocol: Any) -> Any:
+    if not self.is_leaf:
+        raise RuntimeError("only leaves of the graph can be pickled; use x.detach()")
+    torch.utils.hooks.warn_if_has_hooks(self)
+    return rebuild, (list(self.components), self.requires_grad, _state(self))
 
-    def __setstate__(self: Any, state: Any) -> None:
-        # torch's would give the tensor a memory of its own beside its components.
-        raise TypeError("the state of an expansion tensor cannot be set; pickling makes a new one")
 
-    def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
-        if id(self) in memo:
-            return memo[id(self)]
-        if not self.is_leaf:
-            raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-                "protocol at the moment"
-            )
-        with torch.no_grad():
-            # Through the memo: tensors that share memory share it after the copy.
-            components = [copy.deepcopy(c, memo) for c in self.components]
-            result = rebuild(components, self.requires_grad, copy.deepcopy(self._state(), memo))
-            if self.grad is not None:
-                result.grad = copy.deepcopy(self.grad, memo)
-        memo[id(self)] = result
-        return result
+@method
+def __setstate__(self: MCFTensor, state: Any) -> None:
+    # torch's would give the tensor a memory of its own beside its components.
+    raise TypeError("the state of an expansion tensor cannot be set; pickling makes a new one")
 
-    def share_memory_(self: Any) -> Any:
-        """Move the components to shared memory, for other processes."""
-        for c in self.components:
-            c.share_memory_()
-        return self
 
-    def is_shared(self: Any) -> bool:
-        """Whether the components are in shared memory."""
-        return all(c.is_shared() for c in self.components)
+@method
+def __deepcopy__(self: MCFTensor, memo: dict[int, Any]) -> Any:
+    if id(self) in memo:
+        return memo[id(self)]
+    if not self.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol at the moment"
+        )
+    with torch.no_grad():
+        # Through the memo: tensors that share memory share it after the copy.
+        components = [copy.deepcopy(c, memo) for c in self.components]
+        result = rebuild(components, self.requires_grad, copy.deepcopy(_state(self), memo))
+        if self.grad is not None:
+            result.grad = copy.deepcopy(self.grad, memo)
+    memo[id(self)] = result
+    return result
+
+
+@method
+def share_memory_(self: MCFTensor) -> Any:
+    """Move the components to shared memory, for other processes."""
+    for c in self.components:
+        c.share_memory_()
+    return self
+
+
+@method
+def is_shared(self: MCFTensor) -> bool:
+    """Whether the components are in shared memory."""
+    return all(c.is_shared() for c in self.components)
 
 
 def _collate(batch: list[Tensor], *, collate_fn_map: Any = None) -> Tensor:
     return torch.stack(batch, 0)
 
 
-def register_for_torch(cls: type) -> None:
-    """Tell torch's loaders about the class: weights_only=True, DataLoader."""
-    torch.serialization.add_safe_globals([rebuild, OrderedDict])
-    default_collate_fn_map[cls] = _collate
+# torch's loaders: torch.load(weights_only=True), DataLoader.
+torch.serialization.add_safe_globals([rebuild, OrderedDict])
+default_collate_fn_map[MCFTensor] = _collate

@@ -13,8 +13,8 @@ from mcf.convert.parse import DIMENSIONS, exact, flatten, printed
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import Format, format_of
 from mcf.tensor.components import MAX_TERMS
-from mcf.tensor.numbers import one
 from mcf.tensor.promotion import integer_components
+from mcf.tensor.scalars import one
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 

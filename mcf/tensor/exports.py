@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,6 @@ import torch
 from torch import Tensor
 
 from mcf.convert import export
-
-if TYPE_CHECKING:
-    from mcf.tensor.tensor import MCFTensor
 
 
 class Exports:
@@ -33,15 +30,6 @@ class Exports:
         """Nested lists of mpmath numbers, exact whatever `mpmath.mp.prec` is."""
         make = export.mpmath_number()
         return export.nested([make(x) for x in export.fractions(self.components)], self.shape)
-
-    def to_plain(self: MCFTensor, dtype: torch.dtype | None = None) -> Tensor:  # type: ignore[misc]
-        """One plain tensor of a dtype (that of the components by default).
-
-        Rounded once to nearest even; the gradient passes through.
-        """
-        from mcf.tensor.conversion import to_plain
-
-        return to_plain(self, self.dtype if dtype is None else dtype)
 
     def numpy(
         self: Any, dtype: npt.DTypeLike | None = None, *, force: bool = False

@@ -1,4 +1,8 @@
-"""Operators with what torch's do not take: big integers, Fraction, Decimal, mpmath, arrays."""
+"""Operators of an `MCFTensor` with what torch's do not take: Fraction, Decimal, mpmath, arrays.
+
+Arithmetic takes the nearest expansion of such a number, or of an int of more than 64 bits;
+comparisons take its exact value.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ import numpy as np
 import torch
 
 from mcf.convert.parse import exact
+from mcf.tensor.creation import tensor
+from mcf.tensor.tensor import MCFTensor
 
 # A Python int beyond this does not fit torch's scalars.
 _LARGEST = 2**63
@@ -37,8 +43,6 @@ def _operand(self: Any, other: Any) -> Any:
     """The other operand as a tensor where torch does not take it."""
     if type(other) is float:
         return other
-    from mcf.tensor.creation import tensor
-
     if isinstance(other, np.ndarray) and other.dtype.kind in "biuf" and other.dtype.itemsize <= 8:
         # As a plain tensor, which has its say in the promotion.
         native = np.array(other, dtype=other.dtype.newbyteorder("="))
@@ -70,8 +74,6 @@ def _comparison(name: str) -> Any:
     def method(self: Any, other: Any) -> Any:
         if not _special(other):
             return own(self, _operand(self, other))
-        from mcf.tensor.creation import tensor
-
         value = exact(other)
         near: Any = tensor(other, 4, torch.float64, self.device)
         held = near.to_fractions()
@@ -90,19 +92,11 @@ def _comparison(name: str) -> Any:
     return method
 
 
-class Operators:
-    """Operators of an `MCFTensor` with numbers and arrays that torch's do not take.
-
-    Arithmetic takes the nearest expansion of the number, comparisons its exact value.
-    """
-
-    # NumPy would round the tensor to an array; so it leaves operators to these methods.
-    __array_ufunc__ = None
-
-
+# NumPy would round the tensor to an array; so it leaves operators to these methods.
+MCFTensor.__array_ufunc__ = None  # type: ignore[attr-defined]
 for _name, _function in ARITHMETIC.items():
     for _method in (f"__{_prefix}{_name}__" for _prefix in ("", "r", "i")):
         if hasattr(torch.Tensor, _method):
-            setattr(Operators, _method, _arithmetic(_method, _function))
+            setattr(MCFTensor, _method, _arithmetic(_method, _function))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(Operators, f"__{_name}__", _comparison(f"__{_name}__"))
+    setattr(MCFTensor, f"__{_name}__", _comparison(f"__{_name}__"))

@@ -58,7 +58,7 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
             c = padded(c, terms)
         return c
     if isinstance(value, Tensor):
-        # What the plain operand's gradient is, `mcf.tensor.functions` has seen to.
+        # What the plain operand's gradient is, `mcf.tensor.torch_functions` has seen to.
         value = value.detach() if value.requires_grad else value
         if value.is_floating_point():
             return widen((value,), dtype)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
 from mcf.kernels.components import Components as Components
-from mcf.tensor import functions
+from mcf.tensor import registry
 from mcf.tensor.components import FIXED, NAMES, check_components, check_dict
-from mcf.tensor.copying import Copying, register_for_torch
-from mcf.tensor.dispatch import registry
 from mcf.tensor.exports import Exports
-from mcf.tensor.numbers import Numbers
-from mcf.tensor.operators import Operators
+from mcf.tensor.scalars import Numbers
 
 
-class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ignore[override]
+class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
     """A tensor of expansions x = c[0] + c[1] + ..., 1 to 4 components, largest first.
 
     Made by `mcf.tensor`, `mcf.from_components` and the other functions that create tensors. It has
     a torch tensor's shape, device, layout, autograd and methods; `dtype` is that of the components.
     What is not supported raises `UnsupportedError`, which names the function.
+
+    The type itself imports no operation: operators, conversions, pickling, printing and what it
+    does for each function of torch are in rooms that import it, and register with it
+    (`mcf.tensor.registry`, `method`).
 
     Attributes:
         components: the tuple of component tensors; they share memory with the tensor.
@@ -107,28 +108,6 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
                 )
         return _make(components, outer_size, outer_stride)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
-        from mcf.tensor.text import text
-
-        return text(self)
-
-    def to(self, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
-        """As `torch.Tensor.to`, and to another number of components.
-
-        The values are rounded once, to the nearest expansion; exact where the target holds them.
-        An integer or bool dtype gives a plain tensor (truncated, as torch does).
-
-        Args:
-            *args: a dtype (of the components), a device, or another tensor.
-            terms: number of components, 1 to 4; None keeps it.
-            **kwargs: those of `torch.Tensor.to`.
-        """
-        if terms is None:
-            return super().to(*args, **kwargs)
-        from mcf.tensor.conversion import to_terms
-
-        return to_terms(self, terms, *args, **kwargs)
-
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls,
@@ -137,17 +116,24 @@ class MCFTensor(Operators, Numbers, Exports, Copying, torch.Tensor):  # type: ig
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return registry.run(func, args, kwargs or {})
+        implementation = registry.OPERATORS.get(func)
+        if implementation is None:
+            return registry.run(func, args, kwargs or {})
+        return implementation(*args, **(kwargs or {}))
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        return functions.call(func, args, kwargs or {})
+    if TYPE_CHECKING:
+        # Of `mcf.tensor.conversion`.
+        def to(self, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
+            """As `torch.Tensor.to`, and to another number of components."""
+
+        def to_plain(self, dtype: torch.dtype | None = None) -> Tensor:
+            """One plain tensor of a dtype (that of the components by default)."""
+
+
+def method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function a method of the tensor: of a room that imports the type, by its own name."""
+    setattr(MCFTensor, function.__name__, function)
+    return function
 
 
 def made(
@@ -196,6 +182,3 @@ def wrap(components: Sequence[Tensor]) -> MCFTensor:
     same = all(c.stride() == first.stride() for c in components)
     # The tensor's strides are its components' strides: views rely on it.
     return _make(components if same else [c.contiguous() for c in components])
-
-
-register_for_torch(MCFTensor)

@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import is_fake
 from mcf.convert import export
 from mcf.convert.printing import OPTIONS, body, decimal, shortest
 from mcf.kernels.formats import format_of
-from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.tensor import MCFTensor, method
 
 
 def text(x: MCFTensor) -> str:
@@ -41,3 +41,8 @@ def text(x: MCFTensor) -> str:
     if len(last) <= OPTIONS.linewidth:
         return line
     return f"{head}{shown},\n{' ' * len(head)}{', '.join(tail)})"
+
+
+@method
+def __repr__(x: MCFTensor, *, tensor_contents: object = None) -> str:
+    return text(x)

@@ -11,6 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.conversion import reformat
+from mcf.tensor.promotion import result_format
+from mcf.tensor.tensor import MCFTensor
+
 # Functions whose values have such operations; derivatives have them, too.
 _VALUES = {
     "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "binary_cross_entropy",
@@ -55,10 +59,6 @@ def widened(
     """The arguments of one of these functions, plain ones as expansions where it needs them so."""
     if not WIDENED[func] and not torch.is_grad_enabled():
         return args, kwargs
-    from mcf.tensor.conversion import reformat
-    from mcf.tensor.promotion import result_format
-    from mcf.tensor.tensor import MCFTensor
-
     given = [*args, *kwargs.values()]
     floats = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
     if all(isinstance(x, MCFTensor) for x in floats) or not any(

@@ -12,7 +12,7 @@ import torch
 from flint import arb, ctx
 from torch import Tensor
 
-from mcf.elementary import exact
+from mcf.elementary import fixed
 from mcf.kernels.formats import FP64, Format
 from tests.helpers.adversarial import Array, Draw
 
@@ -89,7 +89,7 @@ class Inputs(Draw):
     def angles(self, n: int) -> Components:
         """Expansions nearest to multiples of pi/2."""
         unit = 600
-        half = round(exact.to_fraction(exact.pi()) / 2 * 2**unit)
+        half = round(fixed.to_fraction(fixed.pi()) / 2 * 2**unit)
         bits = self.rng.integers(1, min(self.fmt.emax - 2, 40), n)
         multiples = [half * k for k in self.rng.integers(1, 1 << bits).tolist()]
         out = []

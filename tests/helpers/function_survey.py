@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS, bound
+from mcf.elementary.function_bounds import FUNCTIONS, bound
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import Components, disordered, inputs
 from tests.helpers.references import errors, full_precision

@@ -21,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 import mcf
-from mcf.elementary.bounds import FUNCTIONS
+from mcf.elementary.function_bounds import FUNCTIONS
 from mcf.kernels.formats import FP64, Format
 from tests.helpers import function_survey, survey
 from tests.helpers.survey import CHUNK, FORMATS

@@ -27,7 +27,7 @@ import torch
 from tqdm import tqdm
 
 import mcf
-from mcf.elementary.bounds import FUNCTIONS
+from mcf.elementary.function_bounds import FUNCTIONS
 from tests.helpers import arithmetic_search, function_search, function_survey, survey
 from tests.helpers.climbing import Climb
 from tests.helpers.mutation import Array, Inputs

@@ -1,8 +1,8 @@
 """Elementary functions against ball arithmetic: every function, format and number of components.
 
 A few arguments of each; `test_elementary_many.py` has more, by another oracle. The bounds are the
-table of `mcf.elementary.bounds`. What they catch, of which `test_elementary_mutants.py` has some: a
-constant cut to its leading component, a reduction left out, a series one term short.
+table of `mcf.elementary.function_bounds`. What they catch, of which `test_elementary_mutants.py`
+has some: a constant cut to its leading component, a reduction left out, a series one term short.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 import mcf
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS, bound, markdown
+from mcf.elementary.function_bounds import FUNCTIONS, bound, markdown
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import REFERENCE, inputs, worst

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from mcf.elementary import exact
+from mcf.elementary import fixed
 
 
 def defined(x: Fraction, count: int) -> tuple[float, ...]:
@@ -23,8 +23,8 @@ def defined(x: Fraction, count: int) -> tuple[float, ...]:
 
 QUOTIENTS = [
     *((0, 1), (1, 1), (-1, 3), (10, 15), (2**1000 + 1, 2**1000 * 7), (1, 3 * 2**1060)),
-    *((exact.ln2(), exact.ONE), (-exact.pi() * 999, exact.ONE), (exact.pi(), exact.ln10())),
-    *((12 * exact.ln2(), 8 * exact.ONE), (3**600, 2**900), (7, 2**1074), (2**1023, 1)),
+    *((fixed.ln2(), fixed.ONE), (-fixed.pi() * 999, fixed.ONE), (fixed.pi(), fixed.ln10())),
+    *((12 * fixed.ln2(), 8 * fixed.ONE), (3**600, 2**900), (7, 2**1074), (2**1023, 1)),
 ]
 
 
@@ -32,5 +32,5 @@ QUOTIENTS = [
 def test_components_of_quotients(k: int) -> None:
     top, bottom = QUOTIENTS[k]
     expected = defined(Fraction(top, bottom), 5)
-    assert exact.parts(top, bottom, 5) == expected
-    assert exact.components(Fraction(top, bottom), 5) == expected
+    assert fixed.parts(top, bottom, 5) == expected
+    assert fixed.components(Fraction(top, bottom), 5) == expected

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import mcf.elementary
 from mcf.elementary import operator
-from mcf.elementary.bounds import FUNCTIONS
+from mcf.elementary.function_bounds import FUNCTIONS
 from mcf.kernels import FP32, FP64, registry
 from tests.helpers.elementary import inputs
 from tests.helpers.executors import on_each_executor

@@ -1,7 +1,7 @@
 """Elementary functions on many arguments against MPFR: every function, format and length.
 
 With one component of bf16 every argument there is, of fp16 under marker `slow`. The bounds are the
-table of `mcf.elementary.bounds`; what they catch is in `test_elementary_mutants.py`.
+table of `mcf.elementary.function_bounds`; what they catch is in `test_elementary_mutants.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS, bound
+from mcf.elementary.function_bounds import FUNCTIONS, bound
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers import mpfr

@@ -25,7 +25,7 @@ from mcf.elementary import (
     tables,
     trigonometric,
 )
-from mcf.elementary.bounds import FUNCTIONS, bound
+from mcf.elementary.function_bounds import FUNCTIONS, bound
 from mcf.elementary.tables import Components
 from mcf.kernels import FP64, operations
 from mcf.kernels.formats import Format

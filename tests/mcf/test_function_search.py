@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import mcf.elementary
-from mcf.elementary.bounds import DERIVED, FUNCTIONS, WORST_OF_FOUR, bound
 from mcf.elementary.error_steps import Steps
+from mcf.elementary.function_bounds import DERIVED, FUNCTIONS, WORST_OF_FOUR, bound
 from mcf.kernels import BF16, FP32, FP64, Format
 from tests.helpers import mpfr, search
 from tests.helpers.function_search import climb

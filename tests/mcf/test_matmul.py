@@ -15,7 +15,7 @@ from torch import Tensor
 import mcf
 from mcf.kernels.fold_bounds import fold_bound
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP64, Format
-from mcf.matmul import matmul
+from mcf.reductions.products import matmul
 from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.helpers.draws import power_of_two
 from tests.helpers.sums import Components, cancelling, values

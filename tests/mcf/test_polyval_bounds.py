@@ -20,7 +20,7 @@ from torch import Tensor
 import mcf
 from mcf.kernels import operations
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
-from mcf.reductions.bounds import ROWS
+from mcf.reductions.sum_bounds import ROWS
 
 Rule = Callable[[list[Tensor], Tensor], Tensor]
 KEPT, CHILDREN, GENERATIONS = 40, 4, 12

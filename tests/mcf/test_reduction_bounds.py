@@ -21,8 +21,8 @@ from torch import Tensor
 import mcf
 from mcf.kernels import operations
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format, format_of
-from mcf.matmul import matmul
-from mcf.reductions.bounds import ROWS
+from mcf.reductions.products import matmul
+from mcf.reductions.sum_bounds import ROWS
 from tests.helpers.adversarial import Draw
 from tests.helpers.expansions import draw, tensors
 from tests.helpers.sums import Components, cancelling, exact_dot, exact_sum, values

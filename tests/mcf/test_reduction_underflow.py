@@ -16,7 +16,7 @@ import torch
 
 import mcf
 from mcf.kernels.formats import FP64
-from mcf.reductions.bounds import ROWS
+from mcf.reductions.sum_bounds import ROWS
 from tests.helpers.sums import Components, values
 from tests.mcf.test_reduction_bounds import computed, exactly, parts, tensor
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import mcf
 from mcf import reductions
 from mcf.kernels.formats import FORMATS, FP64
-from mcf.matmul import matmul
+from mcf.reductions.products import matmul
 from tests.helpers import assert_all_same_bits
 from tests.helpers.sums import Components, cancelling
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mcf.elementary
-from mcf.elementary.bounds import FUNCTIONS
+from mcf.elementary.function_bounds import FUNCTIONS
 from mcf.kernels import BF16, FP16, FP32, FP64
 from tests.helpers import mpfr
 from tests.helpers.elementary import inputs, worst

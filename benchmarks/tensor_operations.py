@@ -1,0 +1,83 @@
+"""Time operations of expansion tensors beside torch's on float64: of one element, and of many.
+
+    python benchmarks/tensor_operations.py                 # one element, and 1e6
+    python benchmarks/tensor_operations.py --sizes 1
+
+With one element nearly all is what an operation costs before and after its loop. Two components of
+float64, one thread; the minimum and the median of rounds in which all take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+
+import mcf
+
+# Operations of x and y, of expansions and of plain tensors alike.
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "x + y": lambda x, y: x + y,
+    "x * y": lambda x, y: x * y,
+    "x / y": lambda x, y: x / y,
+    "x * 0.5": lambda x, y: x * 0.5,
+    "x.sqrt()": lambda x, y: x.sqrt(),
+    "x < y": lambda x, y: x < y,
+    "x == y": lambda x, y: x == y,
+    "torch.maximum": torch.maximum,
+    "x[:1]": lambda x, y: x[:1],
+    "x.sum()": lambda x, y: x.sum(),
+}
+
+
+def operands(size: int) -> list[tuple[Any, Any]]:
+    """Two expansion tensors, and their leading components: whole numbers and what is far below."""
+    generator = torch.Generator().manual_seed(0)
+    whole = [
+        torch.randint(1, 2**40, (size,), generator=generator).to(torch.float64) for _ in range(4)
+    ]
+    x, y = (mcf.MCFTensor([whole[k], whole[k + 1] * 2.0**-100]) for k in (0, 2))
+    return [(x, y), (whole[0], whole[2])]
+
+
+def seconds(calls: list[Callable[[], Any]], rounds: int, each: int) -> list[list[float]]:
+    """Seconds of each call in each round; they take turns."""
+    found: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, times in zip(calls, found, strict=True):
+            start = time.perf_counter()
+            for _ in range(each):
+                call()
+            times.append((time.perf_counter() - start) / each)
+    return found
+
+
+def main() -> None:
+    """Print a table for each size."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--sizes", type=float, nargs="+", default=[1, 1e6], help="elements")
+    parser.add_argument("--rounds", type=int, default=200, help="of one element; else an eighth")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for size in map(int, args.sizes):
+        few = size < 10_000
+        rounds, each = (args.rounds, 50) if few else (max(3, args.rounds // 8), 1)
+        ours, plain = operands(size)
+        print(f"\n{size} elements, microseconds: minimum (median)")
+        print(f"{'':16}{'mcf':>22}{'torch float64':>22}{'ratio':>8}")
+        for name, operation in OPERATIONS.items():
+            calls = [lambda o=o, f=operation: f(*o) for o in (ours, plain)]
+            for call in calls:
+                for _ in range(3):
+                    call()
+            times = [[1e6 * s for s in t] for t in seconds(calls, rounds, each)]
+            cells = "".join(f"{min(t):>12.1f} ({median(t):>7.1f})" for t in times)
+            print(f"{name:16}{cells}{min(times[0]) / min(times[1]):>8.1f}")
+
+
+if __name__ == "__main__":
+    main()

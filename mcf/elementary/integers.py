@@ -1,0 +1,164 @@
+"""floor, ceil, round, trunc, fmod, remainder: exact, but for the rounding to a result."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components
+from mcf.elementary.working import collected, enter, head, leave, select, special
+from mcf.kernels import operations as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+
+def _floor(y: Components) -> Components:
+    """Largest integer at most y: the floor of the first component that is not whole.
+
+    A component that is not whole is at least two halves of the next from any integer, so what
+    follows it does not matter; after whole ones the next is rounded.
+    """
+    whole = torch.ones_like(y[0], dtype=torch.bool)
+    out = []
+    for c in y:
+        f = c.floor()
+        out.append(torch.where(whole, f, 0.0))
+        whole = whole & (f == c)
+    return ex.renormalize(tuple(out)) if len(y) > 1 else tuple(out)
+
+
+def _finish(x: Components, result: Components, fmt: Format, terms: int) -> Components:
+    """In the format; zeros take the argument's sign, and what is not finite is returned."""
+    out = leave(result, fmt, terms)
+    out = (torch.where(out[0] == 0, torch.copysign(out[0], x[0]), out[0]), *out[1:])
+    return special(~x[0].isfinite(), x[0], out)
+
+
+def _prepared(x: Components, fmt: Format) -> Components:
+    return select(x[0].isfinite(), enter(x, fmt), 0.0)
+
+
+def _minus(y: Components) -> Components:
+    return tuple(-c for c in y)
+
+
+@function("x")
+def floor(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """Largest integer at most x. Exact.
+
+    Largest integer at most x.
+    """
+    (x,) = arguments
+    return _finish(x, _floor(_prepared(x, fmt)), fmt, terms)
+
+
+@function("x")
+def ceil(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """Smallest integer at least x. Exact.
+
+    Smallest integer at least x.
+    """
+    (x,) = arguments
+    return _finish(x, _minus(_floor(_minus(_prepared(x, fmt)))), fmt, terms)
+
+
+@function("x")
+def trunc(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """Integer nearest to x among those not beyond it. Exact.
+
+    Integer nearest to x among those not beyond it.
+    """
+    (x,) = arguments
+    y = _prepared(x, fmt)
+    up = _minus(_floor(_minus(y)))
+    return _finish(x, select(y[0] < 0, up, _floor(y)), fmt, terms)
+
+
+@function("x")
+def round(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """Integer nearest to x, the even one of two that are as near. Exact.
+
+    Integer nearest to x, the even one of two: floor(x + 1/2), less 1 if that is odd at a tie.
+    """
+    (x,) = arguments
+    y = _prepared(x, fmt)
+    low = _floor(y)
+    # x - floor(x) - 1/2, of which only the sign is wanted.
+    half = torch.full_like(y[0], -0.5)
+    above = collected((*y, *_minus(low), half), 1)[0]
+    odd = torch.zeros_like(above, dtype=torch.bool)
+    for c in low:
+        odd ^= torch.remainder(c, 2.0) == 1.0
+    up = (above > 0) | ((above == 0) & odd)
+    n = len(low)
+    return _finish(x, ex.add(low, head((up.to(torch.float64),), n)), fmt, terms)
+
+
+def _exactly(x: Components, y: Components, towards_zero: bool) -> list[Fraction | None]:
+    """x - q y element by element in rationals; None where y = 0 or either is not finite."""
+    rows = zip(*(c.flatten().tolist() for c in (*x, *y)), strict=True)
+    out: list[Fraction | None] = []
+    for row in rows:
+        a, b = row[: len(x)], row[len(x) :]
+        if not (math.isfinite(a[0]) and math.isfinite(b[0])) or b[0] == 0:
+            out.append(None)
+            continue
+        p, q = sum(map(Fraction, a), Fraction(0)), sum(map(Fraction, b), Fraction(0))
+        r = p % q
+        if towards_zero and r and (p < 0) != (q < 0):
+            r -= q
+        out.append(r)
+    return out
+
+
+def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -> Components:
+    first, second = arguments
+    x, y = enter(first, fmt), enter(second, fmt)
+    values = _exactly(x, y, towards_zero)
+    columns: list[list[float]] = []
+    for v in values:
+        row, rest = [], v or Fraction(0)
+        for _ in range(4):
+            row.append(float(rest))
+            rest -= Fraction(row[-1])
+        columns.append(row)
+    t = torch.tensor(columns, dtype=torch.float64, device=x[0].device).reshape(-1, 4)
+    parts = tuple(t[:, k].reshape(x[0].shape) for k in range(4))
+    out = leave(parts, fmt, terms)
+    out = (torch.where(out[0] == 0, torch.copysign(out[0], first[0]), out[0]), *out[1:])
+    # x for infinite y: but for `remainder` of other signs, which is y.
+    beyond = second[0].isinf() & first[0].isfinite()
+    out = select(beyond, head(first, terms), out)
+    if not towards_zero:
+        other = (first[0] != 0) & (torch.signbit(first[0]) != torch.signbit(second[0]))
+        out = special(beyond & other, second[0], out)
+    nan = first[0].isinf() | (second[0] == 0) | first[0].isnan() | second[0].isnan()
+    return special(nan, math.nan, out)
+
+
+@function("x", "y")
+def fmod(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """x - y trunc(x/y), with the sign of x; nan for infinite x or y = 0.
+
+    A zero has the sign of x. Exact but for the rounding of the result to its components; by
+    rational arithmetic on the host, some microseconds an element.
+
+    x - y trunc(x / y), in rational arithmetic on the host.
+    """
+    return _modulo(arguments, fmt, terms, True)
+
+
+@function("x", "y")
+def remainder(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """x - y floor(x/y), with the sign of y; nan for infinite x or y = 0.
+
+    A zero has the sign of x. Exact but for the rounding of the result to its components; by
+    rational arithmetic on the host, some microseconds an element.
+
+    x - y floor(x / y), in rational arithmetic on the host.
+    """
+    return _modulo(arguments, fmt, terms, False)

@@ -1,0 +1,34 @@
+"""What expansion tensors do for the functions of torch, one file a topic."""
+
+from mcf.tensor.ops import accumulate as accumulate
+from mcf.tensor.ops import activations as activations
+from mcf.tensor.ops import adjoint as adjoint
+from mcf.tensor.ops import arithmetic as arithmetic
+from mcf.tensor.ops import assignment as assignment
+from mcf.tensor.ops import backward as backward
+from mcf.tensor.ops import class_losses as class_losses
+from mcf.tensor.ops import comparison as comparison
+from mcf.tensor.ops import convolution as convolution
+from mcf.tensor.ops import copies as copies
+from mcf.tensor.ops import distances as distances
+from mcf.tensor.ops import division as division
+from mcf.tensor.ops import draws as draws
+from mcf.tensor.ops import elementary as elementary
+from mcf.tensor.ops import exponential_sums as exponential_sums
+from mcf.tensor.ops import in_place as in_place
+from mcf.tensor.ops import linalg as linalg
+from mcf.tensor.ops import losses as losses
+from mcf.tensor.ops import matmul as matmul
+from mcf.tensor.ops import matrices as matrices
+from mcf.tensor.ops import moments as moments
+from mcf.tensor.ops import movement as movement
+from mcf.tensor.ops import neighbours as neighbours
+from mcf.tensor.ops import order as order
+from mcf.tensor.ops import powers as powers
+from mcf.tensor.ops import quantiles as quantiles
+from mcf.tensor.ops import reductions as reductions
+from mcf.tensor.ops import scans as scans
+from mcf.tensor.ops import search as search
+from mcf.tensor.ops import signs as signs
+from mcf.tensor.ops import special as special
+from mcf.tensor.ops import views as views

@@ -1,0 +1,221 @@
+"""Activations with their derivatives, in terms of other functions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcf import elementary
+from mcf.elementary import fixed
+from mcf.tensor.ops.constants import constant, in_format
+from mcf.tensor.ops.elementary import differentiable, normal_cdf, normal_pdf
+from mcf.tensor.ops.movement import where
+from mcf.tensor.registry import implements
+
+aten = torch.ops.aten
+
+
+@implements(aten.silu.default)
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x)."""
+    return x * x.sigmoid()
+
+
+@implements(aten.silu_backward.default)
+def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """Grad s (1 + x (1 - s)), s = sigmoid(x)."""
+    s = x.sigmoid()
+    return grad * (s * (1 + x * (1 - s)))
+
+
+@implements(aten.softplus.default)
+def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + exp(beta x)) / beta; there is no threshold, the value is accurate everywhere."""
+    z = x * beta
+    return (z.clamp_min(0) + (-z.abs()).exp().log1p()) / beta
+
+
+@implements(aten.softplus_backward.default)
+def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    """Grad sigmoid(beta x)."""
+    return grad * (x * beta).sigmoid()
+
+
+@implements(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    """log(sigmoid(x)), and a buffer that its derivative does not need."""
+    return -softplus(-x), x.new_empty((0,))
+
+
+@implements(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
+    """Grad sigmoid(-x)."""
+    return grad * (-x).sigmoid()
+
+
+@implements(aten.elu.default)
+def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
+    """scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
+    out: Tensor = where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
+    return out
+
+
+@implements(aten.elu_backward.default)
+def elu_backward(
+    grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor
+) -> Tensor:
+    """The derivative of elu by x, or by its result, times grad."""
+    if is_result:
+        low = (x + scale * alpha) * input_scale
+    else:
+        low = (x * input_scale).clamp_max(0).exp() * alpha * scale * input_scale
+    out: Tensor = grad * where(x > 0, scale, low)
+    return out
+
+
+@implements(aten.leaky_relu.default)
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x where positive, else slope x."""
+    return where(x > 0, x, x * negative_slope)
+
+
+@implements(aten.leaky_relu_backward.default)
+def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, is_result: bool) -> Tensor:
+    """The gradient, times the slope where x is not positive."""
+    return where(x > 0, grad, grad * negative_slope)
+
+
+_gelu = differentiable("gelu", elementary.gelu, lambda x: normal_cdf(x) + x * normal_pdf(x))
+
+
+def _gelu_tanh_slope(x: Any) -> Any:
+    """s + x s (1 - s) z' with s = sigmoid(z), z = 2 sqrt(2/pi) (x + a x^3), z' its derivative."""
+    root = constant(fixed.root(fixed.quotient(8 * fixed.ONE, fixed.pi())), x)
+    a = Fraction(44715, 1000000)
+    z = root * (x + a * (x * x * x))
+    s, t = torch.sigmoid(z), torch.sigmoid(-z)
+    return s + x * (s * t) * (root * (1 + 3 * a * (x * x)))
+
+
+_gelu_tanh = differentiable("gelu_tanh", elementary.gelu_tanh, _gelu_tanh_slope)
+
+
+@implements(F.gelu)
+def gelu(input: Any, *, approximate: str = "none") -> Any:
+    """x Phi(x), or its form with tanh; the constants have all components."""
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    return _gelu(input) if approximate == "none" else _gelu_tanh(input)
+
+
+@implements(F.hardtanh, aten.hardtanh.default)
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+    """The input clamped; its derivative is 0 at the ends, too."""
+    inside = (input > min_val) & (input < max_val)
+    out = torch.where(inside | input.isnan(), input, input.detach().clamp(min_val, max_val))
+    return input.copy_(out) if inplace else out
+
+
+@implements(F.relu6)
+def relu6(input: Any, inplace: bool = False) -> Any:
+    """The input clamped to [0, 6]."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+@implements(F.hardsigmoid)
+def hardsigmoid(input: Any, inplace: bool = False) -> Any:
+    """(x + 3) / 6 clamped to [0, 1]."""
+    out = hardtanh(input + 3, 0.0, 6.0) / 6
+    return input.copy_(out) if inplace else out
+
+
+@implements(F.hardswish)
+def hardswish(input: Any, inplace: bool = False) -> Any:
+    """x hardsigmoid(x)."""
+    # NaN is inside, and stays.
+    outside = (input <= -3) | (input >= 3)
+    out = torch.where(outside, torch.where(input >= 3, input, 0), input * (input + 3) / 6)
+    return input.copy_(out) if inplace else out
+
+
+@implements(F.hardshrink, Tensor.hardshrink, torch.hardshrink)
+def hardshrink(input: Any, lambd: float = 0.5) -> Any:
+    """The input, 0 where its size is at most lambd."""
+    return torch.where(input.abs() <= lambd, 0, input)
+
+
+@implements(F.softshrink)
+def softshrink(input: Any, lambd: float = 0.5) -> Any:
+    """The input moved towards 0 by lambd, 0 if it is nearer."""
+    # 0 x is NaN where x is.
+    low = torch.where(input.abs() <= lambd, 0, input)
+    size = in_format(lambd, input)
+    return low - torch.where(low > 0, size, torch.where(low < 0, -size, 0 * size))
+
+
+@implements(F.threshold, torch.threshold, aten.threshold.default)
+def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
+    """The input above the threshold, else the value."""
+    out = torch.where(input <= threshold, value, input)
+    return input.copy_(out) if inplace else out
+
+
+@implements(F.celu, torch.celu)
+def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """The input where positive, else alpha (exp(x / alpha) - 1)."""
+    low = torch.expm1(torch.where(input > 0, 0, input) / alpha) * alpha
+    out = torch.where(input > 0, input, low)
+    return input.copy_(out) if inplace else out
+
+
+# The fixed point of mean 0 and variance 1, to more digits than four float64 components have;
+# Klambauer et al. 2017, arXiv:1706.02515, eq. 14.
+_SELU_ALPHA = Fraction(
+    "1.67326324235437728481704299167165203846115534828121627091524483424858611591"
+)
+
+_SELU_SCALE = Fraction(
+    "1.0507009873554804934193349852946063519589812043764045469778783878019946204"
+)
+
+
+@implements(F.selu, torch.selu)
+def selu(input: Any, inplace: bool = False) -> Any:
+    """scale x where positive, else scale alpha (exp(x) - 1)."""
+    below: Any = torch.expm1(torch.where(input > 0, 0, input))
+    out: Any = torch.where(input > 0, input, below * _SELU_ALPHA)
+    return input.copy_(out * _SELU_SCALE) if inplace else out * _SELU_SCALE
+
+
+@implements(torch.selu_)
+def selu_(input: Any) -> Any:
+    """`selu` in place."""
+    return selu(input, True)
+
+
+@implements(F.mish)
+def mish(input: Any, inplace: bool = False) -> Any:
+    """x tanh(log(1 + exp(x)))."""
+    out = input * torch.tanh(F.softplus(input))
+    return input.copy_(out) if inplace else out
+
+
+@implements(F.glu)
+def glu(input: Any, dim: int = -1) -> Any:
+    """The first half of a dimension times the logistic function of the second."""
+    if input.shape[dim] % 2:
+        raise RuntimeError(f"glu: dimension {dim} must be even, got {input.shape[dim]}")
+    first, second = input.chunk(2, dim)
+    return first * torch.sigmoid(second)
+
+
+@implements(F.prelu, Tensor.prelu, torch.prelu, aten._prelu_kernel.default)
+def prelu(input: Any, weight: Any) -> Any:
+    """The input where positive, else a weight of its channel times it."""
+    if weight.numel() != 1 and weight.dim() == 1 and input.dim() > 1:
+        weight = weight.reshape(-1, *(1 for _ in range(input.dim() - 2)))
+    return torch.where(input > 0, input, input * weight)

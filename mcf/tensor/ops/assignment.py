@@ -1,0 +1,122 @@
+"""Functions that write into a tensor or make one in its likeness, where torch would round first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.components import NAMES
+from mcf.tensor.conversion import promote, to_plain
+from mcf.tensor.creation import tensor
+from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.torch_functions import forward, is_plain_leaf
+
+
+@implements(Tensor.__setitem__)
+def setitem(x: Any, index: Any, value: Any) -> None:
+    """x[index] = value; a number is rounded to x's format, not first to its dtype."""
+    if not isinstance(x, MCFTensor):
+        value = to_plain(value, x.dtype) if isinstance(value, MCFTensor) else value
+    elif not isinstance(value, Tensor):
+        value = tensor(value, x.terms, x.dtype, x.device)
+    elif is_plain_leaf(value) and torch.is_grad_enabled():
+        value = promote(value)
+    with torch._C.DisableTorchFunctionSubclass():
+        Tensor.__setitem__(x, index, value)
+
+
+@implements(Tensor.copy_)
+def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
+    """target.copy_(source), rounded to nearest; the gradient reaches a plain source rounded."""
+    if not isinstance(target, MCFTensor):
+        source = to_plain(source, target.dtype)
+    elif is_plain_leaf(source) and torch.is_grad_enabled():
+        source = promote(source)
+    with torch._C.DisableTorchFunctionSubclass():
+        return target.copy_(source, non_blocking)
+
+
+@implements(Tensor.data.__set__)  # type: ignore[attr-defined]
+def set_data(x: Any, value: Any) -> None:
+    """x.data = value: the components are exchanged."""
+    if not isinstance(x, MCFTensor) or not isinstance(value, MCFTensor):
+        raise TypeError("x.data of an expansion tensor can only be set to an expansion tensor")
+    if (x.dtype, x.shape, x.terms) == (value.dtype, value.shape, value.terms):
+        with torch._C.DisableTorchFunctionSubclass():
+            Tensor.data.__set__(x, value)  # type: ignore[attr-defined]
+        x.__dict__.update(zip(NAMES, value.components, strict=False))
+        return
+    raise RuntimeError(
+        f"x.data: terms, dtype and shape must stay {x.terms}, {x.dtype}, {list(x.shape)}, "
+        f"got {value.terms}, {value.dtype}, {list(value.shape)}"
+    )
+
+
+@implements(torch.where)
+def where(condition: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.where with numbers rounded to the tensor's format, not first to its dtype."""
+    like = next((x for x in args if isinstance(x, MCFTensor)), None)
+    if like is not None:
+        args = tuple(
+            x if isinstance(x, Tensor) else tensor(x, like.terms, like.dtype, like.device)
+            for x in args
+        )
+    return forward(torch.where, (condition, *args), kwargs)
+
+
+@implements(Tensor.where)
+def where_method(x: Any, condition: Tensor, other: Any) -> Any:
+    """x.where(condition, other)."""
+    return where(condition, x, other)
+
+
+@implements(Tensor.new_tensor)
+def new_tensor(x: Any, data: Any, **options: Any) -> Any:
+    """x.new_tensor(data), in x's format."""
+    return tensor(data, x.terms, **{"dtype": x.dtype, "device": x.device, **options})
+
+
+@implements(torch.full_like)
+def full_like(x: Any, fill_value: Any, **options: Any) -> Any:
+    """torch.full_like; the number may be an expansion."""
+    if not isinstance(fill_value, Tensor):
+        return forward(torch.full_like, (x, fill_value), options)
+    out = forward(torch.empty_like, (x,), options)
+    with torch.no_grad():
+        return out.fill_(fill_value)
+
+
+@implements(Tensor.new_full)
+def new_full(x: Any, size: Any, fill_value: Any, **options: Any) -> Any:
+    """x.new_full(size, fill_value); the number may be an expansion."""
+    if not isinstance(fill_value, Tensor):
+        return forward(Tensor.new_full, (x, size, fill_value), options)
+    out = forward(Tensor.new_empty, (x, size), options)
+    with torch.no_grad():
+        return out.fill_(fill_value)
+
+
+implements(Tensor.item)(lambda x: x.item())
+implements(Tensor.__float__)(lambda x: float(x))
+implements(torch.is_nonzero, Tensor.is_nonzero)(lambda x: bool(x))
+
+
+def _refuse(function: Any, name: str, instead: str) -> None:
+    @implements(function)
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedError(f"{name} is not supported on mcf.MCFTensor; {instead}")
+
+
+# torch writes into a plain tensor of its own, which rounds.
+_refuse(torch.vander, "torch.vander", "use x[:, None] ** torch.arange(n)")
+_refuse(
+    torch._C._nn.pad_sequence,
+    "torch.nn.utils.rnn.pad_sequence",
+    "pad each tensor with torch.nn.functional.pad, then stack",
+)
+# They write to the memory of the tensor, which has none.
+_refuse(Tensor.apply_, "torch.Tensor.apply_", "use x.to_fractions() and mcf.tensor")
+_refuse(Tensor.new, "torch.Tensor.new", "use x.new_empty or x.new_tensor")

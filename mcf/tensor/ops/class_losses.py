@@ -1,0 +1,128 @@
+"""Losses of classes and of probabilities."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcf.tensor.ops.losses import chosen, reduced
+from mcf.tensor.ops.movement import where
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def _weights(x: Tensor, kept: Tensor, classes: Tensor, weight: Tensor | None) -> Tensor:
+    """The weights of the targets, 0 of ignored ones; in the format of the result, to be summed."""
+    one = x.new_ones(()) if isinstance(x, MCFTensor) else wrap((x.new_ones(()),))
+    chosen = one if weight is None else one * weight[classes]
+    return where(kept, chosen, 0 * one)
+
+
+@implements(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def nll_loss_forward(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """-x at the target class, weighted."""
+    dim = 1 if x.ndim > 1 else 0
+    kept = target != ignore_index
+    safe = torch.where(kept, target, 0)
+    w = _weights(x, kept, safe, weight)
+    picked = -x.gather(dim, safe.unsqueeze(dim)).squeeze(dim) * w
+    total = w.sum()
+    if reduction == 0:
+        return picked, total
+    out = picked.sum()
+    return (out / total if reduction == 1 else out), total
+
+
+@implements(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """-grad at the target class, weighted; 0 elsewhere."""
+    dim = 1 if x.ndim > 1 else 0
+    kept = target != ignore_index
+    safe = torch.where(kept, target, 0)
+    w = _weights(x, kept, safe, weight)
+    g = -(grad * w)
+    g = g / total_weight if reduction == 1 else g
+    return torch.zeros_like(x).scatter(dim, safe.unsqueeze(dim), g.unsqueeze(dim))
+
+
+@implements(F.cross_entropy)
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """-log(softmax(x)) at the target class or weighted by the target's probabilities."""
+    if not 0 <= label_smoothing <= 1:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    reduction = chosen(reduction, size_average, reduce)
+    dim = 1 if input.dim() > 1 else 0
+    logs = torch.log_softmax(input, dim)
+    smoothing, classes = Fraction(label_smoothing), input.shape[dim]
+    shape = [-1 if d == dim else 1 for d in range(input.dim())]
+    weighted = logs if weight is None else logs * weight.reshape(shape)
+    if target.is_floating_point():
+        if target.shape != input.shape:
+            raise RuntimeError(
+                f"cross_entropy: probabilities must have the input's shape {list(input.shape)}, "
+                f"got {list(target.shape)}"
+            )
+        if smoothing:
+            target = target * (1 - smoothing) + smoothing / classes
+        each = -(weighted * target).sum(dim)
+        if reduction != "mean":
+            return reduced(each, reduction)
+        return each.sum() / (input.numel() // classes)
+    loss: Any = F.nll_loss(logs, target, weight, None, ignore_index, None, reduction)
+    if not smoothing:
+        return loss
+    kept = target != ignore_index
+    smooth: Any = torch.where(kept, -weighted.sum(dim), 0)
+    if reduction == "mean" and weight is None:
+        smooth = smooth.sum() / kept.sum()
+    elif reduction == "mean":
+        of_targets = weight[torch.where(kept, target, 0)]
+        smooth = smooth.sum() / torch.where(kept, of_targets, 0).sum()
+    else:
+        smooth = reduced(smooth, reduction)
+    return loss * (1 - smoothing) + smooth * (smoothing / classes)
+
+
+@implements(F.kl_div)
+def kl_div(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: Any = "mean",
+    log_target: bool = False,
+) -> Any:
+    """t (log(t) - x), 0 where t is 0; exp(t) (t - x) with `log_target`."""
+    reduction = chosen(reduction, size_average, reduce)
+    if log_target:
+        loss = torch.exp(target) * (target - input)
+    else:
+        loss = torch.xlogy(target, target) - target * input
+    if reduction == "batchmean":
+        return loss.sum() / input.shape[0] if input.dim() else loss.sum()
+    return reduced(loss, reduction)

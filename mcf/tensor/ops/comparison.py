@@ -1,0 +1,166 @@
+"""Comparison by value, and what selects by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.ops.movement import where
+from mcf.tensor.plans import compared
+from mcf.tensor.promotion import aligned
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def less(x: Any, y: Any) -> Tensor:
+    """x < y by value."""
+    return compared(x, y) < 0
+
+
+def equal(x: Any, y: Any) -> Tensor:
+    """x = y by value."""
+    return compared(x, y) == 0
+
+
+def less_equal(x: Any, y: Any) -> Tensor:
+    """x <= y by value."""
+    return compared(x, y) <= 0
+
+
+def _comparison(name: str, function: Callable[[Any, Any], Tensor]) -> None:
+    packet = getattr(aten, name)
+    implements(packet.Tensor, packet.Scalar)(function)
+
+
+_comparison("lt", less)
+
+_comparison("le", less_equal)
+
+_comparison("gt", lambda x, y: compared(x, y) > 0)
+
+_comparison("ge", lambda x, y: compared(x, y) >= 0)
+
+_comparison("eq", equal)
+
+_comparison("ne", lambda x, y: compared(x, y) != 0)
+
+
+@implements(aten.equal.default)
+def all_equal(x: Tensor, y: Tensor) -> bool:
+    """Whether shapes and all values are equal."""
+    return x.shape == y.shape and bool(equal(x, y).all())
+
+
+def _nan_or(x: Any, y: Any, x_wins: Tensor) -> Tensor:
+    """x where it wins or is NaN, else y."""
+    a, b = aligned(x, y)
+    return where(a[0].isnan() | (x_wins & ~b[0].isnan()), wrap(a), wrap(b))
+
+
+@implements(aten.maximum.default)
+def maximum(x: Any, y: Any) -> Tensor:
+    """The larger; NaN where one is."""
+    return _nan_or(x, y, less_equal(y, x))
+
+
+@implements(aten.minimum.default)
+def minimum(x: Any, y: Any) -> Tensor:
+    """The smaller; NaN where one is."""
+    return _nan_or(x, y, less_equal(x, y))
+
+
+@implements(aten.fmax.default)
+def fmax(x: Any, y: Any) -> Tensor:
+    """The larger; the other where one is NaN."""
+    a, b = aligned(x, y)
+    return where(b[0].isnan() | less_equal(y, x), wrap(a), wrap(b))
+
+
+@implements(aten.fmin.default)
+def fmin(x: Any, y: Any) -> Tensor:
+    """The smaller; the other where one is NaN."""
+    a, b = aligned(x, y)
+    return where(b[0].isnan() | less_equal(x, y), wrap(a), wrap(b))
+
+
+@implements(aten.clamp.default, aten.clamp.Tensor)
+def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
+    """min(max(x, lower), upper) by value."""
+    out: Tensor = x
+    if min is not None:
+        out = maximum(out, min)
+    return out if max is None else minimum(out, max)
+
+
+@implements(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(x: MCFTensor, min: Any) -> Tensor:
+    """max(x, lower)."""
+    return maximum(x, min)
+
+
+@implements(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(x: MCFTensor, max: Any) -> Tensor:
+    """min(x, upper)."""
+    return minimum(x, max)
+
+
+@implements(aten.relu.default)
+def relu(x: MCFTensor) -> Tensor:
+    """x where it is positive, else 0; NaN for NaN."""
+    return maximum(x, 0)
+
+
+@implements(aten.threshold_backward.default)
+def threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Tensor:
+    """The gradient where x exceeds the threshold, else 0."""
+    dead = less_equal(x, threshold) if isinstance(x, MCFTensor) else x <= threshold
+    return where(dead, 0, grad)
+
+
+@implements(aten.nan_to_num.default)
+def nan_to_num(
+    x: MCFTensor, nan: float | None = None, posinf: float | None = None, neginf: Any = None
+) -> Tensor:
+    """Numbers in place of NaN and infinities; of infinities the format's largest by default."""
+    first = x.components[0]
+    top = torch.finfo(x.dtype).max
+    out = where(first.isnan(), nan or 0.0, x)
+    out = where(first == float("inf"), top if posinf is None else posinf, out)
+    return where(first == -float("inf"), -top if neginf is None else neginf, out)
+
+
+@implements(aten.allclose.default)
+def allclose(
+    x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether |x - y| <= atol + rtol |y| everywhere, by value."""
+    return bool(torch.isclose(x, y, rtol, atol, equal_nan).all())
+
+
+@implements(aten.is_same_size.default)
+def is_same_size(x: Tensor, y: Tensor) -> bool:
+    """Whether the shapes are equal."""
+    return x.shape == y.shape
+
+
+@implements(aten._has_same_storage_numel.default)
+def has_same_storage_numel(x: Tensor, y: Tensor) -> bool:
+    """Whether as many elements are in memory; asked before a forward derivative is set."""
+    return x.numel() == y.numel()
+
+
+@implements(torch.ops.prims.add.default)
+def shape_of_sum(x: Tensor, y: Tensor) -> Tensor:
+    """x + y; torch asks it of the derivative of a sign, a zero that is stored nowhere."""
+    return x + y
+
+
+@implements(torch.ops.prims.mul.default)
+def shape_of_product(x: Tensor, y: Tensor) -> Tensor:
+    """x * y; torch asks it of derivatives forward over backward."""
+    return x * y

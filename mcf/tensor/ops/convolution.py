@@ -1,0 +1,177 @@
+"""Convolutions and means over windows: windows side by side, then one matrix product."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from mcf.tensor.registry import UnsupportedError, implements
+
+
+def _each(value: Any, dims: int) -> tuple[int, ...]:
+    return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
+
+
+def _windows(
+    x: Any, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[Any, list[int]]:
+    """x [batch, c, *space] as [batch, c, prod(size), *out], and the shape out."""
+    space = x.shape[2:]
+    out = [
+        (n - d * (k - 1) - 1) // s + 1
+        for n, k, s, d in zip(space, size, stride, dilation, strict=True)
+    ]
+    if min(out) <= 0:
+        raise RuntimeError(f"windows of {list(size)} do not fit in {list(space)}")
+    parts = []
+    for offsets in itertools.product(*(range(k) for k in size)):
+        window = tuple(
+            slice(o * d, o * d + s * (n - 1) + 1, s)
+            for o, d, s, n in zip(offsets, dilation, stride, out, strict=True)
+        )
+        index = (..., *window)
+        parts.append(x[index])
+    return torch.stack(parts, 2), out
+
+
+def _padded(x: Any, padding: Sequence[tuple[int, int]]) -> Any:
+    flat = [p for pair in reversed(padding) for p in pair]
+    return F.pad(x, flat) if any(flat) else x
+
+
+def _convolve(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    groups: int,
+) -> Any:
+    """[batch, c, *space] with [o, c / groups, *size]."""
+    size = weight.shape[2:]
+    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+        raise RuntimeError(
+            f"convolution: input of {x.shape[1]} channels and weight of shape "
+            f"{list(weight.shape)} do not fit for groups={groups}"
+        )
+    columns, out = _windows(_padded(x, padding), size, stride, dilation)
+    batch, each = x.shape[0], weight.shape[0] // groups
+    columns = columns.reshape(batch, groups, weight.shape[1] * math.prod(size), -1)
+    rows = weight.reshape(groups, each, -1)
+    result = (rows @ columns).reshape(batch, weight.shape[0], *out)
+    if bias is None:
+        return result
+    return result + bias.reshape(-1, *(1 for _ in size))
+
+
+def _pads(padding: Any, weight: Any, stride: Any, dilation: Any, dims: int) -> list[Any]:
+    if isinstance(padding, int) or not isinstance(padding, str):
+        return [(p, p) for p in _each(padding, dims)]
+    if padding == "valid":
+        return [(0, 0)] * dims
+    if padding != "same" or any(s != 1 for s in stride):
+        raise RuntimeError(
+            f"convolution: padding must be numbers, 'valid' or, for stride 1, 'same', got "
+            f"{padding!r}"
+        )
+    total = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
+    return [(t // 2, t - t // 2) for t in total]
+
+
+def _batched(x: Any, dims: int) -> tuple[Any, bool]:
+    return (x, True) if x.dim() == dims + 2 else (x[None], False)
+
+
+def _register(dims: int) -> None:
+    def convolution(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        x, batched = _batched(input, dims)
+        steps, gaps = _each(stride, dims), _each(dilation, dims)
+        pads = _pads(padding, weight, steps, gaps, dims)
+        out = _convolve(x, weight, bias, steps, pads, gaps, groups)
+        return out if batched else out[0]
+
+    def transposed(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Any:
+        x, batched = _batched(input, dims)
+        steps, gaps = _each(stride, dims), _each(dilation, dims)
+        # Zeros between the elements, then the mirrored kernel.
+        space = [s * (n - 1) + 1 for s, n in zip(steps, x.shape[2:], strict=True)]
+        spread = x.new_zeros([*x.shape[:2], *space])
+        places = (..., *(slice(None, None, s) for s in steps))
+        spread[places] = x
+        each = weight.shape[1]
+        kernel = weight.reshape(groups, -1, each, *weight.shape[2:]).transpose(1, 2)
+        kernel = kernel.reshape(groups * each, -1, *weight.shape[2:])
+        kernel = kernel.flip(tuple(range(2, dims + 2)))
+        pads = [
+            (d * (k - 1) - p, d * (k - 1) - p + o)
+            for d, k, p, o in zip(
+                gaps,
+                weight.shape[2:],
+                _each(padding, dims),
+                _each(output_padding, dims),
+                strict=True,
+            )
+        ]
+        out = _convolve(spread, kernel, bias, (1,) * dims, pads, gaps, groups)
+        return out if batched else out[0]
+
+    implements(getattr(torch, f"conv{dims}d"), getattr(F, f"conv{dims}d"))(convolution)
+    implements(getattr(torch, f"conv_transpose{dims}d"), getattr(F, f"conv_transpose{dims}d"))(
+        transposed
+    )
+
+    def avg_pool(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if ceil_mode:
+            raise UnsupportedError("avg_pool: ceil_mode is not supported on mcf.MCFTensor")
+        x, batched = _batched(input, dims)
+        size = _each(kernel_size, dims)
+        steps = size if stride is None or stride == [] else _each(stride, dims)
+        pads = [(p, p) for p in _each(padding, dims)]
+        windows, _ = _windows(_padded(x, pads), size, steps, (1,) * dims)
+        total = windows.sum(2)
+        if divisor_override is not None:
+            out = total / divisor_override
+        elif count_include_pad:
+            out = total / math.prod(size)
+        else:
+            # Integers have no say in the format of the result, and are exact.
+            ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.int64, device=x.device)
+            out = total / _windows(_padded(ones, pads), size, steps, (1,) * dims)[0].sum(2)
+        return out if batched else out[0]
+
+    implements(getattr(F, f"avg_pool{dims}d"))(avg_pool)
+
+
+for _dims in (1, 2, 3):
+    _register(_dims)

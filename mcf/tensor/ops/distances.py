@@ -1,0 +1,78 @@
+"""Distances between points; the vector product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from mcf.tensor.registry import implements
+
+aten = torch.ops.aten
+
+
+def _norm(x: Any, p: float, keepdim: bool = False) -> Any:
+    return torch.linalg.vector_norm(x, p, -1, keepdim)
+
+
+@implements(torch.cdist)
+def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
+    """The p-norm of x1[i] - x2[j], [..., m, n]; no product, whatever `compute_mode` says."""
+    if p < 0:
+        raise RuntimeError(f"cdist: p must not be negative, got {p}")
+    return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
+
+
+@implements(torch.pdist, F.pdist)
+def pdist(input: Any, p: float = 2.0) -> Any:
+    """The p-norms of x[i] - x[j] for i < j."""
+    if input.dim() != 2:
+        raise RuntimeError(f"pdist: expected a matrix, got {input.dim()} dimensions")
+    i, j = torch.triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
+    return _norm(input[i] - input[j], p)
+
+
+@implements(torch.pairwise_distance, F.pairwise_distance)
+def pairwise_distance(
+    x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Any:
+    """The p-norm of x1 - x2 + eps over the last dimension."""
+    return _norm(x1 - x2 + eps, p, keepdim)
+
+
+@implements(torch._weight_norm)
+def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
+    """g v / |v|, the norm over all dimensions but one."""
+    over = [d for d in range(v.dim()) if d != dim % v.dim()]
+    return v * (g / torch.linalg.vector_norm(v, 2, over, keepdim=True))
+
+
+@implements(torch.dist, torch.Tensor.dist, aten.dist.default)
+def dist(input: Any, other: Any, p: float = 2) -> Any:
+    """The p-norm of the difference."""
+    return torch.linalg.vector_norm(input - other, p)
+
+
+@implements(torch.linalg.cross, aten.linalg_cross.default)
+def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
+    """The vector product along a dimension of three."""
+    if input.shape[dim] != 3 or other.shape[dim] != 3:
+        raise RuntimeError(
+            f"linalg.cross: dimension {dim} must have 3 elements, got {input.shape[dim]} and "
+            f"{other.shape[dim]}"
+        )
+    a, b = torch.broadcast_tensors(input, other)  # type: ignore[no-untyped-call]
+    (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
+    return torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+
+
+@implements(torch.cross, torch.Tensor.cross)
+def old_cross(input: Any, other: Any, dim: int | None = None) -> Any:
+    """The vector product along a dimension, the first of three elements by default."""
+    if dim is None:
+        shape = torch.broadcast_shapes(input.shape, other.shape)  # type: ignore[no-untyped-call]
+        if 3 not in shape:
+            raise RuntimeError("cross: no dimension has 3 elements")
+        dim = list(shape).index(3) - len(shape)
+    return cross(input, other, dim=dim)

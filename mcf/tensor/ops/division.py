@@ -1,0 +1,85 @@
+"""Remainders, quotients rounded to whole numbers, decimals."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf import elementary
+from mcf.convert import export
+from mcf.tensor.creation import tensor
+from mcf.tensor.ops.elementary import of_two
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor
+
+aten = torch.ops.aten
+
+
+@implements(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(x: Any, y: Any) -> MCFTensor:
+    """x - y trunc(x / y)."""
+    return of_two(elementary.fmod, x, y)
+
+
+@implements(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+def remainder(x: Any, y: Any) -> MCFTensor:
+    """x - y floor(x / y)."""
+    return of_two(elementary.remainder, x, y)
+
+
+@implements(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    """x / y, then floor or trunc: of the exact quotient."""
+    if rounding_mode is None:
+        return x / y
+    if rounding_mode not in ("floor", "trunc"):
+        raise ValueError(
+            f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
+        )
+    rest, quotient = fmod(x, y), x / y
+    # A whole number, but for the rounding of the quotient.
+    whole = ((x - rest) / y).round()
+    divisor = (
+        y if isinstance(y, torch.Tensor) else torch.tensor(y, dtype=torch.float64, device=x.device)
+    )
+    settled = divisor == 0
+    if rounding_mode == "floor":
+        # Not by way of `remainder`, which is infinite where y is.
+        below = (rest != 0) & (rest.signbit() != divisor.signbit())
+        whole = torch.where(below, whole - 1, whole)
+    else:
+        settled = settled | quotient.isinf()
+    whole = torch.where(whole == 0, torch.copysign(whole, quotient), whole)
+    return torch.where(settled, quotient, whole)
+
+
+@implements(aten.floor_divide.default)
+def floor_divide(x: Any, y: Any) -> Tensor:
+    """x / y rounded down."""
+    return torch.div(x, y, rounding_mode="floor")
+
+
+@implements(aten.frac.default)
+def frac(x: Tensor) -> Tensor:
+    """x without its integer part, exact."""
+    return x - x.trunc()
+
+
+@implements(aten.round.decimals)
+def round_decimals(x: MCFTensor, *, decimals: int = 0) -> MCFTensor:
+    """The nearest expansion of x rounded to a number of decimals, ties to even: both exact."""
+    flat = export.fractions(x.components)
+    rounded = [_round(v, decimals) for v in flat]
+    return tensor(rounded, x.terms, x.dtype, x.device).reshape(x.shape)  # type: ignore[return-value]
+
+
+def _round(value: Fraction | float, decimals: int) -> Fraction | float:
+    if isinstance(value, float):
+        return value
+    # Beyond these nothing or everything of a number of these formats is rounded away.
+    rounded = round(value, max(-400, min(decimals, 1100)))
+    return rounded if rounded else math.copysign(0.0, value)

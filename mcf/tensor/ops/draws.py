@@ -1,0 +1,93 @@
+"""Random numbers in place, in the likeness of a tensor, and to drop elements."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcf.kernels.formats import format_of
+from mcf.tensor import random
+from mcf.tensor.ops.movement import where
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def _uniform(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
+    fmt = format_of(x.dtype)
+    return wrap(random.uniform_components(tuple(x.shape), fmt, x.terms, x.device, generator))
+
+
+def _normal(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
+    fmt = format_of(x.dtype)
+    return wrap(random.normal_components(tuple(x.shape), fmt, x.terms, x.device, generator))
+
+
+@implements(aten.uniform_.default)
+def uniform_(x: MCFTensor, start: float = 0, to: float = 1, *, generator: Any = None) -> MCFTensor:
+    """Uniform in [start, to)."""
+    x.copy_(_uniform(x, generator) * (to - start) + start)
+    return x
+
+
+@implements(aten.normal_.default)
+def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> MCFTensor:
+    """Normal."""
+    x.copy_(_normal(x, generator) * std + mean)
+    return x
+
+
+@implements(aten.rand_like.default)
+def rand_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
+    """Uniform in [0, 1)."""
+    return _uniform(x, None)
+
+
+@implements(aten.randn_like.default)
+def randn_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
+    """Standard normal."""
+    return _normal(x, None)
+
+
+@implements(aten.bernoulli_.float)
+def bernoulli_(x: MCFTensor, p: float = 0.5, *, generator: Any = None) -> MCFTensor:
+    """1 with probability p, else 0."""
+    first, *lower = x.components
+    first.bernoulli_(p, generator=generator)
+    for c in lower:
+        c.zero_()
+    return x
+
+
+@implements(aten.native_dropout.default)
+def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """x with elements zeroed at random, the others divided by 1 - p, and the mask."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones(x.shape, dtype=torch.bool, device=x.device)
+    mask = torch.rand(x.shape, device=x.device) >= p
+    return where(mask, x / (1 - Fraction(p)) if p < 1 else x, 0), mask
+
+
+@implements(aten.native_dropout_backward.default)
+def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """The gradient where the mask holds, times the scale."""
+    return where(mask, grad * scale, 0)
+
+
+@implements(F.dropout, torch.dropout)
+def dropout(
+    input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: Any = None
+) -> Any:
+    """Elements 0 with probability p, the others divided by 1 - p, which is exact."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not (training if train is None else train) or p == 0:
+        return input
+    kept = torch.rand(input.shape, device=input.device) >= p
+    out = torch.where(kept, input / (1 - Fraction(p)) if p < 1 else input, 0)
+    return input.copy_(out) if inplace else out

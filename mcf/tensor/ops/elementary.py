@@ -1,0 +1,142 @@
+"""Elementary functions: the operator and, where torch's would round, the derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mcf import elementary
+from mcf.elementary import fixed
+from mcf.kernels.components import padded
+from mcf.tensor.ops.constants import constant
+from mcf.tensor.promotion import operands
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import Components, MCFTensor, wrap
+
+aten = torch.ops.aten
+
+Unary = Callable[[Components], Components]
+Derivative = Callable[[Any], Any]
+
+
+def differentiable(name: str, function: Unary, derivative: Derivative) -> Any:
+    """x -> function(x), whose derivative is the given function of x.
+
+    It is differentiable as often as wanted: the derivative is written in functions that are.
+    """
+
+    def run(ctx: Any, x: MCFTensor) -> MCFTensor:
+        ctx.save_for_backward(x)
+        value: Any = x.detach()
+        return wrap(function(value.components))
+
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return grad * derivative(x)
+
+    members = {"forward": staticmethod(run), "backward": staticmethod(backward)}
+    node = type(name, (torch.autograd.Function,), members)
+    return node.apply  # type: ignore[attr-defined]
+
+
+def _function(name: str, *functions: Any, derivative: Derivative | None = None) -> None:
+    """Register the elementary function of a name.
+
+    Args:
+        name: of the function, torch's and ours.
+        *functions: those of torch whose derivative is ours.
+        derivative: a function of x; None for torch's, in terms of other operators.
+    """
+    function: Unary = getattr(elementary, name)
+    implements(getattr(aten, name).default)(lambda x: wrap(function(x.components)))
+    if derivative is not None:
+        implements(*functions)(differentiable(name, function, derivative))
+
+
+for _name in (
+    "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "atan", "sinh", "cosh", "asinh", "floor",
+    "ceil", "round", "trunc",
+):  # fmt: skip
+    _function(_name)
+_function("log2", torch.log2, Tensor.log2, derivative=lambda x: 1 / (x * constant(fixed.ln2(), x)))
+_function(
+    "log10",
+    torch.log10,
+    Tensor.log10,
+    derivative=lambda x: 1 / (x * constant(fixed.ln10(), x)),
+)
+# 1 - x^2 would lose what is left of it near 1.
+_function(
+    "asin", torch.asin, Tensor.asin, torch.arcsin, Tensor.arcsin,
+    derivative=lambda x: 1 / ((1 - x) * (1 + x)).sqrt(),
+)  # fmt: skip
+_function(
+    "acos", torch.acos, Tensor.acos, torch.arccos, Tensor.arccos,
+    derivative=lambda x: -1 / ((1 - x) * (1 + x)).sqrt(),
+)  # fmt: skip
+_function(
+    "acosh", torch.acosh, Tensor.acosh, torch.arccosh, Tensor.arccosh,
+    derivative=lambda x: 1 / ((x - 1) * (x + 1)).sqrt(),
+)  # fmt: skip
+_function(
+    "atanh", torch.atanh, Tensor.atanh, torch.arctanh, Tensor.arctanh,
+    derivative=lambda x: 1 / ((1 - x) * (1 + x)),
+)  # fmt: skip
+# 1 - tanh^2 and 1 - sigmoid would be rounded away for large arguments.
+_function("tanh", torch.tanh, Tensor.tanh, F.tanh, derivative=lambda x: x.cosh() ** -2)
+_function(
+    "sigmoid", torch.sigmoid, Tensor.sigmoid, torch.special.expit, F.sigmoid,
+    derivative=lambda x: torch.sigmoid(x) * torch.sigmoid(-x),
+)  # fmt: skip
+_function(
+    "erf", torch.erf, Tensor.erf, torch.special.erf,
+    derivative=lambda x: constant(fixed.two_over_root_pi(), x) * torch.exp(-x * x),
+)  # fmt: skip
+_function(
+    "erfc", torch.erfc, Tensor.erfc, torch.special.erfc,
+    derivative=lambda x: -constant(fixed.two_over_root_pi(), x) * torch.exp(-x * x),
+)  # fmt: skip
+
+normal_pdf: Any = differentiable("normal_pdf", elementary.normal_pdf, lambda x: -x * normal_pdf(x))
+normal_cdf = differentiable("normal_cdf", elementary.normal_cdf, lambda x: normal_pdf(x))
+implements(torch.special.ndtr)(normal_cdf)
+implements(aten.special_ndtr.default)(lambda x: wrap(elementary.normal_cdf(x.components)))
+
+
+# Operators that torch's derivatives call.
+
+
+@implements(aten.tanh_backward.default)
+def tanh_backward(grad: Any, result: Any) -> Any:
+    """Of tanh in terms of its result."""
+    return grad * (1 - result * result)
+
+
+@implements(aten.sigmoid_backward.default)
+def sigmoid_backward(grad: Any, result: Any) -> Any:
+    """Of the logistic function in terms of its result."""
+    return grad * ((1 - result) * result)
+
+
+def of_two(function: Callable[[Components, Components], Components], x: Any, y: Any) -> MCFTensor:
+    """A function of two expansions, plain tensors or numbers."""
+    a, b = operands(x, y)
+    terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
+    # The result has the terms of the tensors, also where both values have one component.
+    return wrap(function(padded(a, terms), b))
+
+
+@implements(aten.atan2.default)
+def atan2(y: Any, x: Any) -> MCFTensor:
+    """The angle of the point (x, y)."""
+    return of_two(elementary.atan2, y, x)
+
+
+@implements(aten.hypot.default)
+def hypot(x: Any, y: Any) -> MCFTensor:
+    """sqrt(x^2 + y^2)."""
+    return of_two(elementary.hypot, x, y)

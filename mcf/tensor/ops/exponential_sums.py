@@ -1,0 +1,121 @@
+"""Sums of exponentials: softmax, and logarithms of such sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf import elementary
+from mcf.elementary import fixed
+from mcf.reductions.rows import Rows
+from mcf.tensor.conversion import promote
+from mcf.tensor.ops.constants import constant
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+@implements(aten._softmax.default)
+def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
+    """exp(x_i) / sum_j exp(x_j)."""
+    if x.dim() == 0 or x.numel() == 0:
+        return _trivial("softmax", x, dim, 1)
+    return wrap(elementary.softmax(x.components, dim))
+
+
+@implements(aten._log_softmax.default)
+def log_softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
+    """x_i - logsumexp(x)."""
+    if x.dim() == 0 or x.numel() == 0:
+        return _trivial("log_softmax", x, dim, 0)
+    return wrap(elementary.log_softmax(x.components, dim))
+
+
+def _trivial(name: str, x: MCFTensor, dim: int, value: float) -> MCFTensor:
+    """Of a single element, whatever it is, or of none."""
+    last = max(x.dim(), 1)
+    if not -last <= dim < last:
+        raise IndexError(f"{name}: dim must be in [{-last}, {last - 1}], got {dim}")
+    # NaN for infinities and NaN, as their difference with themselves.
+    zero: Any = x - x
+    return zero + value  # type: ignore[no-any-return]
+
+
+@implements(aten._safe_softmax.default)
+def safe_softmax(x: MCFTensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+    """The softmax, 0 where all elements are -inf."""
+    given: Any = x if dtype is None else x.to(dtype)
+    out = given.softmax(dim)
+    return torch.where((given == -torch.inf).all(dim, keepdim=True), 0, out)
+
+
+@implements(aten.logsumexp.default)
+def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTensor:
+    """log(sum_j exp(x_j)) over some dimensions."""
+    dims = list(Rows.of(x.shape, dim).dims)
+    if x.numel() == 0:
+        shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
+        none: Any = x.new_full(shape, -torch.inf)
+        return none if keepdim else none.squeeze(dims)  # type: ignore[no-any-return]
+    if x.dim() == 0:
+        return wrap([c.clone() for c in x.components])
+    rest = [d for d in range(x.dim()) if d not in dims]
+    moved = tuple(c.permute(*rest, *dims).flatten(len(rest)) for c in x.components)
+    out = elementary.logsumexp(moved, -1)
+    if keepdim:
+        shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
+        out = tuple(c.reshape(shape) for c in out)
+    return wrap(out)
+
+
+@implements(aten._softmax_backward_data.default)
+def softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dtype) -> Any:
+    """result (grad - sum(grad result))."""
+    weighted = grad * result
+    return weighted - result * weighted.sum(dim, keepdim=True)
+
+
+@implements(aten._log_softmax_backward_data.default)
+def log_softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dtype) -> Any:
+    """grad - exp(result) sum(grad)."""
+    return grad - result.exp() * grad.sum(dim, keepdim=True)
+
+
+class _LogAddExp(torch.autograd.Function):
+    """log(exp(a) + exp(b)), whose derivatives are sigmoid(a - b) and sigmoid(b - a)."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        top: Tensor = torch.maximum(a, b)
+        # Equal ones, infinities among them, have no difference.
+        gap = torch.where(a == b, 0, -(a - b).abs())
+        return top + gap.exp().log1p()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        gap = torch.where(a == b, 0, a - b)
+        ga, gb = grad * torch.sigmoid(gap), grad * torch.sigmoid(-gap)
+        return ga.sum_to_size(a.shape), gb.sum_to_size(b.shape)
+
+
+@implements(torch.logaddexp, Tensor.logaddexp, aten.logaddexp.default)
+def logaddexp(x: Any, y: Any) -> Any:
+    """log(exp(x) + exp(y))."""
+    return _LogAddExp.apply(*map(promote, (x, y)))  # type: ignore[no-untyped-call]
+
+
+@implements(torch.logaddexp2, Tensor.logaddexp2, aten.logaddexp2.default)
+def logaddexp2(x: Any, y: Any) -> Any:
+    """log2(2**x + 2**y)."""
+    a, b = map(promote, (x, y))
+    same = a == b
+    top = torch.maximum(a, b)
+    gap: Any = torch.where(same, 0, -(a - b).abs())
+    ln2 = constant(fixed.ln2(), gap)
+    return top + torch.log1p(torch.exp(gap * ln2)) / ln2

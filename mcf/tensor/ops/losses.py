@@ -1,0 +1,214 @@
+"""Losses of numbers, in terms of other functions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import _reduction as _Reduction
+
+from mcf.elementary import fixed
+from mcf.tensor.ops.constants import constant
+from mcf.tensor.registry import implements
+from mcf.tensor.torch_functions import unasked
+
+aten = torch.ops.aten
+
+
+def chosen(reduction: str, size_average: Any = None, reduce: Any = None) -> str:
+    """The reduction; torch's old arguments decide where they are given."""
+    if size_average is None and reduce is None:
+        return reduction
+    return str(_Reduction.legacy_get_string(size_average, reduce))
+
+
+def reduced(loss: Any, reduction: str, size_average: Any = None, reduce: Any = None) -> Any:
+    """The losses, their mean or their sum."""
+    reduction = chosen(reduction, size_average, reduce)
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
+    return loss if reduction == "none" else getattr(loss, reduction)()
+
+
+def _weighted(
+    loss: Any, weight: Any, reduction: str, size_average: Any = None, reduce: Any = None
+) -> Any:
+    return reduced(loss if weight is None else loss * weight, reduction, size_average, reduce)
+
+
+def mean_or_sum(x: Tensor, reduction: int) -> Tensor:
+    """The losses, their mean or their sum for 0, 1 and 2."""
+    return (x, x.mean(), x.sum())[reduction] if reduction else x
+
+
+def spread_over(grad: Tensor, count: int, reduction: int) -> Tensor:
+    """The gradient of each of so many losses, divided by their number for a mean."""
+    return grad / count if reduction == 1 else grad
+
+
+@implements(aten.mse_loss.default)
+def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """(x - target)^2; reduction 0 none, 1 mean, 2 sum."""
+    d = x - target
+    return mean_or_sum(d * d, reduction)
+
+
+@implements(aten.mse_loss_backward.default)
+def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    """2 (x - target) grad, divided by the count for a mean."""
+    d = x - target
+    return spread_over(d * 2 * grad, d.numel(), reduction)
+
+
+@implements(F.l1_loss)
+def l1_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Any:
+    """|input - target|."""
+    return _weighted((input - target).abs(), weight, reduction, size_average, reduce)
+
+
+@implements(F.smooth_l1_loss)
+def smooth_l1_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Any:
+    """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = input - target."""
+    d = (input - target).abs()
+    if beta == 0:
+        return reduced(d, reduction, size_average, reduce)
+    near = d < beta
+    inner = torch.where(near, d, 0)
+    return reduced(
+        torch.where(near, inner * inner / beta / 2, d - beta / 2), reduction, size_average, reduce
+    )
+
+
+@implements(F.huber_loss)
+def huber_loss(
+    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
+) -> Any:
+    """d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); d = input - target."""
+    d = (input - target).abs()
+    near = d <= delta
+    inner = torch.where(near, d, 0)
+    return _weighted(
+        torch.where(near, inner * inner / 2, (d - delta / 2) * delta), weight, reduction
+    )
+
+
+@implements(F.binary_cross_entropy)
+def binary_cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """-(t log(x) + (1 - t) log(1 - x)), logarithms at least -100."""
+    if target.shape != input.shape:
+        raise ValueError(
+            f"binary_cross_entropy: target must have the input's shape {list(input.shape)}, got "
+            f"{list(target.shape)}"
+        )
+    if not bool(((input >= 0) & (input <= 1)).all()):
+        raise RuntimeError("binary_cross_entropy: all elements of input must be in [0, 1]")
+    first, second = torch.log(input).clamp_min(-100), torch.log1p(-input).clamp_min(-100)
+    return _weighted(
+        -(target * first + (1 - target) * second), weight, reduction, size_average, reduce
+    )
+
+
+@implements(F.binary_cross_entropy_with_logits)
+def binary_cross_entropy_with_logits(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Any:
+    """Binary cross entropy of sigmoid(input), accurate for large inputs."""
+    if target.shape != input.shape:
+        raise ValueError(
+            f"binary_cross_entropy_with_logits: target must have the input's shape "
+            f"{list(input.shape)}, got {list(target.shape)}"
+        )
+    below = F.softplus(-input)
+    if pos_weight is not None:
+        below = below * (target * (pos_weight - 1) + 1)
+    return _weighted((1 - target) * input + below, weight, reduction, size_average, reduce)
+
+
+@implements(F.soft_margin_loss)
+def soft_margin_loss(
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """log(1 + exp(-target input))."""
+    return reduced(F.softplus(-(target * input)), reduction, size_average, reduce)
+
+
+def half_log_two_pi(like: Any) -> Any:
+    """log(2 pi) / 2."""
+    return torch.log(constant(2 * fixed.pi(), like)) / 2
+
+
+@implements(F.gaussian_nll_loss)
+def gaussian_nll_loss(
+    input: Any,
+    target: Any,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Any:
+    """(log(v) + (input - target)^2 / v) / 2, v = max(var, eps); `full` adds log(2 pi) / 2."""
+    plain = unasked(F.gaussian_nll_loss)
+    loss = plain(input, target, var, full=False, eps=eps, reduction=reduction)
+    if not full:
+        return loss
+    more = half_log_two_pi(loss)
+    return loss + (more * input.numel() if reduction == "sum" else more)
+
+
+@implements(F.poisson_nll_loss)
+def poisson_nll_loss(
+    input: Any,
+    target: Any,
+    log_input: bool = True,
+    full: bool = False,
+    size_average: Any = None,
+    eps: float = 1e-8,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """exp(x) - t x, or x - t log(x + eps); `full` adds t log(t) - t + log(2 pi t) / 2."""
+    rate = (
+        torch.exp(input) - target * input
+        if log_input
+        else input - target * torch.log(input + Fraction(eps))
+    )
+    if full:
+        large = target > 1
+        t = torch.where(large, target, 1)
+        stirling = t * torch.log(t) - t + torch.log(t) / 2 + half_log_two_pi(t)
+        rate = rate + torch.where(large, stirling, 0)
+    return reduced(rate, reduction, size_average, reduce)

@@ -1,0 +1,93 @@
+"""Matrix products, in full expansion arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.reductions.products import matmul
+from mcf.tensor.promotion import operands
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import wrap
+
+aten = torch.ops.aten
+
+
+def _check(name: str, x: Tensor, y: Tensor, dims: tuple[int, int]) -> None:
+    """Raise as torch does where the arguments do not have the dimensions of the operator."""
+    if (x.dim(), y.dim()) != dims:
+        raise RuntimeError(
+            f"{name}: expected tensors of {dims[0]} and {dims[1]} dimensions, got {x.dim()} and "
+            f"{y.dim()}"
+        )
+    rows = y.shape[0 if y.dim() == 1 else -2]
+    if x.shape[-1] != rows or (x.dim() == 3 and x.shape[0] != y.shape[0]):
+        raise RuntimeError(f"{name}: shapes {list(x.shape)} and {list(y.shape)} do not match")
+
+
+def _product(name: str, x: Any, y: Any, *dims: int) -> Tensor:
+    _check(name, x, y, (dims[0], dims[1]))
+    left, right = operands(x, y)
+    return wrap(matmul(left, right))
+
+
+@implements(aten.mm.default)
+def mm(x: Any, y: Any) -> Tensor:
+    """x @ y of matrices."""
+    return _product("mm", x, y, 2, 2)
+
+
+@implements(aten.bmm.default)
+def bmm(x: Any, y: Any) -> Tensor:
+    """x @ y of batches of matrices."""
+    return _product("bmm", x, y, 3, 3)
+
+
+@implements(aten.mv.default)
+def mv(x: Any, y: Any) -> Tensor:
+    """x @ y of a matrix and a vector."""
+    return _product("mv", x, y, 2, 1)
+
+
+def _plus(given: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * given + alpha * product; `given` is not looked at for beta = 0."""
+    if alpha != 1:
+        product = product * alpha
+    if beta == 0:
+        return product + torch.zeros_like(given) if given.shape != product.shape else product
+    total: Tensor = product + (given if beta == 1 else given * beta)
+    return total
+
+
+@implements(aten.addmm.default)
+def addmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * (x @ y)."""
+    return _plus(given, mm(x, y), beta, alpha)
+
+
+@implements(aten.addmv.default)
+def addmv(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * (x @ y)."""
+    return _plus(given, mv(x, y), beta, alpha)
+
+
+@implements(aten.baddbmm.default)
+def baddbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * (x @ y)."""
+    return _plus(given, bmm(x, y), beta, alpha)
+
+
+@implements(aten.addbmm.default)
+def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * the sum of x @ y over the batch."""
+    _check("addbmm", x, y, (3, 3))
+    left = x.transpose(0, 1).reshape(x.shape[1], -1)
+    return _plus(given, mm(left, y.reshape(-1, y.shape[2])), beta, alpha)
+
+
+@implements(aten.addr.default)
+def addr(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * given + alpha * the outer product of x and y."""
+    return _plus(given, x[:, None] * y[None, :], beta, alpha)

@@ -1,0 +1,84 @@
+"""Functions of matrices that torch has not for every format, or not differentiable twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.torch_functions import forward
+
+
+class _Det(torch.autograd.Function):
+    """The determinant; its derivative is det(A) A^-T.
+
+    torch's is 0 where the determinant is exactly 0, and stays so. Where it is differentiable itself
+    torch asks for singular values, which expansions do not have: there a matrix must have an
+    inverse.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        result: Tensor = forward(torch.linalg.det, (a,), {})
+        ctx.save_for_backward(a)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (a,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            scale = (grad * det(a))[..., None, None]
+            return scale * torch.linalg.inv(a).mT
+        with torch.enable_grad():
+            leaf = a.detach().requires_grad_()
+            result = forward(torch.linalg.det, (leaf,), {})
+        return torch.autograd.grad(result, leaf, grad)[0]
+
+
+@implements(torch.det, torch.linalg.det, Tensor.det)
+def det(A: Any) -> Tensor:
+    """The determinant of each matrix."""
+    return _Det.apply(A)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@implements(torch.logdet, Tensor.logdet)
+def logdet(input: Any) -> Any:
+    """The logarithm of the determinant, NaN where that is negative."""
+    sign, size = torch.linalg.slogdet(input)
+    return torch.where(sign < 0, torch.nan, size)
+
+
+@implements(torch.linalg.vander)
+def vander(x: Any, *, N: int | None = None) -> Any:
+    """1, x, x^2, ..., x^(N-1) along a new last dimension."""
+    x = x.reshape(1) if x.dim() == 0 else x
+    count = x.shape[-1] if N is None else N
+    if count < 2:
+        raise RuntimeError(f"linalg.vander: N must be at least 2, got {count}")
+    powers = x[..., None].expand(*x.shape, count - 1).cumprod(-1)
+    return torch.cat([torch.ones_like(x)[..., None], powers], -1)
+
+
+def _check(name: str, ord: Any) -> None:
+    if ord in (2, -2, "nuc"):
+        raise UnsupportedError(
+            f"torch.linalg.{name} with ord={ord!r} needs singular values and is not supported on "
+            "mcf.MCFTensor; convert first: x.to_plain() rounds to one plain tensor"
+        )
+
+
+@implements(torch.linalg.matrix_norm)
+def matrix_norm(A: Any, ord: Any = "fro", *args: Any, **kwargs: Any) -> Any:
+    """The norm of each matrix: "fro", 1, -1, inf, -inf."""
+    _check("matrix_norm", ord)
+    return forward(torch.linalg.matrix_norm, (A, ord, *args), kwargs)
+
+
+@implements(torch.linalg.norm)
+def norm(A: Any, ord: Any = None, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """The norm of vectors or matrices."""
+    if A.dim() == 2 if dim is None else not isinstance(dim, int) and len(dim) == 2:
+        _check("norm", ord)
+    return forward(torch.linalg.norm, (A, ord, dim, *args), kwargs)

@@ -1,0 +1,177 @@
+"""Variances, standard deviations and products with derivatives in expansion arithmetic.
+
+torch's own derivatives of these have a factor rounded to double precision, or need operators that
+expansion tensors do not have.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.registry import implements
+from mcf.tensor.torch_functions import forward
+
+Dims = int | tuple[int, ...] | list[int] | None
+
+
+def _degrees(x: Tensor, dim: Dims, correction: float) -> float:
+    dims = range(x.ndim) if dim is None or dim == () or dim == [] else dim
+    dims = (dims,) if isinstance(dims, int) else dims
+    count = math.prod(x.shape[d] for d in dims) if x.ndim else 1
+    return max(0.0, count - correction)
+
+
+def _gap(x: Tensor, dim: Dims) -> Tensor:
+    mean = x.mean() if dim is None or dim == () else x.mean(dim, keepdim=True)
+    return x - mean
+
+
+def _kept(t: Tensor, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    """A result with the dimensions that it lost."""
+    if keepdim or dim is None or dim == () or x.ndim == 0:
+        return t
+    dims = {d % x.ndim for d in ((dim,) if isinstance(dim, int) else dim)}
+    return t.reshape([1 if d in dims else s for d, s in enumerate(x.shape)])
+
+
+class _Var(torch.autograd.Function):
+    """The variance; d/dx = 2 (x - mean) / (count - correction)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: Dims, correction: float, keepdim: bool) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.options = (dim, correction, keepdim)
+        result: Tensor = torch.ops.aten.var.correction(
+            x, dim, correction=correction, keepdim=keepdim
+        )
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        dim, correction, keepdim = ctx.options
+        slope = _gap(x, dim) * 2 / _degrees(x, dim, correction)
+        return _kept(grad, x, dim, keepdim) * slope, None, None, None
+
+
+class _Std(torch.autograd.Function):
+    """The standard deviation; d/dx = (x - mean) / ((count - correction) std), 0 where std is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: Dims, correction: float, keepdim: bool) -> Tensor:
+        result: Tensor = torch.ops.aten.std.correction(
+            x, dim, correction=correction, keepdim=keepdim
+        )
+        ctx.save_for_backward(x, result)
+        ctx.options = (dim, correction, keepdim)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, result = ctx.saved_tensors
+        dim, correction, keepdim = ctx.options
+        zero = result == 0
+        share = torch.where(zero, torch.zeros_like(grad), grad) / torch.where(
+            zero, torch.ones_like(result), result
+        )
+        slope = _gap(x, dim) / _degrees(x, dim, correction)
+        return _kept(share, x, dim, keepdim) * slope, None, None, None
+
+
+def _moment(
+    function: Any,
+    x: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+    **others: Any,
+) -> Tensor:
+    if others:
+        raise TypeError(f"unexpected arguments of a moment of expansions: {sorted(others)}")
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        correction = int(unbiased)
+    degrees = 1.0 if correction is None else float(correction)
+    return function.apply(x, dim, degrees, keepdim)  # type: ignore[no-any-return]
+
+
+@implements(torch.var, Tensor.var)
+def var(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The variance."""
+    return _moment(_Var, input, *args, **kwargs)
+
+
+@implements(torch.std, Tensor.std)
+def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The standard deviation."""
+    return _moment(_Std, input, *args, **kwargs)
+
+
+def _with_mean(moment: Any, input: Tensor, args: Any, kwargs: Any) -> tuple[Tensor, Tensor]:
+    value = moment(input, *args, **kwargs)
+    dim = kwargs.get("dim", args[0] if args else None)
+    if dim is None or isinstance(dim, bool):
+        mean = input.mean().reshape(value.shape)
+    else:
+        mean = input.mean(dim, keepdim=value.ndim == input.ndim)
+    return value, mean
+
+
+@implements(torch.var_mean)
+def var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """The variance and the mean."""
+    return _with_mean(var, input, args, kwargs)
+
+
+@implements(torch.std_mean)
+def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean."""
+    return _with_mean(std, input, args, kwargs)
+
+
+class _Prod(torch.autograd.Function):
+    """The product along a dimension; d/dx_k is the product of the others."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
+        result: Tensor = torch.ops.aten.prod.dim_int(x, dim, True)
+        ctx.save_for_backward(x, result)
+        ctx.dim = dim
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, result = ctx.saved_tensors
+        others = _others(x, ctx.dim) if bool((x == 0).any()) else result / x
+        return grad * others, None
+
+
+def _others(x: Tensor, dim: int) -> Tensor:
+    """The products of all elements but one along a dimension, without a division."""
+    parts = torch.split(x, 1, dim)
+    before, after = [torch.ones_like(parts[0])], [torch.ones_like(parts[0])]
+    for part in parts[:-1]:
+        before.append(before[-1] * part)
+    for part in reversed(parts[1:]):
+        after.append(after[-1] * part)
+    return torch.cat([a * b for a, b in zip(before, reversed(after), strict=True)], dim)
+
+
+@implements(torch.prod, Tensor.prod)
+def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
+    """The product of all elements, or along a dimension."""
+    if kwargs.get("dtype") is not None or not torch.is_grad_enabled() or not input.requires_grad:
+        arguments = (input,) if dim is None else (input, dim, keepdim)
+        return forward(torch.prod, arguments, kwargs)  # type: ignore[no-any-return]
+    if dim is None:
+        flat = _Prod.apply(input.reshape(-1), 0)  # type: ignore[no-untyped-call]
+        return flat.reshape(())  # type: ignore[no-any-return]
+    result = _Prod.apply(input, dim)  # type: ignore[no-untyped-call]
+    return result if keepdim or input.ndim == 0 else result.squeeze(dim)  # type: ignore[no-any-return]

@@ -1,0 +1,63 @@
+"""Powers, squares and exponentials to other bases than e."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf import elementary
+from mcf.tensor.creation import tensor
+from mcf.tensor.ops.elementary import of_two
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.torch_functions import forward
+
+aten = torch.ops.aten
+
+
+@implements(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
+def power(x: Any, y: Any) -> Any:
+    """x**y; a product for the number 2, the reciprocal for -1."""
+    if isinstance(y, int | float) and isinstance(x, MCFTensor):
+        if y == 2:
+            return x * x
+        if y == 1:
+            return wrap([c.clone() for c in x.components])
+        if y == -1:
+            return 1 / x
+    return of_two(elementary.pow, x, y)
+
+
+@implements(torch.pow, Tensor.pow, Tensor.__pow__)
+def _power(x: Any, y: Any) -> Any:
+    """x**y; a number as base becomes an expansion, whose logarithm has all components.
+
+    So does a number as exponent that is no integer, where a derivative takes 1 from it.
+    """
+    if not isinstance(x, Tensor):
+        x = tensor(x, y.terms, y.dtype, y.device)
+    recorded = torch.is_grad_enabled() and x.requires_grad
+    if recorded and isinstance(y, float) and not y.is_integer():
+        y = tensor(y, x.terms, x.dtype, x.device)
+    return forward(torch.pow, (x, y), {})
+
+
+@implements(torch.float_power, Tensor.float_power)
+def float_power(x: Any, y: Any) -> Any:
+    """x**y in components of float64."""
+    x, y = (v.to(torch.float64) if isinstance(v, Tensor) else v for v in (x, y))
+    return _power(x, y)
+
+
+@implements(Tensor.__rpow__)
+def rpow(y: Any, x: Any) -> Any:
+    """x**y with the base on the left."""
+    return _power(x, y)
+
+
+@implements(torch.exp2, Tensor.exp2, torch.special.exp2)
+def exp2(x: Any) -> Any:
+    """2**x."""
+    return _power(2.0, x)

@@ -1,0 +1,124 @@
+"""Quantiles: positions in the sorted values are exact fractions, and so are the weights."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.creation import tensor
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor
+
+WAYS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def _probabilities(q: Any) -> tuple[list[Fraction], bool]:
+    """The numbers q exactly, and whether they are a list."""
+    if isinstance(q, Tensor):
+        q = q.detach()
+        given = q.to_fractions() if isinstance(q, MCFTensor) else q.tolist()
+    else:
+        given = q
+    many = isinstance(given, list)
+    numbers = given if many else [given]
+    for number in numbers:
+        if not 0 <= number <= 1:
+            raise RuntimeError(f"quantile: q must be in [0, 1], got {number}")
+    return [Fraction(number) for number in numbers], many
+
+
+def _place(q: Fraction, count: int, way: str) -> tuple[int, Fraction]:
+    """The element below and the weight of the next one, among `count` sorted ones."""
+    position = q * max(count - 1, 0)
+    low = math.floor(position)
+    weight = position - low
+    if weight == 0 or way == "lower":
+        return low, Fraction(0)
+    if way == "higher":
+        return low + 1, Fraction(0)
+    if way == "nearest":
+        return round(position), Fraction(0)
+    return low, Fraction(1, 2) if way == "midpoint" else weight
+
+
+def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bool) -> Any:
+    if way not in WAYS:
+        raise RuntimeError(f"quantile: interpolation must be one of {WAYS}, got {way!r}")
+    wanted, many = _probabilities(q)
+    if x.numel() == 0:
+        raise RuntimeError("quantile: the input must not be empty")
+    kept_shape = [1] * x.dim()
+    if dim is None:
+        rows = x.reshape(-1)
+    else:
+        rows = x.movedim(dim, -1) if x.dim() else x.reshape(1)
+        kept_shape = [1 if d == dim % max(x.dim(), 1) else n for d, n in enumerate(x.shape)]
+    ordered = rows.sort(-1).values
+    nan = rows.isnan()
+    counts = (~nan).sum(-1) if skip else (~nan | nan).sum(-1)
+    results = []
+    for number in wanted:
+        places = {int(c): _place(number, int(c), way) for c in counts.unique()}
+        low = torch.zeros_like(counts)
+        weight: Any = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
+        for count, (index, share) in places.items():
+            low = torch.where(counts == count, index, low)
+            weight = torch.where(counts == count, tensor(share, x.terms, x.dtype, x.device), weight)
+        high = torch.where(weight > 0, low + 1, low)
+        a, b = (ordered.gather(-1, k[..., None]).squeeze(-1) for k in (low, high))
+        # No difference of equal infinities.
+        value = torch.where(a == b, a, a + weight * torch.where(a == b, 0, b - a))
+        bad = counts == 0 if skip else nan.any(-1)
+        value = torch.where(bad, float("nan"), value)
+        results.append(value.reshape(kept_shape) if keepdim else value)
+    return torch.stack(results) if many else results[0]
+
+
+@implements(torch.quantile, Tensor.quantile)
+def quantile(
+    input: Any,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """The values below which shares q of the elements lie; NaN where there is one."""
+    return _quantile(input, q, dim, keepdim, interpolation, False)
+
+
+@implements(torch.nanquantile, Tensor.nanquantile)
+def nanquantile(
+    input: Any,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """The quantiles of what is not NaN."""
+    return _quantile(input, q, dim, keepdim, interpolation, True)
+
+
+@implements(torch.nanmedian, Tensor.nanmedian, torch.ops.aten.nanmedian.default)
+def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower median of what is not NaN, along a dimension with its index."""
+    if dim is None and input.numel() == 0:
+        return input.new_full((), torch.nan)
+    if dim is None:
+        return nanmedian(input.reshape(-1), 0)[0]
+    if input.dim() == 0:
+        return torch.return_types.nanmedian(
+            (input.clone(), torch.zeros((), dtype=torch.int64, device=input.device))
+        )
+    count = (~input.isnan()).sum(dim, keepdim=True)
+    order = input.detach().argsort(dim)
+    index = order.gather(dim, ((count - 1) // 2).clamp_min(0))
+    value = input.gather(dim, index)
+    if not keepdim:
+        value, index = value.squeeze(dim), index.squeeze(dim)
+    return torch.return_types.nanmedian((value, index))

@@ -1,0 +1,146 @@
+"""Sums, products, norms and moments over dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf import reductions
+from mcf.convert.rounding import convert
+from mcf.kernels.formats import FORMATS
+from mcf.tensor.promotion import operands
+from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.tensor import Components, MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Components:
+    if dtype is None or dtype is x.dtype:
+        return x.components
+    if dtype not in FORMATS:
+        raise UnsupportedError(f"{name}: dtype must be a floating-point format, got {dtype}")
+    return convert(x.components, dtype, x.terms)
+
+
+@implements(aten.sum.dim_IntList)
+def sum_dims(
+    x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The sum over dimensions; all of them for none."""
+    return wrap(reductions.sum(_components(x, dtype, "sum"), dim, keepdim))
+
+
+@implements(aten.sum.default)
+def sum_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """The sum of all elements."""
+    return sum_dims(x, dtype=dtype)
+
+
+@implements(aten.mean.dim)
+def mean_dims(
+    x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The mean over dimensions."""
+    return wrap(reductions.mean(_components(x, dtype, "mean"), dim, keepdim))
+
+
+@implements(aten.mean.default)
+def mean_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """The mean of all elements."""
+    return mean_dims(x, dtype=dtype)
+
+
+@implements(aten.prod.dim_int)
+def prod_dim(
+    x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The product along a dimension."""
+    return wrap(reductions.prod(_components(x, dtype, "prod"), dim, keepdim))
+
+
+@implements(aten.prod.default)
+def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """The product of all elements."""
+    return wrap(reductions.prod(_components(x, dtype, "prod")))
+
+
+@implements(aten.cumsum.default)
+def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Running sums along a dimension."""
+    return wrap(reductions.cumsum(_components(x, dtype, "cumsum"), dim))
+
+
+@implements(aten.cumprod.default)
+def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Running products along a dimension."""
+    return wrap(reductions.cumprod(_components(x, dtype, "cumprod"), dim))
+
+
+@implements(aten.trace.default)
+def trace(x: MCFTensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    if x.dim() != 2:
+        raise RuntimeError(f"trace: expected a matrix, got {x.dim()} dimensions")
+    return sum_all(x.diagonal())  # type: ignore[arg-type]
+
+
+def _correction(correction: Any) -> float:
+    return 1.0 if correction is None else float(correction)
+
+
+@implements(aten.var.correction)
+def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    """The variance over dimensions."""
+    return wrap(reductions.var(x.components, dim, _correction(correction), keepdim))
+
+
+@implements(aten.std.correction)
+def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    """The standard deviation over dimensions."""
+    return wrap(reductions.std(x.components, dim, _correction(correction), keepdim))
+
+
+@implements(aten.var_mean.correction)
+def var_mean(
+    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The variance and the mean over dimensions."""
+    both = reductions.var_mean(x.components, dim, _correction(correction), keepdim)
+    return wrap(both[0]), wrap(both[1])
+
+
+@implements(aten.linalg_vector_norm.default)
+def vector_norm(
+    x: MCFTensor,
+    ord: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The norm over dimensions."""
+    given = _components(x, dtype, "linalg.vector_norm")
+    return wrap(reductions.norm(given, float(ord), dim, keepdim))
+
+
+@implements(aten.std_mean.correction)
+def std_mean(
+    x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean over dimensions."""
+    return std(x, dim, correction=correction, keepdim=keepdim), mean_dims(x, dim, keepdim)
+
+
+@implements(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+def norm_(x: MCFTensor, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The vector norm over dimensions, by its old name."""
+    return vector_norm(x, 2 if p is None else p, dim, keepdim)
+
+
+@implements(aten.dot.default, aten.vdot.default)
+def dot(x: Any, y: Any) -> Tensor:
+    """The dot product of two vectors."""
+    return wrap(reductions.dot(*operands(x, y)))

@@ -1,0 +1,82 @@
+"""Running extremes and running logarithms of sums; sums that pass over NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.ops.comparison import less_equal
+from mcf.tensor.registry import implements
+
+aten = torch.ops.aten
+
+
+def _doubling(function: Callable[[Any, Any], Any], x: Any, dim: int) -> Any:
+    """x_0, f(x_0, x_1), ... of an associative function, in log2(count) steps.
+
+    After the step of width k an element has the function of the 2 k before it and itself.
+    """
+    count, width = x.shape[dim], 1
+    while width < count:
+        later = function(x.narrow(dim, 0, count - width), x.narrow(dim, width, count - width))
+        x = torch.cat([x.narrow(dim, 0, width), later], dim)
+        width *= 2
+    return x
+
+
+@implements(torch.logcumsumexp, Tensor.logcumsumexp, aten.logcumsumexp.default)
+def logcumsumexp(x: Any, dim: int) -> Any:
+    """log(exp(x_0) + ... + exp(x_k)), as a tree."""
+    return x.clone() if x.dim() == 0 else _doubling(torch.logaddexp, x, dim)
+
+
+def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
+    """Running extremes and where they are, the last of equal ones; NaN stays."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
+    index = torch.arange(x.shape[dim], device=x.device).reshape(shape).expand(x.shape)
+    given = x.detach()
+    count, width = x.shape[dim], 1
+    while width < count:
+        before, after = (index.narrow(dim, k, count - width) for k in (0, width))
+        u, v = given.gather(dim, before), given.gather(dim, after)
+        wins = less_equal(u, v) if largest else less_equal(v, u)
+        wins = (wins & ~u.isnan()) | v.isnan()
+        later = torch.where(wins, after, before)
+        index = torch.cat([index.narrow(dim, 0, width), later], dim)
+        width *= 2
+    return x.gather(dim, index), index.contiguous()
+
+
+@implements(torch.cummax, Tensor.cummax, aten.cummax.default)
+def cummax(x: Any, dim: int) -> Any:
+    """The largest so far and its index."""
+    return torch.return_types.cummax(_extremes(x, dim, True))
+
+
+@implements(torch.cummin, Tensor.cummin, aten.cummin.default)
+def cummin(x: Any, dim: int) -> Any:
+    """The smallest so far and its index."""
+    return torch.return_types.cummin(_extremes(x, dim, False))
+
+
+@implements(torch.nansum, Tensor.nansum, aten.nansum.default)
+def nansum(
+    x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """The sum over dimensions of what is not NaN."""
+    kept = torch.where(x.isnan(), 0, x)
+    return kept.sum(dim, keepdim=keepdim, dtype=dtype)
+
+
+@implements(torch.nanmean, Tensor.nanmean)
+def nanmean(
+    x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """The mean over dimensions of what is not NaN."""
+    count = (~x.isnan()).sum(dim, keepdim=keepdim)
+    return nansum(x, dim, keepdim, dtype=dtype) / count

@@ -1,0 +1,158 @@
+"""Different values, and places in a sorted sequence: by value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.creation import tensor
+from mcf.tensor.ops.comparison import equal, less, less_equal
+from mcf.tensor.promotion import aligned
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor, wrap
+
+aten = torch.ops.aten
+
+Unique = tuple[Tensor, Tensor, Tensor]
+
+
+def _runs(rows: MCFTensor) -> Tensor:
+    """Which row [m, ...] differs from the one before it; the first does."""
+    first = torch.ones(rows.shape[0], dtype=torch.bool, device=rows.device)
+    if rows.shape[0] > 1:
+        same = equal(rows[1:], rows[:-1])
+        first[1:] = ~same.reshape(same.shape[0], -1).all(1)
+    return first
+
+
+def _unique(
+    rows: MCFTensor, order: Tensor, return_inverse: bool, return_counts: bool, shape: torch.Size
+) -> Unique:
+    """The first of each run of equal rows, once rows are brought in an order."""
+    none = torch.empty(0, dtype=torch.int64, device=rows.device)
+    first = _runs(rows[order])  # type: ignore[arg-type]
+    number = first.cumsum(0) - 1
+    inverse, counts = none, none
+    if return_inverse:
+        inverse = torch.empty_like(number).scatter_(0, order, number).reshape(shape)
+    if return_counts:
+        counts = torch.bincount(number, minlength=int(first.sum()))
+    return rows[order][first], inverse, counts
+
+
+@implements(aten._unique2.default)
+def unique(
+    x: MCFTensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Unique:
+    """The different values, sorted; each NaN is one."""
+    flat: Any = x.reshape(-1)
+    return _unique(flat, flat.argsort(), return_inverse, return_counts, x.shape)
+
+
+@implements(aten.unique_dim.default)
+def unique_dim(
+    x: MCFTensor,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Unique:
+    """The different slices of a dimension, sorted."""
+    rows: Any = x.movedim(dim, 0).contiguous()
+    if 0 in rows.shape[1:]:
+        raise RuntimeError(f"unique: slices of dimension {dim} have no elements: {list(x.shape)}")
+    columns = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
+    order = torch.arange(rows.shape[0], device=x.device)
+    for k in reversed(range(columns.shape[1])):
+        # Stable: the first column decides at the end.
+        order = order[columns[order, k].argsort()]
+    out, inverse, counts = _unique(rows, order, return_inverse, return_counts, order.shape)
+    return out.movedim(0, dim), inverse, counts
+
+
+@implements(aten.unique_consecutive.default)
+def unique_consecutive(
+    x: MCFTensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Unique:
+    """The first of each run of equal values, or of equal slices of a dimension."""
+    rows: Any = x.reshape(-1) if dim is None else x.movedim(dim, 0).contiguous()
+    order = torch.arange(rows.shape[0], device=x.device)
+    shape = x.shape if dim is None else order.shape
+    out, inverse, counts = _unique(rows, order, return_inverse, return_counts, shape)
+    return (out if dim is None else out.movedim(0, dim)), inverse, counts
+
+
+def _as_tensor(value: Any, like: Tensor) -> Tensor:
+    # Four components of float64 lose no bit of a number that torch takes.
+    return value if isinstance(value, Tensor) else tensor(value, 4, torch.float64, like.device)
+
+
+@implements(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(
+    sequence: Tensor,
+    values: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """How many numbers of a sorted sequence are less than each value (or equal, for right)."""
+    if side is not None and side not in ("left", "right"):
+        raise RuntimeError(f"searchsorted: side must be 'left' or 'right', got {side!r}")
+    if right and side == "left":
+        raise RuntimeError("searchsorted: side and right say different things")
+    right = right or side == "right"
+    wanted = _as_tensor(values, sequence)
+    if sorter is not None:
+        sequence = sequence.gather(-1, sorter)
+    if sequence.dim() != 1 and sequence.shape[:-1] != wanted.shape[:-1]:
+        raise RuntimeError(
+            "searchsorted: the sequence must have one dimension or the values' but for the last, "
+            f"got {list(sequence.shape)} and {list(wanted.shape)}"
+        )
+    size = sequence.shape[-1]
+    low = torch.zeros(wanted.shape, dtype=torch.int64, device=sequence.device)
+    high = torch.full_like(low, size)
+    for _ in range(size.bit_length()):
+        middle = (low + high) // 2
+        at = middle.clamp_max(size - 1)
+        there = sequence[at] if sequence.dim() == 1 else sequence.gather(-1, at)
+        # NaN is the largest, as sort has it.
+        goes_on = less_equal(there, wanted) if right else less(there, wanted)
+        goes_on |= wanted.isnan() if right else wanted.isnan() & ~there.isnan()
+        goes_on &= low < high
+        low = torch.where(goes_on, middle + 1, low)
+        high = torch.where(goes_on, high, torch.where(low < high, middle, high))
+    return low.to(torch.int32) if out_int32 else low
+
+
+@implements(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(
+    values: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    """How many boundaries are less than each value (or equal, for right)."""
+    return searchsorted(boundaries, values, out_int32=out_int32, right=right)
+
+
+@implements(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor)
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
+    """Whether each element is one of the others, by value."""
+    like = elements if isinstance(elements, Tensor) else test_elements
+    x, among = _as_tensor(elements, like), _as_tensor(test_elements, like).reshape(-1)
+    if among.numel() == 0:
+        return torch.full(x.shape, invert, device=x.device)
+    if not among.is_floating_point():
+        # All of their digits, which may be more than the other format has.
+        among = tensor(among, 4, torch.float64, among.device)
+    ordered: Any = wrap(aligned(among, x)[0]).sort().values
+    at = searchsorted(ordered, x).clamp_max(ordered.numel() - 1)
+    return equal(ordered[at], x) ^ invert

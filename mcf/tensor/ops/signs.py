@@ -1,0 +1,99 @@
+"""Signs, kinds of numbers, and logic on what is not zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.reductions.norms import absolute
+from mcf.tensor.ops.elementary import differentiable
+from mcf.tensor.promotion import aligned
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import Components, broadcast, wrap
+from mcf.tensor.torch_functions import forward
+
+aten = torch.ops.aten
+
+
+def _of_first(*funcs: Any) -> None:
+    """The first component decides: the others are smaller, and 0 where it is not finite."""
+    for func in funcs:
+        implements(func)(
+            lambda x, *args, func=func, **kwargs: func(x.components[0], *args, **kwargs)
+        )
+
+
+_of_first(
+    aten.isnan.default,
+    aten.isinf.default,
+    aten.isfinite.default,
+    aten.isposinf.default,
+    aten.isneginf.default,
+    aten.signbit.default,
+    aten.logical_not.default,
+    aten.nonzero.default,
+    aten.count_nonzero.default,
+    aten.count_nonzero.dim_IntList,
+    aten.nonzero_static.default,
+    aten.any.default,
+    aten.any.dim,
+    aten.any.dims,
+    aten.all.default,
+    aten.all.dim,
+    aten.all.dims,
+)
+
+
+def _flip_sign(x: Components, negative: Tensor) -> Components:
+    return tuple(torch.where(negative, -c, c) for c in x)
+
+
+def _sign(x: Components) -> Components:
+    first = x[0].sgn()
+    return first, *(torch.zeros_like(first) for _ in x[1:])
+
+
+# Below autograd; above it, since torch's derivatives are plain zeros.
+implements(aten.abs.default)(lambda x: wrap(absolute(x.components)))
+implements(torch.abs, Tensor.abs, Tensor.__abs__, torch.absolute, Tensor.absolute)(
+    differentiable("abs", absolute, torch.sign)
+)
+implements(aten.sign.default, aten.sgn.default)(lambda x: wrap(_sign(x.components)))
+implements(torch.sign, Tensor.sign, torch.sgn, Tensor.sgn)(
+    differentiable("sign", _sign, torch.zeros_like)
+)
+
+
+@implements(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(x: Any, y: Any) -> Tensor:
+    """|x| with the sign of y, exact."""
+    a, b = aligned(x, y)
+    a = broadcast(*a, b[0])[:-1]
+    return wrap(_flip_sign(a, a[0].signbit() ^ b[0].signbit()))
+
+
+@implements(torch.copysign, Tensor.copysign)
+def copysign_of(x: Any, y: Any) -> Any:
+    """|x| with the sign of y; the sign has no derivative."""
+    return forward(torch.copysign, (x, y.detach() if isinstance(y, Tensor) else y), {})
+
+
+def _nonzero(x: Any) -> Tensor:
+    result: Tensor = x != 0
+    return result
+
+
+implements(aten.logical_and.default)(lambda x, y: _nonzero(x) & _nonzero(y))
+
+implements(aten.logical_or.default)(lambda x, y: _nonzero(x) | _nonzero(y))
+
+implements(aten.logical_xor.default)(lambda x, y: _nonzero(x) ^ _nonzero(y))
+
+
+@implements(aten.heaviside.default)
+def heaviside(x: Any, values: Any) -> Tensor:
+    """0 below zero, 1 above, the given values at it."""
+    step = torch.where(x == 0, values, (x > 0).to(x.dtype))
+    return torch.where(x.isnan(), x, step)

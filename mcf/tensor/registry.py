@@ -1,0 +1,95 @@
+"""What expansion tensors do for each function of torch, in two tables that the rooms register in.
+
+Above autograd a function of torch is known by itself, `torch.exp` or `torch.Tensor.exp`; most have
+no entry there and reach the operators below autograd, `torch.ops.aten.exp.default`, whose
+derivatives are torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import return_and_correct_aliasing
+
+Implementation = TypeVar("Implementation", bound=Callable[..., Any])
+
+# Functions of torch -> what is called in their place, above autograd.
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+# Operators -> what computes them, below autograd: those that give new tensors ...
+OPERATORS: dict[OpOverload, Callable[..., Any]] = {}
+# ... and those whose results are an argument, or share memory with one.
+ALIASING: dict[OpOverload, Callable[..., Any]] = {}
+# What may know an operator that is in neither: functions of it, its arguments and those by name.
+DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
+
+
+def implements(*names: Any) -> Callable[[Implementation], Implementation]:
+    """Register a function in place of functions of torch and for operators.
+
+    Args:
+        *names: functions and methods such as `torch.exp` and `torch.Tensor.exp`, above autograd:
+            what is called in their place is differentiable, being written in functions that are.
+            Overloads such as `torch.ops.aten.exp.default`, below autograd: in-place and `out=`
+            forms follow from them by themselves.
+
+    The function gets the arguments of what it stands for. Any tensor among them may be an
+    `MCFTensor` or a plain one; below autograd numbers are Python's.
+    """
+
+    def register(implementation: Implementation) -> Implementation:
+        for name in names:
+            if not isinstance(name, OpOverload):
+                FUNCTIONS[name] = implementation
+            elif name.is_view or is_in_place(name):
+                ALIASING[name] = implementation
+            else:
+                OPERATORS[name] = implementation
+        return implementation
+
+    return register
+
+
+class UnsupportedError(NotImplementedError):
+    """A function has no implementation for expansion tensors."""
+
+
+def readable(func: OpOverload) -> str:
+    """The operator's name as users know it: `torch.index_add (aten.index_add.default)`."""
+    namespace, name = func._schema.name.split("::")
+    family = "torch" if namespace == "aten" else f"torch.ops.{namespace}"
+    return f"{family}.{name} ({namespace}.{name}.{func._overloadname})"
+
+
+def unsupported(func: OpOverload) -> UnsupportedError:
+    """The error for an operator that expansion tensors do not have."""
+    return UnsupportedError(
+        f"{readable(func)} is not supported on mcf.MCFTensor; convert first: x.to_plain() rounds "
+        "to one plain tensor, x.components gives the components"
+    )
+
+
+def is_in_place(func: OpOverload) -> bool:
+    """Whether an operator writes to its first argument and returns it."""
+    name = func._schema.name
+    return name.endswith("_") and not name.endswith("__") and func._schema.is_mutable
+
+
+def run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the implementation of an operator, or derive one, or raise `UnsupportedError`."""
+    implementation = OPERATORS.get(func)
+    if implementation is not None:
+        return implementation(*args, **kwargs)
+    implementation = ALIASING.get(func)
+    if implementation is not None:
+        out = implementation(*args, **kwargs)
+        return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]
+    for derived in DERIVED:
+        out = derived(func, args, kwargs)
+        if out is not NotImplemented:
+            return out
+    out = func.decompose(*args, **kwargs)
+    if out is NotImplemented:
+        raise unsupported(func)
+    return out

@@ -1,0 +1,170 @@
+"""Above autograd: how a function of torch is called on expansion tensors.
+
+Most functions need nothing here but their own arguments: they reach the operators that expansion
+tensors have, and their derivatives are torch's, computed by those operators.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.conversion import promote
+from mcf.tensor.registry import FUNCTIONS, UnsupportedError
+from mcf.tensor.scalars import one
+from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.widening import WIDENED, widened
+
+
+def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A torch function, some argument of which is an expansion tensor.
+
+    Autocast, which would round to fewer components, has no say in it.
+    """
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return call(func, args, kwargs)
+    if kwargs:
+        args, kwargs = _multiplied(func, args, kwargs)
+        kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
+    if func in WIDENED:
+        args, kwargs = widened(func, args, kwargs)
+    replacement = FUNCTIONS.get(func)
+    # With out= there is no derivative: the operator does it.
+    if replacement is not None and kwargs.get("out") is None:
+        kwargs.pop("out", None)
+        return replacement(*args, **kwargs)
+    if torch.is_grad_enabled() or type(func) is FunctionType:
+        return forward(func, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+# Functions of x, y, ... that add alpha or value times what y, ... are.
+_MULTIPLES = {"add", "add_", "sub", "sub_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"}
+
+
+def _multiplied(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """x + alpha y with an expansion alpha as the sum of x and a product."""
+    name = "value" if "value" in kwargs else "alpha"
+    factor = kwargs.get(name)
+    if not isinstance(factor, MCFTensor) or getattr(func, "__name__", "") not in _MULTIPLES:
+        return args, kwargs
+    if factor.dim() != 0 or len(args) < 2:
+        return args, kwargs
+    rest = {k: v for k, v in kwargs.items() if k != name}
+    return (args[0], args[1] * factor, *args[2:]), rest
+
+
+# Arguments that torch takes as Python numbers.
+_NUMBERS = {"alpha", "beta", "eps", "value"}
+
+
+def _number(func: Any, name: str, value: Any) -> Any:
+    """An argument that is an expansion as the Python number that it is, exactly."""
+    if not isinstance(value, MCFTensor) or value.numel() != 1 or value.requires_grad:
+        return value
+    number = value.item()
+    if one(value, name) != number and number == number:
+        raise UnsupportedError(
+            f"torch.{getattr(func, '__name__', func)}: {name} is an expansion that no Python "
+            "number holds; write it as an operation, x + a * y for torch.add(x, y, alpha=a)"
+        )
+    return number
+
+
+@functools.cache
+def unasked(function: Callable[..., Any], **names: Any) -> Callable[..., Any]:
+    """A Python function of torch's without its question whether an argument's type has another.
+
+    So what it calls meets expansions as elsewhere, while torch switches a tensor type's functions
+    off as long as it runs one of them.
+
+    Args:
+        function: torch's.
+        **names: what some of its global names stand for.
+    """
+    code: Any = function
+    asked = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    told = {name: lambda *arguments: False for name in asked}
+    made = FunctionType(
+        code.__code__,
+        {**code.__globals__, **told, **names},
+        code.__name__,
+        code.__defaults__,
+        code.__closure__,
+    )
+    made.__kwdefaults__ = code.__kwdefaults__
+    return made
+
+
+# They speak of the very tensors they are given.
+_KEEP = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
+
+
+def forward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The torch function itself, with plain tensors that require grad promoted."""
+    if func not in _KEEP and torch.is_grad_enabled() and _has_plain_leaf(args):
+        args = _promoted(func, args)
+    if isinstance(func, FunctionType) and func.__globals__ is vars(torch.nn.functional):
+        if not torch.compiler.is_compiling():
+            return unasked(func)(*args, **kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def is_plain_leaf(x: Any) -> bool:
+    """Whether something is a plain tensor that requires grad."""
+    return isinstance(x, Tensor) and not isinstance(x, MCFTensor) and x.requires_grad
+
+
+def _has_plain_leaf(args: Sequence[Any]) -> bool:
+    for x in args:
+        if isinstance(x, Tensor):
+            if not isinstance(x, MCFTensor) and x.requires_grad:
+                return True
+        elif isinstance(x, (list, tuple)) and any(map(is_plain_leaf, x)):
+            return True
+    return False
+
+
+def _promoted(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with plain tensors that require grad as expansions.
+
+    So their gradient, which is an expansion, is rounded to nearest when it reaches them. An
+    argument that is written to stays what it is.
+    """
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") or name.startswith("__set") or name.startswith("__i")
+    if name == "__set__":
+        return args
+    out = list(args)
+    for k, x in enumerate(args):
+        if k == 0 and in_place:
+            continue
+        if isinstance(x, (list, tuple)):
+            out[k] = type(x)(promote(y) if is_plain_leaf(y) else y for y in x)
+        elif is_plain_leaf(x):
+            out[k] = promote(x)
+    return tuple(out)
+
+
+def _torch_function(
+    cls: type,
+    func: Any,
+    types: Sequence[type],
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+) -> Any:
+    return call(func, args, kwargs or {})
+
+
+MCFTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]

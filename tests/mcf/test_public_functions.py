@@ -1,0 +1,111 @@
+"""Exact: `mcf.exp(x)` and its like are torch's functions of tensors and ours of component tuples.
+
+Caught mutants: a function under another's name; a plain tensor's result of more than one rounding;
+a derivative that is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mcf
+from mcf import elementary
+from tests.helpers import assert_all_same_bits, assert_same_bits
+
+ONE = (
+    "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "atanh", "sigmoid", "erf", "erfc", "floor", "ceil", "round",
+    "trunc", "acosh",
+)  # fmt: skip
+TWO = ("atan2", "pow", "hypot", "fmod", "remainder")
+LAST = ("softmax", "log_softmax", "logsumexp")
+OTHERS: dict[str, Any] = {
+    "normal_cdf": torch.special.ndtr,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+}
+
+
+def _arguments(name: str) -> list[Tensor]:
+    """Expansions inside the range of a function."""
+    parts = ["0.3", "0.7", "0.1"] if name != "acosh" else ["1.3", "2.7", "1.1"]
+    x = mcf.tensor(parts, dtype=torch.float64)
+    return [x, mcf.tensor(["1.7", "0.6", "2.9"], dtype=torch.float64)][: 1 + (name in TWO)]
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO, *LAST, *OTHERS])
+def test_tensors_and_tuples(name: str) -> None:
+    ours, arguments = getattr(mcf, name), _arguments(name)
+    rest = (0,) if name in LAST else ()
+    expected = OTHERS.get(name, getattr(torch, name, None))(*arguments, *rest)
+    got = ours(*arguments, *rest)
+    assert_all_same_bits(got.components, expected.components, name)
+    tuples: Any = [x.components for x in arguments]
+    result = ours(*tuples, *rest)
+    assert isinstance(result, tuple)
+    assert_all_same_bits(result, expected.components, name)
+    assert_all_same_bits(result, getattr(elementary, name)(*tuples, *rest), name)
+    assert ours.__doc__
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "pow", "softmax", "normal_pdf", "round"])
+def test_plain_tensors(name: str) -> None:
+    ours = getattr(mcf, name)
+    plain = [x.to_plain(torch.float32) for x in _arguments(name)]
+    rest = (0,) if name in LAST else ()
+    expected = getattr(elementary, name)(*((x,) for x in plain), *rest)
+    got = ours(*plain, *rest)
+    assert type(got) is Tensor
+    assert_same_bits(got, expected[0], name)
+
+
+def test_derivatives() -> None:
+    x = mcf.tensor(["0.3", "0.7"], requires_grad=True)
+    mcf.exp(x).sum().backward()
+    assert_all_same_bits(x.grad.components, mcf.exp(x.detach()).components, "of an expansion")
+    density = mcf.tensor(["0.3", "0.7"], requires_grad=True)
+    mcf.normal_cdf(density).sum().backward()
+    slope = mcf.normal_pdf(density.detach())
+    assert_all_same_bits(density.grad.components, slope.components, "of ours")
+    plain = torch.tensor([0.3, 0.7], requires_grad=True)
+    mcf.exp(plain).sum().backward()
+    assert_same_bits(plain.grad, mcf.exp(plain.detach()), "of a plain tensor")
+
+
+def test_mixed() -> None:
+    x, plain = mcf.tensor(["0.3"], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64)
+    assert_all_same_bits(mcf.pow(x, plain).components, (x**plain).components, "tensors")
+    assert_all_same_bits(mcf.pow(x, 2).components, (x * x).components, "a number")
+    pair = (torch.tensor([0.5]), torch.tensor([0.0]))
+    expected = elementary.hypot(pair, (torch.tensor([2.0]),))
+    assert_all_same_bits(mcf.hypot(pair, torch.tensor([2.0])), expected, "a tuple and a tensor")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0.5,), TypeError, "exp needs a tensor or a tuple of 1 to 4 components, got float"),
+        ((torch.ones(2, dtype=torch.int32),), TypeError, "exp has dtype torch.int32"),
+        (((torch.ones(2), 1.0),), TypeError, "exp: argument 0 must be a tuple of 1 to 4 tensors"),
+        (((),), ValueError, "exp: argument 0 must have 1 to 4 components, got 0"),
+    ],
+)
+def test_refusals(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        mcf.exp(*arguments)
+
+
+def test_refuses_a_tuple_beside_an_expansion() -> None:
+    with pytest.raises(TypeError, match="pow: a tuple of components stands beside"):
+        mcf.pow(mcf.ones(2), (torch.ones(2),))
+
+
+def test_elementary_functions_know_their_arguments() -> None:
+    pair = (torch.ones(2), torch.zeros(2))
+    with pytest.raises(TypeError, match="exp: too many positional arguments"):
+        elementary.exp(pair, pair)
+    assert_all_same_bits(elementary.atan2(x=pair, y=pair), elementary.atan2(pair, pair), "by name")
