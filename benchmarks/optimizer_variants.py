@@ -10,8 +10,8 @@ from torch import Tensor
 
 import mcf
 from mcf.optim import PRECISIONS, AdamW
-from mcf.optim.strategies import STRATEGIES
-from mcf.optim.update import kernel
+from mcf.optim.step.kernel import kernel
+from mcf.optim.storage.strategies import STRATEGIES
 
 Step = Callable[[], object]
 Make = Callable[[Sequence[torch.Size], torch.device], Step]

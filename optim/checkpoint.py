@@ -5,22 +5,20 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcf.optim import entries, options, stream_names, update, validation
-
-if TYPE_CHECKING:
-    from mcf.optim.optimizer import LowPrecisionOptimizer
-
+from mcf.optim import entries, options, stream_names, validation
+from mcf.optim.grouped import GroupedOptimizer
+from mcf.optim.step.kernel import states as formats_of
 
 # What an error advises.
 _CONVERTED = "mcf.optim.load_converted(optimizer, state_dict) loads states of another precision"
 
 
-def check(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> None:
+def check(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> None:
     """Raise unless `state_dict` was made by an optimizer like this one; changes nothing."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
@@ -56,7 +54,7 @@ def _is_state(key: Any, entry: Any) -> bool:
 
 
 def _check_group(
-    optimizer: LowPrecisionOptimizer, index: int, saved: Mapping[str, Any], states: Any
+    optimizer: GroupedOptimizer, index: int, saved: Mapping[str, Any], states: Any
 ) -> None:
     where = f"state_dict param_groups[{index}]"
     group = optimizer.param_groups[index]
@@ -92,12 +90,12 @@ def _check_group(
     for key, (name, p) in zip(saved["params"], optimizer._named(index), strict=True):
         entry = states.get(key)
         if entries.made(entry):
-            formats = update.states(rule, optimizer._arithmetic({**saved}, p, name))
+            formats = formats_of(rule, optimizer._arithmetic({**saved}, p, name))
             validation.state(name, p, entry, formats, rule)
             validation.step_count(name, entry["step"])
 
 
-def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The saved groups, with the optimizer's parameters; its names where none are saved."""
     # One memo: groups may share a tensor learning rate.
     memo: dict[int, Any] = {}
@@ -118,9 +116,7 @@ def groups(optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]) -> l
     ]
 
 
-def states(
-    optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
-) -> defaultdict[Any, Any]:
+def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaultdict[Any, Any]:
     """Copies of the saved states on the parameters' devices, each in its own dtype.
 
     Entries of others, beside a parameter's and beside all parameters', are copied as well.
@@ -150,7 +146,7 @@ def states(
 
 
 def _pairs(
-    optimizer: LowPrecisionOptimizer, state_dict: Mapping[str, Any]
+    optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Tensor, set[str], bool]]:
     """The saved key of each parameter, which states are numbers, and whether it is capturable."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.optim.storage.strategies import HIDDEN
+
 # Every name that a rule or a precision stores under.
 _NAMES = frozenset(
     (
         "step",
-        "param_lo",
-        "param_bits",
-        "master_param",
+        *HIDDEN,
         "exp_avg",
         "exp_avg_sq",
         "max_exp_avg_sq",
@@ -40,6 +40,12 @@ def own(entry: Collection[str]) -> set[str]:
 def made(entry: Mapping[str, Any] | None) -> bool:
     """Whether a state has been made, or parts of one."""
     return entry is not None and ("step" in entry or bool(own(entry)))
+
+
+def made_of(states: Mapping[Any, Any], p: Tensor) -> dict[str, Any]:
+    """A parameter's state where there is one: what others keep there alone is none."""
+    found: dict[str, Any] = states.get(p, {})
+    return found if made(found) else {}
 
 
 def foreign(entry: Mapping[str, Any]) -> dict[str, Any]:

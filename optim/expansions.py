@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import BF16, FP16
-from mcf.optim.strategies import STRATEGIES, Arithmetic
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.strategies import STRATEGIES
 from mcf.tensor import MCFTensor
 
 

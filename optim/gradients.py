@@ -6,21 +6,17 @@ read and never written.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mcf.kernels.formats import format_of
 from mcf.optim import expansions
-from mcf.optim.norm import Components, finite, total_norm
-from mcf.optim.update import GradientForm
-
-if TYPE_CHECKING:
-    from mcf.optim.step import FusedOptimizer
+from mcf.optim.step.norm import Components, finite, total_norm
 
 NONFINITE = ("torch", "skip", "raise")
 
@@ -49,18 +45,45 @@ def check(options: Mapping[str, Any]) -> None:
         raise ValueError(f"Unknown nonfinite: {options['nonfinite']!r}; known are {allowed}")
 
 
-def components(optimizer: FusedOptimizer, p: Tensor) -> tuple[Tensor, ...]:
+@dataclasses.dataclass
+class Settings:
+    """What is done to all gradients of a step before its rule.
+
+    Args:
+        max_grad_norm: the most that their norm may be, or None.
+        max_grad_value: the most that the size of an element may be, or None.
+        nonfinite: what an infinity or NaN does.
+        grad_scale: what a `torch.amp.GradScaler` multiplied the loss by, or None.
+        found_inf: whether that found an infinity or NaN, 0 or 1, or None.
+        capturable: whether the host must not ask a device.
+        released: whether backward has stepped already (`GradientRelease`).
+        norm: once the step has clipped it, the norm of all gradients.
+    """
+
+    max_grad_norm: float | None = None
+    max_grad_value: float | None = None
+    nonfinite: str = "torch"
+    grad_scale: Any = None
+    found_inf: Any = None
+    capturable: bool = False
+    released: bool = False
+    norm: Tensor | None = None
+
+    @property
+    def looks(self) -> bool:
+        """Whether `factor` looks at the gradients themselves."""
+        return self.max_grad_norm is not None or self.nonfinite != "torch"
+
+
+# Nothing is done.
+PLAIN = Settings()
+
+
+def components(p: Tensor, lows: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
     """A parameter's gradient: one tensor, or two of an expansion or a `GradientAccumulator`."""
     assert p.grad is not None
-    low = optimizer._grad_low.get(p)
+    low = lows.get(p)
     return expansions.components(p.grad) if low is None else (p.grad, low)
-
-
-def form(optimizer: FusedOptimizer, p: Tensor) -> GradientForm:
-    """How the kernel of a parameter reads its gradient, which was checked."""
-    given = components(optimizer, p)
-    clipped = optimizer.max_grad_value is not None
-    return GradientForm(format_of(given[0].dtype, "gradient"), len(given) > 1, clipped)
 
 
 def unscales(optimizer: Optimizer) -> bool:
@@ -80,17 +103,12 @@ def unscales(optimizer: Optimizer) -> bool:
     )
 
 
-def looks(optimizer: FusedOptimizer) -> bool:
-    """Whether `factor` looks at the gradients themselves."""
-    return optimizer.max_grad_norm is not None or optimizer.nonfinite != "torch"
-
-
-def factor(optimizer: FusedOptimizer, gradients: Named) -> tuple[float | Tensor, bool | Tensor]:
+def factor(settings: Settings, gradients: Named) -> tuple[float | Tensor, bool | Tensor]:
     """What multiplies every gradient in this step, and whether the step is taken at all.
 
     Each is a tensor where a device knows it, and for `capturable` groups: then nothing is read.
 
-    It is given the gradients where it `looks` at them.
+    It is given the gradients where the settings say that it `looks` at them.
 
     1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm / (norm +
     1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.
@@ -99,33 +117,33 @@ def factor(optimizer: FusedOptimizer, gradients: Named) -> tuple[float | Tensor,
         ValueError: for `nonfinite="raise"` with a capturable group.
         NonFiniteGradientError: naming the first gradient, with `nonfinite="raise"`.
     """
-    check(vars(optimizer))
-    if optimizer._released and hasattr(optimizer, "found_inf"):
+    check(vars(settings))
+    found = settings.found_inf
+    if settings.released and found is not None:
         raise RuntimeError("gradient release does not go with a GradScaler: backward has stepped")
-    apart = any(group["capturable"] for group in optimizer.param_groups)
+    apart = settings.capturable
     if apart:
-        check_capturable(optimizer.nonfinite)
+        check_capturable(settings.nonfinite)
     # GradScaler looked already: where it found something, that is what it is there for.
-    found = getattr(optimizer, "found_inf", None)
     live: bool | Tensor = True
     if found is not None:
         live = found.reshape(()) == 0 if _by_device(found, apart) else float(found) == 0
-    if optimizer.nonfinite != "torch" and live is not False:
-        finite = _all_finite(optimizer.nonfinite, gradients, apart)
+    if settings.nonfinite != "torch" and live is not False:
+        finite = _all_finite(settings.nonfinite, gradients, apart)
         if isinstance(live, Tensor) and isinstance(finite, Tensor):
             live = live & finite.to(live.device)
         elif finite is not True:
             live = finite
     if live is False:
         return 1.0, live
-    result = _inverse(getattr(optimizer, "grad_scale", None), apart)
-    if optimizer.max_grad_norm is not None:
+    result = _inverse(settings.grad_scale, apart)
+    if settings.max_grad_norm is not None:
         norm = total_norm([g for _, g in gradients])
         if isinstance(result, Tensor):
             result = result.to(norm.device)
         norm = norm * result
-        optimizer.grad_norm = norm
-        clip = optimizer.max_grad_norm / (norm + 1e-6)
+        settings.norm = norm
+        clip = settings.max_grad_norm / (norm + 1e-6)
         # As torch's clamp: NaN stays NaN.
         clip = torch.where(clip > 1, 1.0, clip)
         result = result * (clip if _by_device(clip, apart) else clip.item())
@@ -144,18 +162,6 @@ def check_capturable(nonfinite: str) -> None:
 def _by_device(x: Any, apart: bool) -> bool:
     """Whether a number stays a tensor."""
     return isinstance(x, Tensor) and (apart or x.device.type != "cpu")
-
-
-def scaled(scalars: Tensor, column: int, number: float | Tensor) -> Tensor:
-    """The table of a step's scalars with its column `grad_scale` multiplied by a number.
-
-    On the number's device, where that is not the CPU: nothing here waits for it.
-    """
-    if isinstance(number, Tensor) and number.is_cuda and not scalars.is_cuda:
-        scalars = scalars.pin_memory().to(number.device, non_blocking=True)
-    if isinstance(number, Tensor) or number != 1:
-        scalars[:, column] *= number
-    return scalars
 
 
 def _inverse(scale: Any, apart: bool) -> float | Tensor:

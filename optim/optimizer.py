@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.formats import FORMATS
-from mcf.optim import checkpoint, expansions, gradients, options, randomness, rewritten
-from mcf.optim.base import Group
+from mcf.optim import checkpoint, expansions, gradients, options, randomness
+from mcf.optim.grouped import Group, GroupedOptimizer
 from mcf.optim.precision import by_name
-from mcf.optim.step import FusedOptimizer
-from mcf.optim.update import joined
+from mcf.optim.step import rewritten
+from mcf.optim.step.bucket import Named, Request
+from mcf.optim.step.run import Steps
+from mcf.optim.storage.base import Storage
+from mcf.optim.storage.single import SINGLE
 
 
-class LowPrecisionOptimizer(FusedOptimizer):
+class LowPrecisionOptimizer(GroupedOptimizer):
     """An update rule under precision strategies; subclasses give the rule and its scalars."""
 
     def __init__(
@@ -38,15 +43,73 @@ class LowPrecisionOptimizer(FusedOptimizer):
         self._accumulator = None
         self._released = False
         self._track_metrics = bool(track_metrics)
-        self._metrics = None
-        self._plan = None
+        self._steps = Steps()
         self._required = frozenset(defaults) | options.IN_GROUPS.keys()
-        self._seen = {}
-        self._ahead = {}
-        self._warned_of_rewriting = False
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
         if any(group["capturable"] for group in self.param_groups):
             gradients.check_capturable(self.nonfinite)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    # A caller's torch.compile has nothing to gain from what is only checks and one operator.
+    @_disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step on every parameter that has a gradient.
+
+        Gradients are read and never changed. Everything is checked before anything is changed.
+
+        Args:
+            closure: evaluates the model again and returns the loss, as in torch.
+
+        Returns:
+            What the closure returned.
+
+        Raises:
+            ValueError, TypeError: for a gradient of another shape, dtype, device or layout than
+                its parameter, and for a parameter that changed dtype or shape after its first
+                step.
+            RuntimeError: while a CUDA graph is captured, for groups that are not capturable and
+                for parameters that have not made a step before.
+        """
+        for index in range(len(self.param_groups)):
+            self._check_capture(index, self._named(index))
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._take(self._steps, self._request())
+        return loss
+
+    def _take(self, steps: Steps, request: Request) -> None:
+        """A step that was asked for, after its closure; without the hooks of `step`."""
+        try:
+            steps.take(request)
+        finally:
+            if request.gradients.norm is not None:
+                self.grad_norm = request.gradients.norm
+
+    def _check_capture(self, index: int, named: Iterable[Named]) -> None:
+        """Raise where a graph would hold what the host computed once for parameters of a group."""
+        if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+            return
+        if not self.param_groups[index]["capturable"]:
+            raise RuntimeError(
+                f"step() while a CUDA graph is captured: param_groups[{index}] has "
+                "capturable=False, so each replay would repeat the scalars of this step; "
+                "allowed is capturable=True"
+            )
+        for where, p in named:
+            state = self._made(p)
+            if p.grad is not None and (not state or state["step"].device != p.device):
+                raise RuntimeError(
+                    f"step() while a CUDA graph is captured: {where} has no state on "
+                    f"{p.device} yet, and each replay would begin anew; take a step before"
+                )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, and their second components, as torch does."""
@@ -79,15 +142,17 @@ class LowPrecisionOptimizer(FusedOptimizer):
             raise ValueError(
                 f"p of shape {list(p.shape)} is not one of this optimizer's parameters"
             )
-        self._tell()
         state = self._followed(p)
-        components: tuple[Tensor, ...] = expansions.components(p.detach())
-        if "master_param" in state:
-            components = (state["master_param"],)
-        elif "param_lo" in state:
-            components = (p.detach(), state["param_lo"])
-        elif "param_bits" in state:
-            components = (joined(p.detach(), state["param_bits"]),)
+        tensors = [p.detach()]
+        storage: Storage = SINGLE
+        if state and not expansions.is_expansion(p):
+            storage = self._arithmetic(self._group_of(p), p, "p").strategy.param
+            tensors += [state[storage.hidden]] if storage.hidden else []
+        components = (
+            expansions.components(tensors[0])
+            if expansions.is_expansion(p)
+            else storage.components(tensors)
+        )
         if exact:
             return components
         if p.dtype not in FORMATS:
@@ -99,22 +164,22 @@ class LowPrecisionOptimizer(FusedOptimizer):
             value += low.to(kind)
         return value
 
-    def _tell(self) -> None:
-        """Have in `_seen` which weights the last step left."""
-        if self._plan is not None:
-            self._plan.tell(self)
-
     @torch.no_grad()
     def _followed(self, p: Tensor) -> Group:
-        """The state of one of its parameters as the next step begins with it; after `_tell`."""
+        """The state of one of its parameters as the next step begins with it."""
+        self._steps.tell()
         state = self._made(p)
-        if not state or not rewritten.perhaps(p, self._seen.get(id(p))):
+        if not state or not self._steps.marks.perhaps(p):
             return state
-        group = next(g for g in self.param_groups if any(p is q for q in g["params"]))
+        group = self._group_of(p)
         arith = self._arithmetic(group, p, "p")
         if not rewritten.beside(arith):
             return state
         return rewritten.followed("p", p, state, arith, group["capturable"])
+
+    def _group_of(self, p: Tensor) -> Group:
+        """The group of one of its parameters."""
+        return next(g for g in self.param_groups if any(p is q for q in g["params"]))
 
     @torch.no_grad()
     def reload_model_params(self) -> None:
@@ -132,7 +197,7 @@ class LowPrecisionOptimizer(FusedOptimizer):
                 arith = self._arithmetic(group, p, where) if state else None
                 if arith is not None and rewritten.beside(arith):
                     found.append(rewritten.repairs(where, p, state, arith, group["capturable"]))
-        rewritten.tell(self, found)
+        rewritten.tell(self._steps.marks, found)
         rewritten.apply(found)
 
     def metrics(self, *, flat: bool = False) -> dict[str, Any]:
@@ -159,9 +224,9 @@ class LowPrecisionOptimizer(FusedOptimizer):
         """
         if not self._track_metrics:
             raise RuntimeError("metrics() needs an optimizer made with track_metrics=True")
-        if self._metrics is None:
+        if self._steps.metrics is None:
             raise RuntimeError("metrics() needs a step first")
-        return self._metrics.result(flat)
+        return self._steps.metrics.result(flat)
 
     # -- checkpoints -------------------------------------------------------------------------
 
@@ -183,18 +248,15 @@ class LowPrecisionOptimizer(FusedOptimizer):
         checkpoint.check(self, state_dict)
         groups = checkpoint.groups(self, state_dict)
         states = checkpoint.states(self, state_dict)
-        # All at once, whatever interrupts; a plan would go on holding the old addresses.
-        vars(self).update(state=states, param_groups=groups, _plan=None, _seen={}, _ahead={})
+        # All at once, whatever interrupts; what is repeated would go on holding the old addresses.
+        vars(self).update(state=states, param_groups=groups, _steps=self._steps.anew())
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""
         self.__dict__.setdefault("_track_metrics", False)
-        self.__dict__.setdefault("_metrics", None)
-        for name, value in (("_plan", None), ("_seen", {}), ("_ahead", {})):
-            self.__dict__.setdefault(name, value)
-        self.__dict__.setdefault("_warned_of_rewriting", False)
+        self.__dict__.setdefault("_steps", Steps())
         self.__dict__.setdefault("_grad_low", {})
         self.__dict__.setdefault("_accumulator", None)
         self.__dict__.setdefault("_released", False)

@@ -243,13 +243,11 @@ def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: s
 
 
 def weight_decay(group: Group, scalars: Group) -> Group:
-    """A step's scalars, numbers or tensors; lr times weight_decay is what the group asks for."""
-    if group["decouple_lr"]:
-        value, whole = scalars["weight_decay"], group["peak_lr"]
-        # A GPU divides by a number as it multiplies by its inverse.
-        of = torch.full_like(value, whole) if isinstance(value, Tensor) else whole
-        return {**scalars, "weight_decay": value / of}
-    return scalars
+    """Scalars, numbers or tensors, whose decay is decoupled from lr: relative to `peak_lr`."""
+    value, whole = scalars["weight_decay"], group["peak_lr"]
+    # A GPU divides by a number as it multiplies by its inverse.
+    of = torch.full_like(value, whole) if isinstance(value, Tensor) else whole
+    return {**scalars, "weight_decay": value / of}
 
 
 def check_tensors(group: Group, name: str, value: Any) -> None:

@@ -6,37 +6,22 @@ import dataclasses
 import functools
 from typing import Any
 
-from mcf.optim import eight_bits, validation
-from mcf.optim.strategies import STRATEGIES, Storage, Strategy
+from mcf.optim import validation
+from mcf.optim.storage.strategies import STORAGES, STRATEGIES, Strategy
 
-_NAMES = {
-    "single": Storage.SINGLE,
-    "kahan": Storage.KAHAN,
-    "pair": Storage.PAIR,
-    "split16": Storage.SPLIT16,
-    "split8": Storage.SPLIT8,
-    "float32": Storage.WIDE,
-    "fp8": Storage.FP8,
-    "fp8x2": Storage.FP8_PAIR,
-    "e5m2": Storage.E5M2,
-    "e5m2x2": Storage.E5M2_PAIR,
-}
-_WORDS = {storage: name for name, storage in _NAMES.items()}
-# What a parameter may be, and the bytes beside those of the 16-bit parameter itself.
-_MORE = {"single": 0, "kahan": 2, "pair": 2, "split16": 2, "split8": 1, "float32": 4}
-
-_EIGHT_BITS = ("fp8", "fp8x2", "e5m2", "e5m2x2")
-
+_PARAMETERS = tuple(n for n, s in STORAGES.items() if s.parameter_bytes is not None)
+_IN_BLOCKS = tuple(n for n, s in STORAGES.items() if s.in_step is not s)
 _MOMENTS = {
     "exp_avg": (
-        ("single", "float32", *_EIGHT_BITS),
+        tuple(n for n, s in STORAGES.items() if s.first_bytes is not None),
         "it forgets in 1 / (1 - beta1) steps, so little is lost that a low word could keep",
     ),
     "exp_avg_sq": (
-        ("single", "pair", "float32", "fp8x2", "e5m2x2"),
+        tuple(n for n, s in STORAGES.items() if s.second_bytes is not None),
         "it takes shares of 1 - beta2, which a number of 8 bits loses, and only positive ones",
     ),
 }
+_STOCHASTIC = tuple(n for n in _PARAMETERS if STORAGES[n].last_word_is_a_parameter)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,24 +57,24 @@ class Precision:
 
     def __post_init__(self) -> None:
         """Check the parts and that they go together."""
-        if self.param in _EIGHT_BITS:
+        if self.param in _IN_BLOCKS:
             raise ValueError(
                 f"param={self.param!r}: weights take small updates that 8 bits lose; allowed are "
-                f"{', '.join(map(repr, _MORE))}"
+                f"{', '.join(map(repr, _PARAMETERS))}"
             )
-        validation.choice("param", self.param, _MORE)
+        validation.choice("param", self.param, _PARAMETERS)
         for name, (allowed, reason) in _MOMENTS.items():
             given = getattr(self, name)
-            if given in _NAMES and given not in allowed:
+            if given in STORAGES and given not in allowed:
                 known = ", ".join(map(repr, allowed))
                 raise ValueError(f"{name}={given!r}: {reason}; allowed are {known}")
             validation.choice(name, given, allowed)
         validation.choice("rounding", self.rounding, ("nearest", "stochastic"))
         validation.flag("feedback", self.feedback)
-        if self.rounding == "stochastic" and self.param not in ("single", "kahan", "pair"):
+        if self.rounding == "stochastic" and self.param not in _STOCHASTIC:
             raise ValueError(
                 f"rounding='stochastic' with param={self.param!r}, whose last word is not bf16; "
-                "allowed are 'single', 'kahan', 'pair'"
+                f"allowed are {', '.join(map(repr, _STOCHASTIC))}"
             )
         if self.feedback and self.param != "single":
             raise ValueError(
@@ -106,9 +91,9 @@ class Precision:
                 + ["stochastic"] * (self.rounding == "stochastic")
                 + ["feedback"] * self.feedback
             ),
-            _NAMES[self.param],
-            _NAMES[self.exp_avg],
-            _NAMES[self.exp_avg_sq],
+            STORAGES[self.param],
+            STORAGES[self.exp_avg],
+            STORAGES[self.exp_avg_sq],
             self.rounding == "stochastic",
             self.feedback,
         )
@@ -123,10 +108,12 @@ class Precision:
     @property
     def bytes_per_param(self) -> float:
         """Bytes of parameter, 16-bit gradient and two moments."""
-        moments: dict[str, float] = {"single": 2, "pair": 4, "float32": 4}
-        for name in _EIGHT_BITS:
-            moments[name] = len(_NAMES[name].codes) + 1 / eight_bits.BLOCK
-        return 4 + _MORE[self.param] + moments[self.exp_avg] + moments[self.exp_avg_sq]
+        found = (
+            STORAGES[self.param].parameter_bytes,
+            STORAGES[self.exp_avg].first_bytes,
+            STORAGES[self.exp_avg_sq].second_bytes,
+        )
+        return 4 + sum(n for n in found if n is not None)
 
     @classmethod
     def of(cls, precision: str) -> Precision:
@@ -138,7 +125,7 @@ class Precision:
         if precision in STRATEGIES:
             s = STRATEGIES[precision]
             rounding = "stochastic" if s.stochastic else "nearest"
-            return cls(_WORDS[s.param], _WORDS[s.first], _WORDS[s.second], rounding, s.feedback)
+            return cls(s.param.name, s.first.name, s.second.name, rounding, s.feedback)
         found = parts(precision)
         if found is None:
             validation.choice("precision", precision, STRATEGIES)
@@ -153,10 +140,32 @@ def parts(precision: Any) -> Precision | None:
         ValueError: for parts that do not go together.
     """
     words = precision.split("_") if isinstance(precision, str) else []
-    if len(words) < 3 or words[0] not in _MORE or set(words[3:]) - {"stochastic", "feedback"}:
+    if len(words) < 3 or words[0] not in _PARAMETERS or set(words[3:]) - {"stochastic", "feedback"}:
         return None
     rounding = "stochastic" if "stochastic" in words[3:] else "nearest"
     return Precision(words[0], words[1], words[2], rounding, "feedback" in words[3:])
+
+
+def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimizer: str) -> None:
+    """Raise for a precision that is none of those `named` and cannot be put together either.
+
+    Args:
+        precision: what was given.
+        named: what the optimizer allows by name.
+        custom: whether others can be put together.
+        optimizer: its name.
+    """
+    # Not every value can be looked up in a dict.
+    known = precision in tuple(STRATEGIES)
+    composed = None if known or not custom else parts(precision)
+    if composed is None:
+        validation.choice("precision", precision, named)
+    elif composed.feedback and "eco" not in named:
+        raise ValueError(
+            f"precision={precision!r} feeds rounding errors back, which needs a first moment "
+            f"that the update of {optimizer} is a multiple of; allowed is "
+            "feedback=False"
+        )
 
 
 @functools.cache

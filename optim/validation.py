@@ -14,12 +14,14 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from mcf.kernels.formats import FORMATS, Format
-from mcf.optim import eight_bits, entries, memory
+from mcf.optim import entries
 from mcf.optim.expansions import check_gradient, check_parameter, is_expansion
+from mcf.optim.step import memory
+from mcf.optim.storage import blocks
 from mcf.tensor import MCFTensor
 
 if TYPE_CHECKING:
-    from mcf.optim.update import Rule
+    from mcf.optim.rules.rule import Rule
 
 
 class SparseGradientError(TypeError, RuntimeError):
@@ -227,7 +229,7 @@ def state(
                 f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
                 "are plain tensors"
             )
-        shape = eight_bits.shape(name, p)
+        shape = blocks.shape(name, p)
         if t.dtype != fmt.dtype or t.shape != shape:
             raise ValueError(
                 f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
@@ -246,7 +248,7 @@ def state(
                 f"{list(t.shape)}, strides {list(t.stride())}): several of its elements share "
                 "memory"
             )
-        if eight_bits.holds(name, fmt) and not t.is_contiguous():
+        if blocks.holds(name, fmt) and not t.is_contiguous():
             raise ValueError(
                 f"state {name!r} of {where} is not contiguous, which blocks of 8-bit numbers are"
             )

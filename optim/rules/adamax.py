@@ -1,7 +1,20 @@
 """The update of Adamax, Adam in the infinity norm (Kingma and Ba 2015, arXiv:1412.6980)."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
+from mcf.optim.options import Options
+from mcf.optim.precision import Precision
 from mcf.optim.rules.maximum import largest
+from mcf.optim.rules.moments import CORRECTIONS, MomentOptimizer
+from mcf.optim.rules.rule import FIRST, SECOND, Rule
 from mcf.optim.rules.slots import (
     accumulate,
     param_value,
@@ -11,6 +24,7 @@ from mcf.optim.rules.slots import (
     shrink,
     unbias,
 )
+from mcf.optim.rules.terms import param_terms
 
 
 def adamax(
@@ -53,3 +67,68 @@ def adamax(
     update = neg(rn(lr * rn(div(first, norm))))
     param, param_lo = accumulate(param, param_lo, update)
     return param, param_lo, exp_avg, exp_inf, exp_inf_lo, update
+
+
+_RULE = Rule(
+    name="adamax",
+    function=adamax,
+    results=("param", "param_lo", "exp_avg", "exp_inf", "exp_inf_lo", "update"),
+    metrics=param_terms,
+    metric_count=3,
+    states=(("exp_avg", FIRST), ("exp_inf", SECOND)),
+    coefficients=(CORRECTIONS,),
+)  # fmt: skip
+
+
+class Adamax(MomentOptimizer):
+    r"""Adamax (arXiv:1412.6980), each tensor stored as a precision says.
+
+    g <- g + weight_decay p; m <- b1 m + (1 - b1) g; n <- max(b2 n, |g| + eps);
+    p <- p - lr m / ((1 - b1^t) n).
+
+    The norm n, `exp_inf`, is stored as a second moment is: under `"plus"` as an expansion. One bf16
+    number would keep its largest value for ever, because .999 n rounds to n.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: decay rates of the moment and of the norm, in [0, 1).
+        eps: added to |g|.
+        weight_decay: L2 penalty.
+        precision: see `mcf.optim.AdamW`.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 2e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        precision: str | Precision = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return _RULE

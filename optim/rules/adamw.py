@@ -4,7 +4,22 @@ Adam (Kingma and Ba 2015, arXiv:1412.6980) has its weight decay in the gradient;
 Kale and Kumar 2018, arXiv:1904.09237) divides by the largest second moment so far.
 """
 
-from mcf.kernels.algorithms.primitives import div, neg, rn, sqrt
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
+from mcf.optim.options import Options
+from mcf.optim.precision import Precision
+from mcf.optim.rules import maximum
+from mcf.optim.rules.feedback import adam_feed_back, feedback_factor
+from mcf.optim.rules.moments import MomentOptimizer, two_moments
+from mcf.optim.rules.rule import Coefficients, Rule
 from mcf.optim.rules.slots import (
     accumulate,
     decay_and_add,
@@ -16,6 +31,7 @@ from mcf.optim.rules.slots import (
     second_moment_value,
     unbias,
 )
+from mcf.optim.storage.strategies import STRATEGIES
 
 
 def adamw(
@@ -77,3 +93,131 @@ def adamw(
         update,
         increment,
     )
+
+
+def adam_feedback(beta1, power_beta1, lr):
+    """(1 - 1/b1) (1 - b1^t) / lr; see `feedback.adam_feed_back`."""
+    return (rn(rn(ONE - power_beta1) * feedback_factor(beta1, lr)),)
+
+
+def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
+    """Adam, AdamW, and either with the largest second moment so far as denominator."""
+    maxima = ("max_exp_avg_sq", "max_exp_avg_sq_lo")
+    return two_moments(
+        name,
+        adamw,
+        decoupled=decoupled,
+        results=(*maxima, "divisor"),
+        maxima=maxima[:1] if amsgrad else (),
+        absent=() if amsgrad else maxima,
+        # torch keeps the maximum of a group whose amsgrad is turned off.
+        unused=() if amsgrad else maxima,
+        feed_back=adam_feed_back,
+        feedback=Coefficients(adam_feedback, ("feedback",)),
+        slots=(("denominator", maximum.largest if amsgrad else maximum.current),),
+    )
+
+
+_RULE = adam_rule("adamw", decoupled=True, amsgrad=False)
+_AMSGRAD = adam_rule("adamw_amsgrad", decoupled=True, amsgrad=True)
+
+
+def rule(amsgrad: bool) -> Rule:
+    """The rule of AdamW."""
+    return _AMSGRAD if amsgrad else _RULE
+
+
+class AdamW(MomentOptimizer):
+    r"""AdamW (arXiv:1711.05101) with each tensor stored as a precision strategy says.
+
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2;
+    p <- p - lr (m^ / (sqrt(v^) + eps) + weight_decay p), m^ = m / (1 - b1^t), v^ = v / (1 - b2^t).
+
+    Weight decay is part of the update, so a compensated parameter does not lose it. Scalars are
+    computed in float64. One fused kernel steps each tensor and reads and writes each state once.
+
+    Precisions, for 16-bit parameters, with their bytes per parameter, 16-bit gradient included:
+
+    - `"plain"` (8): parameter and moments in the parameter's dtype.
+    - `"kahan"` (10): the parameter with a Kahan compensation (Zamirai et al., arXiv:2010.06192).
+    - `"light"` (10): the parameter as an expansion of two components (Collage-light).
+    - `"plus"` (12): also the second moment as an expansion (Collage-plus, arXiv:2405.03637).
+    - `"split16"` (10): 16 bits beside the bf16 parameter, which make it a float32 exactly: bit for
+      bit a float32 master weight with moments in bf16. bf16 parameters only.
+    - `"split8"` (9): 8 bits beside the bf16 parameter, 16 bits of precision. bf16 only.
+    - `"stochastic"` (8): the parameter rounded stochastically, so that updates of any size arrive
+      on the average (Zamirai et al.). bf16 only; see `seed` in `mcf.optim.options.Options`.
+    - `"eco"` (8): the parameter's rounding error goes into the first moment, so that later updates
+      make up for it (ECO, arXiv:2601.22101); betas[0] must not be 0.
+    - `"eco_stochastic"` (8): the same with stochastic rounding. bf16 only.
+    - `"fp32_states"` (12): moments in float32.
+    - `"master"` (16): moments and a master copy of the parameter in float32.
+
+    What is stored beside a parameter (the copy, low words, bits) follows what others write to it
+    between steps, with one `WeightsRewrittenWarning`; see `reload_model_params` for writing in
+    place through `p.data`, which cannot be seen.
+
+    float32 and float64 parameters (norm layers, say) are plain AdamW in their own dtype under every
+    precision. The second moment of float16 parameters is stored in bfloat16 when compute_dtype is
+    float32, because float16 cannot hold the squares of ordinary gradients.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: decay rates of the two moments, in [0, 1).
+        eps: added to the denominator.
+        weight_decay: decoupled weight decay.
+        amsgrad: divide by the largest v so far (arXiv:1904.09237), which is stored as v is.
+        precision: one of the above, or a `Precision` put together from storage formats; may differ
+            between groups.
+        compute_dtype: `torch.float32` keeps float32 registers and rounds only what is stored; the
+            parameter's 16-bit dtype rounds every operation, as in the Collage paper.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: torch's `foreach`, `capturable`, `differentiable`, `fused`; see
+            `mcf.optim.options.Options`.
+
+    Guarantees: the same bits on every executor (`mcf.set_executor`), whatever the layout, the
+    number of threads or the other tensors of the step. NaN and infinity in a gradient reach that
+    element's parameter and state, as in torch, and no other element.
+
+    Raises:
+        ValueError, TypeError: for hyperparameters out of range, unknown precisions, and parameters
+            or gradients that are not dense floating-point tensors; before anything is changed.
+    """
+
+    precisions = tuple(STRATEGIES)
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        precision: str | Precision = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+    def _later_options(self) -> dict[str, Any]:
+        return {**super()._later_options(), "amsgrad": False}
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return rule(group["amsgrad"])

@@ -6,7 +6,7 @@ carry e along; this way the next update makes up for it, because a part 1 - beta
 to m is missing then.
 """
 
-from mcf.kernels.algorithms.primitives import ZERO, rn, where
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, rn, where
 
 
 def adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback):
@@ -29,3 +29,8 @@ def momentum_feed_back(out_momentum_buffer, out_param, new_param, feedback):
 def fed(out_exp_avg, out_param, new_param, out_divisor, feedback):
     """`adam_feed_back` alone, for a moment that another step has made."""
     return (adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback),)
+
+
+def feedback_factor(beta, lr):
+    """(1 - 1/beta) / lr; 0 for a rate of 0, where the parameter does not move."""
+    return where(lr == ZERO, ZERO, rn(div(rn(ONE - rn(div(ONE, beta))), lr)))

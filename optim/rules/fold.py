@@ -2,7 +2,7 @@
 
 from mcf.kernels.algorithms import grow
 from mcf.kernels.algorithms.primitives import ZERO, where
-from mcf.optim.rules.accumulation import finite, kahan
+from mcf.optim.storage.pair import finite, kahan
 
 
 def fold_wide(hi, lo, grad):

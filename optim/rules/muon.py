@@ -1,39 +1,166 @@
-"""The two halves of a Muon step (Jordan et al. 2024), before and after the orthogonalisation."""
+"""Muon (Jordan et al. 2024): the two halves of a step, before and after the orthogonalisation."""
 
-from mcf.kernels.algorithms.primitives import neg, rn
-from mcf.optim.rules.slots import accumulate, ahead, param_value, scaled_gradient
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from mcf.optim import validation
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.options import Options
+from mcf.optim.rules import muon_halves
+from mcf.optim.rules.rule import FIRST, Coefficients, Rule
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
+
+_ADJUSTMENTS = (None, "original", "match_rms_adamw")
 
 
-def muon_momentum(
-    grad, grad_lo, momentum_buffer, grad_scale, grad_limit, momentum, one_minus_momentum
-):
-    """The new buffer and the matrix to orthogonalise.
+# The whole step, for what it keeps; with Nesterov momentum, and without.
+_RULES = {
+    nesterov: dataclasses.replace(
+        muon_halves.UPDATE,
+        name="muon_nesterov" if nesterov else "muon_plain",
+        states=(("momentum_buffer", FIRST),),
+        coefficients=(Coefficients(muon_halves.complement, ("one_minus_momentum",)),),
+        launcher=functools.partial(muon_halves.Halves, nesterov=nesterov),
+    )
+    for nesterov in (False, True)
+}
 
-    b <- momentum b + (1 - momentum) g;  the matrix is b, or (1 - momentum) g + momentum b
-    (Nesterov), as torch has it.
+
+class Muon(LowPrecisionOptimizer):
+    r"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon), stored as a precision says.
+
+    B <- mu B + (1 - mu) G; O = NS(B), or NS((1 - mu) G + mu B) (Nesterov);
+    P <- P - lr (a O + weight_decay P).
+
+    NS is torch's own Newton-Schulz iteration, in bf16 matrix products; a is torch's adjustment of
+    the rate to the shape. Buffer and parameter are read and written by this package's kernels, as
+    many matrices at a time as need no more memory beside the states than the largest alone.
+
+    Args:
+        params: matrices, as in torch; what is not a matrix needs another optimizer.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        weight_decay: decoupled weight decay.
+        momentum: the momentum mu, in [0, 1].
+        nesterov: Nesterov momentum.
+        ns_coefficients: three coefficients of the iteration.
+        eps: least norm that the iteration divides by.
+        ns_steps: iterations, below 100.
+        adjust_lr_fn: `"original"` (the default): a = sqrt(max(1, rows / columns));
+            `"match_rms_adamw"`: a = .2 sqrt(max(rows, columns)) (arXiv:2502.16982).
+        precision: any without a second moment and without feedback; see `mcf.optim.AdamW`.
+        compute_dtype: see `mcf.optim.AdamW`; NS is the same under each.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees: those of `mcf.optim.AdamW` for the buffer and for the parameter given O. O itself
+    has the bits of torch's matrix product on the device and number of threads. NaN or infinity in a
+    gradient reach the whole matrix.
+
+    Raises:
+        ValueError, TypeError: as `mcf.optim.AdamW`; and for parameters that are not matrices.
+        ImportError: where torch has no Muon (before 2.9).
     """
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
-    fresh = rn(one_minus_momentum * gradient)
-    momentum_buffer = rn(rn(momentum * momentum_buffer) + fresh)
-    return momentum_buffer, ahead(fresh, momentum_buffer, momentum)
 
+    precisions = tuple(name for name in WITHOUT_FEEDBACK if name != "plus")
+    takes_expansions = False
 
-def plain_ahead(fresh, buffer, momentum):
-    """b."""
-    return buffer
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+        *,
+        precision: str = "light",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        muon_halves.torchs("_zeropower_via_newtonschulz")
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
+    def _check_group(self, group: dict[str, Any]) -> None:
+        validation.number("learning rate", group["lr"])
+        validation.number("weight_decay value", group["weight_decay"])
+        validation.number("momentum value", group["momentum"], high=1.0)
+        validation.number("epsilon value", group["eps"])
+        validation.flag("nesterov", group["nesterov"])
+        coefficients = group["ns_coefficients"]
+        if not isinstance(coefficients, (tuple, list)) or len(coefficients) != 3:
+            raise ValueError(
+                f"Invalid ns_coefficients: {coefficients!r}; allowed are three numbers"
+            )
+        for k, x in enumerate(coefficients):
+            validation.number(f"ns_coefficients[{k}]", x, low=float("-inf"))
+        count = group["ns_steps"]
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise TypeError(f"ns_steps must be an int, got {type(count).__name__}")
+        if not 0 <= count < 100:
+            raise ValueError(f"Invalid ns_steps: {count}; allowed is [0, 100)")
+        if group["adjust_lr_fn"] not in _ADJUSTMENTS:
+            raise ValueError(
+                f"Adjust learning rate function {group['adjust_lr_fn']} is not supported; allowed "
+                "are 'original', 'match_rms_adamw' and None"
+            )
 
-def nesterov_ahead(fresh, buffer, momentum):
-    """(1 - momentum) g + momentum b, where fresh is (1 - momentum) g."""
-    return rn(fresh + rn(momentum * buffer))
+    def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
+        if p.ndim != 2:
+            raise ValueError(
+                f"Muon only supports 2D parameters whereas we found a parameter with size: "
+                f"{tuple(p.shape)}, {where}"
+            )
+        found = super()._arithmetic(group, p, where)
+        if found.strategy.in_blocks:
+            raise ValueError(
+                f"precision={group['precision']!r}: Muon's step is not made in blocks, in which "
+                "moments of 8 bits are stored; allowed are 'single' and 'float32' for exp_avg"
+            )
+        return found
 
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return _RULES[group["nesterov"]]
 
-def muon(param, param_lo, grad, lr, adjustment, weight_decay):
-    """The new parameter and its update; `grad` is the orthogonalised matrix O.
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        return {
+            "grad_scale": -1.0 if group["maximize"] else 1.0,
+            "lr": read(group["lr"]),
+            "momentum": read(group["momentum"]),
+            "weight_decay": read(group["weight_decay"]),
+        }
 
-    p <- p - lr (adjustment O + weight_decay p).
-    """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    update = neg(rn(lr * rn(rn(adjustment * grad) + decay)))
-    param, param_lo = accumulate(param, param_lo, update)
-    return param, param_lo, update
+    def _of_shape(self, group: dict[str, Any], shape: tuple[int, ...]) -> dict[str, float]:
+        adjust = muon_halves.torchs("_adjust_lr")
+        return {"adjustment": adjust(1.0, group["adjust_lr_fn"], shape) if 0 not in shape else 1.0}

@@ -1,6 +1,19 @@
 """The update of RAdam, Adam with a rectified rate (Liu et al. 2020, arXiv:1908.03265)."""
 
-from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
+from mcf.optim.options import Options
+from mcf.optim.precision import Precision
+from mcf.optim.rules.moments import MomentOptimizer, two_moments
+from mcf.optim.rules.rule import Coefficients, Rule
 from mcf.optim.rules.slots import (
     accumulate,
     decay_and_add,
@@ -54,3 +67,82 @@ def radam(
     update = neg(rn(lr * decayed(direction, decay)))
     param, param_lo = accumulate(param, param_lo, update)
     return param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, update, increment
+
+
+def rectification(whole_beta2, power_whole_beta2, step):
+    """r_t sqrt(1 - b2^t), or 0 in the first steps, where rho_t <= 5.
+
+    rho = 2 / (1 - b2) - 1; rho_t = rho - 2 t b2^t / (1 - b2^t);
+    r_t = sqrt((rho_t - 4) (rho_t - 2) rho / ((rho - 4) (rho - 2) rho_t)).
+    """
+    correction = rn(ONE - power_whole_beta2)
+    limit = rn(rn(div(ONE + ONE, rn(ONE - whole_beta2))) - ONE)
+    length = rn(limit - rn(div(rn(rn(2.0 * step) * power_whole_beta2), correction)))
+    above = rn(rn(rn(length - 4.0) * rn(length - 2.0)) * limit)
+    below = rn(rn(rn(limit - 4.0) * rn(limit - 2.0)) * length)
+    rectified = rn(rn(sqrt(rn(div(above, below)))) * rn(sqrt(correction)))
+    return (where(length > 5.0, rectified, ZERO),)
+
+
+def _rule(name: str, *, decoupled: bool) -> Rule:
+    rectified = Coefficients(rectification, ("rectification",))
+    return two_moments(name, radam, decoupled=decoupled, coefficients=(rectified,))
+
+
+_L2 = _rule("radam", decoupled=False)
+_DECOUPLED = _rule("radam_decoupled", decoupled=True)
+
+
+class RAdam(MomentOptimizer):
+    r"""RAdam (arXiv:1908.03265), each tensor stored as a precision says.
+
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; m^ = m / (1 - b1^t);
+    p <- p - lr m^ r_t sqrt(1 - b2^t) / (sqrt(v) + eps), or p - lr m^ while the variance of v is not
+    tractable; r_t and when that is: `mcf.optim.rules.radam.rectification`.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: decay rates of the two moments, in [0, 1).
+        eps: added to the denominator.
+        weight_decay: L2 penalty, or the rate of decay if decoupled.
+        decoupled_weight_decay: decay the parameter itself, as AdamW does.
+        precision: see `mcf.optim.AdamW`.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        *,
+        precision: str | Precision = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return _DECOUPLED if group["decoupled_weight_decay"] else _L2

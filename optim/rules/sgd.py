@@ -1,7 +1,25 @@
 """Stochastic gradient descent with momentum, Nesterov momentum and weight decay, as in torch."""
 
-from mcf.kernels.algorithms.primitives import neg, rn
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from mcf.kernels.algorithms.primitives import ONE, neg, rn, where
+from mcf.optim import validation
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.options import Options
+from mcf.optim.precision import Precision
+from mcf.optim.rules.feedback import feedback_factor, momentum_feed_back
+from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.rules.slots import accumulate, direction, param_value, scaled_gradient
+from mcf.optim.rules.terms import param_terms
+from mcf.optim.storage.arithmetic import Arithmetic
 
 
 def sgd(
@@ -43,3 +61,129 @@ def momentum_direction(gradient, buffer, momentum):
 def nesterov_direction(gradient, buffer, momentum):
     """d = g + momentum b (Nesterov 1983, as in Sutskever et al. 2013)."""
     return rn(gradient + rn(momentum * buffer))
+
+
+def dampened(dampening, step):
+    """1 - dampening; 1 in the first step, whose whole gradient the buffer takes, as in torch."""
+    return (where(step == ONE, ONE, rn(ONE - dampening)),)
+
+
+def momentum_feedback(momentum, lr):
+    """(1 - 1/momentum) / lr; see `feedback.momentum_feed_back`."""
+    return (feedback_factor(momentum, lr),)
+
+
+def _rule(name: str, direction: Any, buffer: bool) -> Rule:
+    return Rule(
+        name=name,
+        function=sgd,
+        results=("param", "param_lo", "momentum_buffer", "update"),
+        metrics=param_terms,
+        metric_count=3,
+        states=(("momentum_buffer", FIRST),) if buffer else (),
+        absent=() if buffer else ("momentum_buffer",),
+        # A schedule may take the momentum to 0 and back; torch keeps the buffer, too.
+        unused=() if buffer else ("momentum_buffer",),
+        slots=(("direction", direction),),
+        coefficients=(Coefficients(dampened, ("one_minus_dampening",)),),
+        feedback=Coefficients(momentum_feedback, ("feedback",)),
+        feed_back=momentum_feed_back if direction is momentum_direction else None,
+    )
+
+
+_PLAIN = _rule("sgd", plain_direction, buffer=False)
+_MOMENTUM = _rule("sgd_momentum", momentum_direction, buffer=True)
+_NESTEROV = _rule("sgd_nesterov", nesterov_direction, buffer=True)
+
+
+class SGD(LowPrecisionOptimizer):
+    """Stochastic gradient descent as in torch, with each tensor stored as a precision says.
+
+    g <- g + weight_decay p; b <- momentum b + (1 - dampening) g (b = g in the first step);
+    p <- p - lr d with d = g without momentum, b with it, g + momentum b with Nesterov's.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        momentum: momentum factor; 0 stores no buffer.
+        dampening: dampening of the momentum.
+        weight_decay: L2 penalty.
+        nesterov: Nesterov momentum; needs a momentum and no dampening.
+        precision: `"plain"`, `"kahan"`, `"light"`, `"split16"`, `"split8"`, `"stochastic"`,
+            `"eco"`, `"eco_stochastic"` or `"master"`; see `mcf.optim.AdamW`. Those of ECO keep
+            rounding errors in the momentum buffer: they need a momentum, and not Nesterov's.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+    """
+
+    precisions = (
+        "plain", "kahan", "light", "split16", "split8", "stochastic", "eco", "eco_stochastic",
+        "master",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        precision: str | Precision = "light",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        validation.number("learning rate", group["lr"])
+        validation.number("momentum value", group["momentum"])
+        validation.number("weight_decay value", group["weight_decay"])
+        validation.number("dampening value", group["dampening"], low=float("-inf"))
+        if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
+            raise ValueError(
+                "Nesterov momentum requires a momentum and zero dampening, got "
+                f"momentum={group['momentum']}, dampening={group['dampening']}"
+            )
+
+    def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
+        if arith.strategy.feedback and (group["momentum"] == 0 or group["nesterov"]):
+            raise ValueError(
+                f"precision={group['precision']!r} of {where} keeps rounding errors in the "
+                "momentum buffer: it needs a momentum, and not Nesterov's, got "
+                f"momentum={group['momentum']}, nesterov={group['nesterov']}"
+            )
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        if group["momentum"] == 0:
+            return _PLAIN
+        return _NESTEROV if group["nesterov"] else _MOMENTUM
+
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        return {
+            "grad_scale": -1.0 if group["maximize"] else 1.0,
+            "lr": read(group["lr"]),
+            "momentum": read(group["momentum"]),
+            "dampening": read(group["dampening"]),
+            "weight_decay": read(group["weight_decay"]),
+        }

@@ -1,75 +1,76 @@
 """The names an update rule leaves open; a precision strategy fills them (`optim.strategies`)."""
 
 
-def _unfilled(name):
+def unfilled(name):
+    """Raise for a slot that is called unbound."""
     raise TypeError(f"{name} is a slot: a strategy fills it when the rule is bound")
 
 
 def scaled_gradient(grad, grad_lo, grad_scale, grad_limit):
     """The gradient as one register, multiplied by a scale; see `optim.rules.gradient`."""
-    _unfilled("scaled_gradient")
+    unfilled("scaled_gradient")
 
 
 def param_value(hi, lo):
     """The parameter as one register."""
-    _unfilled("param_value")
+    unfilled("param_value")
 
 
 def param_moved(hi, lo, new_hi, new_lo):
     """How far the stored parameter moved."""
-    _unfilled("param_moved")
+    unfilled("param_moved")
 
 
 def second_moment_value(hi, lo):
     """The second moment as one register."""
-    _unfilled("second_moment_value")
+    unfilled("second_moment_value")
 
 
 def second_moment_components(value):
     """A register as the components that store a second moment."""
-    _unfilled("second_moment_components")
+    unfilled("second_moment_components")
 
 
 def accumulate(hi, lo, update):
     """The stored parameter plus an update, as stored again."""
-    _unfilled("accumulate")
+    unfilled("accumulate")
 
 
 def shrink(hi, lo, beta, beta_lo):
     """The stored second moment times beta, as components again."""
-    _unfilled("shrink")
+    unfilled("shrink")
 
 
 def decay_and_add(hi, lo, beta, beta_lo, increment):
     """The stored second moment times beta plus an increment, as stored again."""
-    _unfilled("decay_and_add")
+    unfilled("decay_and_add")
 
 
 def unbias(moment, correction, inverse_correction):
     """A moment divided by its bias correction."""
-    _unfilled("unbias")
+    unfilled("unbias")
 
 
 def direction(gradient, buffer, momentum):
     """The direction of descent of SGD."""
-    _unfilled("direction")
+    unfilled("direction")
 
 
 def regularized(gradient, decay):
     """The gradient, with the share of an L2 penalty or without."""
-    _unfilled("regularized")
+    unfilled("regularized")
 
 
 def decayed(direction, decay):
     """The direction of descent, with the share of decoupled weight decay or without."""
-    _unfilled("decayed")
+    unfilled("decayed")
 
 
 def denominator(second, second_lo, maximum, maximum_lo):
     """The second moment to divide by, after the stored maximum, which it may replace."""
-    _unfilled("denominator")
+    unfilled("denominator")
 
 
 def ahead(fresh, buffer, momentum):
     """What Muon orthogonalises."""
-    _unfilled("ahead")
+    unfilled("ahead")

@@ -20,10 +20,16 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
 from mcf.kernels.torch.registers import primitives
-from mcf.optim import accumulator, coefficients, eight_bits, muon, muon_halves, plugin_storage
+from mcf.optim.extras import accumulator
+from mcf.optim.extras import wrap_storage as plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.strategies import STRATEGIES, Arithmetic, Storage, arithmetic
-from mcf.optim.update import GradientForm, Rule, kernel
+from mcf.optim.rules import muon, muon_halves
+from mcf.optim.rules.rule import Rule
+from mcf.optim.step import table
+from mcf.optim.step.kernel import GradientForm, kernel
+from mcf.optim.storage import blocks as eight_bits
+from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
+from mcf.optim.storage.strategies import STORAGES, STRATEGIES
 
 
 def operation_kernels() -> list[Elementwise]:
@@ -36,6 +42,9 @@ def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOpt
     for info in pkgutil.walk_packages(mcf.optim.__path__, "mcf.optim."):
         members = vars(importlib.import_module(info.name)).values()
         rules = [v for v in members if isinstance(v, Rule)]
+        # Of a rule whose step is more than one kernel, that which is made of a rule.
+        if muon.Muon in members:
+            rules = [muon_halves.UPDATE]
         classes = [
             v
             for v in members
@@ -101,7 +110,9 @@ def muon_kernels() -> list[Elementwise]:
             found[muon_halves.momentum_kernel(arith, form, nesterov)] = None
         form = GradientForm(muon_halves.orthogonal_format(arith.component))
         if form.format != arith.component:
-            found |= dict.fromkeys(kernel(muon._UPDATE, arith, t, form) for t in (False, True))
+            found |= dict.fromkeys(
+                kernel(muon_halves.UPDATE, arith, t, form) for t in (False, True)
+            )
     return list(found)
 
 
@@ -124,16 +135,16 @@ def expansion_kernels() -> list[Elementwise]:
 
 
 def coefficient_kernels() -> list[Elementwise]:
-    """What computes the scalars of each rule on a device; `coefficients.POWER` has loops."""
-    rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon._rule()]
+    """What computes the scalars of each rule on a device; `table.POWER` has loops."""
+    rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon._RULES[True]]
     some = {c: None for rule in rules for c in (*rule.coefficients, rule.feedback) if c is not None}
-    return [coefficients.kernel(c) for c in some]
+    return [table.kernel(c) for c in some]
 
 
 def eight_bit_kernels() -> list[Elementwise]:
     """What reads and stores moments of 8 bits, of each format, in one number or two."""
     found = []
-    for storage in (s for s in Storage if s.eight_bits):
+    for storage in (s for s in STORAGES.values() if isinstance(s, eight_bits.Blocks)):
         for rooted in (False, True):
             kind = eight_bits.Kind(storage.codes[0], len(storage.codes) == 2, rooted)
             found += [eight_bits.loading(kind), eight_bits.exponents(kind)]

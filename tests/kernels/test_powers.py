@@ -21,7 +21,7 @@ from mcf.kernels.algorithms.primitives import ZERO, rn, where
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64
 from mcf.kernels.torch.registers import primitives
-from mcf.optim.coefficients import POWER
+from mcf.optim.step.table import POWER
 from tests.helpers import assert_same_bits
 
 needs_triton = pytest.mark.skipif(

@@ -7,12 +7,36 @@ from typing import Any
 
 import torch
 from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mcf.optim import AdamW
 from tests.helpers.draws import bell
 from tests.optim.helpers import BF16, FP32, parameter, random
 
 SHAPES = [(300,), (), (0,), (7, 5), (3, 4, 2)]
+
+
+class _Seen(TorchDispatchMode):
+    """Sees operators alone, so that kernels are not called otherwise."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def in_full(optimizer: Any) -> Any:
+    """The same optimizer: each step is checked in full and made by the opaque operator."""
+    take = optimizer._take
+
+    def taken(steps: Any, request: Any) -> None:
+        steps.forget()
+        with _Seen():
+            take(steps, request)
+        assert steps._repeat is None
+
+    optimizer._take = taken
+    return optimizer
 
 
 def make(kind: Any = AdamW, **options: Any) -> Any:

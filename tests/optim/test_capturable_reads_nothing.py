@@ -56,8 +56,8 @@ def test_the_launch_reads_nothing(precision: str) -> None:
 @contextlib.contextmanager
 def fake_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """CUDA tensors without values: whoever asks for one raises."""
-    for module in ("scalars", "blocks"):
-        monkeypatch.setattr(f"mcf.optim.{module}.to_device", lambda t, device: t.to(device))
+    for module in ("table", "chunks"):
+        monkeypatch.setattr(f"mcf.optim.step.{module}.to_device", lambda t, device: t.to(device))
     with FakeTensorMode(), mcf.executor("torch"):
         yield
 

@@ -11,8 +11,9 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import AdamW, CollageAdamW, Muon, Precision, convert, eight_bits
-from mcf.optim.eight_bits import BLOCK
+from mcf.optim import AdamW, CollageAdamW, Muon, Precision, convert
+from mcf.optim.storage import blocks as eight_bits
+from mcf.optim.storage.blocks import BLOCK
 from tests.helpers import assert_same_bits
 from tests.optim.eight_bits_cases import (
     E4M3,

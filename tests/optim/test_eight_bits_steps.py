@@ -16,19 +16,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import (
-    SGD,
-    Adam,
-    Adamax,
-    AdamW,
-    GradientRelease,
-    Lion,
-    Precision,
-    blocks,
-    eight_bits,
-    set_index_offset,
-)
-from mcf.optim.eight_bits import BLOCK
+from mcf.optim import SGD, Adam, Adamax, AdamW, GradientRelease, Lion, Precision, set_index_offset
+from mcf.optim.step import chunks as blocks
+from mcf.optim.storage import blocks as eight_bits
+from mcf.optim.storage.blocks import BLOCK
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
 from tests.optim.eight_bits_cases import E4M3, E5M2, E5M2_PAIRS, EVERY, PAIRS, dtype, trained
@@ -278,3 +269,13 @@ def test_gradient_release_and_float32_gradients_are_the_same_step() -> None:
     first, second = stored(plain), stored(released)
     first.pop("0.grad")
     assert_same(second, first)
+
+
+def test_lost_additions_of_a_norm_are_not_those_of_the_weight() -> None:
+    weight = Parameter(torch.ones(BLOCK, dtype=BF16))
+    optimizer = Adamax([weight], 0.1, (0.9, 0.999), precision=PAIRS, track_metrics=True)
+    for size in (1.0, 0.01):
+        weight.grad = torch.full_like(weight, size)
+        optimizer.step()
+    # The norm loses its decay of .1 %, as above; the weight moves by a tenth.
+    assert optimizer.metrics()["lost_param"] == 0.0

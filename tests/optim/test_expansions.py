@@ -28,6 +28,7 @@ from mcf.optim import (
     convert,
     gradients,
 )
+from mcf.optim.step.bucket import new_state
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random
@@ -96,7 +97,7 @@ def test_steps_are_those_of_a_parameter_and_its_low_word(
         for p, q in zip(theirs.param_groups[0]["params"], expanded(BF16), strict=True):
             arith = theirs._arithmetic(theirs.param_groups[0], p, "")
             (group,) = theirs.param_groups
-            theirs.state[p] = theirs._new_state(group, theirs._rule(group), arith, p)
+            theirs.state[p] = new_state(theirs._rule(group), arith, p, capturable=False)
             theirs.state[p]["param_lo"].copy_(q.detach().components[1])
         for optimizer in (mine, theirs):
             seeded_steps(optimizer, 3, BF16)
@@ -111,7 +112,7 @@ def test_the_second_component_of_a_gradient_counts(monkeypatch: pytest.MonkeyPat
         return low
 
     truth = stepped()
-    monkeypatch.setattr(gradients, "components", lambda optimizer, p: p.grad.components[:1])
+    monkeypatch.setattr(gradients, "components", lambda p, lows: p.grad.components[:1])
     assert (stepped() != truth).any()
 
 

@@ -21,11 +21,13 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW, Muon, NAdam, Precision, interrupts
-from mcf.optim import commit as commits
+import mcf.optim
+from mcf.optim import SGD, AdamW, Muon, NAdam, Precision
+from mcf.optim.step import interrupts
+from mcf.optim.step.direct import DirectBucket
 from tests.optim.helpers import BF16, FP32, assert_same, random, stored
 
-OURS = str(Path(commits.__file__).parent)
+OURS = str(Path(mcf.optim.__file__).parent)
 
 
 class Injected(MemoryError):
@@ -58,7 +60,7 @@ class Raiser:
 
 def inside_commit(frame: Any) -> bool:
     while frame is not None:
-        if frame.f_code.co_name == "commit" and frame.f_code.co_filename.startswith(OURS):
+        if frame.f_code.co_name == "_commit" and frame.f_code.co_filename.startswith(OURS):
             return True
         frame = frame.f_back
     return False
@@ -199,16 +201,16 @@ def test_a_kernel_that_fails_after_another(monkeypatch: pytest.MonkeyPatch) -> N
     reference.step()
     new = everything(reference)
     optimizer = make("momentum", 2)
-    optimizer._plan = None
-    commit, calls = commits.General.commit, []
+    optimizer._steps.forget()
+    commit, calls = DirectBucket.commit, []
 
-    def fail_once(self: Any, metrics: Any) -> None:
+    def fail_once(self: Any, *given: Any) -> None:
         calls.append(self)
         if len(calls) == 2:
             raise Injected
-        commit(self, metrics)
+        commit(self, *given)
 
-    monkeypatch.setattr(commits.General, "commit", fail_once)
+    monkeypatch.setattr(DirectBucket, "commit", fail_once)
     with pytest.raises(Injected) as raised:
         optimizer.step()
     now = everything(optimizer)
@@ -252,13 +254,13 @@ def test_a_signal_while_the_step_is_made(monkeypatch: pytest.MonkeyPatch) -> Non
     # It is handled when the step is done, and a second try finds nothing left to do.
     reference, optimizer = make("plus", 2), make("plus", 2)
     reference.step()
-    commit = commits.General.commit
+    commit = DirectBucket.commit
 
-    def interrupted(self: Any, metrics: Any) -> None:
+    def interrupted(self: Any, *given: Any) -> None:
         control_c()
-        commit(self, metrics)
+        commit(self, *given)
 
-    monkeypatch.setattr(commits.General, "commit", interrupted)
+    monkeypatch.setattr(DirectBucket, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         optimizer.step()
     assert_same(stored(optimizer), stored(reference))
@@ -286,7 +288,7 @@ def test_two_signals_at_once() -> None:
     seen: list[int] = []
 
     def both() -> None:
-        with interrupts.deferred():
+        with interrupts.Deferred():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
             seen.append(0)

@@ -12,6 +12,7 @@ import importlib.util
 import math
 from collections import defaultdict
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ import mcf
 import mcf.optim
 from mcf.kernels.formats import format_of
 from mcf.optim import Muon
+from mcf.optim.rules import muon_halves
+from mcf.optim.step import table
 from tests.helpers import assert_same_bits, numbers
 from tests.optim.helpers import (
     BF16,
@@ -74,20 +77,25 @@ def reference_executor():
 class Halves(Muon):
     """Muon with a rounding in place of the orthogonalisation."""
 
-    def _orthogonal(self, x: Tensor, group: dict[str, Any]) -> Tensor:
-        return x.to(BF16)
+    def _take(self, steps: Any, request: Any) -> None:
+        def rounded(x: Tensor, *options: Any) -> Tensor:
+            return x.to(BF16)
+
+        with mock.patch.object(muon_halves, "torchs", return_value=rounded):
+            super()._take(steps, request)
 
 
 class WithoutAdjustment(Halves):
-    def _scalars(self, group: dict[str, Any], arith: Any, step: Any) -> dict[str, float]:
-        return {**super()._scalars(group, arith, step), "adjustment": 1.0}
+    def _of_shape(self, group: dict[str, Any], shape: tuple[int, ...]) -> dict[str, float]:
+        return {"adjustment": 1.0}
 
 
 class WholeGradient(Halves):
     """The momentum of SGD: b <- mu b + g."""
 
-    def _scalars(self, group: dict[str, Any], arith: Any, step: Any) -> dict[str, float]:
-        return {**super()._scalars(group, arith, step), "one_minus_momentum": 1.0}
+    def _take(self, steps: Any, request: Any) -> None:
+        with mock.patch.object(table, "on_host", return_value={"one_minus_momentum": 1.0}):
+            super()._take(steps, request)
 
 
 def differing(make: Any, case: Case, nesterov: bool) -> int:

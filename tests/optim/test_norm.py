@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.optim.norm import HIGH, LOW, finite, total_norm
+from mcf.optim.step.norm import HIGH, LOW, finite, total_norm
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random
 

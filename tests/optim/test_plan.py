@@ -23,14 +23,15 @@ from mcf.optim import (
     Muon,
     NAdam,
     RAdam,
-    commit,
-    muon_halves,
+    gradients,
     set_index_offset,
 )
 from mcf.optim.gradients import NonFiniteGradientError
+from mcf.optim.rules import muon_halves
+from mcf.optim.step import run
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, random, stored
-from tests.optim.plan_cases import first, give_gradients, make
+from tests.optim.plan_cases import first, give_gradients, in_full, make
 
 
 def matrices(kind: Any, **options: Any) -> Any:
@@ -61,29 +62,28 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def general_path_fails(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def full_checks_fail(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
-        raise AssertionError("the general path")
+        raise AssertionError("the full checks")
 
     monkeypatch.setattr(optimizer, "_collect", fail)
-    general = commit.general
+    prepared = run.prepared
 
-    def others(o: Any, work: Any, *rest: Any) -> Any:
-        return fail() if o is optimizer and work else general(o, work, *rest)
+    def others(bucket: Any, request: Any, *rest: Any) -> Any:
+        return fail() if request.state is optimizer.state else prepared(bucket, request, *rest)
 
-    monkeypatch.setattr(commit, "general", others)
+    monkeypatch.setattr(run, "prepared", others)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_repeated_step_takes_the_plan(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, reference = KINDS[kind](), KINDS[kind]()
+    kept, reference = KINDS[kind](), in_full(KINDS[kind]())
     for t in range(4):
         for optimizer in (kept, reference):
             give_gradients(optimizer, t)
             optimizer.step()
-        reference._plan = None
         if t == 0:
-            general_path_fails(kept, monkeypatch)
+            full_checks_fail(kept, monkeypatch)
     assert int(kept.state[first(kept)]["step"]) == 4
     assert_same(stored(kept), stored(reference))
     if kept._track_metrics:
@@ -102,28 +102,26 @@ def test_accumulated_gradients(precision: str, monkeypatch: pytest.MonkeyPatch) 
         optimizer.step()
         optimizer.zero_grad()
 
-    kept, reference = make(precision=precision), make(precision=precision)
+    kept, reference = make(precision=precision), in_full(make(precision=precision))
     for optimizer in (kept, reference):
         GradientAccumulator(optimizer)
     for t in range(4):
         step(kept, t)
         step(reference, t)
-        reference._plan = None
         if t == 0:
-            assert kept._plan.whole
-            general_path_fails(kept, monkeypatch)
+            assert kept._steps._repeat.whole
+            full_checks_fail(kept, monkeypatch)
     assert_same(stored(kept), stored(reference))
 
 
 def test_a_second_component_that_comes_or_goes() -> None:
-    kept, reference = make(), make()
+    kept, reference = make(), in_full(make())
     for t, low in enumerate([False, True, True, False]):
         for optimizer in (kept, reference):
             give_gradients(optimizer, t)
             p = first(optimizer)
             optimizer._grad_low = {p: random((300,), BF16, 50 + t, 1e-3)} if low else {}
             optimizer.step()
-        reference._plan = None
     assert_same(stored(kept), stored(reference))
 
 
@@ -132,6 +130,8 @@ def test_streams_that_change() -> None:
 
     def changed(keep: bool) -> Any:
         optimizer = make(precision="stochastic")
+        if not keep:
+            in_full(optimizer)
         for t in range(7):
             give_gradients(optimizer, t)
             p = first(optimizer)
@@ -144,8 +144,6 @@ def test_streams_that_change() -> None:
             if t == 5:
                 # The upper word of the index changes inside this tensor.
                 set_index_offset(p, 2**32 - 100)
-            if not keep:
-                optimizer._plan = None
             optimizer.step()
         return optimizer
 
@@ -155,6 +153,8 @@ def test_streams_that_change() -> None:
 def test_numbers_that_change() -> None:
     def changed(keep: bool, value: float) -> Any:
         optimizer = make(NAdam)
+        if not keep:
+            in_full(optimizer)
         for t in range(6):
             give_gradients(optimizer, t)
             state = optimizer.state[first(optimizer)]
@@ -162,8 +162,6 @@ def test_numbers_that_change() -> None:
                 state["mu_product"].fill_(value)
             if t == 4:
                 state["mu_product"] = state["mu_product"] * value
-            if not keep:
-                optimizer._plan = None
             optimizer.step()
         return optimizer
 
@@ -173,14 +171,13 @@ def test_numbers_that_change() -> None:
 
 
 def test_muon_changes_its_kernel() -> None:
-    kept, reference = matrices(Muon), matrices(Muon)
+    kept, reference = matrices(Muon), in_full(matrices(Muon))
     for t in range(4):
         for optimizer in (kept, reference):
             give_gradients(optimizer, t)
             optimizer.param_groups[0]["nesterov"] = t < 2
             optimizer.param_groups[1]["adjust_lr_fn"] = "match_rms_adamw" if t > 1 else None
             optimizer.step()
-        reference._plan = None
     assert_same(stored(kept), stored(reference))
 
 
@@ -192,7 +189,7 @@ def test_muon_steps_small_matrices_together() -> None:
 
 
 def test_hooks_and_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, reference = make(), make()
+    kept, reference = make(), in_full(make())
     seen: list[int] = []
 
     def double(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -207,33 +204,31 @@ def test_hooks_and_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
         step()
         give_gradients(reference, t)
         first(reference).grad.mul_(2)
-        reference._plan = None
         reference.step()
         if t == 1:
-            general_path_fails(kept, monkeypatch)
+            full_checks_fail(kept, monkeypatch)
     assert seen == [1, 2, 3, 4]
     assert_same(stored(kept), stored(reference))
 
 
 @pytest.mark.parametrize("executor", ["numba", "triton"])
-def test_a_scale_on_the_device(executor: str) -> None:
+def test_a_scale_on_the_device(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # As on a GPU, where the factor of clipping stays there.
     if executor == "triton":
         pytest.importorskip("triton", reason="the GPU executor: triton is for Linux only")
-    kept, reference = make(), make()
+    kept, reference = make(), in_full(make())
     with mcf.executor(executor):
-        for optimizer in (kept, reference):
+        for optimizer, scale in ((kept, torch.tensor(0.3, dtype=torch.float64)), (reference, 0.3)):
             for t in range(2):
                 give_gradients(optimizer, t)
                 optimizer.step()
             give_gradients(optimizer, 2)
-        assert kept._plan.holds(kept)
-        scale = torch.tensor(0.3, dtype=torch.float64)
-        ready, undone = kept._plan.prepare(kept, scale)
-        assert undone == []
-        for each in ready:
-            each.commit(None)
-        reference._general(reference._collect(), 0.3)
+            repeat = optimizer._steps._repeat
+            optimizer.grad_scale = torch.ones(1)
+            with monkeypatch.context() as patch:
+                patch.setattr(gradients, "factor", lambda *given, scale=scale: (scale, True))
+                optimizer.step()
+            assert optimizer._steps._repeat is repeat
     assert_same(stored(kept), stored(reference))
 
 
@@ -246,17 +241,16 @@ def irregular(optimizer: Any, t: int) -> Any:
 
 
 def test_parameters_beside_the_plan() -> None:
-    kept, reference = make(track_metrics=True), make(track_metrics=True)
+    kept, reference = make(track_metrics=True), in_full(make(track_metrics=True))
     for t in range(5):
         for optimizer in (kept, reference):
             p = irregular(optimizer, t)
             if t == 3:
                 p.grad = None
-            reference._plan = None
             optimizer.step()
     assert_same(stored(kept), stored(reference))
     assert kept.metrics() == reference.metrics()
-    assert not kept._plan.whole
+    assert not kept._steps._repeat.whole
     last = first(kept).detach().clone()
     irregular(kept, 6).grad = torch.zeros(7, 5, dtype=BF16).to_sparse()
     with pytest.raises(TypeError, match="sparse"):

@@ -162,44 +162,6 @@ def test_in_float64_sgd_has_the_bits_of_ours(
         assert_same_bits(theirs.master_weight(p), ours.master_weight(q))
 
 
-@pytest.mark.parametrize("precision", ["eco", "eco_stochastic"])
-def test_errors_fed_back_to_sgd_are_those_of_ours(precision: str) -> None:
-    # Momentum 1/2 and lr a power of two: all of the step is exact in float64, and in float32 but
-    # for the moment, which takes an error 128 times; both round it to bf16.
-    ours = SGD(params(BF16), 2.0**-7, momentum=0.5, precision=precision)
-    theirs = collage(torch.optim.SGD, params(BF16), precision=precision, lr=2.0**-7, momentum=0.5)
-    plain = collage(torch.optim.SGD, params(BF16), precision="plain", lr=2.0**-7, momentum=0.5)
-    for optimizer in (ours, theirs, plain):
-        run(optimizer, BF16, 30)
-    rows = zip(*map(parameters, (theirs, ours, plain)), strict=True)  # type: ignore[arg-type]
-    for p, q, r in rows:
-        assert_same_bits(p, q)
-        buffer = theirs.state[p]["momentum_buffer"]
-        assert_same_bits(buffer, ours.state[q]["momentum_buffer"])
-        assert not torch.equal(buffer, plain.state[r]["momentum_buffer"])
-
-
-@pytest.mark.parametrize("amsgrad", [False, True])
-@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
-def test_errors_fed_back_to_adam_let_it_arrive(make: Any, amsgrad: bool) -> None:
-    """Updates of a hundredth of a unit of the weight: lost without, made with ECO's feedback."""
-
-    def gone(precision: Any) -> float:
-        weight = Parameter(torch.ones(64, dtype=BF16))
-        mine = collage(
-            make, [weight], precision=precision, lr=4e-5, betas=(0.9, 0.5), amsgrad=amsgrad,
-            weight_decay=0.0,
-        )  # fmt: skip
-        for _ in range(1000):
-            weight.grad = torch.ones_like(weight)
-            mine.step()
-        return float((1 - weight.detach().float()).mean() / (1000 * 4e-5))
-
-    fed = Precision("single", "float32", "float32", "stochastic", feedback=True)
-    assert gone("plain") == 0
-    assert 0.9 < gone(fed) < 1.1
-
-
 def test_stochastic_rounding_goes_on_after_a_copy_and_is_the_seeds() -> None:
     def made(seed: int) -> Any:
         return collage(torch.optim.NAdam, params(BF16), low="stochastic", lr=0.01, seed=seed)

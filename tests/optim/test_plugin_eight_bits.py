@@ -13,8 +13,9 @@ import torch
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, Precision, collage, eight_bits, set_index_offset
-from mcf.optim.plugin import SECOND_MOMENTS
+from mcf.optim import SGD, Precision, collage, set_index_offset
+from mcf.optim.extras.wrap import SECOND_MOMENTS
+from mcf.optim.storage import blocks as eight_bits
 from tests.helpers import assert_same_bits
 from tests.optim.eight_bits_cases import E5M2_MIXED, PAIRS
 from tests.optim.helpers import BF16, FP32, parameter, parameters, random

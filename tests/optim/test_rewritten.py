@@ -18,9 +18,10 @@ from torch import nn
 
 import mcf
 from mcf.optim import SGD, AdamW, Lion, collage, convert, float32_checkpoint
-from mcf.optim.rewritten import WeightsRewrittenWarning
+from mcf.optim.step.rewritten import WeightsRewrittenWarning
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, random, steps, stored, value
+from tests.optim.plan_cases import in_full
 
 HIDDEN = ["master", "kahan", "light", "plus", "split16", "split8"]
 
@@ -154,7 +155,7 @@ def test_only_what_was_written_begins_anew(elements: int) -> None:
         p.view(-1)[:elements].add_(1.0)
     expected = before.view(-1).clone()
     expected[:elements] = p.detach().double().view(-1)[:elements]
-    optimizer._warned_of_rewriting = True
+    optimizer._steps.marks.warned = True
     optimizer.reload_model_params()
     assert_same_bits(value(optimizer, p).view(-1), expected)
 
@@ -197,7 +198,7 @@ def test_weights_alone(precision: str) -> None:
     net, _ = train(precision, 4)
     other, theirs = train(precision, 1)
     other.load_state_dict({k: t * 0 + 3 for k, t in net.state_dict().items()})
-    theirs._warned_of_rewriting = True
+    theirs._steps.marks.warned = True
     steps(theirs, 1)
     for p in other.parameters():
         assert (p - 3).abs().max() < 0.1
@@ -211,14 +212,14 @@ def test_repeated_and_general_steps(precision: str) -> None:
         with mcf.executor("numba"), warnings.catch_warnings():
             warnings.simplefilter("ignore", WeightsRewrittenWarning)
             net, optimizer = train(precision, 0)
+            if not keep:
+                in_full(optimizer)
             for t in range(5):
                 steps(optimizer, 1, seed=t)
-                if not keep:
-                    optimizer._plan = None
                 with torch.no_grad():
                     for p in net.parameters():
                         p.clamp_(-0.5, 0.5)
-            assert (optimizer._plan is not None) == keep
+            assert (optimizer._steps._repeat is not None) == keep
             results.append(stored(optimizer))
     assert_same(*results)
 
@@ -277,7 +278,7 @@ def test_what_data_hides_is_told() -> None:
     # Writing through .data in place changes no version.
     net, optimizer = train("master")
     net[0].weight.data.fill_(3.0)
-    optimizer._warned_of_rewriting = True
+    optimizer._steps.marks.warned = True
     optimizer.reload_model_params()
     steps(optimizer, 1)
     assert (net[0].weight > 2.9).all()

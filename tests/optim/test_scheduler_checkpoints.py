@@ -16,6 +16,7 @@ from torch import Tensor
 import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW
+from mcf.optim.conversion import libraries
 from tests.optim.helpers import BF16, assert_same, parameter, parameters, random, steps, stored
 from tests.optim.test_schedulers import SCHEDULES
 
@@ -228,6 +229,6 @@ def test_checkpoints_of_the_old_name(
 
 def test_optimi_calls_it_so_too() -> None:
     group = {"params": [0], "beta1": 0.9, "beta2": 0.99, "decouple_lr": True, "max_lr": 0.5}
-    found = mcf.optim.foreign.options(group)
+    found = libraries.options(group)
     assert found["peak_lr"] == 0.5
     assert found["betas"] == (0.9, 0.99)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ import mcf
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.rules import decay, maximum
 from mcf.optim.rules.lion import lion
+from mcf.optim.step import table
 from tests.optim.helpers import FP32, FP64, random
 from tests.optim.reference_lion import ReferenceLion
 from tests.optim.strict_model import nadam_weights, radam_rate
@@ -179,9 +181,15 @@ def wrong_scalars(name: str, change: Any) -> Any:
     variant = named(name)
 
     class Wrong(variant.make):  # type: ignore[name-defined, misc]
-        def _scalars(self, group: dict[str, Any], arith: Any, step: Any) -> Any:
-            right = super()._scalars(group, arith, step)
-            return {**right, **change(right, step)}
+        def _take(self, steps: Any, request: Any) -> None:
+            right = table.on_host
+
+            def wrong(some: Any, known: Any, count: int) -> dict[str, float]:
+                found = right(some, known, count)
+                return {**found, **change({**known, **found}, count)}
+
+            with mock.patch.object(table, "on_host", wrong):
+                super()._take(steps, request)
 
     return Wrong
 
@@ -224,7 +232,7 @@ MUTANTS: dict[str, tuple[str, Any]] = {
     "NAdam with the next step of Adam's bias correction": (
         "nadam-decoupled",
         lambda name: wrong_scalars(
-            name, lambda s, t: {"moment_weight": s["beta1"] / (1 - s["beta1"] ** (t.step + 1))}
+            name, lambda s, t: {"moment_weight": s["beta1"] / (1 - s["beta1"] ** (t + 1))}
         ),
     ),
     "RAdam that is always rectified": (

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from mcf.optim import values
+from mcf.optim.storage import values
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, FP64, random
 

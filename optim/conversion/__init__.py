@@ -1,0 +1,1 @@
+"""Optimizers and their states under other precisions, and from and to other libraries."""

@@ -1,0 +1,120 @@
+"""States of optimizers, ours and others', read as the numbers they mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.optim.options import upgraded
+from mcf.optim.storage import blocks, values
+from mcf.optim.storage.blocks import EXPONENT
+from mcf.optim.storage.strategies import HIDDEN, STORAGES
+from mcf.optim.storage.values import Value
+
+# What reads a parameter with one of these states beside it.
+_KEPT = {s.hidden: s for s in STORAGES.values() if s.hidden}
+
+
+@dataclasses.dataclass
+class Meaning:
+    """What an optimizer keeps for one parameter.
+
+    Args:
+        step: the number of steps so far.
+        tensors: the parameter (`param`) and the states of its shape, by torch's names.
+        numbers: states that are one number.
+        empty: whether there was no state.
+        stored: the tensors as they were found, by the names under which ours store them.
+    """
+
+    step: int
+    tensors: dict[str, Value]
+    numbers: dict[str, float]
+    stored: dict[str, Tensor]
+    empty: bool
+
+
+def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: str) -> Meaning:
+    """The meaning of a parameter and its state.
+
+    Known are the states of this package, of torch.optim, optimi (`kahan_comp`), bf16_fused_adam
+    (`mantissas`), torchao (8-bit, 4-bit and fp8 states, which say themselves what they are).
+
+    Raises:
+        ValueError, TypeError: for a state that none of them has.
+    """
+    found = {name: _plain(value) for name, value in entry.items() if value is not None}
+    empty = not found
+    codes: dict[str, Tensor] = {}
+    for name in [n.removesuffix(EXPONENT) for n in found if n.endswith(EXPONENT)]:
+        mine = blocks.parts(name, found)
+        codes |= mine
+        found = {k: v for k, v in found.items() if k not in mine}
+        found[name] = blocks.read(name, mine)
+    step = found.pop("step", group.get("step", 1 if found else 0))
+    compensation = found.pop("kahan_comp", None)
+    mantissas = found.pop("mantissas", None)
+    hidden = {name: found.pop(name) for name in HIDDEN if name in found}
+    stored = {"param": p.detach(), **hidden}
+    if hidden:
+        name, beside = next(iter(hidden.items()))
+        parameter = _KEPT[name].value([p.detach(), beside])
+    elif mantissas is not None:
+        parameter = values.exact(_concatenated(p, mantissas))
+    elif compensation is not None and compensation.shape == p.shape:
+        # optimi adds its compensation to the parameter, as we do.
+        parameter = values.exact(p, compensation)
+        stored["param_lo"] = compensation
+    else:
+        parameter = values.exact(p)
+    meaning = Meaning(int(step), {"param": parameter}, {}, stored, empty)
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"state {name!r} of {where} is a {type(value).__name__}, not a tensor")
+        if value.numel() == 1 and p.dim() > 0 and value.dim() == 0:
+            meaning.numbers[name] = float(value)
+        elif value.shape != p.shape:
+            raise ValueError(
+                f"state {name!r} of {where} has shape {list(value.shape)}; known are states of "
+                f"the parameter's, {list(p.shape)}, and of one number"
+            )
+        elif name == "mu_product":
+            meaning.numbers[name] = float(value)
+        elif not name.endswith("_lo"):
+            second = found.get(f"{name}_lo")
+            parts = (value,) if second is None else (value, second)
+            meaning.tensors[name] = values.exact(*parts)
+            meaning.stored[name] = value
+            if second is not None:
+                meaning.stored[f"{name}_lo"] = second
+    meaning.stored |= codes
+    return meaning
+
+
+def _plain(value: Any) -> Any:
+    """A tensor that torch knows; quantised ones of torchao in float32, which is what they mean."""
+    if isinstance(value, Tensor) and type(value) not in (Tensor, torch.nn.Parameter):
+        return value.dequantize() if hasattr(value, "dequantize") else value
+    return value
+
+
+def _concatenated(p: Tensor, mantissas: Tensor) -> Tensor:
+    """The float32 whose upper half is p and whose lower half the bits of `mantissas` are."""
+    upper = p.detach().contiguous().view(torch.int16).to(torch.int32) << 16
+    lower = mantissas.contiguous().view(torch.int16).to(torch.int32) & 0xFFFF
+    return (upper | lower).view(torch.float32)
+
+
+def options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's hyperparameters under torch's names."""
+    # optimi has the name that was ours once.
+    known = upgraded(group)
+    found = {k: v for k, v in known.items() if k not in ("params", "param_names")}
+    if "beta1" in found and "beta2" in found:
+        # optimi
+        found["betas"] = (found.pop("beta1"), found.pop("beta2"))
+    return found

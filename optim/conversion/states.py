@@ -1,0 +1,209 @@
+"""States filled with the numbers of another optimizer's, with a report of what was rounded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mcf.kernels.formats import FORMATS
+from mcf.kernels.tables import table_of
+from mcf.optim.conversion import libraries
+from mcf.optim.conversion.libraries import Meaning
+from mcf.optim.expansions import is_expansion
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.step.bucket import new_state
+from mcf.optim.step.kernel import states
+from mcf.optim.storage import blocks, values
+from mcf.optim.storage.base import Storage
+from mcf.optim.storage.blocks import EXPONENT
+from mcf.optim.storage.pair import PAIR
+from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.strategies import HIDDEN
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounded:
+    """One tensor that the target could not hold exactly.
+
+    Args:
+        where: the parameter, by its place and name.
+        what: `param`, or the state's name.
+        elements: how many elements were rounded.
+        size: of how many.
+        largest: the largest |rounded - exact| / |exact|.
+    """
+
+    where: str
+    what: str
+    elements: int
+    size: int
+    largest: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a conversion rounded; nothing where `exact` is true."""
+
+    rounded: tuple[Rounded, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every number is the same as before."""
+        return not self.rounded
+
+    def __str__(self) -> str:
+        if self.exact:
+            return "exact"
+        return "\n".join(
+            f"{r.what} of {r.where}: {r.elements} of {r.size} rounded, by at most {r.largest:.3g}"
+            for r in self.rounded
+        )
+
+
+Entries = Sequence[tuple[Tensor, Mapping[str, Any]]]
+
+
+@torch.no_grad()
+def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) -> Report:
+    """Give a target the states of a source: all of them are made before any is put in place."""
+    flat = [(group, p, entry) for group, entries in source for p, entry in entries]
+    everything = [*(p for _, p, _ in flat), *(p for g in target.param_groups for p in g["params"])]
+    if any(map(is_expansion, everything)):
+        raise TypeError("a parameter is an expansion tensor; conversion knows plain tensors only")
+    places = [
+        (index, group, k, p)
+        for index, group in enumerate(target.param_groups)
+        for k, p in enumerate(group["params"])
+    ]
+    made: list[tuple[Tensor, Tensor, dict[str, Any]]] = []
+    report: list[Rounded] = []
+    for (given, old, entry), (index, group, k, p) in zip(flat, places, strict=True):
+        names = group.get("param_names")
+        where = f"params[{k}]{f' ({names[k]})' if names else ''} of param_groups[{index}]"
+        if old.shape != p.shape:
+            raise ValueError(f"{where} has shape {list(p.shape)}; the source's {list(old.shape)}")
+        if old.dtype not in FORMATS or p.dtype not in FORMATS:
+            # Frozen, of a dtype that is no matter of precision.
+            if old.dtype != p.dtype or entry:
+                raise TypeError(
+                    f"{where} has dtype {p.dtype}, the source's {old.dtype}; allowed are floating-"
+                    "point dtypes, and the same one for parameters without a state"
+                )
+            made.append((p, old.detach(), {}))
+            continue
+        meaning = libraries.read(old, entry, given, where)
+        state, storage = _state(target, group, p, meaning, where)
+        new = _stored(p, meaning, state, storage, report, where)
+        if meaning.empty and not _needed(p, meaning, state, new):
+            state = {}
+        made.append((p, new, state))
+    for p, new, state in made:
+        p.data.copy_(new)
+        target.state.pop(p, None)
+        if state:
+            target.state[p] = state
+    return Report(tuple(report))
+
+
+def _state(
+    target: Optimizer, group: dict[str, Any], p: Tensor, meaning: Meaning, where: str
+) -> tuple[dict[str, Any], Storage]:
+    """Empty tensors for a target's state of a parameter, its numbers, and how it is stored."""
+    storage: Storage = SINGLE
+    if meaning.empty and not isinstance(target, LowPrecisionOptimizer):
+        return {}, storage
+    if isinstance(target, LowPrecisionOptimizer):
+        rule = target._rule(group)
+        arith = target._arithmetic(group, p, where)
+        state = new_state(rule, arith, p, group["capturable"])
+        storage = arith.strategy.param
+        if meaning.empty:
+            return state, storage
+        state["step"].fill_(meaning.step)
+        names = states(rule, arith)
+        wanted = {n.removesuffix("_lo").removesuffix(EXPONENT) for n in names}
+        wanted -= {"param", *HIDDEN}
+        numbers = [name for name, _ in rule.numbers]
+    else:
+        # torch counts in float32, up to 2**24.
+        state = (
+            {"step": table_of(float(meaning.step), torch.float32)}
+            if "momentum" not in group
+            else {}
+        )
+        wanted = set(meaning.tensors) - {"param"}
+        state.update({n: torch.empty_like(p) for n in wanted})
+        numbers = list(meaning.numbers)
+        state.update({n: table_of(0.0, torch.float32) for n in numbers})
+    for name in numbers:
+        if name not in meaning.numbers:
+            raise ValueError(f"{where}: the source has no {name!r}, which the target needs")
+        state[name].fill_(meaning.numbers[name])
+    missing = sorted(wanted - set(meaning.tensors))
+    if missing:
+        known = sorted(set(meaning.tensors) - {"param"})
+        raise ValueError(f"{where}: the target needs {missing}; the source has {known}")
+    return state, storage
+
+
+def _needed(p: Tensor, meaning: Meaning, state: dict[str, Any], new: Tensor) -> bool:
+    """Whether a state without steps keeps what the visible parameter alone does not."""
+    beside = set(HIDDEN) & state.keys()
+    return bool(beside) and bool((values.less(meaning.tensors["param"], new)[0] != 0).any())
+
+
+def _stored(
+    p: Tensor,
+    meaning: Meaning,
+    state: dict[str, Any],
+    storage: Storage,
+    report: list[Rounded],
+    where: str,
+) -> Tensor:
+    """Fill a state's tensors with their values; the new parameter."""
+    new = torch.empty_like(p)
+    for name, value in meaning.tensors.items():
+        if name == "param":
+            hidden = [state[storage.hidden]] if storage.hidden else []
+            left = _store(meaning, name, storage, [new, *hidden])
+        elif f"{name}{EXPONENT}" in state:
+            left = _store_blocks(meaning, name, state)
+        elif name in state:
+            low = state.get(f"{name}_lo")
+            kept = [state[name]] if low is None else [state[name], low]
+            left = _store(meaning, name, SINGLE if low is None else PAIR, kept)
+        else:
+            continue
+        count = int((left != 0).sum())
+        if count:
+            share = left.abs() / value[0].abs()
+            largest = share[left != 0].max().item()
+            report.append(Rounded(where, name, count, left.numel(), largest))
+    return new
+
+
+def _store(meaning: Meaning, name: str, storage: Storage, tensors: list[Tensor]) -> Tensor:
+    """Store a value; what is left of it."""
+    old, old_low = meaning.stored.get(name), meaning.stored.get(f"{name}_lo")
+    if old is None or old_low is None or old.dtype != tensors[0].dtype or not storage.has_low:
+        return storage.keep(meaning.tensors[name], tensors)
+    # The same storage: these very bits, also where they are not normalised.
+    for t, kept in zip(tensors, (old, old_low), strict=True):
+        t.copy_(kept)
+    return torch.zeros_like(tensors[0], dtype=torch.float64)
+
+
+def _store_blocks(meaning: Meaning, name: str, state: dict[str, Any]) -> Tensor:
+    """Store a value in blocks of numbers of 8 bits; what is left of it."""
+    mine, old = blocks.parts(name, state), blocks.parts(name, meaning.stored)
+    if {k: t.dtype for k, t in mine.items()} == {k: t.dtype for k, t in old.items()}:
+        for key, t in mine.items():
+            t.copy_(old[key])
+    else:
+        blocks.fill(name, state, values.rounded(meaning.tensors[name], torch.float32))
+    return values.less(meaning.tensors[name], blocks.read(name, state))[0]

@@ -1,0 +1,336 @@
+"""Any per-parameter optimizer of torch on parameters and states stored in low precision."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from mcf.optim import gradients, randomness, stream_names, validation
+from mcf.optim import options as checks
+from mcf.optim.extras import wrap_rules as rules
+from mcf.optim.extras import wrap_storage as storage
+from mcf.optim.precision import Precision, by_name, parts, strategy_of
+from mcf.optim.step import chunks, rewritten
+from mcf.optim.step.rewritten import Marks
+from mcf.optim.storage import blocks
+from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
+from mcf.optim.storage.strategies import STRATEGIES, WITHOUT_FEEDBACK, Strategy
+
+# Errors that are fed back need a first moment of which the update is a multiple.
+PRECISIONS = WITHOUT_FEEDBACK
+
+# States of torch's optimizers that are averages or sums of squares, or their maxima.
+SECOND_MOMENTS = blocks.ROOTS
+
+
+def collage(
+    optimizer: type[Optimizer],
+    params: ParamsT,
+    *,
+    precision: str | Precision = "light",
+    low: str = "nearest",
+    seed: int = 0,
+    compute_dtype: torch.dtype = torch.float32,
+    second_moments: Collection[str] = SECOND_MOMENTS,
+    **options: Any,
+) -> Collage:
+    """An optimizer of torch whose updates go to expansions, and whose states are stored as wanted.
+
+        optimizer = mcf.optim.collage(torch.optim.NAdam, model.parameters(), lr=1e-3)
+
+    For one parameter after another: its value and states are read into `compute_dtype`, the class
+    makes its step on them, and what it changed is stored: the parameter takes the update
+    (new - old) as an expansion does (`light`, `plus`, `kahan`) or the new value (the others), each
+    state is rounded to its format. So the transient memory is that of the largest parameter.
+
+    Args:
+        optimizer: a class of torch's conventions that treats each parameter by itself.
+        params: parameters, named parameters or groups; groups may name their own `precision`, `low`
+            `seed` and `stream_by`.
+        precision: see `mcf.optim.AdamW`, or a `Precision`; none that feeds rounding errors back
+            (`eco`), which `mcf.optim.SGD`, `Adam` and `AdamW` have.
+        low: see `mcf.optim.options.Options`.
+        seed: see `mcf.optim.options.Options`; streams are named and placed as they are there.
+        compute_dtype: float32, where an update is resolved to 2**-24 of its weight, as with float32
+            master weights; or float64, where it is resolved to float32's precision.
+        second_moments: the names of states that are stored as second moments are; states of
+            another shape than the parameter, and those without dimensions, are kept as they are.
+            The default where moments are of 8 bits.
+        options: those of the class.
+
+    Guarantees: with `precision="master"` in float32 the bits are those of the class on float32
+    parameters. The rules of this package and the class round at other places: see `Collage`.
+
+    Raises:
+        ValueError, TypeError: as the class does, and for what this package refuses. Options are
+            tried in two steps on stand-ins for the parameters, when they are given and when they
+            have changed, so that no step fails half-way.
+    """
+    return Collage(optimizer, params, precision, low, seed, compute_dtype, second_moments, options)
+
+
+class Collage(Optimizer):
+    """See `collage`, which makes it.
+
+    Beside our own optimizer of the same rule: the class rounds the new weight and not the update,
+    and applies decay to the weight, so bits differ where float32 rounding does. In float64 the
+    update of `torch.optim.SGD` is the same to within 2**-53 of the weight, and the stored bits are
+    those of `mcf.optim.SGD` wherever that does not decide a rounding; stochastic rounding draws
+    the same bits.
+    """
+
+    def __init__(
+        self,
+        optimizer: type[Optimizer],
+        params: ParamsT,
+        precision: str | Precision,
+        low: str,
+        seed: int,
+        compute_dtype: torch.dtype,
+        second_moments: Collection[str],
+        options: dict[str, Any],
+    ) -> None:
+        """See `collage`."""
+        if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
+            raise TypeError(f"optimizer is {optimizer!r}; allowed is a class of torch.optim's kind")
+        if issubclass(optimizer, torch.optim.LBFGS):
+            raise ValueError("LBFGS does not treat each parameter by itself")
+        if compute_dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"Invalid compute_dtype: {compute_dtype}; allowed are torch.float32, torch.float64"
+            )
+        self._class = optimizer
+        self._options = dict(options)
+        self._compute_dtype = compute_dtype
+        self._marks = Marks()
+        self._second_moments = rules.names_of(second_moments)
+        # The options of each group that were tried.
+        self._tried: list[dict[str, Any]] = []
+        mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
+        defaults = {**self._made().defaults, **mine}
+        super().__init__(params, by_name(defaults))
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether torch.amp.GradScaler leaves the scale and what it found to the step."""
+        return gradients.unscales(self)
+
+    def _made(self, **options: Any) -> Optimizer:
+        """The class on a stand-in for a parameter; it checks the options."""
+        make: Callable[..., Optimizer] = self._class
+        return make(
+            [torch.zeros(1, 1, dtype=torch.float32, device="cpu", requires_grad=True)],
+            **{**self._options, **options},
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group as torch does; the class and this package check it first."""
+        if isinstance(param_group, dict):
+            param_group = by_name(param_group)
+            _strategy({**self.defaults, **param_group})
+            given = {k: v for k, v in param_group.items() if k in self.defaults}
+            self._made(**rules.theirs(given))
+        super().add_param_group(param_group)
+        index = len(self.param_groups) - 1
+        try:
+            group, words = self.param_groups[index], f"param_groups[{index}]"
+            stream_names.settle(words, group)
+            for k, p in enumerate(group["params"]):
+                where = f"params[{k}] of param_groups[{index}]"
+                if not validation.later(p):
+                    validation.parameter(where, p)
+                    if self._arithmetic(group, p, where).strategy.stochastic:
+                        stream_names.names(words, group)
+            self._try(index)
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
+        found = arithmetic(_strategy(group), p.dtype, torch.float32, where)
+        if found.strategy.in_blocks:
+            chunks.check(where, p)
+            if self._second_moments != set(SECOND_MOMENTS):
+                raise ValueError(
+                    f"second_moments with precision={group['precision']!r} of {where}: which "
+                    "moments of 8 bits are stored by their root is known by their names; allowed "
+                    f"is the default, {SECOND_MOMENTS}"
+                )
+        return found
+
+    def _try(self, index: int) -> None:
+        """Raise, before anything is changed, for options with which the class makes no step."""
+        group = self.param_groups[index]
+        now = rules.snapshot(group)
+        if index < len(self._tried) and self._tried[index] == now:
+            return
+        rules.try_steps(self._made, group, f"param_groups[{index}]")
+        self._tried[index:] = [now, *self._tried[index + 1 :]]
+
+    @_disable_dynamo
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of the class on every parameter that has a gradient; gradients are not changed.
+
+        Raises:
+            ValueError, TypeError: for options with which the class makes no step, for a gradient
+                that does not fit, and for a parameter whose dtype or shape changed after its first
+                step; before anything is changed.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        work, known = [], dict[Tensor, int]()
+        for index, group in enumerate(self.param_groups):
+            self._try(index)
+            for k, p in enumerate(group["params"]):
+                where = f"params[{k}] of param_groups[{index}]"
+                if p.grad is None:
+                    validation.replaced(where, p)
+                else:
+                    validation.parameter(where, p)
+                    validation.gradient(where, p, p.grad)
+                    arith = self._arithmetic(group, p, where)
+                    storage.check(where, p, self.state.get(p, {}), arith)
+                    work.append((where, group, p, arith))
+                    if arith.strategy.stochastic and not known:
+                        known = randomness.numbers(self.param_groups)
+        found = getattr(self, "found_inf", None)
+        if found is not None and float(found) != 0:
+            return loss
+        scale = getattr(self, "grad_scale", None)
+        factor = 1.0 if scale is None else 1.0 / float(scale)
+        rewritten.follow(self._marks, [(w, p, self.state.get(p, {}), a) for w, _, p, a in work])
+        for _, group, p, arith in work:
+            self._step_one(group, known, p, arith, factor)
+            self._marks.leave([p])
+        return loss
+
+    def _step_one(
+        self,
+        group: dict[str, Any],
+        known: Mapping[Tensor, int],
+        p: Tensor,
+        arith: Arithmetic,
+        scale: float,
+    ) -> None:
+        state = self.state[p]
+        wide = torch.promote_types(self._compute_dtype, p.dtype)
+        old = storage.value(p, state, arith, wide)
+        weight = old.clone().requires_grad_()
+        assert p.grad is not None
+        weight.grad = p.grad.to(wide, copy=True)
+        if scale != 1.0:
+            weight.grad.mul_(scale)
+        inner = self._made()
+        inner.param_groups = [{**rules.theirs(group), "params": [weight]}]
+        mine = {name: storage.read(name, state, p, wide) for name in storage.names(state)}
+        inner.state = defaultdict(dict)
+        if mine:
+            inner.state[weight] = mine
+        rules.step(inner)
+        found, new = inner.state[weight], weight.detach()
+        stream = (0.0, 0.0)
+        if arith.strategy.stochastic:
+            # Classes count their steps each in its own way, or not at all.
+            count = state.setdefault("param_step", torch.zeros((), dtype=torch.int64, device="cpu"))
+            count += 1
+            seed = group["seed"]
+            ((key, first),) = randomness.columns(seed, known, [p], [int(count)])
+            stream = (key, first)
+        storage.store(p, state, arith, old, new, stream)
+        for name, t in found.items():
+            storage.write(name, state, t, p, arith, name in self._second_moments)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state made by `state_dict`; every state keeps its own dtype.
+
+        Raises:
+            ValueError, TypeError: when groups, their sizes, precisions or names are others.
+        """
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
+        saved = [{"stream_by": "place", **g} for g in state_dict["param_groups"]]
+        mine, theirs = map(_kinds, (self.param_groups, saved))
+        if mine != theirs:
+            raise ValueError(
+                f"state_dict has groups of (parameters, precision, low) {theirs}; the optimizer "
+                f"{mine}"
+            )
+        for index, (group, other) in enumerate(zip(self.param_groups, saved, strict=True)):
+            loaded = {**group, **other, "params": group["params"]}
+            stream_names.names(f"state_dict param_groups[{index}]", loaded)
+        state: defaultdict[Tensor, Any] = defaultdict(dict)
+        for group, other in zip(self.param_groups, saved, strict=True):
+            for key, p in zip(other["params"], group["params"], strict=True):
+                for name, value in state_dict["state"].get(key, {}).items():
+                    moved = isinstance(value, Tensor) and value.dim() > 0
+                    state[p][name] = (
+                        value.detach().to(p.device, copy=True) if moved else copy.deepcopy(value)
+                    )
+        for group, other in zip(self.param_groups, saved, strict=True):
+            group.update(copy.deepcopy({k: v for k, v in other.items() if k != "params"}))
+        self.state, self._marks.left = state, {}
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy with copies of the parameters, which keep their places in larger tensors."""
+        return randomness.deepcopied(self, memo)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimizer."""
+        self._marks = Marks()
+        super().__setstate__(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickling and copying keep."""
+        own = ("_class", "_options", "_compute_dtype", "_second_moments", "_tried")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+    @torch.no_grad()
+    def master_weight(self, p: Tensor) -> Tensor:
+        """The value that is stored for a parameter, in float32 (float64 for float64)."""
+        wide, state = torch.promote_types(torch.float32, p.dtype), self.state.get(p, {})
+        group = next((g for g in self.param_groups if any(p is q for q in g["params"])), None)
+        if group is None or not state:
+            return p.detach().to(wide, copy=True)
+        arith = self._arithmetic(group, p, "p")
+        if self._marks.perhaps(p):
+            state = rewritten.followed("p", p, state, arith, False)
+        return storage.value(p, state, arith, wide).clone()
+
+
+def _strategy(group: dict[str, Any]) -> Strategy:
+    """The strategy of a group, checked."""
+    checks.check_rounding(group)
+    name = group["precision"]
+    composed = None if name in STRATEGIES else parts(name)
+    if name not in PRECISIONS and composed is None:
+        _refuse_feedback(name in STRATEGIES, name)
+        validation.choice("precision", name, PRECISIONS)
+    _refuse_feedback(composed is not None and composed.feedback, name)
+    return strategy_of(name).with_low(group["low"])
+
+
+def _refuse_feedback(asked: bool, name: str) -> None:
+    if asked:
+        raise ValueError(
+            f"precision={name!r} feeds rounding errors back into a first moment that the update is "
+            "a multiple of; which that is, is not known of a class of torch: use mcf.optim.SGD, "
+            "Adam or AdamW"
+        )
+
+
+def _kinds(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, Any, Any]]:
+    """What groups of a checkpoint and of the optimizer must have in common."""
+    return [(len(g["params"]), g.get("precision"), g.get("low", "nearest")) for g in groups]

@@ -1,0 +1,162 @@
+"""How `collage` reads a stored parameter and stores what a class of torch made of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import streams
+from mcf.kernels.elementwise import Elementwise, Field
+from mcf.kernels.formats import BF16, FP32, FP64, Format
+from mcf.kernels.tables import table_of
+from mcf.optim.extras.wrap_rules import is_state
+from mcf.optim.operator import registered, update_
+from mcf.optim.storage import blocks, values
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.blocks import EXPONENT
+from mcf.optim.storage.pair import PAIR, kahan
+from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.strategies import HIDDEN
+
+# Key of the stream of random bits and the parameter's first element in it.
+Stream = tuple[float, float]
+
+
+def check(where: str, p: Tensor, state: Mapping[str, Any], arith: Arithmetic) -> None:
+    """What further numbers a parameter's value has, if it made a step, are those of its storage."""
+    storage = arith.strategy.param
+    wanted = (
+        {storage.hidden: storage.hidden_format(arith.component).dtype} if storage.hidden else {}
+    )
+    found = {k: t for k, t in state.items() if k in HIDDEN}
+    if not state or (
+        {k: t.dtype for k, t in found.items()} == wanted
+        and all(t.shape == p.shape for t in found.values())
+    ):
+        return
+    given = {k: (t.dtype, list(t.shape)) for k, t in found.items()}
+    raise ValueError(
+        f"state of {where} has {given}; a parameter of dtype {p.dtype} and shape {list(p.shape)} "
+        f"needs {wanted} (was the parameter changed after its state was made?)"
+    )
+
+
+def value(p: Tensor, state: Mapping[str, Any], arith: Arithmetic, wide: torch.dtype) -> Tensor:
+    """A stored parameter in a wide register: rounded once."""
+    storage = arith.strategy.param
+    if storage.hidden not in state:
+        return p.detach().to(wide)
+    return storage.register([p.detach(), state[storage.hidden]], wide)
+
+
+def store(
+    p: Tensor, state: dict[str, Any], arith: Arithmetic, old: Tensor, new: Tensor, stream: Stream
+) -> None:
+    """Give a stored parameter its new value, or the update where it is an expansion."""
+    storage, stochastic = arith.strategy.param, arith.strategy.stochastic
+    table = table_of([stream if stochastic else ()])
+    tensors = [p.detach()]
+    if storage.hidden:
+        if storage.hidden not in state:
+            state[storage.hidden] = storage.start(p, p, arith.component)
+        tensors.append(state[storage.hidden])
+    if storage.has_low:
+        change = (new - old).to(arith.component.register.dtype)
+        rows = [[*tensors, change]]
+        update_(kernel(arith.component, stochastic), rows, table)
+    elif stochastic:
+        update_(_ROUNDING, [[p, values.rounded(values.exact(new), torch.float32)]], table)
+    else:
+        storage.keep(values.exact(new), tensors)
+
+
+# States that are the parameter's and not the class's.
+_PARAM = (*HIDDEN, "param_step")
+
+
+def names(state: Mapping[str, Any]) -> list[str]:
+    """The states of the class, as it calls them."""
+    beside = {f"{name}{EXPONENT}" for name in state}
+    return [n for n in state if not n.endswith("_lo") and n not in _PARAM and n not in beside]
+
+
+def read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> Any:
+    """A state of the class as its step takes it: in a wide register where it is stored in less."""
+    if f"{name}{EXPONENT}" in state:
+        return blocks.read(name, state).to(wide)
+    t = state[name]
+    if not is_state(t, p):
+        return t
+    low = state.get(f"{name}_lo")
+    return SINGLE.register([t], wide) if low is None else PAIR.register([t, low], wide)
+
+
+def write(
+    name: str, state: dict[str, Any], new: Any, p: Tensor, arith: Arithmetic, second: bool
+) -> None:
+    """Store a state that the class has stepped; `second` says how."""
+    if not is_state(new, p):
+        state[name] = new
+        return
+    kind = arith.strategy.second if second else arith.strategy.first
+    exact = values.exact(new)
+    fmt = arith.second_moment if second else arith.first_moment
+    for part, stored in kind.moment(name, fmt).items():
+        if part not in state or state[part].dtype != stored.dtype:
+            state[part] = (
+                torch.zeros(blocks.shape(part, p), dtype=stored.dtype, device=p.device)
+                if blocks.holds(part, stored)
+                else torch.zeros_like(p, dtype=stored.dtype)
+            )
+    if kind.in_step is not kind:
+        blocks.fill(name, state, values.rounded(exact, torch.float32))
+    else:
+        kind.keep(exact, [state[part] for part in kind.moment(name, fmt)])
+
+
+def replaced(value):
+    """A value that takes the place of what was stored."""
+    return (value,)
+
+
+@functools.cache
+def kernel(fmt: Format, stochastic: bool = False) -> Elementwise:
+    """Adds an update in registers' format to a parameter of two 16-bit components."""
+    assert fmt not in (FP32, FP64)
+    return registered(
+        Elementwise(
+            name=f"apply_{fmt.name}{'_stochastic' if stochastic else ''}",
+            function=kahan,
+            results=("hi", "lo"),
+            fields=(
+                Field("hi", fmt, written=True),
+                Field("lo", fmt, written=True, stochastic=stochastic),
+                Field("update", fmt.register),
+            ),
+            stores=(("hi", "hi"), ("lo", "lo")),
+            arithmetic=fmt.register,
+            roundings=(("rc", fmt),),
+            rounded=("hi",),
+            scalars=streams.SCALARS if stochastic else (),
+        )
+    )
+
+
+_ROUNDING = registered(
+    Elementwise(
+        name="round_stochastically",
+        function=replaced,
+        results=("p",),
+        fields=(
+            Field("p", BF16, read=False, written=True, stochastic=True),
+            Field("value", FP32),
+        ),
+        stores=(("p", "p"),),
+        arithmetic=FP32,
+        scalars=streams.SCALARS,
+    )
+)

@@ -1,0 +1,309 @@
+"""Parameter groups under precision strategies, and what the class of an update rule provides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from mcf.kernels import registry
+from mcf.kernels.formats import format_of
+from mcf.optim import entries, expansions, gradients, options, stream_names, validation
+from mcf.optim.precision import by_name, check_composed, strategy_of
+from mcf.optim.rules.rule import Rule
+from mcf.optim.step import chunks
+from mcf.optim.step.bucket import Bucket, Named, Request
+from mcf.optim.step.kernel import GradientForm, states
+from mcf.optim.step.run import Steps
+from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
+
+Group = dict[str, Any]
+
+
+class _Asked:
+    """The hyperparameters of a group for a bucket; see `mcf.optim.step.bucket.Hyperparameters`."""
+
+    def __init__(
+        self,
+        optimizer: GroupedOptimizer,
+        group: Group,
+        rule: Rule,
+        arithmetic: Arithmetic,
+        where: str,
+    ) -> None:
+        self._optimizer, self.options = optimizer, group
+        self._rule, self._arithmetic, self._where = rule, arithmetic, where
+        self._kind = _kind(group)
+        self._before = _values(group)
+
+    def given(self, read: Callable[[Any], Any]) -> Group:
+        """Scalars of the rule, and what else its coefficients read."""
+        return self._optimizer._all_given(self.options, self._arithmetic, read)
+
+    def of_shape(self, shape: tuple[int, ...]) -> dict[str, float]:
+        """Scalars that depend on a parameter's shape."""
+        return self._optimizer._of_shape(self.options, shape)
+
+    def ask_the_same(self) -> bool:
+        """Whether the group still asks for the rule and the arithmetic of the bucket."""
+        group, optimizer = self.options, self._optimizer
+        now = _values(group)
+        if now is not None and now == self._before:
+            return True
+        if _kind(group) != self._kind or optimizer._rule(group) is not self._rule:
+            return False
+        optimizer._check_arithmetic(group, self._arithmetic, self._where)
+        self._before = now
+        return True
+
+
+def _kind(group: Group) -> tuple[Any, ...]:
+    """What the precision strategy and its arithmetic follow from, beside the parameter."""
+    return group["precision"], group["low"], group["compute_dtype"]
+
+
+def _values(group: Group) -> list[Any] | None:
+    """The options of a group that a rule or its arithmetic may follow from.
+
+    None where one can be changed in place, so that nothing is said by its being the same.
+    """
+    found = [value for name, value in group.items() if name not in _CHANGING]
+    kinds = set(map(type, found))
+    if tuple in kinds:
+        kinds.discard(tuple)
+        for value in found:
+            if type(value) is tuple:
+                kinds.update(map(type, value))
+    return found if kinds <= _FIXED else None
+
+
+# Options that neither rule nor arithmetic follow from.
+_CHANGING = frozenset(("params", "param_names", "lr", "initial_lr", "weight_decay"))
+_FIXED = frozenset((int, float, bool, str, type(None), torch.dtype))
+
+
+class GroupedOptimizer(Optimizer):
+    """Parameter groups, each with its rule and precision; checked before they are taken."""
+
+    # The values of `precision` that make sense for the rule.
+    precisions: tuple[str, ...] = WITHOUT_FEEDBACK
+    # Whether others can be put together (`Precision`).
+    custom = True
+    # Whether parameters may be expansion tensors.
+    takes_expansions = True
+
+    max_grad_norm: float | None
+    max_grad_value: float | None
+    nonfinite: str
+    # The norm of all gradients in the last step, where it was clipped.
+    grad_norm: Tensor | None = None
+
+    # Second components of gradients, during a step, and who adds them up.
+    _grad_low: dict[Tensor, Tensor]
+    _accumulator: Any
+    _released: bool
+    # The entries of a group that its checkpoints have; wrappers may add others to `defaults`.
+    _required: frozenset[str]
+    # What steps leave for the next ones.
+    _steps: Steps
+    _track_metrics: bool
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Show users every option of the constructor."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            shown = options.signature(vars(cls)["__init__"])
+            cls.__signature__ = shown  # type: ignore[attr-defined]
+
+    # -- what a subclass provides ------------------------------------------------------------
+
+    def _rule(self, group: Group) -> Rule:
+        raise NotImplementedError
+
+    def _given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
+        """Scalars that are hyperparameters, and what else `Rule.coefficients` reads of a group.
+
+        Each hyperparameter that may be a tensor is taken by `read`: the host's is `float`.
+        """
+        raise NotImplementedError
+
+    def _of_shape(self, group: Group, shape: tuple[int, ...]) -> dict[str, float]:
+        """Scalars that depend on a parameter's shape, where the rule is `shaped`."""
+        return {}
+
+    def _all_given(self, group: Group, arith: Arithmetic, read: Callable[[Any], Any]) -> Group:
+        """What a subclass gives, and what comes of the options that all have."""
+        given = self._given(group, arith, read)
+        if group["decouple_lr"]:
+            given = options.weight_decay(group, given)
+        given["grad_limit"] = self.max_grad_value or 0.0
+        return given
+
+    def _check_group(self, group: Group) -> None:
+        """Raise for hyperparameters out of range."""
+        raise NotImplementedError
+
+    def _later_options(self) -> Group:
+        """Options that checkpoints of older versions lack, and what they are there."""
+        return options.OLDER
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step."""
+        return gradients.unscales(self)
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group as torch does; its hyperparameters and parameters are checked first.
+
+        Raises:
+            ValueError, TypeError: naming the hyperparameter or the parameter and its group.
+        """
+        index = len(self.param_groups)
+        if isinstance(param_group, dict):
+            params = param_group.get("params")
+            if isinstance(params, Iterator):
+                param_group = {**param_group, "params": list(params)}
+            param_group = by_name(param_group)
+            merged = {**self.defaults, **param_group}
+            self._check_precision(merged)
+            options.check(merged, self.defaults)
+            self._check_group(merged)
+            merged = options.with_peak_lr(merged, param_group)
+            rule = self._rule(merged)
+            name = type(self).__name__
+            options.check_decay(merged, dict(rule.slots), rule.decoupled, name)
+            param_group = {**param_group, "peak_lr": merged["peak_lr"]}
+            validation.distinct(f"param_groups[{index}]", merged.get("params"))
+        try:
+            super().add_param_group(param_group)
+            group, words = self.param_groups[index], f"param_groups[{index}]"
+            stream_names.settle(words, group)
+            for where, p in self._named(index):
+                if not validation.later(p):
+                    validation.parameter(where, p, self.takes_expansions)
+                    if self._arithmetic(group, p, where).strategy.stochastic:
+                        stream_names.names(words, group)
+        except BaseException:
+            # The constructor's caller never sees the object; here the others stay as they were.
+            del self.param_groups[index:]
+            raise
+
+    def _check_precision(self, group: Group) -> None:
+        """Raise for a precision, rounding or compute_dtype that is not one of those known."""
+        if group["precision"] not in self.precisions:
+            name = type(self).__name__
+            check_composed(group["precision"], self.precisions, self.custom, name)
+        validation.compute_dtype(options.dtype_of(group["compute_dtype"]))
+        validation.choice("low", group["low"], options.LOW)
+
+    def _named(self, index: int) -> Iterator[tuple[str, Tensor]]:
+        """The parameters of a group, each with the words that name it in messages."""
+        group = self.param_groups[index]
+        names = group.get("param_names") or ()
+        # Those of a whole group, whose parameters others have divided among processes, name none.
+        known = len(names) == len(group["params"])
+        for k, p in enumerate(group["params"]):
+            name = f" ({names[k]})" if known else ""
+            yield f"params[{k}]{name} of param_groups[{index}]", p
+
+    def _parameters(self) -> Iterator[Tensor]:
+        """All parameters, in the order in which checkpoints count them."""
+        for group in self.param_groups:
+            yield from group["params"]
+
+    def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
+        strategy = strategy_of(group["precision"]).with_low(group["low"])
+        computed = options.dtype_of(group["compute_dtype"])
+        found = arithmetic(strategy, p.dtype, computed, where)
+        self._check_arithmetic(group, found, where)
+        return expansions.arithmetic(found, p, where)
+
+    def _check_arithmetic(self, group: Group, arith: Arithmetic, where: str) -> None:
+        """Raise for hyperparameters that the arithmetic of a parameter cannot represent."""
+
+    # -- what a step is asked for ------------------------------------------------------------
+
+    def _request(self, collect: Callable[[Container[int]], list[Bucket]] | None = None) -> Request:
+        """A step, of all parameters or of those that `collect` makes buckets of."""
+        settings = gradients.PLAIN
+        scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        mine = (self.max_grad_norm, self.max_grad_value, self.nonfinite, scale, found)
+        if mine != (None, None, "torch", None, None):
+            capturable = any(group["capturable"] for group in self.param_groups)
+            released = self._released and collect is None
+            settings = gradients.Settings(*mine, capturable, released)
+        terms = None
+        if self._track_metrics:
+            terms = [self._rule(group).metric_count for group in self.param_groups]
+        return Request(
+            groups=self.param_groups if collect is None else (),
+            counted=self.param_groups,
+            state=self.state,
+            lows=self._grad_low,
+            gradients=settings,
+            terms=terms,
+            collect=self._collect if collect is None else collect,
+        )
+
+    def _collect(self, skip: Container[int] = ()) -> list[Bucket]:
+        """Check all parameters with gradients and sort them by the kernel they need.
+
+        Those whose ids are in `skip` are left out.
+        """
+        found = (self._buckets(k, self._named(k), skip) for k in range(len(self.param_groups)))
+        return [bucket for some in found for bucket in some]
+
+    def _buckets(
+        self, index: int, named: Iterable[Named], skip: Container[int] = ()
+    ) -> list[Bucket]:
+        """The same for some parameters of one group."""
+        group = self.param_groups[index]
+        self._check_precision(group)
+        rule = self._rule(group)
+        kinds: dict[tuple[torch.dtype, torch.device, GradientForm, bool], list[Named]] = {}
+        for where, p in named:
+            if p.grad is None:
+                validation.replaced(where, p)
+            elif id(p) not in skip:
+                validation.parameter(where, p, self.takes_expansions)
+                validation.gradient(where, p, p.grad)
+                kind = (p.dtype, p.device, self._form(p), expansions.is_expansion(p))
+                kinds.setdefault(kind, []).append((where, p))
+        buckets = []
+        for (_, device, form, _), mine in kinds.items():
+            registry.executor_for(device)
+            where, p = mine[0]
+            arith = self._arithmetic(group, p, where)
+            for where, p in mine:
+                self._check_state(group, rule, arith, where, p)
+            asked = _Asked(self, group, rule, arith, mine[0][0])
+            buckets.append(Bucket(index, rule, arith, form, asked, mine))
+        return buckets
+
+    def _form(self, p: Tensor) -> GradientForm:
+        """How the kernel of a parameter reads its gradient, which was checked."""
+        given = gradients.components(p, self._grad_low)
+        fmt = format_of(given[0].dtype, "gradient")
+        return GradientForm(fmt, len(given) > 1, self.max_grad_value is not None)
+
+    def _check_state(
+        self, group: Group, rule: Rule, arith: Arithmetic, where: str, p: Tensor
+    ) -> None:
+        """Raise for a state that the kernel of a parameter does not take."""
+        if arith.strategy.in_blocks:
+            chunks.check(where, p)
+        state = self._made(p)
+        if state:
+            formats = states(rule, arith)
+            validation.state(where, p, state, formats, rule, group["capturable"])
+            validation.state_device(where, p, state, formats)
+
+    def _made(self, p: Tensor) -> Group:
+        """A parameter's state where there is one: what others keep there alone is none."""
+        return entries.made_of(self.state, p)

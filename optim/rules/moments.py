@@ -1,0 +1,146 @@
+"""What optimizers with Adam's moments check and compute alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.algorithms.primitives import ONE, div, rn
+from mcf.kernels.bind import Algorithm
+from mcf.optim import validation
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.options import check_tensors
+from mcf.optim.rules import decay
+from mcf.optim.rules.rule import FIRST, SECOND, Coefficients, Rule
+from mcf.optim.rules.terms import adamw_terms
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.pair import PAIR
+
+
+def corrections(beta1, whole_beta2, power_beta1, power_whole_beta2):
+    """1 - b1, 1 - b2, 1 - b1^t and its inverse, 1 - b2^t and its inverse."""
+    correction1 = rn(ONE - power_beta1)
+    correction2 = rn(ONE - power_whole_beta2)
+    return (
+        rn(ONE - beta1),
+        rn(ONE - whole_beta2),
+        correction1,
+        rn(div(ONE, correction1)),
+        correction2,
+        rn(div(ONE, correction2)),
+    )
+
+
+# What every rule with Adam's moments computes.
+CORRECTIONS = Coefficients(
+    corrections,
+    (
+        "one_minus_beta1", "one_minus_beta2",
+        "bias_correction1", "inverse_bias_correction1",
+        "bias_correction2", "inverse_bias_correction2",
+    ),
+)  # fmt: skip
+
+
+def two_moments(
+    name: str,
+    function: Algorithm,
+    *,
+    decoupled: bool,
+    results: tuple[str, ...] = (),
+    maxima: tuple[str, ...] = (),
+    coefficients: tuple[Coefficients, ...] = (),
+    **fields: Any,
+) -> Rule:
+    """A rule with `exp_avg` and `exp_avg_sq` and with weight decay, decoupled or in the gradient.
+
+    Args:
+        name: see `Rule`.
+        function: see `Rule`; it returns param, param_lo, exp_avg, exp_avg_sq, exp_avg_sq_lo, then
+            `results`, then the update and the increment of exp_avg_sq.
+        decoupled: where the weight decay enters.
+        results: see `function`.
+        maxima: states that are the largest second moment so far.
+        coefficients: besides those that every such rule has.
+        fields: further fields of `Rule`; `slots` in addition to those of the weight decay.
+    """
+    return Rule(
+        name=name,
+        function=function,
+        results=(
+            "param", "param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo", *results,
+            "update", "increment",
+        ),
+        metrics=adamw_terms,
+        metric_count=4,
+        states=(("exp_avg", FIRST), ("exp_avg_sq", SECOND), *((n, SECOND) for n in maxima)),
+        coefficients=(CORRECTIONS, *coefficients),
+        slots=(*(decay.DECOUPLED if decoupled else decay.L2), *fields.pop("slots", ())),
+        **fields,
+    )  # fmt: skip
+
+
+class MomentOptimizer(LowPrecisionOptimizer):
+    """An optimizer with `lr`, `betas`, `eps` and `weight_decay`."""
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        validation.number("learning rate", group["lr"])
+        check_tensors(group, "lr", group["lr"])
+        validation.betas(group["betas"])
+        for k, beta in enumerate(group["betas"]):
+            check_tensors(group, f"betas[{k}]", beta)
+        validation.number("epsilon value", group["eps"])
+        validation.number("weight_decay value", group["weight_decay"])
+        for name in ("amsgrad", "decoupled_weight_decay"):
+            validation.flag(name, group.get(name, False))
+
+    def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
+        # What a captured graph reads is not looked at.
+        looked = not (group["capturable"] and isinstance(group["betas"][0], Tensor))
+        if arith.strategy.feedback and looked and group["betas"][0] == 0:
+            raise ValueError(
+                f"Invalid beta parameter at index 0: 0 with precision={group['precision']!r} of "
+                f"{where}, which keeps rounding errors in the first moment; allowed is more than 0"
+            )
+        # Half the smallest number is the largest that rounds to 0.
+        smallest = float(arith.format.min_subnormal) / 2
+        if 0 < group["eps"] <= smallest:
+            raise ValueError(
+                f"Invalid epsilon value: {group['eps']} is 0 in {arith.format.name} arithmetic "
+                f"(compute_dtype of {where}); allowed is more than {smallest:.3g}, or 0"
+            )
+
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        beta1, beta2 = (read(b) for b in group["betas"])
+        high, low = beta2_components(beta2, arith)
+        return {
+            "grad_scale": -1.0 if group["maximize"] else 1.0,
+            "lr": read(group["lr"]),
+            "beta1": beta1,
+            "beta2": high,
+            "beta2_lo": low,
+            # Not split into components.
+            "whole_beta2": beta2,
+            "eps": read(group["eps"]),
+            "weight_decay": read(group["weight_decay"]),
+        }
+
+
+def beta2_components(beta2: float | Tensor, arith: Arithmetic) -> tuple[Any, Any]:
+    """beta2 as the strict arithmetic of an expansion needs it, else as one number.
+
+    Tensors for a tensor, which is not read.
+    """
+    if not (arith.strict and arith.strategy.second is PAIR):
+        return beta2, 0.0
+    dtype = arith.component.dtype
+    home = beta2.device if isinstance(beta2, Tensor) else "cpu"
+    whole = torch.as_tensor(beta2, dtype=torch.float64, device=home)
+    high = whole.to(dtype).double()
+    low = (whole - high).to(dtype).double()
+    return (high, low) if isinstance(beta2, Tensor) else (high.item(), low.item())

@@ -1,0 +1,270 @@
+"""Parameters whose kernel is ready for them: stepped by addresses, again and again."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from mcf.kernels import registry
+from mcf.kernels.tables import as_tensor
+from mcf.optim.randomness import Streams
+from mcf.optim.step import layouts, rewritten, table
+from mcf.optim.step.bucket import Bucket, Group, Named, Request, Row
+from mcf.optim.step.kernel import states
+from mcf.optim.step.launch import Direct, Launcher
+from mcf.optim.step.memory import Use
+from mcf.optim.step.metrics import StepMetrics
+from mcf.optim.step.rewritten import Marks, Repair
+from mcf.optim.step.table import At
+
+_PLAIN = {Tensor, Parameter}
+
+_grad, _version = attrgetter("grad"), attrgetter("_version")
+
+
+def fits(row: Row, rule_numbers: Sequence[str], random: bool) -> bool:
+    """Whether a kernel can be ready for a row: plain dense tensors, numbers as we make them."""
+    p, tensors = row.p, row.tensors
+    plain = type(p) in _PLAIN and all(type(t) is Tensor for t in tensors[1:])
+    if not plain or row.negated or not registry.same_layout(tensors):
+        return False
+    if random and not Streams.fit(p):
+        return False
+    # Without a version counter: whether others wrote the weight is asked of its elements.
+    if p.is_inference():
+        return False
+    numbers = [row.entry[name] for name in rule_numbers]
+    dtypes = [torch.int64, *[torch.float64] * (len(numbers) - 1)]
+    return all(
+        type(n) is Tensor and n.device.type == "cpu" and n.numel() == 1 and n.dtype is dtype
+        for n, dtype in zip(numbers, dtypes, strict=True)
+    )
+
+
+class DirectBucket:
+    """A bucket all rows of which `fit`, and what must still be true when its step is repeated.
+
+    It is one step's before `commit`; after `watch` the next may be made of it, if it `holds` then.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        request: Request,
+        rows: Sequence[Row],
+        launcher: Launcher,
+        launch: Direct,
+    ) -> None:
+        """Nothing is changed; new states are in `rows` alone."""
+        rule = bucket.rule
+        self.bucket = bucket
+        self._launcher, self._launch = launcher, launch
+        self.params = [p for _, p in bucket.named]
+        self.size = sum(p.numel() for p in self.params)
+        self._stored = tuple(states(rule, bucket.arithmetic))
+        self._numbers = ("step", *(name for name, _ in rule.numbers))
+        self._paired = bucket.form.paired
+        self._grads = range(1, 2 + self._paired)
+        self._new = [row for row in rows if not row.known]
+        self._streams = Streams(request.counted, self.params) if launcher.random else None
+        self._beside = rewritten.beside(bucket.arithmetic)
+        # For this step: tensors and their addresses, a list of those of all parameters each.
+        self._tensors = [list(column) for column in zip(*(r.tensors for r in rows), strict=True)]
+        self._addresses = _addresses(self._tensors)
+        numbers = [[row.entry[name] for row in rows] for name in self._numbers]
+        shapes = [tuple(p.shape) if rule.shaped else () for p in self.params]
+        self._cells = _Cells(numbers, shapes)
+        # Weights that others may have written, where something is stored beside them.
+        known = [(row.where, row.p) for row in rows if row.known]
+        self._suspects: list[Named] | None = known if self._beside else []
+        # While watched: versions and places as the last step left them.
+        self._fit: Callable[..., bool] | None = None
+        self._lengths: list[int] = []
+        self._versions: list[int] = []
+        self._places = array("Q")
+        self._now: list[int] = []
+
+    # -- whether the last step can be repeated -----------------------------------------------
+
+    def watch(self, request: Request) -> None:
+        """Keep, after a step, what has to be the same in the next."""
+        entries = [request.state[p] for p in self.params]
+        self._new, self._lengths = [], list(map(len, entries))
+        tensors, numbers = self._gather(request, entries)
+        self._fit = layouts.watched(list(chain(*tensors, *numbers)))
+        if self._beside:
+            self._versions, self._places = list(map(_version, self.params)), self._addresses[0]
+
+    def holds(self, request: Request) -> bool:
+        """Whether a step now is as the one before, after `watch`; keeps what it needs.
+
+        May raise what the full checks raise, or for states that are not there or no tensors.
+        """
+        if not self.bucket.hyper.ask_the_same():
+            return False
+        low = request.lows
+        if low and not self._paired and any(p in low for p in self.params):
+            return False
+        if self._streams is not None and not self._streams.hold(request.counted):
+            return False
+        entries = list(map(request.state.__getitem__, self.params))
+        if list(map(len, entries)) != self._lengths:
+            return False
+        tensors, numbers = self._gather(request, entries)
+        assert self._fit is not None
+        if not self._fit(*chain(*tensors, *numbers)) or not self._cells.hold(numbers):
+            return False
+        self._tensors, self._addresses = tensors, _addresses(tensors)
+        if self._beside:
+            self._suspect()
+        return True
+
+    def _gather(
+        self, request: Request, entries: Sequence[Group]
+    ) -> tuple[list[list[Any]], list[list[Any]]]:
+        """Parameters, gradients and states, and numbers, each a list of those of all parameters."""
+        own: list[list[Any]] = [self.params, list(map(_grad, self.params))]
+        if self._paired:
+            own.append(list(map(request.lows.get, self.params)))
+        own += [[entry[name] for entry in entries] for name in self._stored]
+        return own, [[entry[name] for entry in entries] for name in self._numbers]
+
+    def _suspect(self) -> None:
+        """Find the weights that others wrote since the last step."""
+        now, places = list(map(_version, self.params)), self._addresses[0]
+        self._suspects, self._now = [], now
+        if now != self._versions or places != self._places:
+            before = zip(self._versions, self._places, strict=True)
+            marks = zip(self.bucket.named, now, places, before, strict=True)
+            self._suspects = [named for named, v, a, old in marks if (v, a) != old]
+
+    def tell(self, marks: Marks) -> None:
+        """Say which weights the last step left."""
+        if self._beside and self._fit is not None:
+            found = zip(self._versions, self._places, strict=True)
+            marks.left.update(zip(map(id, self.params), found, strict=True))
+
+    def release(self) -> None:
+        """Let go of tensors: those of the next step may be others."""
+        self._tensors, self._addresses = [], []
+
+    # -- memory ------------------------------------------------------------------------------
+
+    def uses(self) -> Iterator[Use]:
+        """The tensors of the step."""
+        names = ("", *("" for _ in self._grads), *self._stored)
+        for k, (name, column) in enumerate(zip(names, self._tensors, strict=True)):
+            for (where, _), t in zip(self.bucket.named, column, strict=True):
+                yield Use(f"state {name!r} of {where}" if name else where, t, k not in self._grads)
+
+    def stretches(self) -> list[list[tuple[int, int]]]:
+        """Addresses and bytes of what is written."""
+        return [[(t.data_ptr(), t.nbytes) for t in column] for column in self._own(self._tensors)]
+
+    def read_bytes(self) -> list[int]:
+        """The sizes of gradients in bytes."""
+        return [t.nbytes for k in self._grads for t in self._tensors[k]]
+
+    def written(self) -> list[array[int]]:
+        """The addresses of what is written."""
+        return self._own(self._addresses)
+
+    def read(self) -> list[array[int]]:
+        """The addresses of gradients."""
+        return self._addresses[1 : 2 + self._paired]
+
+    def _own(self, columns: list[Any]) -> list[Any]:
+        """Of parameters, gradients and states what is written."""
+        return [columns[0], *columns[2 + self._paired :]]
+
+    # -- the step ----------------------------------------------------------------------------
+
+    def prepare(self, scale: float | Tensor, read: set[int]) -> None:
+        """Do all that might raise; gradients whose ids are in `read` are copied."""
+        if read:
+            for k in self._grads:
+                column = self._tensors[k]
+                self._tensors[k] = [t.clone() if id(t) in read else t for t in column]
+            self._addresses = _addresses(self._tensors)
+        self._before = self._cells.read()
+        names = self._launcher.names
+        scalars, self._after = table.by_host(self.bucket, names, self._before)
+        if self._streams is not None:
+            seed = self.bucket.hyper.options["seed"]
+            drawn = self._streams.scalars(seed, [at[0] + 1 for at in self._before])
+            scalars = np.concatenate((scalars, drawn), axis=1)
+        self._table = table.scaled(torch.from_numpy(scalars), names, scale)
+
+    def repairs(self, request: Request, marks: Marks) -> list[tuple[str, list[Repair]]]:
+        """What has to be written beside weights that others wrote."""
+        if not self._suspects:
+            return []
+        found = self._suspects
+        if self._fit is None:
+            found = [(where, p) for where, p in found if marks.perhaps(p)]
+        return rewritten.repairs_of(self.bucket, found, request.state)
+
+    def commit(self, request: Request, marks: Marks, metrics: StepMetrics | None) -> None:
+        """Launch and count."""
+        try:
+            # Before the launch, which drives what describes tensors out of the caches.
+            self._cells.write(self._after)
+            torch.autograd.graph.increment_version(list(chain(*self._own(self._tensors))))
+            sums = self._launch.run(self._addresses, self._table)
+        except BaseException:
+            # A device without memory for the sums, say.
+            self._cells.write(self._before)
+            raise
+        for row in self._new:
+            # Beside what others keep there.
+            request.state[row.p].update(row.entry)
+        if self._fit is not None and self._beside:
+            self._versions, self._places = [v + 1 for v in self._now], self._addresses[0]
+        elif self._beside:
+            marks.leave(self.params)
+        if metrics is not None:
+            metrics.add(self.bucket.index, as_tensor(sums), self.size)
+
+
+def _addresses(columns: Sequence[Sequence[Tensor]]) -> list[array[int]]:
+    return [array("Q", list(map(Tensor.data_ptr, column))) for column in columns]
+
+
+class _Cells:
+    """The memory of the numbers among states, read and written without tensors, which none hold."""
+
+    def __init__(
+        self, numbers: Sequence[Sequence[Tensor]], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
+        """`numbers` are the `step` of all parameters and each of the rule's numbers."""
+        self._shapes = shapes
+        self._places = [list(map(Tensor.data_ptr, column)) for column in numbers]
+        kinds = [ctypes.c_int64, *[ctypes.c_double] * (len(numbers) - 1)]
+        self._cells: list[list[Any]] = [
+            [kind.from_address(a) for a in column]
+            for kind, column in zip(kinds, self._places, strict=True)
+        ]
+
+    def hold(self, numbers: Sequence[Sequence[Tensor]]) -> bool:
+        """Whether these tensors are still that memory."""
+        return [list(map(Tensor.data_ptr, column)) for column in numbers] == self._places
+
+    def read(self) -> list[At]:
+        """Where each parameter is."""
+        columns = [[cell.value for cell in cells] for cells in self._cells]
+        return list(zip(*columns, self._shapes, strict=True))
+
+    def write(self, places: Sequence[At]) -> None:
+        """Say where each parameter is."""
+        for k, cells in enumerate(self._cells):
+            for at, cell in zip(places, cells, strict=True):
+                cell.value = at[k]

@@ -1,0 +1,180 @@
+"""A step in two parts: all that can fail before anything is changed, and then all changes at once.
+
+First everything is made: states, scalars, tables, copies. Then each bucket is launched and counted,
+while signals wait. So an error or an interrupt finds the step not begun, or done. Between two
+launches of one step lies only what the second itself can raise (a device out of memory): then the
+parameters of the first have made the step, as their `step` says, and a step on the same gradients
+takes the others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from mcf.optim import gradients
+from mcf.optim.step import interrupts, memory, rewritten
+from mcf.optim.step.bucket import Bucket, Request
+from mcf.optim.step.metrics import StepMetrics
+from mcf.optim.step.prepared import Prepared, prepared
+from mcf.optim.step.repeat import Repeat
+from mcf.optim.step.rewritten import Marks, Repair
+
+
+class Steps:
+    """What an optimizer's steps leave for the next ones.
+
+    Attributes:
+        metrics: of the last step.
+        marks: which weights it left.
+    """
+
+    def __init__(self, marks: Marks | None = None) -> None:
+        """Before the first step; `marks` may be shared with the steps of other parameters."""
+        self.metrics: StepMetrics | None = None
+        self.marks = Marks() if marks is None else marks
+        # What of the last step can be repeated.
+        self._repeat: Repeat | None = None
+        # Of each parameter that is a step ahead of others: the gradient of that step, its version.
+        self._ahead: dict[Tensor, tuple[Tensor, int]] = {}
+
+    def anew(self) -> Steps:
+        """The same for parameters whose states are others now: only what users read is kept."""
+        made = Steps()
+        made.metrics, made.marks.warned = self.metrics, self.marks.warned
+        return made
+
+    def forget(self) -> None:
+        """Have the next step checked in full."""
+        self.tell()
+        self._repeat = None
+
+    def tell(self) -> None:
+        """Have in `marks` which weights the last step left."""
+        if self._repeat is not None:
+            self._repeat.tell(self.marks)
+
+    def take(self, request: Request) -> None:
+        """A step: everything is checked before anything is changed."""
+        repeat = self._repeat
+        holds = repeat is not None and not self._ahead and repeat.holds(request)
+        if repeat is not None and not holds:
+            repeat.tell(self.marks)
+        try:
+            self._step(request, repeat if holds else None)
+        finally:
+            # Also after an error, or gradients would live on.
+            if repeat is not None:
+                repeat.release()
+
+    def _step(self, request: Request, repeat: Repeat | None) -> None:
+        """The step itself; with what is repeated of the step before, where that holds."""
+        ready: list[Prepared] = [] if repeat is None else [*repeat.buckets]
+        buckets: list[Bucket] = []
+        if repeat is None or not repeat.whole:
+            buckets = request.collect(repeat.stepped if repeat is not None else ())
+        scale: float | Tensor = 1.0
+        live: bool | Tensor = True
+        if request.gradients is not gradients.PLAIN:
+            scale, live = self._factor(request, [*(each.bucket for each in ready), *buckets])
+            if live is False:
+                return
+        direct = True
+        elsewhere = isinstance(scale, Tensor) and repeat is not None and repeat.elsewhere(scale)
+        if repeat is not None and (live is not True or elsewhere):
+            # What a device decides it counts, too.
+            self.forget()
+            buckets = [*(each.bucket for each in repeat.buckets), *buckets]
+            repeat, ready, direct = None, [], False
+        if self._ahead:
+            buckets = self._left(buckets)
+        read: set[int] = set()
+        if buckets:
+            made = [each for b in buckets for each in prepared(b, request, live, direct)]
+            ready += made
+            read = memory.check([use for each in ready for use in each.uses()])
+        for each in ready:
+            each.prepare(scale, read)
+        repairs = [found for each in ready for found in each.repairs(request, self.marks)]
+        if repairs:
+            rewritten.tell(self.marks, repairs)
+        metrics = None if request.terms is None else StepMetrics(request.terms)
+        renew = repeat is None and live is True and direct
+        after = (lambda: self._renew(request, ready)) if renew else None
+        self._commit(request, ready, metrics, repairs, after)
+
+    def _factor(
+        self, request: Request, buckets: Sequence[Bucket]
+    ) -> tuple[float | Tensor, bool | Tensor]:
+        """What multiplies every gradient, and whether the step is taken at all."""
+        found: list[tuple[str, tuple[Tensor, ...]]] = []
+        if request.gradients.looks:
+            named = (pair for b in buckets for pair in b.named)
+            found = [(w, gradients.components(p, request.lows)) for w, p in named]
+        return gradients.factor(request.gradients, found)
+
+    def _renew(self, request: Request, made: Sequence[Prepared]) -> None:
+        """Keep what of a step can be repeated."""
+        found = Repeat(request, made)
+        found.release()
+        self._repeat = found if found.buckets else None
+
+    def _commit(
+        self,
+        request: Request,
+        ready: Sequence[Prepared],
+        metrics: StepMetrics | None,
+        repairs: Sequence[tuple[str, list[Repair]]],
+        after: Callable[[], None] | None,
+    ) -> None:
+        """Do the step, and what comes `after` it, while signals wait."""
+        done = 0
+        try:
+            with interrupts.Deferred():
+                if repairs:
+                    rewritten.apply(repairs)
+                for each in ready:
+                    each.commit(request, self.marks, metrics)
+                    done += 1
+                self.metrics = metrics
+                self._ahead = {}
+                if after is not None:
+                    after()
+        except BaseException as error:
+            self._ahead |= ahead(ready[:done])
+            if 0 < done < len(ready):
+                _explain(error, ready, done)
+            raise
+
+    def _left(self, buckets: Iterable[Bucket]) -> list[Bucket]:
+        """A step without those that have made it on the same gradients."""
+        rest = []
+        for bucket in buckets:
+            named = [(where, p) for where, p in bucket.named if not self._is_ahead(p)]
+            if named:
+                rest.append(bucket.of(named))
+        return rest
+
+    def _is_ahead(self, p: Tensor) -> bool:
+        grad, version = self._ahead.get(p, (None, 0))
+        return grad is not None and p.grad is grad and rewritten.version(grad) == version
+
+
+def ahead(done: Iterable[Prepared]) -> dict[Tensor, tuple[Tensor, int]]:
+    """What says of parameters that they have made the step on their gradients."""
+    params = (p for each in done for p in each.params)
+    return {p: (p.grad, rewritten.version(p.grad)) for p in params if p.grad is not None}
+
+
+def _explain(error: BaseException, ready: Sequence[Prepared], done: int) -> None:
+    """Say in a note (Python 3.11) which parameters have made the step."""
+    add: Callable[[str], Any] | None = getattr(error, "add_note", None)
+    if add is not None:
+        made = sum(len(each.params) for each in ready[:done])
+        rest = sum(len(each.params) for each in ready[done:])
+        add(
+            f"{made} parameters have made this step, as their state 'step' says, and {rest} have "
+            "not; step() on the same gradients takes the others alone"
+        )

@@ -1,0 +1,120 @@
+"""A strategy on parameters of one format, with the arithmetic between load and store."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from mcf.kernels.algorithms.primitives import div, rn
+from mcf.kernels.bind import Algorithm
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format, format_of
+from mcf.optim.storage.strategies import PLAIN, STRATEGIES, Strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """A strategy applied to parameters of one dtype, with the arithmetic between load and store.
+
+    Args:
+        strategy: the storage of each tensor.
+        component: the parameter's format.
+        strict: whether every operation is rounded to the parameter's format, as in the Collage
+            paper, or registers keep float32 and only what is stored is rounded.
+        held: whether the parameter is an expansion, which holds its low word itself.
+    """
+
+    strategy: Strategy
+    component: Format
+    strict: bool
+    held: bool = False
+
+    @property
+    def inside(self) -> Arithmetic:
+        """The arithmetic of the step's kernel, where some moments are what was read of them."""
+        if not self.strategy.in_blocks:
+            return self
+        first, second = self.strategy.first.in_step, self.strategy.second.in_step
+        strategy = dataclasses.replace(self.strategy, first=first, second=second)
+        return dataclasses.replace(self, strategy=strategy)
+
+    @property
+    def format(self) -> Format:
+        """The format operations round to."""
+        return self.component if self.strict else self.component.register
+
+    @property
+    def first_moment(self) -> Format:
+        """The format of the first moment's components."""
+        return self.strategy.first.format(self.component)
+
+    @property
+    def second_moment(self) -> Format:
+        """The format of the second moment's components.
+
+        That of fp16 parameters is bf16 unless arithmetic is strict: g^2 of ordinary gradients is
+        below fp16's smallest number, and a second moment of 0 makes the update explode.
+        """
+        found = self.strategy.second.format(self.component)
+        return BF16 if found == FP16 and not self.strict else found
+
+    @property
+    def roundings(self) -> tuple[tuple[str, Format], ...]:
+        """The primitives `rc` and `rv`."""
+        return (("rc", self.component), ("rv", self.second_moment))
+
+    def slots(self) -> dict[str, Algorithm]:
+        """The functions that fill a rule's slots."""
+        param, second = self.strategy.param, self.strategy.second
+        return {
+            "accumulate": param.accumulate(self.strict, self.held),
+            "param_value": param.loaded(self.strict),
+            "param_moved": param.moved(),
+            "second_moment_value": second.loaded(self.strict),
+            "unbias": unbias_by_division if self.strict else unbias_by_inverse,
+            **second.second_moment(self.strict),
+        }
+
+
+def unbias_by_division(moment, correction, inverse_correction):
+    """RN(moment / correction)."""
+    return rn(div(moment, correction))
+
+
+def unbias_by_inverse(moment, correction, inverse_correction):
+    """RN(moment * (1 / correction)): no division, and within one and a half ulp of a register."""
+    return rn(moment * inverse_correction)
+
+
+def arithmetic(
+    strategy: Strategy, dtype: torch.dtype, compute_dtype: torch.dtype, what: str
+) -> Arithmetic:
+    """The arithmetic for a parameter; float32 and float64 parameters are plain in their own dtype.
+
+    Raises:
+        ValueError: when strict arithmetic is asked for and is not that of the parameter's dtype,
+            or the strategy stores float32, or is for bf16 alone and the parameter is fp16; `what`
+            names the parameter in the message.
+    """
+    component = format_of(dtype, what)
+    if component in (FP32, FP64):
+        return Arithmetic(PLAIN, component, strict=False)
+    strict = compute_dtype != torch.float32
+    if strict and compute_dtype != dtype:
+        raise ValueError(
+            f"compute_dtype is {compute_dtype}, but {what} has dtype {dtype}; allowed are "
+            f"torch.float32 and {dtype}"
+        )
+    if strict and strategy.wide:
+        allowed = ", ".join(repr(s.name) for s in STRATEGIES.values() if not s.wide)
+        raise ValueError(
+            f"compute_dtype={compute_dtype} with precision={strategy.name!r}: that precision "
+            f"needs the bits of float32, which {compute_dtype} arithmetic would round away; use "
+            f"compute_dtype=torch.float32, or one of {allowed}"
+        )
+    if strategy.bf16_only and component != BF16:
+        raise ValueError(
+            f"precision={strategy.name!r} with {what} of dtype {dtype}: that precision works on "
+            "the bits of bfloat16, the upper half of a float32; allowed is torch.bfloat16"
+        )
+    return Arithmetic(strategy, component, strict)

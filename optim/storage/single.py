@@ -1,0 +1,62 @@
+"""One component, and what all storages of one component have in common."""
+
+from mcf.kernels.algorithms.primitives import ZERO, rn
+from mcf.kernels.bind import Algorithm
+from mcf.optim.storage.base import Storage
+
+
+def single(hi, lo, update):
+    """One component: RN(hi + update)."""
+    return rn(hi + update), lo
+
+
+def shrink_single(hi, lo, beta, beta_lo):
+    """One component: RN(beta hi)."""
+    return rn(beta * hi), lo
+
+
+def decay_single(hi, lo, beta, beta_lo, increment):
+    """One component: RN(RN(beta hi) + increment)."""
+    return rn(rn(beta * hi) + increment), lo
+
+
+def as_one(value):
+    """One component, or a value that is one."""
+    return value, ZERO
+
+
+def leading(hi, lo):
+    """The leading component."""
+    return hi
+
+
+def moved_components(hi, lo, new_hi, new_lo):
+    """The difference of two stored numbers, component by component."""
+    return (new_hi - hi) + (new_lo - lo)
+
+
+class Single(Storage):
+    """A number in one tensor, of the parameter's format."""
+
+    def accumulate(self, strict: bool, held: bool) -> Algorithm:
+        """See `Storage`."""
+        return single
+
+    def loaded(self, strict: bool) -> Algorithm:
+        """See `Storage`."""
+        return leading
+
+    def moved(self) -> Algorithm:
+        """See `Storage`."""
+        return moved_components
+
+    def second_moment(self, strict: bool) -> dict[str, Algorithm]:
+        """See `Storage`."""
+        return {
+            "decay_and_add": decay_single,
+            "shrink": shrink_single,
+            "second_moment_components": as_one,
+        }
+
+
+SINGLE = Single()

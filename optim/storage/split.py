@@ -1,0 +1,103 @@
+"""A bf16 parameter and the 16 or 8 bits below it: a float32, or the upper 24 bits of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.algorithms import join8, join16, split8, split16
+from mcf.kernels.algorithms.primitives import rn
+from mcf.kernels.bind import Algorithm
+from mcf.kernels.formats import INT8, INT16, Format
+from mcf.optim.storage import values
+from mcf.optim.storage.base import Stale, Storage
+from mcf.optim.storage.values import Value
+
+
+def whole16(hi, low, update):
+    """The float32 of 16 + 16 bits plus the update, split again: a float32 master weight."""
+    return split16(rn(join16(hi, low) + update))
+
+
+def whole8(hi, low, update):
+    """The number of 16 + 8 bits plus the update, rounded to 24 bits and split again."""
+    return split8(rn(join8(hi, low) + update))
+
+
+def moved16(hi, low, new_hi, new_low):
+    """The difference of two stored numbers of 16 + 16 bits."""
+    return join16(new_hi, new_low) - join16(hi, low)
+
+
+def moved8(hi, low, new_hi, new_low):
+    """The difference of two stored numbers of 16 + 8 bits."""
+    return join8(new_hi, new_low) - join8(hi, low)
+
+
+class Split(Storage):
+    """The parameter and integers that extend it; of parameters alone."""
+
+    first_bytes = None
+    second_bytes = None
+    hidden = "param_bits"
+    wide = True
+    bf16_only = True
+    split = True
+    last_word_is_a_parameter = False
+
+    def __init__(
+        self, name: str, bits: Format, add: Algorithm, join: Algorithm, moved: Algorithm
+    ) -> None:
+        """How it is called, the format of the integers, and what fills the slots of rules."""
+        self.name = name
+        self.parameter_bytes = bits.itemsize
+        self._bits, self._add, self._join, self._moved = bits, add, join, moved
+
+    def hidden_format(self, component: Format) -> Format:
+        """See `Storage`."""
+        return self._bits
+
+    def accumulate(self, strict: bool, held: bool) -> Algorithm:
+        """See `Storage`."""
+        return self._add
+
+    def loaded(self, strict: bool) -> Algorithm:
+        """See `Storage`."""
+        return self._join
+
+    def moved(self) -> Algorithm:
+        """See `Storage`."""
+        return self._moved
+
+    def value(self, tensors: Sequence[Tensor]) -> Value:
+        """See `Storage`."""
+        return values.exact(values.join(*tensors))
+
+    def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:
+        """See `Storage`."""
+        return values.join(*tensors).to(wide)
+
+    def components(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """See `Storage`."""
+        return (values.join(*tensors),)
+
+    def keep(self, value: Value, tensors: Sequence[Tensor]) -> Tensor:
+        """See `Storage`."""
+        p, bits = tensors
+        high, low = values.split(value, bits.dtype)
+        p.copy_(high)
+        bits.copy_(low)
+        return values.less(value, values.join(high, low))[0]
+
+    def stale(self, p: Tensor, hidden: Tensor, component: Format, strict: bool) -> Stale:
+        """See `Storage`."""
+        # Any bits make a number near the weight, but for a few beside 0 and infinity.
+        high, _ = values.split(values.exact(values.join(p, hidden)), hidden.dtype)
+        same = (high == p) | p.isnan()
+        return ~same, torch.zeros_like(hidden)
+
+
+SPLIT16 = Split("split16", INT16, whole16, join16, moved16)
+SPLIT8 = Split("split8", INT8, whole8, join8, moved8)

@@ -1,0 +1,105 @@
+"""Precision strategies: which storage keeps each tensor of an optimizer.
+
+A strategy names the storage of parameter, first and second moment; the update rule does not know
+it. What a strategy adds to the rule is how a stored number takes an update, which its storages say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mcf.optim.storage.base import Storage
+from mcf.optim.storage.blocks import E5M2_ONE, E5M2_PAIR, FP8, FP8_PAIR
+from mcf.optim.storage.float32 import FLOAT32
+from mcf.optim.storage.pair import KAHAN, PAIR
+from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.split import SPLIT8, SPLIT16
+
+# Every storage, by the name that `mcf.optim.Precision` has for it.
+STORAGES: dict[str, Storage] = {
+    s.name: s
+    for s in (
+        SINGLE, KAHAN, PAIR, SPLIT16, SPLIT8, FLOAT32,
+        FP8, FP8_PAIR, E5M2_ONE, E5M2_PAIR,
+    )
+}  # fmt: skip
+
+# The states beside parameters.
+HIDDEN = tuple(dict.fromkeys(s.hidden for s in STORAGES.values() if s.hidden))
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """One storage per tensor.
+
+    Args:
+        name: the value of an optimizer's `precision`.
+        param: storage of the parameter.
+        first: storage of the first moment or momentum buffer.
+        second: storage of the second moment.
+        stochastic: whether the parameter's last component is rounded stochastically when stored.
+        feedback: whether the parameter's rounding error goes into the first moment.
+    """
+
+    name: str
+    param: Storage
+    first: Storage = SINGLE
+    second: Storage = SINGLE
+    stochastic: bool = False
+    feedback: bool = False
+
+    @property
+    def wide(self) -> bool:
+        """Whether anything is stored that only float32 registers can compute."""
+        stored = any(s.wide for s in (self.param, self.first, self.second))
+        return stored or self.stochastic or self.feedback
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether a moment is read before the step's kernel and stored after it."""
+        return any(s.in_step is not s for s in (self.first, self.second))
+
+    @property
+    def bf16_only(self) -> bool:
+        """Whether the parameter's bits are those of the upper half of a float32."""
+        return self.param.bf16_only or self.stochastic
+
+    def with_low(self, low: str) -> Strategy:
+        """The strategy with its low component rounded as an optimizer's `low` says.
+
+        Raises:
+            ValueError: for "stochastic" where there is no low component.
+        """
+        if low == "nearest" or (self.stochastic and self.param.has_low):
+            return self
+        if not self.param.has_low:
+            allowed = ", ".join(repr(s.name) for s in STRATEGIES.values() if s.param.has_low)
+            raise ValueError(
+                f"low={low!r} with precision={self.name!r}, which stores no low component of the "
+                f"parameter; allowed are {allowed}"
+            )
+        return dataclasses.replace(self, name=f"{self.name}_{low}", stochastic=True)
+
+
+PLAIN = Strategy("plain", SINGLE)
+
+STRATEGIES: dict[str, Strategy] = {
+    s.name: s
+    for s in (
+        PLAIN,
+        Strategy("kahan", KAHAN),
+        Strategy("light", PAIR),
+        Strategy("plus", PAIR, second=PAIR),
+        Strategy("split16", SPLIT16),
+        Strategy("split8", SPLIT8),
+        Strategy("stochastic", SINGLE, stochastic=True),
+        Strategy("eco", SINGLE, feedback=True),
+        Strategy("eco_stochastic", SINGLE, stochastic=True, feedback=True),
+        Strategy("fp32_states", SINGLE, FLOAT32, FLOAT32),
+        Strategy("master", FLOAT32, FLOAT32, FLOAT32),
+    )
+}
+
+
+# What any rule can have; the others need a first moment of which the update is a multiple.
+WITHOUT_FEEDBACK = tuple(s.name for s in STRATEGIES.values() if not s.feedback)
