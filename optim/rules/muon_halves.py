@@ -171,11 +171,14 @@ class Halves:
         self.random = self.second.random
         self._columns = [[self.names.index(name) for name in found] for found in names]
 
-    def tables(self, table: Any, random: Sequence[str]) -> list[Any]:
+    def tables(self, table: Tensor, random: Sequence[str]) -> list[Tensor]:
         """The scalars of each kernel; `random` are the names of those of random numbers."""
         count = len(self.names)
         last = range(count, count + len(random)) if self.random else ()
-        return [table[:, [*self._columns[0]]], table[:, [*self._columns[1], *last]]]
+        # Column by column: a list of indices would have to travel to the table's device.
+        columns = table.unbind(1)
+        chosen = (self._columns[0], [*self._columns[1], *last])
+        return [torch.stack([columns[k] for k in some], 1) for some in chosen]
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> DirectHalves | None:
         """See `mcf.optim.step.launch.Launcher`."""
@@ -191,11 +194,11 @@ class Halves:
             own = [
                 [*rest[:grads], rest[-1], t] for (_, *rest), t in zip(rows[part], made, strict=True)
             ]
-            update_(self.first, own, before[part], table.live)
+            update_(self.first, own, _lines(before, part), table.live)
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [[p, t, *rest[grads:-1]] for (p, *rest), t in zip(rows[part], made, strict=True)]
-            return update_(self.second, own, after[part], table.live, table.first[part])
+            return update_(self.second, own, _lines(after, part), table.live, table.first[part])
 
         params = [row[0] for row in rows]
         return lambda: torch.cat(self.run(params, first, second))
@@ -222,13 +225,17 @@ class Halves:
         if x.numel():
             options = self._options
             coefficients = tuple(float(c) for c in options["ns_coefficients"])
-            newton_schulz = torchs("_zeropower_via_newtonschulz")
+            newton_schulz: Callable[..., Tensor] = torchs("_zeropower_via_newtonschulz")
             found = newton_schulz(x, coefficients, options["ns_steps"], float(options["eps"]))
         else:
             found = x.to(torch.bfloat16)
         if found.stride() == p.stride():
             return found.to(self._orthogonal)
         return torch.empty_like(p, dtype=self._orthogonal).copy_(found)
+
+
+def _lines(table: Tensor, part: slice) -> Tensor:
+    return table.narrow(0, part.start, part.stop - part.start)
 
 
 class DirectHalves:

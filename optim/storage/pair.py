@@ -87,7 +87,7 @@ class Pair(Storage):
     name = "pair"
     parameter_bytes = 2
     first_bytes = None
-    second_bytes = 4
+    second_bytes: float | None = 4
     hidden = "param_lo"
     has_low = True
     split = True

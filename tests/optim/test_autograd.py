@@ -144,7 +144,7 @@ def test_compiled_step(backend: str) -> None:
 
 def test_a_step_in_one_graph_is_refused() -> None:
     optimizer = AdamW([parameter(3, BF16)])
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"FusedOptimizer\.step"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"LowPrecisionOptimizer\.step"):
         torch.compile(optimizer.step, backend="eager", fullgraph=True)()
 
 

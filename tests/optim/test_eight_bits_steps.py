@@ -237,7 +237,7 @@ def test_no_step_explodes(precision: Precision, monkeypatch: pytest.MonkeyPatch)
 
     def mutant(kind: eight_bits.Kind) -> Any:
         found = dict(slots(kind))
-        return tuple((found | {"floored": eight_bits.rules.as_it_is}).items())
+        return tuple((found | {"floored": eight_bits.coding.as_it_is}).items())
 
     monkeypatch.setattr(eight_bits, "_slots", mutant)
     for made in (eight_bits.loading, eight_bits.storing):
