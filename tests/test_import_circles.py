@@ -14,8 +14,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {"mcf": "mcf", "mcf.kernels": "kernels", "mcf.optim": "optim"}
-# Circles that are still to be cut open.
-KNOWN = {"mcf.optim": [{"mcf.optim", "mcf.optim.conversion"}]}
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -88,7 +86,7 @@ def test_no_circles(package: str) -> None:
         for group in circles(graph)
         if any(files[name].is_relative_to(ROOT / FOLDERS[package]) for name in group)
     ]
-    assert own == KNOWN.get(package, [])
+    assert own == []
 
 
 def test_circles_are_found() -> None:

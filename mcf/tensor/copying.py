@@ -73,14 +73,14 @@ def __deepcopy__(self: MCFTensor, memo: dict[int, Any]) -> Any:
 def share_memory_(self: MCFTensor) -> Any:
     """Move the components to shared memory, for other processes."""
     for c in self.components:
-        c.share_memory_()
+        c.share_memory_()  # type: ignore[no-untyped-call]
     return self
 
 
 @method
 def is_shared(self: MCFTensor) -> bool:
     """Whether the components are in shared memory."""
-    return all(c.is_shared() for c in self.components)
+    return all(c.is_shared() for c in self.components)  # type: ignore[no-untyped-call]
 
 
 def _collate(batch: list[Tensor], *, collate_fn_map: Any = None) -> Tensor:

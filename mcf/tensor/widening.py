@@ -37,8 +37,8 @@ _DERIVATIVES = {
 def _widening() -> dict[Any, bool]:
     """The functions of these names and their forms in place; whether their values need it, too."""
     rooms = (
-        torch, torch.functional, torch.nn.functional, torch._C._nn,
-        torch._C._special, torch._C.TensorBase, Tensor,
+        torch, torch.functional, torch.nn.functional, torch.special, torch._C._nn,
+        torch._C.TensorBase, Tensor,
     )  # fmt: skip
     found = {}
     for function in (f for room in rooms for f in vars(room).values() if callable(f)):
