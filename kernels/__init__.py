@@ -1,5 +1,9 @@
 """Algorithms written once, and the executors that run them on tensors with the same bits."""
 
+import importlib
+import warnings
+from types import ModuleType
+
 from mcf.kernels import environment as environment
 from mcf.kernels.formats import BF16 as BF16
 from mcf.kernels.formats import FP16 as FP16
@@ -12,3 +16,12 @@ from mcf.kernels.registry import ExecutorWarning as ExecutorWarning
 from mcf.kernels.registry import executor as executor
 from mcf.kernels.registry import get_executor as get_executor
 from mcf.kernels.registry import set_executor as set_executor
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name != "expansions":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        "mcf.kernels.expansions is called mcf.kernels.operations", DeprecationWarning, stacklevel=2
+    )
+    return importlib.import_module("mcf.kernels.operations")

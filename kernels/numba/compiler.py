@@ -48,7 +48,7 @@ def bindings(
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
-    """The callback of a declaration: of its `build.source`, where CHUNK is `chunk`."""
+    """The callback of a declaration: of its `element_loops.source`, where CHUNK is `chunk`."""
     register = spec.register
     payloads = any(field.format != BF16 for field in spec.fields)
     bind = bindings(register, spec.arithmetic, spec.roundings, spec.slots, payloads)

@@ -296,3 +296,11 @@ def test_compiled_is_eager() -> None:
         compiled = torch.compile(chain, fullgraph=True, backend="aot_eager")
         assert_all_same_bits(compiled(x, y), chain(x, y))
     torch._dynamo.reset()
+
+
+def test_the_old_name_of_the_module() -> None:
+    with pytest.warns(DeprecationWarning, match=r"is called mcf\.kernels\.operations"):
+        from mcf.kernels import expansions
+    assert expansions is operations
+    with pytest.raises(AttributeError, match="has no attribute 'expansion'"):
+        _ = mcf.kernels.expansion

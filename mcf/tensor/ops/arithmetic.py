@@ -1,4 +1,4 @@
-"""Arithmetic operators: the operands are promoted, then it is `mcf.kernels.expansions`."""
+"""Arithmetic operators: the operands are promoted, then it is `mcf.kernels.operations`."""
 
 from __future__ import annotations
 
