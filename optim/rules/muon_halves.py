@@ -246,7 +246,8 @@ class DirectHalves:
         self._halves = halves
         self._params = [row[0] for row in rows]
         sizes = [p.numel() for p in self._params]
-        self._prepared = {
+        # `Halves.direct` has asked whether there are launches.
+        self._prepared: dict[tuple[Any, int], Any] = {
             (spec, part.start): registry.prepare(spec, rows[part])
             for part in parts(sizes)
             for spec in (halves.first, halves.second)
