@@ -38,15 +38,10 @@ def _comparison(name: str, function: Callable[[Any, Any], Tensor]) -> None:
 
 
 _comparison("lt", less)
-
 _comparison("le", less_equal)
-
 _comparison("gt", lambda x, y: compared(x, y) > 0)
-
 _comparison("ge", lambda x, y: compared(x, y) >= 0)
-
 _comparison("eq", equal)
-
 _comparison("ne", lambda x, y: compared(x, y) != 0)
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mcf.elementary import fixed
 from mcf.tensor.creation import tensor
 from mcf.tensor.tensor import MCFTensor
-
-aten = torch.ops.aten
 
 
 def constant(value: int, like: MCFTensor) -> MCFTensor:

@@ -86,9 +86,7 @@ def _nonzero(x: Any) -> Tensor:
 
 
 implements(aten.logical_and.default)(lambda x, y: _nonzero(x) & _nonzero(y))
-
 implements(aten.logical_or.default)(lambda x, y: _nonzero(x) | _nonzero(y))
-
 implements(aten.logical_xor.default)(lambda x, y: _nonzero(x) ^ _nonzero(y))
 
 
