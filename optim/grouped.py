@@ -296,8 +296,7 @@ class GroupedOptimizer(Optimizer):
         self, group: Group, rule: Rule, arith: Arithmetic, where: str, p: Tensor
     ) -> None:
         """Raise for a state that the kernel of a parameter does not take."""
-        if arith.strategy.in_blocks:
-            chunks.check(where, p)
+        chunks.check(where, p, arith.strategy)
         state = self._made(p)
         if state:
             formats = states(rule, arith)

@@ -156,14 +156,13 @@ class Collage(Optimizer):
 
     def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
         found = arithmetic(_strategy(group), p.dtype, torch.float32, where)
-        if found.strategy.in_blocks:
-            chunks.check(where, p)
-            if self._second_moments != set(SECOND_MOMENTS):
-                raise ValueError(
-                    f"second_moments with precision={group['precision']!r} of {where}: which "
-                    "moments of 8 bits are stored by their root is known by their names; allowed "
-                    f"is the default, {SECOND_MOMENTS}"
-                )
+        chunks.check(where, p, found.strategy)
+        if found.strategy.in_blocks and self._second_moments != set(SECOND_MOMENTS):
+            raise ValueError(
+                f"second_moments with precision={group['precision']!r} of {where}: which "
+                "moments of 8 bits are stored by their root is known by their names; allowed "
+                f"is the default, {SECOND_MOMENTS}"
+            )
         return found
 
     def _try(self, index: int) -> None:

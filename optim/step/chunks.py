@@ -18,6 +18,7 @@ from mcf.optim.step.kernel import given_scalars, kernel, states
 from mcf.optim.step.table import Table
 from mcf.optim.storage import blocks
 from mcf.optim.storage.blocks import BLOCK, Stored
+from mcf.optim.storage.strategies import Strategy
 
 # Elements stepped at a time: bounds the memory of their moments in float32, and keeps them in the
 # caches of a CPU. Multiples of BLOCK.
@@ -49,13 +50,13 @@ class _Piece:
         return self.dense[0].numel()
 
 
-def check(where: str, p: Tensor) -> None:
+def check(where: str, p: Tensor, strategy: Strategy) -> None:
     """Raise for a part of a tensor that begins inside a block of the whole one."""
-    offset = randomness.index_offset(p)
-    if offset % BLOCK:
+    offset, block = randomness.index_offset(p), strategy.block
+    if offset % block:
         raise ValueError(
             f"{where} begins at element {offset} of a whole tensor, and moments of 8 bits are "
-            f"stored in blocks of {BLOCK}; allowed are multiples of {BLOCK}"
+            f"stored in blocks of {block}; allowed are multiples of {block}"
         )
 
 

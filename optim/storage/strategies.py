@@ -7,6 +7,7 @@ it. What a strategy adds to the rule is how a stored number takes an update, whi
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.blocks import E5M2_ONE, E5M2_PAIR, FP8, FP8_PAIR
@@ -58,6 +59,11 @@ class Strategy:
     def in_blocks(self) -> bool:
         """Whether a moment is read before the step's kernel and stored after it."""
         return any(s.in_step is not s for s in (self.first, self.second))
+
+    @property
+    def block(self) -> int:
+        """What the first element of a part of a tensor is a multiple of."""
+        return math.lcm(self.param.block, self.first.block, self.second.block)
 
     @property
     def bf16_only(self) -> bool:
