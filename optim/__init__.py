@@ -1,5 +1,7 @@
 """Optimizers that train in low precision at the quality of float32 master weights."""
 
+import sys as _sys
+
 from mcf.optim.conversion.optimizers import convert as convert
 from mcf.optim.conversion.optimizers import float32_checkpoint as float32_checkpoint
 from mcf.optim.conversion.optimizers import load_converted as load_converted
@@ -25,3 +27,7 @@ from mcf.optim.storage.strategies import STRATEGIES as _STRATEGIES
 
 # The values of `precision`.
 PRECISIONS = tuple(_STRATEGIES)
+
+# Pickles of whole optimizers name the module of their class: those that earlier versions had.
+for _name in ("adam", "adamax", "adamw", "lion", "muon", "nadam", "radam", "sgd"):
+    _sys.modules.setdefault(f"{__name__}.{_name}", _sys.modules[__name__])

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, Adam, AdamW, NAdam
+from mcf.optim import SGD, Adam, Adamax, AdamW, CollageAdamW, Lion, Muon, NAdam, RAdam
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import (
@@ -347,3 +347,24 @@ def test_full_precision_state_of_torch_adamw(dtype: torch.dtype) -> None:
     q = next(parameters(ours))
     assert_same_bits(ours.state[q]["exp_avg_sq"], theirs.state[p]["exp_avg_sq"])
     assert ours.state[q]["step"].item() == 2
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [SGD, Adam, AdamW, NAdam, CollageAdamW, Adamax, RAdam, Lion, Muon],
+    ids=lambda k: k.__name__,
+)
+def test_pickles_of_whole_optimizers_from_earlier_versions(kind: Any) -> None:
+    # Every rule had a module of its own there; CollageAdamW was in that of AdamW.
+    former = {"CollageAdamW": "adamw"}.get(kind.__name__, kind.__name__.lower())
+    optimizer = kind([Parameter(torch.ones(3, 5, dtype=BF16))], lr=0.25)
+    # Protocol 0 names classes in lines of text.
+    now = f"c{kind.__module__}\n{kind.__name__}\n".encode()
+    data = pickle.dumps(optimizer, protocol=0)
+    assert data.count(now) == 1
+    data = data.replace(now, f"cmcf.optim.{former}\n{kind.__name__}\n".encode())
+
+    other = pickle.loads(data)
+
+    assert type(other) is kind
+    assert_same_bits(other.param_groups[0]["params"][0], optimizer.param_groups[0]["params"][0])
