@@ -143,9 +143,8 @@ class Executor(abc.ABC):
             Two int64 tensors without dimensions on its device.
         """
         total = [torch.zeros((), dtype=torch.int64, device=t.device) for _ in range(2)]
-        flat, size = t.detach().reshape(-1), BLOCK.get(t.device.type, DEVICE_BLOCK)
-        for start in range(0, flat.numel(), size):
-            x = flat[start : start + size].to(torch.float64, copy=True).mul_(first).mul_(second)
+        for part in t.detach().reshape(-1).split(BLOCK.get(t.device.type, DEVICE_BLOCK)):
+            x = part.to(torch.float64, copy=True).mul_(first).mul_(second)
             x = x.mul_(x).mul_(2.0**high)
             whole = x.floor()
             # Sums of at most 2**22 integers below 2**30: exact in float64.
