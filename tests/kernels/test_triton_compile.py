@@ -46,7 +46,12 @@ KERNELS = all_kernels()
 # another target, and on one target those of bf16 and one of each other kind. Of the targets of one
 # compiler the others take a part each: the oldest, which has no arithmetic in bf16, what is rounded
 # to it, the newest the formats whose products it fuses. AMD's compiler is another and takes all.
-_OLD = ("scale_fp32", "adamw_plus_bf16_strict", "expansion_div_22_bf16", "coefficients_rectification")
+_OLD = (
+    "scale_fp32",
+    "adamw_plus_bf16_strict",
+    "expansion_div_22_bf16",
+    "coefficients_rectification",
+)
 _NEW = (
     "mul_fp16",
     "adamw_master_bf16_wide_metrics",
