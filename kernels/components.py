@@ -83,6 +83,22 @@ def checked(
     return [[t.expand(shape) for t in group] for group in grouped]
 
 
+def check_truth(function: str, out: Tensor, first: Tensor) -> None:
+    """Refuse an `out` that is not one bool tensor of the shape and device of `first`."""
+    if not isinstance(out, Tensor):
+        raise TypeError(f"{function}: out must be a bool tensor, got {type(out).__name__}")
+    wanted = {"dtype": torch.bool, "device": first.device, "layout": torch.strided}
+    for what, allowed in wanted.items():
+        if getattr(out, what) != allowed:
+            raise TypeError(
+                f"{function}: out has {what} {getattr(out, what)}; allowed is {allowed}"
+            )
+    if out.shape != first.shape:
+        raise ValueError(
+            f"{function}: out has shape {list(out.shape)}; allowed is {list(first.shape)}"
+        )
+
+
 def check_out(function: str, out: Sequence[Tensor], first: Tensor, terms: int) -> None:
     """Refuse an `out` that the result does not fit as it is."""
     if not isinstance(out, (tuple, list)) or not all(isinstance(t, Tensor) for t in out):

@@ -12,11 +12,13 @@ from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import (
+    COMPARISONS,
     OPERATIONS,
     TRANSFORMS,
     Operation,
     kernel,
     renormalize_kernel,
+    result_dtypes,
     settle_kernel,
 )
 
@@ -31,11 +33,15 @@ Maker = Callable[..., Elementwise]
 
 
 def _run(spec: Elementwise, given: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    registry.run(spec, [[*out, *given]], _SCALARS[len(spec.scalars)])
+    # A kernel stores truth values as the bytes that they are.
+    stored = [t.view(torch.int8) if t.dtype is torch.bool else t for t in out]
+    registry.run(spec, [[*stored, *given]], _SCALARS[len(spec.scalars)])
 
 
-def _empty(first: Tensor, terms: int) -> list[Tensor]:
-    return [torch.empty_like(first, memory_format=torch.contiguous_format) for _ in range(terms)]
+def _empty(spec: Elementwise, like: Tensor) -> list[Tensor]:
+    """New tensors for what a kernel writes, of one shape and device."""
+    kinds = result_dtypes(spec)
+    return [torch.empty_like(like, dtype=k, memory_format=torch.contiguous_format) for k in kinds]
 
 
 def _separate(given: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
@@ -65,7 +71,7 @@ def _prepare(make: Maker, arguments: Sequence[Any]) -> tuple[Elementwise, list[T
 
 def _computed(make: Maker, arguments: Sequence[Any]) -> list[Tensor]:
     spec, given = _prepare(make, arguments)
-    out = _empty(arguments[0][0], len(spec.results))
+    out = _empty(spec, arguments[0][0])
     _run(spec, given, out)
     return out
 
@@ -75,7 +81,7 @@ def _computed_into(make: Maker, arguments: Sequence[Any], out: Sequence[Tensor])
     if _separate(given, out):
         _run(spec, given, out)
         return
-    results = _empty(arguments[0][0], len(spec.results))
+    results = _empty(spec, arguments[0][0])
     _run(spec, given, results)
     for t, r in zip(out, results, strict=True):
         t.copy_(r)
@@ -103,7 +109,7 @@ def _register(name: str, inputs: str, make: Maker) -> None:
         return _computed(make, arguments)
 
     def fake(*arguments: Any) -> list[Tensor]:
-        return _empty(arguments[0][0], len(make(*arguments, uniform=()).results))
+        return _empty(make(*arguments, uniform=()), arguments[0][0])
 
     def run_into(*arguments: Any, out: list[Tensor]) -> None:
         _computed_into(make, arguments, out)
@@ -127,12 +133,12 @@ def _register_transform(operation: Operation) -> None:
 
     def run(*components: Tensor) -> tuple[Tensor, ...]:
         spec = kernel(operation, FORMATS[components[0].dtype])
-        out = _empty(components[0], terms)
+        out = _empty(spec, components[0])
         _run(spec, components, out)
         return tuple(out)
 
     def fake(*components: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_empty(components[0], terms))
+        return tuple(_empty(kernel(operation, FORMATS[components[0].dtype]), components[0]))
 
     inputs = ", ".join(f"Tensor {p}" for p in parameters(algorithm))
     _library.define(f"{operation.name}({inputs}) -> ({', '.join(['Tensor'] * terms)})")
@@ -150,7 +156,7 @@ def _settle_maker(x: list[Tensor], uniform: Sequence[int]) -> Elementwise:
 
 for _operation in TRANSFORMS:
     _register_transform(_operation)
-for _operation in OPERATIONS:
+for _operation in (*OPERATIONS, *COMPARISONS):
     _inputs = ", ".join(f"Tensor[] {a}" for a in _operation.arguments)
     _register(_operation.operator, _inputs, _maker(_operation))
 _register("expansion_renormalize", "Tensor[] x, int terms", _renormalize_maker)

@@ -8,8 +8,8 @@ components as the longest argument. One component is the plain format, correctly
 Infinities, NaN and signed zeros behave as IEEE 754 has them: inf + 1 = inf, -0 + -0 = -0,
 1 / 0 = inf, sqrt(-0) = -0. Bounds are in `mcf.kernels.bounds`. Nothing here has a derivative.
 
-Every function takes `out`, a tuple of tensors of the result's shape, dtype and device that the
-result is written to; it may be an argument.
+Every function but `compare` takes `out`, a tuple of tensors of the result's shape, dtype and device
+that the result is written to; it may be an argument. That of a comparison is one bool tensor.
 
 Raises, all of them: `TypeError` for other dtypes, mixed dtypes or devices, or what is no tensor;
 `ValueError` for shapes that do not broadcast, a wrong number of components, a wrong `out`;
@@ -24,17 +24,29 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import opaque as opaque
-from mcf.kernels.components import MAX_TERMS, Argument, Components, Out, check_out, checked
+from mcf.kernels.components import (
+    MAX_TERMS,
+    Argument,
+    Components,
+    Out,
+    check_out,
+    check_truth,
+    checked,
+)
 from mcf.kernels.operators import (
     ADD,
     COMMUTATIVE,
     COMPARE,
     DIV,
+    EQ,
     FAST_TWO_SUM,
     FMA,
     GROW,
+    LE,
+    LT,
     MAX_FLOATS,
     MUL,
+    NE,
     RECIPROCAL,
     RSQRT,
     SCALE,
@@ -168,34 +180,45 @@ def compare(x: Argument, y: Argument) -> Tensor:
     return _apply(COMPARE, (x, y), None)[0]
 
 
-def lt(x: Argument, y: Argument) -> Tensor:
+def _truth(function: str, operation: Operation, out: Tensor | None, **named: Argument) -> Tensor:
+    """A comparison of two arguments, in the order in which the kernel takes them."""
+    given = checked(function, tuple(named), tuple(named.values()))
+    if out is None:
+        [found] = getattr(torch.ops.mcf, operation.operator)(*given)
+        return found  # type: ignore[no-any-return]
+    check_truth(function, out, given[0][0])
+    getattr(torch.ops.mcf, f"{operation.operator}_into")(*given, out=[out])
+    return out
+
+
+def lt(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
     """x < y by value, a bool tensor; false where one is NaN, as all comparisons but `ne`."""
-    return compare(x, y) < 0
+    return _truth("lt", LT, out, x=x, y=y)
 
 
-def le(x: Argument, y: Argument) -> Tensor:
+def le(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
     """x <= y by value."""
-    return compare(x, y) <= 0
+    return _truth("le", LE, out, x=x, y=y)
 
 
-def gt(x: Argument, y: Argument) -> Tensor:
+def gt(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
     """x > y by value."""
-    return compare(x, y) > 0
+    return _truth("gt", LT, out, y=y, x=x)
 
 
-def ge(x: Argument, y: Argument) -> Tensor:
+def ge(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
     """x >= y by value."""
-    return compare(x, y) >= 0
+    return _truth("ge", LE, out, y=y, x=x)
 
 
-def eq(x: Argument, y: Argument) -> Tensor:
+def eq(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
     """x = y by value; an expansion that is a tie has two forms, which are equal."""
-    return compare(x, y) == 0
+    return _truth("eq", EQ, out, x=x, y=y)
 
 
-def ne(x: Argument, y: Argument) -> Tensor:
+def ne(x: Argument, y: Argument, *, out: Tensor | None = None) -> Tensor:
     """Not x = y by value; true where one is NaN."""
-    return compare(x, y) != 0
+    return _truth("ne", NE, out, x=x, y=y)
 
 
 def renormalize(x: Argument, terms: int | None = None, *, out: Out = None) -> Components:

@@ -9,12 +9,14 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
+import torch
+
 from mcf.kernels import algorithms
 from mcf.kernels.algorithms import distillation, ieee
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.components import MAX_TERMS
 from mcf.kernels.elementwise import Elementwise, Field, parameters
-from mcf.kernels.formats import FP64, Format
+from mcf.kernels.formats import FP64, INT8, Format
 
 # The longest tuple that `renormalize` takes: its algorithm grows with the square.
 MAX_FLOATS = 16
@@ -34,6 +36,8 @@ class Operation:
         results: the number of components of the result where it is not the arguments'.
         components: how many each argument has, where that is fixed: then the algorithm takes them
             one by one, and not as tuples.
+        result: the format of the result where it is not the arguments': INT8 for 0 and 1, the bytes
+            of a bool tensor.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Operation:
     constants: tuple[str, ...] = ()
     results: int | None = None
     components: tuple[int, ...] | None = None
+    result: Format | None = None
 
     @property
     def operator(self) -> str:
@@ -106,7 +111,19 @@ RECIPROCAL = Operation("reciprocal", ("x",), _of(ieee.RECIPROCAL), constants=("o
 RSQRT = Operation("rsqrt", ("x",), _of(ieee.RSQRT), constants=("one",))
 COMPARE = Operation("compare", ("x", "y"), _of(ieee.COMPARE), results=1)
 
+
+def _comparison(name: str, family: ieee.Family) -> Operation:
+    return Operation(name, ("x", "y"), _of(family), results=1, result=INT8)
+
+
+# x > y is y < x, and x >= y is y <= x.
+LT = _comparison("lt", ieee.LT)
+LE = _comparison("le", ieee.LE)
+EQ = _comparison("eq", ieee.EQ)
+NE = _comparison("ne", ieee.NE)
+
 OPERATIONS = (ADD, SUB, MUL, DIV, FMA, SQUARE, SQRT, RECIPROCAL, RSQRT, COMPARE)
+COMPARISONS = (LT, LE, EQ, NE)
 # Those in which x and y may be exchanged.
 COMMUTATIVE = (ADD, MUL, FMA)
 
@@ -120,6 +137,7 @@ def _kernel(
     constants: tuple[str, ...] = (),
     uniform: frozenset[str] = frozenset(),
     rounded: bool = True,
+    result: Format | None = None,
 ) -> Elementwise:
     """A kernel of components.
 
@@ -133,6 +151,7 @@ def _kernel(
         constants: names of parameters that a launch gives as scalars.
         uniform: names of parameters of which there is one for all elements.
         rounded: whether results are sums that end in `rc`, or selections among those.
+        result: the format of the results where it is not `fmt`.
     """
     results = tuple(f"r{k}" for k in range(terms))
     stored = [
@@ -145,7 +164,7 @@ def _kernel(
         name=name,
         function=function,
         results=results,
-        fields=(*(Field(r, fmt, read=False, written=True) for r in results), *stored),
+        fields=(*(Field(r, result or fmt, read=False, written=True) for r in results), *stored),
         stores=tuple((r, r) for r in results),
         arithmetic=fmt,
         roundings=(("rc", fmt),),
@@ -186,7 +205,15 @@ def kernel(
         operation.terms(given),
         operation.constants,
         uniform,
+        result=operation.result,
     )
+
+
+@functools.cache
+def result_dtypes(spec: Elementwise) -> tuple[torch.dtype | None, ...]:
+    """The dtypes of the tensors that a kernel of components writes, in the order of its fields."""
+    written = (f.format for f in spec.fields if f.written)
+    return tuple(torch.bool if fmt == INT8 else fmt.dtype for fmt in written)
 
 
 @functools.cache

@@ -159,6 +159,12 @@ def sign_of_difference(x, y):
     return (ordered(x[0], y[0], d[0]),)
 
 
+def truth(x, y):
+    """1 where the sign of x - y is as asked for, else 0."""
+    (s,) = sign(x, y)
+    return (where(asked(s), ONE, ZERO),)
+
+
 def each(name: str, doc: str, form: FunctionType, **families: Any) -> dict[int, FunctionType]:
     """A form filled for each number of components that all families have.
 
@@ -211,6 +217,29 @@ def ordered(x0, y0, d):
     return where(less, ZERO - ONE, where(more, ONE, zero_or_nan))
 
 
+# What is asked of a sign, which is NaN where numbers are not ordered.
+
+
+def negative(s):
+    """Less."""
+    return s < ZERO
+
+
+def not_positive(s):
+    """Less or equal."""
+    return s <= ZERO
+
+
+def zero(s):
+    """Equal."""
+    return s == ZERO
+
+
+def not_zero(s):
+    """Less, greater or not ordered."""
+    return s != ZERO
+
+
 _differences = each("difference", "x - y.", difference, total=SUM, minus=MINUS)
 _roots = each("inverse_root", "1 / sqrt(x).", inverse_of_root, inverse=INVERSE, rooted=ROOT)
 _fused = each("sum_of_product", "x * y + z.", sum_of_product, total=SUM, product=PRODUCT)
@@ -229,6 +258,10 @@ FMA = {1: fma1} | each(
     "fma", "x * y + z.", of_three, settled=SETTLED, plain=times_plus, network=_fused
 )
 COMPARE = each("compare", "The sign of x - y.", sign_of_difference, network=_differences)
+LT = each("lt", "1 where x < y, else 0.", truth, sign=COMPARE, asked=negative)
+LE = each("le", "1 where x <= y, else 0.", truth, sign=COMPARE, asked=not_positive)
+EQ = each("eq", "1 where x = y, else 0.", truth, sign=COMPARE, asked=zero)
+NE = each("ne", "0 where x = y, else 1.", truth, sign=COMPARE, asked=not_zero)
 
 # Families for a float as second argument.
 ADD_FLOAT = family("add_float", "x + y.", of_two, plus, {2: plus_float2})

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels.formats import FP32, FP64, Format
+from mcf.kernels.formats import FP32, FP64, INT8, INT16, Format
 
 Rounding = Callable[[Tensor], Tensor]
 
@@ -20,6 +20,9 @@ def rounding(register: Format, fmt: Format) -> Rounding:
         return lambda x: x
     if fmt.dtype is None:
         return lambda x: _round_toy(x, fmt)
+    if fmt in (INT8, INT16):
+        # An integer already.
+        return lambda x: x
     if register == FP64 and fmt != FP32:
         # Through float32 it would round twice.
         raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")

@@ -21,7 +21,7 @@ from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS
-from mcf.kernels.operators import COMMUTATIVE, COMPARE, Operation, kernel
+from mcf.kernels.operators import COMMUTATIVE, Operation, kernel, result_dtypes
 from mcf.tensor.promotion import as_components, exactly, operands, result_format
 from mcf.tensor.tensor import Components, MCFTensor, made, wrap
 
@@ -50,10 +50,15 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
     return wrap(padded(result, terms))
 
 
-def compared(x: Any, y: Any) -> Tensor:
-    """-1, 0 or 1 for x less than, equal to or greater than y by value; NaN where one is NaN."""
-    out = _launched(COMPARE, (x, y), _exact)
-    return operations.compare(*_unrounded(x, y)) if out is None else out[0]
+def compared(operation: Operation, x: Any, y: Any) -> Tensor:
+    """One of `operators.COMPARISONS` of expansions, plain tensors and numbers: a bool tensor.
+
+    Values are compared as they are: none is rounded to the other's format.
+    """
+    out = _launched(operation, (x, y), _exact)
+    if out is None:
+        return getattr(operations, operation.name)(*_unrounded(x, y))  # type: ignore[no-any-return]
+    return out[0]
 
 
 # Whether a transform of torch.func runs: its tensors have the type of plain ones.
@@ -151,7 +156,7 @@ class _Plan:
 
     def __init__(self, spec: Elementwise, order: Sequence[int], like: int, launch: Any) -> None:
         """The operands in the order of the kernel's; one of them has the shape of the result."""
-        self._count, self._order, self._like = len(spec.results), order, like
+        self._dtypes, self._order, self._like = result_dtypes(spec), order, like
         self._launch = launch
         # The only scalar that operations have is the constant 1.
         self._scalars = np.ones((1, len(spec.scalars)))
@@ -184,8 +189,8 @@ class _Plan:
         like = groups[self._like][0]
         out: list[Tensor] = []
         addresses = []
-        for _ in range(self._count):
-            c = torch.empty_like(like, memory_format=torch.contiguous_format)
+        for dtype in self._dtypes:
+            c = torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
             out.append(c)
             addresses.append((c.data_ptr(),))
         for k in self._order:

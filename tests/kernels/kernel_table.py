@@ -127,6 +127,10 @@ def expansion_kernels() -> list[Elementwise]:
         # With fewer components in the last argument the same algorithms take zeros.
         shapes += [(FP32, g) for g, _ in o.special if len(g) == 2 or g[2] == g[0]]
         found += [kernel(o, fmt, *given) for fmt, given in shapes]
+    for o in operators.COMPARISONS:
+        # What they have of their own comes after the difference, which `compare` has too.
+        found += [kernel(o, fmt, 2, 2) for fmt in FORMATS.values()]
+    found += [kernel(operators.LT, FP64, *given) for given in ((4, 4), (2, 1))]
     one = frozenset("y")
     found.append(kernel(operators.FMA, FP64, 2, 2, 2, uniform=one))
     found += [operators.renormalize_kernel(f, 4, 2) for f in FORMATS.values()]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mcf.kernels.operators import EQ, LE, LT, NE
 from mcf.tensor.ops.movement import where
 from mcf.tensor.plans import compared
 from mcf.tensor.promotion import aligned
@@ -17,32 +17,40 @@ from mcf.tensor.tensor import MCFTensor, wrap
 aten = torch.ops.aten
 
 
+@implements(aten.lt.Tensor, aten.lt.Scalar)
 def less(x: Any, y: Any) -> Tensor:
     """x < y by value."""
-    return compared(x, y) < 0
+    return compared(LT, x, y)
 
 
-def equal(x: Any, y: Any) -> Tensor:
-    """x = y by value."""
-    return compared(x, y) == 0
-
-
+@implements(aten.le.Tensor, aten.le.Scalar)
 def less_equal(x: Any, y: Any) -> Tensor:
     """x <= y by value."""
-    return compared(x, y) <= 0
+    return compared(LE, x, y)
 
 
-def _comparison(name: str, function: Callable[[Any, Any], Tensor]) -> None:
-    packet = getattr(aten, name)
-    implements(packet.Tensor, packet.Scalar)(function)
+@implements(aten.gt.Tensor, aten.gt.Scalar)
+def greater(x: Any, y: Any) -> Tensor:
+    """x > y by value."""
+    return compared(LT, y, x)
 
 
-_comparison("lt", less)
-_comparison("le", less_equal)
-_comparison("gt", lambda x, y: compared(x, y) > 0)
-_comparison("ge", lambda x, y: compared(x, y) >= 0)
-_comparison("eq", equal)
-_comparison("ne", lambda x, y: compared(x, y) != 0)
+@implements(aten.ge.Tensor, aten.ge.Scalar)
+def greater_equal(x: Any, y: Any) -> Tensor:
+    """x >= y by value."""
+    return compared(LE, y, x)
+
+
+@implements(aten.eq.Tensor, aten.eq.Scalar)
+def equal(x: Any, y: Any) -> Tensor:
+    """x = y by value."""
+    return compared(EQ, x, y)
+
+
+@implements(aten.ne.Tensor, aten.ne.Scalar)
+def not_equal(x: Any, y: Any) -> Tensor:
+    """Not x = y by value; true where one is NaN."""
+    return compared(NE, x, y)
 
 
 @implements(aten.equal.default)

@@ -31,6 +31,14 @@ BINARY = {
     operator.mul: operations.mul,
     operator.truediv: operations.div,
 }
+COMPARED = {
+    operator.lt: operations.lt,
+    operator.le: operations.le,
+    operator.gt: operations.gt,
+    operator.ge: operations.ge,
+    operator.eq: operations.eq,
+    operator.ne: operations.ne,
+}
 UNARY = {
     torch.sqrt: operations.sqrt,
     torch.rsqrt: operations.rsqrt,
@@ -73,6 +81,10 @@ def test_kinds_in_turn(executor: str) -> None:
                 _same(function(x, y), reference(x.components, y.components), "two alike")
                 _same(function(one, y), reference(one.components, y.components), "one term first")
                 _same(function(y, one), reference(y.components, one.components), "one term last")
+            for function, compared in COMPARED.items():
+                for a, b in ((x, y), (one, y), (y, one), (x, x)):
+                    expected = compared(a.components, b.components)
+                    assert torch.equal(function(a, b), expected)
             for unary, reference in UNARY.items():
                 _same(unary(x), reference(x.components), "one operand")
 
@@ -128,6 +140,8 @@ def test_what_is_not_contiguous_or_broadcast() -> None:
             expected = reference(a.components, b.components)
             _same(function(a, b), expected, "laid out otherwise")
             assert function(a, b).is_contiguous() or not expected[0].is_contiguous()
+        for function, compared in COMPARED.items():
+            assert torch.equal(function(a, b), compared(a.components, b.components))
 
 
 def test_mixed_formats() -> None:
@@ -169,6 +183,11 @@ def test_a_mode_sees_the_operator() -> None:
         got = x * x
     assert "mcf::expansion_mul" in seen.names
     assert_all_same_bits(got.components, expected, "under a mode")
+    with _Seen() as seen:
+        above = x > x
+    # One kernel, with nothing behind it.
+    assert [n for n in seen.names if n != "aten::promote_types"] == ["mcf::expansion_lt"]
+    assert not above.any()
 
 
 def test_functorch() -> None:
@@ -177,6 +196,8 @@ def test_functorch() -> None:
     for _ in range(2):
         product = torch.func.vmap(lambda a, b: a * b)(x, y)
         assert_all_same_bits(product.components, expected[0], "vmap")
+        below = torch.func.vmap(lambda a, b: a < b)(x, y)
+        assert torch.equal(below, x < y)
         slope = torch.func.grad(lambda a: (a * a).sum())(x)
         assert_all_same_bits(slope.components, expected[1], "grad")
 
