@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -14,18 +13,15 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from mcf.optim import gradients, randomness, stream_names, validation
-from mcf.optim import options as checks
+from mcf.optim.extras import wrap_checkpoint as checkpoint
 from mcf.optim.extras import wrap_rules as rules
 from mcf.optim.extras import wrap_storage as storage
-from mcf.optim.precision import Precision, by_name, parts, strategy_of
+from mcf.optim.extras import wrap_strategies as strategies
+from mcf.optim.precision import Precision, by_name
 from mcf.optim.step import chunks, rewritten
 from mcf.optim.step.rewritten import Marks
 from mcf.optim.storage import blocks
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
-from mcf.optim.storage.strategies import STRATEGIES, WITHOUT_FEEDBACK, Strategy
-
-# Errors that are fed back need a first moment of which the update is a multiple.
-PRECISIONS = WITHOUT_FEEDBACK
 
 # States of torch's optimizers that are averages or sums of squares, or their maxima.
 SECOND_MOMENTS = blocks.ROOTS
@@ -135,7 +131,7 @@ class Collage(Optimizer):
         """Add a group as torch does; the class and this package check it first."""
         if isinstance(param_group, dict):
             param_group = by_name(param_group)
-            _strategy({**self.defaults, **param_group})
+            strategies.of_group({**self.defaults, **param_group})
             given = {k: v for k, v in param_group.items() if k in self.defaults}
             self._made(**rules.theirs(given))
         super().add_param_group(param_group)
@@ -155,7 +151,7 @@ class Collage(Optimizer):
             raise
 
     def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
-        found = arithmetic(_strategy(group), p.dtype, torch.float32, where)
+        found = arithmetic(strategies.of_group(group), p.dtype, torch.float32, where)
         chunks.check(where, p, found.strategy)
         if found.strategy.in_blocks and self._second_moments != set(SECOND_MOMENTS):
             raise ValueError(
@@ -258,26 +254,10 @@ class Collage(Optimizer):
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
-        saved = [{"stream_by": "place", **g} for g in state_dict["param_groups"]]
-        mine, theirs = map(_kinds, (self.param_groups, saved))
-        if mine != theirs:
-            raise ValueError(
-                f"state_dict has groups of (parameters, precision, low) {theirs}; the optimizer "
-                f"{mine}"
-            )
-        for index, (group, other) in enumerate(zip(self.param_groups, saved, strict=True)):
-            loaded = {**group, **other, "params": group["params"]}
-            stream_names.names(f"state_dict param_groups[{index}]", loaded)
-        state: defaultdict[Tensor, Any] = defaultdict(dict)
-        for group, other in zip(self.param_groups, saved, strict=True):
-            for key, p in zip(other["params"], group["params"], strict=True):
-                for name, value in state_dict["state"].get(key, {}).items():
-                    moved = isinstance(value, Tensor) and value.dim() > 0
-                    state[p][name] = (
-                        value.detach().to(p.device, copy=True) if moved else copy.deepcopy(value)
-                    )
-        for group, other in zip(self.param_groups, saved, strict=True):
-            group.update(copy.deepcopy({k: v for k, v in other.items() if k != "params"}))
+        checkpoint.check(self.param_groups, state_dict)
+        state = checkpoint.states(self.param_groups, state_dict)
+        for group, other in zip(self.param_groups, checkpoint.options(state_dict), strict=True):
+            group.update(other)
         self.state, self._marks.left = state, {}
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
@@ -307,29 +287,3 @@ class Collage(Optimizer):
         if self._marks.perhaps(p):
             state = rewritten.followed("p", p, state, arith, False)
         return storage.value(p, state, arith, wide).clone()
-
-
-def _strategy(group: dict[str, Any]) -> Strategy:
-    """The strategy of a group, checked."""
-    checks.check_rounding(group)
-    name = group["precision"]
-    composed = None if name in STRATEGIES else parts(name)
-    if name not in PRECISIONS and composed is None:
-        _refuse_feedback(name in STRATEGIES, name)
-        validation.choice("precision", name, PRECISIONS)
-    _refuse_feedback(composed is not None and composed.feedback, name)
-    return strategy_of(name).with_low(group["low"])
-
-
-def _refuse_feedback(asked: bool, name: str) -> None:
-    if asked:
-        raise ValueError(
-            f"precision={name!r} feeds rounding errors back into a first moment that the update is "
-            "a multiple of; which that is, is not known of a class of torch: use mcf.optim.SGD, "
-            "Adam or AdamW"
-        )
-
-
-def _kinds(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, Any, Any]]:
-    """What groups of a checkpoint and of the optimizer must have in common."""
-    return [(len(g["params"]), g.get("precision"), g.get("low", "nearest")) for g in groups]

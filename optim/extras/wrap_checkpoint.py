@@ -1,0 +1,62 @@
+"""What `load_state_dict` of a wrapped optimizer of torch checks and copies."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from mcf.optim import stream_names
+
+Group = Mapping[str, Any]
+
+
+def check(groups: Sequence[Group], state_dict: Mapping[str, Any]) -> None:
+    """Raise unless a state is of groups like these.
+
+    Raises:
+        ValueError, TypeError: when groups, their sizes, precisions or names are others.
+    """
+    saved = _saved(state_dict)
+    mine, theirs = map(_kinds, (groups, saved))
+    if mine != theirs:
+        raise ValueError(
+            f"state_dict has groups of (parameters, precision, low) {theirs}; the optimizer {mine}"
+        )
+    for index, (group, other) in enumerate(zip(groups, saved, strict=True)):
+        loaded = {**group, **other, "params": group["params"]}
+        stream_names.names(f"state_dict param_groups[{index}]", loaded)
+
+
+def options(state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Copies of the saved groups without their parameters."""
+    saved = _saved(state_dict)
+    return [copy.deepcopy({k: v for k, v in g.items() if k != "params"}) for g in saved]
+
+
+def states(
+    groups: Sequence[Group], state_dict: Mapping[str, Any]
+) -> defaultdict[Tensor, dict[str, Any]]:
+    """Copies of the saved states on the parameters' devices, each in its own dtype."""
+    found: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+    for group, other in zip(groups, state_dict["param_groups"], strict=True):
+        for key, p in zip(other["params"], group["params"], strict=True):
+            for name, value in state_dict["state"].get(key, {}).items():
+                moved = isinstance(value, Tensor) and value.dim() > 0
+                found[p][name] = (
+                    value.detach().to(p.device, copy=True) if moved else copy.deepcopy(value)
+                )
+    return found
+
+
+def _saved(state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The saved groups; older ones counted places."""
+    return [{"stream_by": "place", **g} for g in state_dict["param_groups"]]
+
+
+def _kinds(groups: Sequence[Mapping[str, Any]]) -> list[tuple[int, Any, Any]]:
+    """What groups of a checkpoint and of the optimizer must have in common."""
+    return [(len(g["params"]), g.get("precision"), g.get("low", "nearest")) for g in groups]
