@@ -1,21 +1,17 @@
-"""Compiled loops on disk: found by the next process, refused where others can write.
+"""Compiled loops on disk: found by the next process, with the same bits.
 
 *Exact*: bits of a loop from the cache are those of the loop that Numba compiled and linked itself.
-Mutants: every bit of a file that is flipped, each owner, mode and kind of file but the one allowed.
+What is wrong with files and folders is in test_loop_cache_files.py.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import resource
 import stat
 import subprocess
 import sys
 import textwrap
-from array import array
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,53 +21,16 @@ import torch
 
 from mcf.kernels import operators
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.numba import cache, cpu, element_loops, objects, stored, team
+from mcf.kernels.numba import cache, cpu, element_loops, objects
 from tests.helpers import assert_same_bits
+from tests.kernels.loop_cache_cases import adds, compilations, emptied
 
 pytestmark = pytest.mark.skipif(not cache.available(), reason="no owners of files here")
-
-TEXT = """
-def kernel(data):
-    put(data, 0, number(data, 0) + {0})
-"""
-
-
-@functools.cache
-def _adds(number: int) -> tuple[Any, str]:
-    from mcf.kernels.numba import compiler, memory
-
-    return compiler.compiled(TEXT.format(number), "<mcf test>", {"put": memory.put})
-
-
-def adds(number: int) -> Callable[[], tuple[Any, str]]:
-    """Makes a loop that adds a number to one; here it is compiled but once."""
-    return lambda: _adds(number)
-
-
-def added(loop: objects.Native) -> int:
-    word = array("q", [40])
-    team.run(loop.address, word.buffer_info()[0], 1)
-    return word[0]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and nothing said yet."""
-    monkeypatch.setenv("MCF_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_said", set())
-    return tmp_path / "cache" / "loops"
-
-
-def compilations(parts: tuple[Any, ...] = ("test",), number: int = 2) -> int:
-    """How often a loop is compiled when it is asked for."""
-    before = stored.compiled
-    assert added(stored.native(parts, adds(number))) == 40 + number
-    return stored.compiled - before
-
-
-def entry(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
+    return emptied(tmp_path, monkeypatch)
 
 
 FIRST = """
@@ -93,8 +52,9 @@ bits = hashlib.sha256(b"".join(t.numpy().tobytes() for t in found)).hexdigest()
 print(json.dumps([stored.compiled, bits, "numba" in sys.modules]))
 """
 
+
 FORKED = """
-from tests.kernels.test_loop_cache import adds, added
+from tests.kernels.loop_cache_cases import adds, added
 children = []
 for _ in range(8):
     child = os.fork()
@@ -187,34 +147,6 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.root() == Path.cwd() / "here"
 
 
-def test_every_bit_is_checked(folder: Path) -> None:
-    assert compilations() == 1
-    data = entry(folder).read_bytes()
-    code = objects.unpacked(entry(folder).name, data)
-    assert code is not None
-    assert data == objects.packed(entry(folder).name, code)
-    for place in range(0, len(data), 7):
-        changed = bytearray(data)
-        changed[place] ^= 1 << place % 8
-        assert objects.unpacked(entry(folder).name, bytes(changed)) is None
-    for length in (0, 1, 11, 70, len(data) // 2, len(data) - 1):
-        assert objects.unpacked(entry(folder).name, data[:length]) is None
-    assert objects.unpacked(entry(folder).name, data + b"\0") is None
-    assert objects.unpacked("another key", data) is None
-
-
-@pytest.mark.parametrize("damage", ["empty", "cut", "changed", "renamed"])
-def test_a_damaged_file_is_replaced(folder: Path, damage: str) -> None:
-    assert compilations() == 1
-    path = entry(folder)
-    data = path.read_bytes()
-    other = objects.packed("another key", objects.unpacked(path.name, data))
-    wrong = {"empty": b"", "cut": data[:-9], "changed": data[:-1] + b"!", "renamed": other}
-    path.write_bytes(wrong[damage])
-    assert [compilations() for _ in range(2)] == [1, 0]
-    assert entry(folder).read_bytes() == data
-
-
 def test_code_that_needs_the_process_is_not_loaded() -> None:
     library, symbol = adds(1)()
     elf = bytes(library.serialize_using_object_code()[2][0])
@@ -237,93 +169,6 @@ def test_code_that_needs_the_process_is_not_loaded() -> None:
         assert (loaded is not None) == (name == "memcpy")
     for cut in (0, 5, 70, len(elf) // 2):
         assert objects.undefined(elf[:cut]) is None
-
-
-@pytest.mark.parametrize("which", ["file", "inner", "outer"])
-@pytest.mark.parametrize("mode", [0o020, 0o002])
-def test_what_others_can_write_is_refused(
-    folder: Path, which: str, mode: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert compilations() == 1
-    path = {"file": entry(folder), "inner": folder, "outer": folder.parent}[which]
-    path.chmod(path.stat().st_mode | mode)
-    assert compilations() == 1
-    assert compilations() == (0 if which == "file" else 1)
-    # A file is written anew; of a folder it is said once.
-    assert [str(path) in record.getMessage() for record in caplog.records] == [True]
-    assert "can be written by others" in caplog.text
-
-
-@pytest.mark.parametrize("which", ["file", "inner", "outer"])
-def test_what_belongs_to_others_is_refused(
-    folder: Path, which: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert compilations() == 1
-    path = {"file": entry(folder), "inner": folder, "outer": folder.parent}[which]
-    if os.geteuid() == 0:
-        os.chown(path, 12345, -1)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert compilations() == 1
-    assert "belongs to user" in caplog.text
-
-
-@pytest.mark.parametrize("which", ["file", "inner", "outer"])
-def test_links_are_refused(folder: Path, which: str, tmp_path: Path) -> None:
-    assert compilations() == 1
-    path = {"file": entry(folder), "inner": folder, "outer": folder.parent}[which]
-    path.rename(tmp_path / "moved")
-    path.symlink_to(tmp_path / "moved")
-    assert compilations() == 1
-    # A link to a file is replaced, never followed.
-    assert compilations() == (0 if which == "file" else 1)
-
-
-def test_a_pipe_is_not_waited_for(folder: Path) -> None:
-    assert compilations() == 1
-    path = entry(folder)
-    path.unlink()
-    os.mkfifo(path)
-    assert [compilations() for _ in range(2)] == [1, 0]
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
-def test_a_folder_in_a_files_place_leaves_no_descriptor_open(folder: Path) -> None:
-    assert compilations() == 1
-    (folder / "key").mkdir()
-    before = len(os.listdir("/proc/self/fd"))
-    assert [cache.read("key") for _ in range(5)] == [None] * 5
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_full_disk(folder: Path) -> None:
-    assert compilations() == 1
-    for path in folder.iterdir():
-        path.unlink()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-    try:
-        # Some bytes can be written, then no more.
-        assert compilations() == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(folder.iterdir()) == []
-    assert [compilations() for _ in range(2)] == [1, 0]
-
-
-@pytest.mark.parametrize("call", ["mkdir", "open", "rename", "stat"])
-def test_a_disk_that_takes_nothing(
-    folder: Path, call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*args: Any, **kwargs: Any) -> Any:
-        raise OSError(30, "Read-only file system")
-
-    _adds(2)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, fails)
-        assert compilations() == 1
-    assert not folder.exists() or list(folder.iterdir()) == []
-    assert not caplog.records
 
 
 def test_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

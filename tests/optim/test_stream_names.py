@@ -1,7 +1,7 @@
 """Random bits keyed on names: the same in every grouping, order and part of a model.
 
 Contract: with names, the bits of a parameter depend on its name and not on the others nor on their
-order; without, on its place; `set_stream` says either. A checkpoint goes on with what it was made
+order; without, on its place. A checkpoint goes on with what it was made
 with, and one of an older version with places.
 """
 
@@ -9,87 +9,37 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import pickle
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import Parameter
 
 import mcf
 from mcf.kernels import streams
-from mcf.optim import SGD, AdamW, GradientRelease, Muon, collage, set_index_offset, set_stream
+from mcf.optim import AdamW, GradientRelease, Muon
 from mcf.optim import stream_names as naming
 from tests.helpers import assert_same_bits, count_different
 from tests.optim.helpers import BF16, parameter, random
-from tests.optim.plan_cases import in_full
-
-NAMES = ("embed.weight", "layers.0.weight", "layers.0.bias", "layers.1.weight", "head.weight")
-SHAPES = ((9, 7), (12, 6), (30,), (12, 6), (40,))
-Named = list[tuple[str, Parameter]]
-Results = dict[str, Tensor]
+from tests.optim.stream_cases import (
+    MAKERS,
+    NAMES,
+    Named,
+    adamw,
+    assert_part,
+    model,
+    train,
+    trained,
+    values,
+)
 
 
 @pytest.fixture(autouse=True)
 def reference_executor():
     with mcf.executor("torch"):
         yield
-
-
-def model(names: Iterable[str] = NAMES) -> Named:
-    """Parameters by name; the value of each follows from its name."""
-    return [(n, parameter(SHAPES[NAMES.index(n)], BF16, NAMES.index(n))) for n in names]
-
-
-def give(params: Iterable[tuple[str, Tensor]], t: int) -> None:
-    for name, p in params:
-        p.grad = random(p.shape, BF16, 100 * t + NAMES.index(name), 0.1)
-
-
-def trained(
-    make: Callable[[Any], Any], named: Named, groups: Any = None, first: int = 0, last: int = 4
-) -> Results:
-    """What steps make of parameters and low words, by name."""
-    optimizer = make(named if groups is None else groups)
-    train(optimizer, named, first, last)
-    found = values(named)
-    for name, p in named:
-        if "param_lo" in optimizer.state[p]:
-            found[f"{name} low"] = optimizer.state[p]["param_lo"].clone()
-    return found
-
-
-def train(optimizer: Any, named: Named, first: int, last: int) -> None:
-    for t in range(first, last):
-        give(named, t)
-        optimizer.step()
-
-
-def values(named: Named) -> Results:
-    return {name: p.detach().clone() for name, p in named}
-
-
-def assert_part(found: Results, whole: Results) -> None:
-    for name, x in found.items():
-        assert_same_bits(x, whole[name], name)
-
-
-def adamw(params: Any, **options: Any) -> AdamW:
-    return AdamW(params, 1e-2, precision="stochastic", **options)
-
-
-MAKERS: dict[str, Callable[[Any], Any]] = {
-    "adamw": adamw,
-    "low": lambda p: AdamW(p, 1e-2, low="stochastic"),
-    "capturable": lambda p: adamw(p, capturable=True),
-    "metrics": lambda p: adamw(p, track_metrics=True),
-    "sgd": lambda p: SGD(p, 1e-2, precision="stochastic"),
-    "collage": lambda p: collage(torch.optim.AdamW, p, lr=1e-2, precision="stochastic"),
-}
 
 
 def matrices(named: Named) -> Named:
@@ -240,98 +190,6 @@ def test_gradient_release() -> None:
     assert_part(values(named), whole)
 
 
-def test_streams_that_are_told() -> None:
-    """Processes that count their own parameters, without names; and places."""
-    by_name, by_place = trained(adamw, model()), model()
-    train(adamw([p for _, p in by_place]), by_place, 0, 4)
-    for what, whole in (("name", by_name), ("place", values(by_place))):
-        for mine in (NAMES[::2], NAMES[1::2][::-1]):
-            part = model(mine)
-            for name, p in part:
-                set_stream(p, f"module.{name}" if what == "name" else NAMES.index(name))
-            optimizer = adamw([p for _, p in part])
-            train(optimizer, part, 0, 2)
-            # What was told stays with copies.
-            copied = pickle.loads(pickle.dumps(copy.deepcopy(optimizer)))
-            part = list(zip(mine, copied.param_groups[0]["params"], strict=True))
-            train(copied, part, 2, 4)
-            assert_part(values(part), whole)
-
-
-def test_parts_of_one_tensor() -> None:
-    start = random((10, 33), BF16, 1)
-
-    def steps(x: Tensor, first: int) -> Tensor:
-        p = Parameter(x.clone())
-        set_index_offset(p, 33 * first)
-        optimizer = adamw([("layers.3.weight", p)])
-        for t in range(3):
-            p.grad = random(start.shape, BF16, t, 0.1)[first : first + len(x)]
-            optimizer.step()
-        return p.detach()
-
-    assert_same_bits(torch.cat([steps(start[:4], 0), steps(start[4:], 4)]), steps(start, 0))
-
-
-def test_what_changes_between_two_steps() -> None:
-    """Names that are replaced or written, streams that are told, what they are keyed on."""
-
-    def changed(keep: bool) -> Results:
-        named = model()
-        plans = 0
-        optimizer = adamw(named)
-        if not keep:
-            in_full(optimizer)
-        group = optimizer.param_groups[0]
-        for t in range(9):
-            give(named, t)
-            if t == 3:
-                group["param_names"] = [*NAMES[1:], NAMES[0]]
-            if t == 4:
-                group["param_names"][2] = "another"
-            if t == 5:
-                set_stream(named[0][1], "told")
-            if t == 6:
-                group["stream_by"] = "place"
-            if t == 7:
-                set_stream(named[0][1], 2)
-            before = optimizer._steps._repeat
-            optimizer.step()
-            plans += before is not None and optimizer._steps._repeat is before
-        assert plans == (3 if keep else 0), "of steps 1, 2 and 8"
-        return values(named)
-
-    with mcf.executor("numba"):
-        assert_part(changed(True), changed(False))
-
-
-@pytest.fixture
-def one_process(tmp_path: Any):
-    if not (dist.is_available() and dist.is_gloo_available()):
-        pytest.skip("torch without gloo")
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_torchs_zero_redundancy_optimizer(one_process: None) -> None:
-    """It sorts parameters by size before it shares them out."""
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    options: dict[str, Any] = {"lr": 1e-2, "precision": "stochastic"}
-    named = model()
-    for name, p in named:
-        set_stream(p, name)
-    sharded = ZeroRedundancyOptimizer([p for _, p in named], AdamW, **options)
-    inner = [id(p) for g in sharded.optim.param_groups for p in g["params"]]
-    assert inner != [id(p) for _, p in named]
-    train(sharded, named, 0, 4)
-    assert_part(values(named), trained(adamw, model()))
-
-
 @pytest.mark.parametrize("make", [MAKERS["adamw"], MAKERS["collage"]], ids=["adamw", "collage"])
 def test_refusals(make: Any) -> None:
     p, q = parameter(3, BF16), parameter(4, BF16)
@@ -352,13 +210,3 @@ def test_refusals(make: Any) -> None:
     with pytest.raises(ValueError, match=r"state_dict param_groups\[0\] has 2 params and 1 param"):
         optimizer.load_state_dict(saved)
     assert optimizer.param_groups[0]["param_names"] == ["a", "b"]
-
-
-def test_refusals_of_streams() -> None:
-    p = parameter(3, BF16)
-    for wrong in (1.0, True, None, b"a"):
-        with pytest.raises(TypeError, match=f"must be a name or a place .*{type(wrong).__name__}"):
-            set_stream(p, wrong)  # type: ignore[arg-type]
-    for place in (-1, 2**53):
-        with pytest.raises(ValueError, match=f"place from 0 and below .*got {place}"):
-            set_stream(p, place)
