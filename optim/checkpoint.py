@@ -1,4 +1,4 @@
-"""What `load_state_dict` checks and copies."""
+"""What `state_dict` returns, and what `load_state_dict` checks and copies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,22 @@ from torch import Tensor
 
 from mcf.optim import entries, options, stream_names, validation
 from mcf.optim.grouped import GroupedOptimizer
+from mcf.optim.sharding.portable import packed, unpacked
+from mcf.optim.sharding.shards import like, local, moved_like
 from mcf.optim.step.kernel import states as formats_of
 
 # What an error advises.
 _CONVERTED = "mcf.optim.load_converted(optimizer, state_dict) loads states of another precision"
+
+
+def portable(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A state dict of types that torch.distributed moves, its groups of plain data; not copied."""
+    state = {
+        key: {n: packed(t) for n, t in entry.items()} if isinstance(entry, dict) else entry
+        for key, entry in state_dict["state"].items()
+    }
+    groups = [options.saved(g) for g in state_dict["param_groups"]]
+    return {**state_dict, "state": state, "param_groups": groups}
 
 
 def check(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> None:
@@ -91,7 +103,8 @@ def _check_group(
         entry = states.get(key)
         if entries.made(entry):
             formats = formats_of(rule, optimizer._arithmetic({**saved}, p, name))
-            validation.state(name, p, entry, formats, rule)
+            found = {n: unpacked(p, t) for n, t in entry.items()}
+            validation.state(name, p, found, formats, rule, placed=False)
             validation.step_count(name, entry["step"])
 
 
@@ -138,7 +151,8 @@ def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaul
             elif name in numbers:
                 loaded[p][name] = torch.tensor(float(value), dtype=torch.float64, device=home)
             else:
-                loaded[p][name] = value.detach().to(p.device, copy=True)
+                mine = unpacked(p, moved_like(p, value.detach()))
+                loaded[p][name] = like(p, local(mine).to(p.device, copy=True))
     for key, value in state_dict["state"].items():
         if key not in taken:
             loaded[key] = copy.deepcopy(value, memo)

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import BF16, FP16
+from mcf.optim.sharding.shards import is_sharded, local
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.strategies import STRATEGIES
 from mcf.tensor import MCFTensor
 
 
 def components(t: Tensor) -> tuple[Tensor, ...]:
-    """The components of an expansion tensor, or the tensor itself; not copied."""
-    return t.components if isinstance(t, MCFTensor) else (t,)
+    """The components of an expansion tensor, or what is here of the tensor itself; not copied."""
+    return t.components if isinstance(t, MCFTensor) else (local(t),)
 
 
 def is_expansion(t: Tensor) -> bool:
@@ -81,12 +82,12 @@ def arithmetic(found: Arithmetic, p: Tensor, where: str) -> Arithmetic:
 
 
 def row(p: Tensor, gradient: tuple[Tensor, ...], states: list[Tensor]) -> list[Tensor]:
-    """A kernel's row: parameter, gradient, low word, states."""
+    """A kernel's row: parameter, gradient, low word, states; what is here of each."""
     high, *low = components(p)
-    return [high, *gradient, *low, *states]
+    return [high, *gradient, *low, *map(local, states)]
 
 
 def stepped(p: Tensor) -> None:
-    """Tell autograd that a parameter has changed, whose components a kernel has changed."""
-    if isinstance(p, MCFTensor):
+    """Tell autograd that a parameter has changed, of which a kernel has changed the parts."""
+    if isinstance(p, MCFTensor) or is_sharded(p):
         torch.autograd.graph.increment_version(p)

@@ -15,13 +15,30 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mcf.kernels.tables import to_device
 from mcf.optim import expansions
+from mcf.optim.sharding.across import Across
+from mcf.optim.sharding.shards import local
 from mcf.optim.step.norm import Components, finite, total_norm
 
 NONFINITE = ("torch", "skip", "raise")
 
-# The names of a step's gradients for messages, and their components.
-Named = Sequence[tuple[str, Components]]
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A gradient of a step.
+
+    Args:
+        where: names its parameter in messages.
+        components: what is here of it.
+        place: of its parameter among all of the optimizer's.
+        across: who has the other parts of it; None where all of it is here.
+    """
+
+    where: str
+    components: Components
+    place: int = 0
+    across: Across | None = None
 
 
 class NonFiniteGradientError(FloatingPointError):
@@ -80,10 +97,10 @@ PLAIN = Settings()
 
 
 def components(p: Tensor, lows: Mapping[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """A parameter's gradient: one tensor, or two of an expansion or a `GradientAccumulator`."""
+    """What is here of a gradient: one tensor, or two of an expansion or a `GradientAccumulator`."""
     assert p.grad is not None
     low = lows.get(p)
-    return expansions.components(p.grad) if low is None else (p.grad, low)
+    return expansions.components(p.grad) if low is None else (local(p.grad), local(low))
 
 
 def unscales(optimizer: Optimizer) -> bool:
@@ -103,12 +120,16 @@ def unscales(optimizer: Optimizer) -> bool:
     )
 
 
-def factor(settings: Settings, gradients: Named) -> tuple[float | Tensor, bool | Tensor]:
+def factor(
+    settings: Settings, gradients: Sequence[Found], sharers: Sequence[Across] = ()
+) -> tuple[float | Tensor, bool | Tensor]:
     """What multiplies every gradient in this step, and whether the step is taken at all.
 
     Each is a tensor where a device knows it, and for `capturable` groups: then nothing is read.
 
-    It is given the gradients where the settings say that it `looks` at them.
+    It is given the gradients where the settings say that it `looks` at them. `sharers` are all that
+    have parts of any parameter, with and without gradient: they all call this, with the same
+    parameters in the same order, and get the same answers or errors.
 
     1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm / (norm +
     1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.
@@ -127,9 +148,12 @@ def factor(settings: Settings, gradients: Named) -> tuple[float | Tensor, bool |
     # GradScaler looked already: where it found something, that is what it is there for.
     live: bool | Tensor = True
     if found is not None:
+        for who in sharers:
+            # One process's infinity is everyone's, or some would step and others not.
+            found = who.reduce(torch.as_tensor(found).ne(0).to(torch.int32), "max")
         live = found.reshape(()) == 0 if _by_device(found, apart) else float(found) == 0
     if settings.nonfinite != "torch" and live is not False:
-        finite = _all_finite(settings.nonfinite, gradients, apart)
+        finite = _all_finite(settings.nonfinite, gradients, apart, sharers)
         if isinstance(live, Tensor) and isinstance(finite, Tensor):
             live = live & finite.to(live.device)
         elif finite is not True:
@@ -138,7 +162,7 @@ def factor(settings: Settings, gradients: Named) -> tuple[float | Tensor, bool |
         return 1.0, live
     result = _inverse(settings.grad_scale, apart)
     if settings.max_grad_norm is not None:
-        norm = total_norm([g for _, g in gradients])
+        norm = total_norm([g.components for g in gradients], [g.across for g in gradients], sharers)
         if isinstance(result, Tensor):
             result = result.to(norm.device)
         norm = norm * result
@@ -174,18 +198,33 @@ def _inverse(scale: Any, apart: bool) -> float | Tensor:
     return 1.0 / float(scale)
 
 
-def _all_finite(policy: str, gradients: Named, apart: bool) -> bool | Tensor:
-    flags = [finite(g) for _, g in gradients]
-    if not flags:
+def _all_finite(
+    policy: str, gradients: Sequence[Found], apart: bool, sharers: Sequence[Across]
+) -> bool | Tensor:
+    flags = [finite(g.components) for g in gradients]
+    if not flags and not sharers:
         return True
-    together = torch.stack([f.to(flags[0].device) for f in flags])
-    if policy == "skip" and any(_by_device(f, apart) for f in flags):
-        return together.all()
+    home = flags[0].device if flags else torch.device("cpu")
+    places = torch.tensor([g.place for g in gradients], dtype=torch.int64, device="cpu")
+    # Of the first gradient that is not finite the place, as the largest of negative numbers.
+    none = torch.full((1,), _NONE, dtype=torch.int64, device="cpu")
+    ok = torch.stack([f.to(home) for f in flags]) if flags else none.to(home)[:0].bool()
+    bad = torch.where(ok, _NONE, -1 - to_device(places, home))
+    worst = torch.cat([to_device(none, home), bad]).amax()
+    for who in sharers:
+        worst = who.reduce(worst, "max")
+    if policy == "skip" and _by_device(worst, apart):
+        return worst == _NONE
     # One wait for the device.
-    answers = together.tolist()
-    if policy == "raise" and not all(answers):
-        where = gradients[answers.index(False)][0]
+    found = int(worst)
+    if policy == "raise" and found != _NONE:
+        place = -1 - found
+        where = next((g.where for g in gradients if g.place == place), f"parameter {place}")
         raise NonFiniteGradientError(
             f"{where}.grad holds an infinity or NaN, and nonfinite='raise'; nothing was changed"
         )
-    return all(answers)
+    return found == _NONE
+
+
+# Below every place.
+_NONE = -(2**62)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
@@ -15,6 +14,8 @@ from mcf.optim import entries, expansions, gradients, options, stream_names, val
 from mcf.optim.hyperparameters import GroupHyperparameters
 from mcf.optim.precision import by_name, check_composed, strategy_of
 from mcf.optim.rules.rule import Rule
+from mcf.optim.sharding.across import across, place_gradient
+from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step import chunks
 from mcf.optim.step.bucket import Bucket, Named, Request
 from mcf.optim.step.kernel import GradientForm, states
@@ -205,17 +206,20 @@ class GroupedOptimizer(Optimizer):
         group = self.param_groups[index]
         self._check_precision(group)
         rule = self._rule(group)
-        kinds: dict[tuple[torch.dtype, torch.device, GradientForm, bool], list[Named]] = {}
+        kinds: dict[tuple[Any, ...], list[Named]] = {}
         for where, p in named:
             if p.grad is None:
                 validation.replaced(where, p)
             elif id(p) not in skip:
                 validation.parameter(where, p, self.takes_expansions)
+                place_gradient(p)
                 validation.gradient(where, p, p.grad)
-                kind = (p.dtype, p.device, self._form(p), expansions.is_expansion(p))
+                # What one launch sums over its rows belongs to the same processes.
+                shared = (is_sharded(p), across(p))
+                kind = (p.dtype, p.device, self._form(p), expansions.is_expansion(p), shared)
                 kinds.setdefault(kind, []).append((where, p))
         buckets = []
-        for (_, device, form, _), mine in kinds.items():
+        for (_, device, form, *_), mine in kinds.items():
             registry.executor_for(device)
             where, p = mine[0]
             arith = self._arithmetic(group, p, where)

@@ -12,11 +12,12 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.formats import FORMATS
-from mcf.optim import checkpoint, expansions, gradients, options, randomness
+from mcf.optim import checkpoint, expansions, gradients, options, randomness, validation
 from mcf.optim.grouped import Group, GroupedOptimizer
 from mcf.optim.precision import by_name
+from mcf.optim.sharding.shards import like, local
 from mcf.optim.step import rewritten
-from mcf.optim.step.bucket import Named, Request
+from mcf.optim.step.bucket import Named, Request, new_state
 from mcf.optim.step.run import Steps
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.single import SINGLE
@@ -130,7 +131,8 @@ class LowPrecisionOptimizer(GroupedOptimizer):
             exact: return the stored tensors, whose sum is the value, instead of rounding it.
 
         Returns:
-            A new float32 tensor (float64 for a float64 parameter) of p's shape (a copy of a frozen
+            A new float32 tensor (float64 for a float64 parameter) of p's shape and layout (a copy
+            of a frozen
             parameter of another dtype); or, with `exact`,
             the tuple of stored components, largest first, not copied (but what is split into bf16
             and further bits is joined to one float32).
@@ -143,18 +145,18 @@ class LowPrecisionOptimizer(GroupedOptimizer):
                 f"p of shape {list(p.shape)} is not one of this optimizer's parameters"
             )
         state = self._followed(p)
-        tensors = [p.detach()]
+        tensors = [local(p.detach())]
         storage: Storage = SINGLE
         if state and not expansions.is_expansion(p):
             storage = self._arithmetic(self._group_of(p), p, "p").strategy.param
-            tensors += [state[storage.hidden]] if storage.hidden else []
+            tensors += [local(state[storage.hidden])] if storage.hidden else []
         components = (
             expansions.components(tensors[0])
             if expansions.is_expansion(p)
             else storage.components(tensors)
         )
         if exact:
-            return components
+            return tuple(like(p, t) for t in components)
         if p.dtype not in FORMATS:
             # Frozen.
             return p.detach().clone()
@@ -162,7 +164,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         value = components[0].to(kind, copy=True)
         for low in components[1:]:
             value += low.to(kind)
-        return value
+        return like(p, value)
 
     @torch.no_grad()
     def _followed(self, p: Tensor) -> Group:
@@ -231,9 +233,27 @@ class LowPrecisionOptimizer(GroupedOptimizer):
     # -- checkpoints -------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as torch returns it, with groups of plain data: dtypes by their names."""
-        found = super().state_dict()
-        return {**found, "param_groups": [options.saved(g) for g in found["param_groups"]]}
+        """The state as torch returns it, of what `torch.distributed.checkpoint` saves and moves.
+
+        Groups are of plain data, dtypes by their names; 16-bit integers are int8 tensors with a
+        last dimension of 2, which share their memory.
+        """
+        return checkpoint.portable(super().state_dict())
+
+    @torch.no_grad()
+    def init_state(self) -> None:
+        """Make the states of all parameters that have none, as the first step would.
+
+        For filling a new optimizer in place: torch.distributed.checkpoint otherwise makes a step
+        with gradients and learning rates of 0, which counts until a state is loaded.
+        """
+        for index, group in enumerate(self.param_groups):
+            rule = self._rule(group)
+            for where, p in self._named(index):
+                if not validation.later(p) and not self._made(p):
+                    arith = self._arithmetic(group, p, where)
+                    made = new_state(rule, arith, p, bool(group["capturable"]))
+                    self.state[p].update(made)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`, bit for bit; every state keeps its own dtype.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mcf.kernels import streams
 from mcf.optim import stream_names
+from mcf.optim.sharding import shards
 
 _ATTRIBUTE = "_mcf_index_offset"
 
@@ -33,6 +34,10 @@ def set_index_offset(p: Tensor, offset: int) -> None:
     Raises:
         TypeError, ValueError: for an offset that is not a whole number from 0.
     """
+    if shards.is_sharded(p):
+        raise TypeError(
+            "p is a DTensor, which says itself which part of it is here; allowed are plain tensors"
+        )
     if isinstance(offset, bool) or not isinstance(offset, int):
         raise TypeError(f"offset must be an int, got {type(offset).__name__}")
     if not 0 <= offset < 2**53:
@@ -41,9 +46,30 @@ def set_index_offset(p: Tensor, offset: int) -> None:
 
 
 def index_offset(p: Tensor) -> int:
-    """What `set_index_offset` said of a parameter, else 0."""
+    """The index of a parameter's first element in its whole tensor.
+
+    What its layout says, or `set_index_offset` said of a plain one, else 0.
+    """
+    if shards.is_sharded(p):
+        first = shards.stretches(p).first
+        return int(first[0]) if len(first) else 0
+    return _said(p)
+
+
+def _said(p: Tensor) -> int:
     found: int = getattr(p, _ATTRIBUTE, 0)
     return found
+
+
+def stretches(p: Tensor) -> shards.Stretches:
+    """See `mcf.optim.sharding.shards`; after what `set_index_offset` said."""
+    found = shards.stretches(p)
+    return found if shards.is_sharded(p) else found._replace(first=found.first + _said(p))
+
+
+def in_one(p: Tensor) -> bool:
+    """Whether what is here of a parameter is one stretch of the whole, or nothing."""
+    return not shards.is_sharded(p) or len(shards.stretches(p).starts) <= 1
 
 
 def set_stream(p: Tensor, stream: str | int) -> None:
@@ -113,20 +139,37 @@ def columns(
 class Streams:
     """The streams of some parameters, which stay the same from step to step but for their keys."""
 
-    def __init__(self, groups: Sequence[Mapping[str, Any]], params: Sequence[Tensor]) -> None:
-        """`groups` are all of an optimizer's; each of `params` must `fit`."""
+    def __init__(
+        self,
+        groups: Sequence[Mapping[str, Any]],
+        params: Sequence[Tensor],
+        owners: Any = None,
+        first: Any = None,
+    ) -> None:
+        """Of the parameters of a step.
+
+        Args:
+            groups: all of an optimizer's.
+            params: some of theirs; each must `fit`.
+            owners: the numbers of the parameters of which there are rows; None for one each.
+            first: the index of each row's first element, with `owners`.
+        """
         self._params = params
         self._everything, self._names = _everything(groups), _names(groups)
         self._told = _told_of(params)
         known = numbers(groups)
         self._numbers = np.array([known[p] for p in params], dtype=np.uint64)
-        self._first = np.array(_offsets(params), dtype=np.uint64)
+        self._owners = np.arange(len(params)) if owners is None else owners
+        if owners is None:
+            first = list(map(index_offset, params))
+        self._first = np.array(first, dtype=np.uint64)
 
     @staticmethod
     def fit(p: Tensor) -> bool:
-        """Whether one line of scalars serves all elements: in order, upper index word the same."""
-        (first,) = _offsets([p])
-        return p.is_contiguous() and first % 2**32 + p.numel() <= 2**32
+        """Whether lines of scalars serve all elements: in order, upper index words the same."""
+        found = stretches(p)
+        ends = found.first % 2**32 + found.lengths
+        return shards.local(p).is_contiguous() and bool((ends <= 2**32).all())
 
     def hold(self, groups: Sequence[Mapping[str, Any]]) -> bool:
         """Whether parameters are counted and called as before."""
@@ -139,8 +182,8 @@ class Streams:
         )
 
     def scalars(self, seed: int, steps: Sequence[int]) -> Any:
-        """`streams.SCALARS` at each parameter's step, float64 [parameters, scalars]."""
-        keys = streams.key(seed, np.array(steps, dtype=np.uint64), self._numbers)
+        """`streams.SCALARS` at each parameter's step, float64 [rows, scalars]."""
+        keys = streams.key(seed, np.array(steps, dtype=np.uint64), self._numbers)[self._owners]
         return np.stack(streams.scalars(keys, self._first), axis=1).astype(np.float64)
 
 
@@ -157,8 +200,4 @@ def _names(groups: Iterable[Mapping[str, Any]]) -> list[list[str] | None]:
 
 
 def _told_of(params: Sequence[Tensor]) -> tuple[list[int], list[Any]]:
-    return _offsets(params), list(map(stream_names.told, params))
-
-
-def _offsets(params: Iterable[Tensor]) -> list[int]:
-    return list(map(index_offset, params))
+    return list(map(_said, params)), list(map(stream_names.told, params))

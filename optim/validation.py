@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from mcf.kernels.formats import FORMATS, Format
 from mcf.optim import entries
 from mcf.optim.expansions import check_gradient, check_parameter, is_expansion
+from mcf.optim.sharding.shards import is_sharded, local, same_place
 from mcf.optim.step import memory
 from mcf.optim.storage import blocks
 from mcf.tensor import MCFTensor
@@ -91,6 +92,7 @@ def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
     if p.dtype not in FORMATS:
         allowed = ", ".join(map(str, FORMATS))
         raise TypeError(f"{where} has dtype {p.dtype}; allowed are {allowed}")
+    p = local(p)
     memory.present(where, p)
     if p.is_neg():
         raise TypeError(f"{where} is a lazily negated view; allowed is what resolve_neg() returns")
@@ -110,12 +112,14 @@ def plain(where: str, p: Tensor) -> None:
     kind = type(p)
     if kind in _PLAIN or kind.__torch_dispatch__ is Tensor.__torch_dispatch__:
         return
-    if any(c.__name__ == "DTensor" for c in kind.__mro__):
-        raise TypeError(
-            f"{where} is a DTensor, a parameter that is sharded over processes, which is not "
-            "supported yet; allowed are plain tensors, which DistributedDataParallel keeps"
-        )
-    if not isinstance(p, (FakeTensor, MCFTensor)):
+    if is_sharded(p):
+        if any(place.is_partial() for place in p.placements):  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{where} is a DTensor with placements {tuple(p.placements)}; "  # type: ignore[attr-defined]
+                "allowed are Shard and Replicate: of a Partial one each process has a summand"
+            )
+        plain(f"the part of {where} that is here", local(p))
+    elif not isinstance(p, (FakeTensor, MCFTensor)):
         raise TypeError(
             f"{where} is a {kind.__module__}.{kind.__qualname__}, a tensor whose class decides "
             "itself what is stored; allowed are plain tensors, and those that need no gradient"
@@ -133,8 +137,8 @@ def replaced(where: str, p: Tensor) -> None:
     if hasattr(p, "_fsdp_orig_uid") and p.requires_grad:
         raise RuntimeError(
             f"{where} was replaced by a DTensor in its module when fully_shard was called, after "
-            "the optimizer was made, and gets no gradients any more; sharded parameters are not "
-            "supported yet"
+            "the optimizer was made, and gets no gradients any more; make the optimizer of "
+            "model.parameters() after fully_shard(model)"
         )
 
 
@@ -188,7 +192,17 @@ def gradient(where: str, p: Tensor, grad: Tensor) -> None:
                 f"{where}.grad has {what} {given}; allowed is its parameter's, {allowed}"
                 + (" or torch.float32" if what == "dtype" and p.dtype.itemsize == 2 else "")
             )
-    memory.present(f"{where}.grad", grad)
+    if not same_place(p, grad):
+        raise TypeError(
+            f"{where}.grad is {_words(grad)}; allowed is its parameter's layout, {_words(p)}"
+        )
+    memory.present(f"{where}.grad", local(grad))
+
+
+def _words(t: Tensor) -> str:
+    if not is_sharded(t):
+        return "a plain tensor"
+    return f"a DTensor with placements {tuple(t.placements)} on {t.device_mesh}"  # type: ignore[attr-defined]
 
 
 def state(
@@ -198,10 +212,12 @@ def state(
     formats: Mapping[str, Format],
     rule: Rule,
     counted: bool = False,
+    placed: bool = True,
 ) -> None:
     """A parameter's state has the tensors, dtypes and shapes of its precision; and any of others.
 
-    Its numbers are not looked at where they are a device's, or `counted` as if they were.
+    Its numbers are not looked at where they are a device's, or `counted` as if they were. Where it
+    is `placed`, each process has the same elements of it and of the parameter.
     """
     numbers = [name for name, _ in rule.numbers]
     wanted = {"step", *numbers, *formats}
@@ -229,13 +245,19 @@ def state(
                 f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
                 "are plain tensors"
             )
-        shape = blocks.shape(name, p)
+        shape = tuple(p.shape) if is_sharded(p) else blocks.shape(name, p)
         if t.dtype != fmt.dtype or t.shape != shape:
             raise ValueError(
                 f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
                 f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
                 f"{list(shape)} (was the parameter changed after its state was made?)"
             )
+        if placed and not same_place(p, t):
+            raise TypeError(
+                f"state {name!r} of {where} is {_words(t)}; allowed is its parameter's layout, "
+                f"{_words(p)}"
+            )
+        t = local(t)
         memory.present(f"state {name!r} of {where}", t)
         if t.is_neg():
             raise TypeError(

@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from mcf.optim import entries, expansions, gradients, randomness
 from mcf.optim.rules.rule import Coefficients, Rule
+from mcf.optim.sharding import shards
+from mcf.optim.sharding.across import Across, every
 from mcf.optim.step.kernel import GradientForm, states
 from mcf.optim.storage import blocks
 from mcf.optim.storage.arithmetic import Arithmetic
@@ -106,6 +108,16 @@ class Request:
         """The number of each parameter's stream of random numbers."""
         return randomness.numbers(self.counted)
 
+    @functools.cached_property
+    def places(self) -> dict[Tensor, int]:
+        """The place of each parameter among all."""
+        return {p: k for k, p in enumerate(p for g in self.counted for p in g["params"])}
+
+    @functools.cached_property
+    def sharers(self) -> list[Across]:
+        """All groups of processes that share any parameter."""
+        return every(self.places)
+
     def made(self, p: Tensor) -> Group:
         """A parameter's state where there is one: what others keep there alone is none."""
         return entries.made_of(self.state, p)
@@ -120,7 +132,8 @@ class Row:
         p: the parameter.
         entry: its state, which is new where the optimizer has none.
         known: whether the optimizer has it.
-        tensors: of the kernel: the parameter, its gradient, its states; each with their components.
+        tensors: of the kernel: what is here of the parameter, its gradient, its states; each with
+            their components.
         negated: whether the gradient is a copy of one that is lazily negated.
     """
 
@@ -171,12 +184,11 @@ def new_state(rule: Rule, arithmetic: Arithmetic, p: Tensor, capturable: bool) -
     like, param = expansions.leading(p), arithmetic.strategy.param
     for name, fmt in states(rule, arithmetic).items():
         if name == param.hidden:
-            state[name] = param.start(p, like, arithmetic.component)
+            here = param.start(like, like, arithmetic.component)
         elif blocks.holds(name, fmt):
             shape = blocks.shape(name, p)
-            state[name] = torch.zeros(shape, dtype=fmt.dtype, device=p.device)
+            here = torch.zeros(shape, dtype=fmt.dtype, device=p.device)
         else:
-            state[name] = torch.zeros_like(
-                like, dtype=fmt.dtype, memory_format=torch.preserve_format
-            )
+            here = torch.zeros_like(like, dtype=fmt.dtype, memory_format=torch.preserve_format)
+        state[name] = shards.like(p, here)
     return state

@@ -6,7 +6,7 @@ import ctypes
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from torch.nn import Parameter
 from mcf.kernels import registry
 from mcf.kernels.tables import as_tensor
 from mcf.optim.randomness import Streams
+from mcf.optim.sharding.across import across
+from mcf.optim.sharding.shards import is_sharded, local, same_place
 from mcf.optim.step import layouts, rewritten, table
 from mcf.optim.step.bucket import Bucket, Group, Named, Request, Row
 from mcf.optim.step.kernel import states
@@ -24,17 +26,19 @@ from mcf.optim.step.launch import Direct, Launcher
 from mcf.optim.step.memory import Use
 from mcf.optim.step.metrics import StepMetrics
 from mcf.optim.step.rewritten import Marks, Repair
+from mcf.optim.step.stretched import Cut
 from mcf.optim.step.table import At
 
 _PLAIN = {Tensor, Parameter}
 
 _grad, _version = attrgetter("grad"), attrgetter("_version")
+_local, _spec = attrgetter("_local_tensor"), attrgetter("_spec")
 
 
 def fits(row: Row, rule_numbers: Sequence[str], random: bool) -> bool:
     """Whether a kernel can be ready for a row: plain dense tensors, numbers as we make them."""
     p, tensors = row.p, row.tensors
-    plain = type(p) in _PLAIN and all(type(t) is Tensor for t in tensors[1:])
+    plain = type(tensors[0]) in _PLAIN and all(type(t) is Tensor for t in tensors[1:])
     if not plain or row.negated or not registry.same_layout(tensors):
         return False
     if random and not Streams.fit(p):
@@ -63,8 +67,12 @@ class DirectBucket:
         rows: Sequence[Row],
         launcher: Launcher,
         launch: Direct,
+        cut: Cut | None,
     ) -> None:
-        """Nothing is changed; new states are in `rows` alone."""
+        """Nothing is changed; new states are in `rows` alone.
+
+        `launch` is for the stretches of all rows, where `cut` has them.
+        """
         rule = bucket.rule
         self.bucket = bucket
         self._launcher, self._launch = launcher, launch
@@ -75,7 +83,14 @@ class DirectBucket:
         self._paired = bucket.form.paired
         self._grads = range(1, 2 + self._paired)
         self._new = [row for row in rows if not row.known]
-        self._streams = Streams(request.counted, self.params) if launcher.random else None
+        # All of a bucket's parameters are, or none.
+        self._sharded = is_sharded(self.params[0])
+        self._specs: list[Any] = []
+        self._cut = cut
+        self._streams = None
+        if launcher.random:
+            rows_of = () if cut is None else (cut.owners, cut.first)
+            self._streams = Streams(request.counted, self.params, *rows_of)
         self._beside = rewritten.beside(bucket.arithmetic)
         # For this step: tensors and their addresses, a list of those of all parameters each.
         self._tensors = [list(column) for column in zip(*(r.tensors for r in rows), strict=True)]
@@ -99,6 +114,8 @@ class DirectBucket:
         """Keep, after a step, what has to be the same in the next."""
         entries = [request.state[p] for p in self.params]
         self._new, self._lengths = [], list(map(len, entries))
+        if self._sharded:
+            self._specs = [*map(_spec, self.params), *(p.grad._spec for p in self.params)]  # type: ignore[union-attr]
         tensors, numbers = self._gather(request, entries)
         self._fit = layouts.watched(list(chain(*tensors, *numbers)))
         if self._beside:
@@ -115,6 +132,8 @@ class DirectBucket:
         if low and not self._paired and any(p in low for p in self.params):
             return False
         if self._streams is not None and not self._streams.hold(request.counted):
+            return False
+        if self._sharded and not self._placed():
             return False
         entries = list(map(request.state.__getitem__, self.params))
         if list(map(len, entries)) != self._lengths:
@@ -136,7 +155,25 @@ class DirectBucket:
         if self._paired:
             own.append(list(map(request.lows.get, self.params)))
         own += [[entry[name] for entry in entries] for name in self._stored]
-        return own, [[entry[name] for entry in entries] for name in self._numbers]
+        numbers = [[entry[name] for entry in entries] for name in self._numbers]
+        if self._sharded:
+            # AttributeError where one is no DTensor any more.
+            own = [list(map(_local, column)) for column in own]
+            for k in self._grads:
+                if any(type(t) is not Tensor for t in own[k]):
+                    own[k] = [local(p.grad) for p in self.params if p.grad is not None]
+        return own, numbers
+
+    def _placed(self) -> bool:
+        """Whether parameters and gradients are shared as before."""
+        now = [*map(_spec, self.params), *(p.grad._spec for p in self.params)]  # type: ignore[union-attr]
+        if all(map(is_, now, self._specs)):
+            return True
+        if not all(same_place(p, p.grad) for p in self.params if p.grad is not None):
+            return False
+        same = all(map(is_, now[: len(self.params)], self._specs))
+        self._specs = now
+        return same
 
     def _suspect(self) -> None:
         """Find the weights that others wrote since the last step."""
@@ -201,8 +238,14 @@ class DirectBucket:
         if self._streams is not None:
             seed = self.bucket.hyper.options["seed"]
             drawn = self._streams.scalars(seed, [at[0] + 1 for at in self._before])
+            if self._cut is not None:
+                scalars = scalars[self._cut.owners]
             scalars = np.concatenate((scalars, drawn), axis=1)
         self._table = table.scaled(torch.from_numpy(scalars), names, scale)
+        self._rows = self._addresses
+        if self._cut is not None:
+            sizes = [column[0].element_size() for column in self._tensors]
+            self._rows = list(map(self._cut.addresses, self._addresses, sizes))
 
     def repairs(self, request: Request, marks: Marks) -> list[tuple[str, list[Repair]]]:
         """What has to be written beside weights that others wrote."""
@@ -218,8 +261,9 @@ class DirectBucket:
         try:
             # Before the launch, which drives what describes tensors out of the caches.
             self._cells.write(self._after)
-            torch.autograd.graph.increment_version(list(chain(*self._own(self._tensors))))
-            sums = self._launch.run(self._addresses, self._table)
+            written = [*self._own(self._tensors), *([self.params] if self._sharded else ())]
+            torch.autograd.graph.increment_version(list(chain(*written)))
+            sums = self._launch.run(self._rows, self._table)
         except BaseException:
             # A device without memory for the sums, say.
             self._cells.write(self._before)
@@ -232,7 +276,7 @@ class DirectBucket:
         elif self._beside:
             marks.leave(self.params)
         if metrics is not None:
-            metrics.add(self.bucket.index, as_tensor(sums), self.size)
+            metrics.add(self.bucket.index, as_tensor(sums), self.size, across(self.params[0]))
 
 
 def _addresses(columns: Sequence[Sequence[Tensor]]) -> list[array[int]]:

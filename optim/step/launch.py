@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.optim.operator import update_
+from mcf.optim.step import stretched
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.chunks import Chunked
 from mcf.optim.step.kernel import given_scalars, kernel
@@ -61,7 +61,9 @@ class Fused:
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
         """See `Launcher`."""
-        return lambda: update_(self._spec, rows, table.values, table.live, table.first)
+        return lambda: stretched.update(
+            self._spec, table.params, rows, table.values, table.live, table.first
+        )
 
 
 def launcher(bucket: Bucket, track_metrics: bool) -> Launcher:

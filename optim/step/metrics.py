@@ -9,19 +9,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.optim.sharding.across import Across
+
 
 class StepMetrics:
     """The sums of one step, by parameter group; read from the device only when asked for."""
 
     def __init__(self, terms: Sequence[int]) -> None:
         """Nothing summed yet; `terms` has the number of terms of each group."""
+        self._terms = list(terms)
         self._sums = [[torch.zeros(n, dtype=torch.float64, device="cpu")] for n in terms]
         self._sizes = [0] * len(self._sums)
+        # What was summed over the parts of tensors that are here, by who has the others.
+        self._parts: dict[Across, list[Tensor]] = {}
 
-    def add(self, group: int, sums: Tensor, size: int) -> None:
-        """Add a kernel's sums [rows, terms] over `size` elements."""
-        self._sums[group].append(sums.sum(0))
+    def add(self, group: int, sums: Tensor, size: int, across: Across | None = None) -> None:
+        """Add a kernel's sums [rows, terms] over `size` elements, some of other processes."""
+        if across is None:
+            self._sums[group].append(sums.sum(0))
+        else:
+            parts = self._parts.setdefault(across, self._nothing())
+            parts[group] = parts[group].to(sums.device) + sums.sum(0)
         self._sizes[group] += size
+
+    def _nothing(self) -> list[Tensor]:
+        return [torch.zeros(n, dtype=torch.float64, device="cpu") for n in self._terms]
+
+    def reduce(self, sharers: Sequence[Across]) -> None:
+        """Add up the sums of all parts; called by all processes, which agree on `sharers`."""
+        for across in sharers:
+            device = torch.device(across.mesh.device_type)
+            parts = [t.to(device) for t in self._parts.pop(across, None) or self._nothing()]
+            found = across.reduce(torch.cat(parts), "sum").split(self._terms)
+            for mine, sums in zip(self._sums, found, strict=True):
+                mine.append(sums)
 
     def result(self, flat: bool) -> dict[str, Any]:
         """The metrics over all groups, and of each under `groups`, or `groups/0/...` if flat."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
+from mcf.optim.sharding.across import Across
 
 # Elements taken at a time: bounds the temporary memory, and keeps it in cache on a CPU.
 BLOCK = {"cpu": 1 << 14}
@@ -16,40 +17,57 @@ DEVICE_BLOCK = 1 << 22
 
 # Squares are cut into multiples of 2**-HIGH and of 2**-(HIGH + LOW) of the largest one's binade.
 HIGH, LOW = 28, 30
+# Sums of the multiples of 2**-HIGH are kept in two words, the second of which is below 2**TOP.
+TOP = 32
 
 # What one tensor is: a gradient, or the components of one.
 Components = Sequence[Tensor]
 
 
 @torch.no_grad()
-def total_norm(gradients: Sequence[Components]) -> Tensor:
+def total_norm(
+    gradients: Sequence[Components],
+    parts: Sequence[Across | None] = (),
+    sharers: Sequence[Across] = (),
+) -> Tensor:
     """sqrt(sum of squares) over all elements of all gradients.
 
     Each square (g / 2**e)^2, with 2**e just above the largest |g|, is rounded to a multiple of
     2**-58; those are summed as integers. So the result has the same bits whatever the order, the
-    layout, the number of tensors or of threads.
+    layout, the number of tensors, of threads or of processes that share them.
 
     Args:
         gradients: one tuple of components each, floating-point, of any layout; the value is their
-            sum in float64. The number of elements is below 2**33.
+            sum in float64. One tensor has less than 2**33 elements here, all have less than 2**50.
+        parts: for each gradient who has the other parts of it, None where all of it is here.
+        sharers: all that may be in `parts`, in the same order on every process; all call this.
 
     Returns:
         A float64 tensor without dimensions, on the device of the first; infinity or NaN where an
         element is. Relative error at most n * 2**-58 + 2**-51 for n elements, where the norm is a
         normal float64. Nothing here waits for a device.
     """
-    gradients = [g for g in gradients if g[0].numel()]
-    if not gradients:
+    some = [
+        (g, who)
+        for g, who in zip(gradients, parts or [None] * len(gradients), strict=True)
+        if g[0].numel()
+    ]
+    if not some and not sharers:
         return torch.zeros((), dtype=torch.float64, device="cpu")
-    home = gradients[0][0].device
-    largest = torch.stack([_largest(g).to(home) for g in gradients]).amax()
-    if home.type == "cpu" and not largest.isfinite():
+    home = some[0][0][0].device if some else torch.device("cpu")
+    nothing = torch.zeros((), dtype=torch.float64, device=home)
+    largest = torch.stack([nothing, *(_largest(g).to(home) for g, _ in some)]).amax()
+    for who in sharers:
+        # As an integer, of which a maximum keeps NaN on every backend: it is above infinity.
+        largest = who.reduce(largest.abs().view(torch.int64), "max").view(torch.float64)
+    if home.type == "cpu" and not sharers and not largest.isfinite():
         return largest
     # On a device nobody looks yet: what is summed is thrown away at the end.
     exponent = torch.frexp(torch.where(largest.isfinite(), largest, 0.0)).exponent
-    high = torch.zeros((), dtype=torch.int64, device=home)
-    low = torch.zeros((), dtype=torch.int64, device=home)
-    for g in gradients:
+    # Three words: of what is here alone, and of the parts that each group of processes shares.
+    totals = {who: torch.zeros(3, dtype=torch.int64, device=home) for who in (None, *sharers)}
+    for g, who in some:
+        _, high, low = totals[who].unbind()
         here = -exponent.to(g[0].device)
         # In two steps: 2**1074 is infinity.
         half = here.div(2, rounding_mode="floor")
@@ -60,7 +78,13 @@ def total_norm(gradients: Sequence[Components]) -> Tensor:
             low += rest.to(home) & ((1 << LOW) - 1)
             high += low >> LOW
             low &= (1 << LOW) - 1
-    squares = high.double() * 2.0**LOW + low.double()
+        _carry(totals[who])
+    total = torch.zeros(3, dtype=torch.int64, device=home)
+    for who, words in totals.items():
+        total += words if who is None else who.reduce(words, "sum")
+    top, high, low = _carry(total).unbind()
+    # The sum of the first two is rounded once.
+    squares = (top.double() * 2.0**TOP + high.double()) * 2.0**LOW + low.double()
     # torch's square root of a float64 on a CPU is not always the rounded one.
     root = squares.sqrt() if home.type != "cpu" else squares.fill_(math.sqrt(squares.item()))
     half = exponent.div(2, rounding_mode="floor")
@@ -99,6 +123,16 @@ def _value(components: Components) -> Tensor:
     for low in components[1:]:
         value += low
     return value
+
+
+def _carry(words: Tensor) -> Tensor:
+    """Sums of words with each but the first below its limit again; in place."""
+    top, high, low = words.unbind()
+    high += low >> LOW
+    low &= (1 << LOW) - 1
+    top += high >> TOP
+    high &= (1 << TOP) - 1
+    return words
 
 
 def _power(exponent: Tensor) -> Tensor:

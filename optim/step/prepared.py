@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mcf.kernels.tables import table_of
 from mcf.optim import expansions, randomness
+from mcf.optim.sharding.across import across
 from mcf.optim.step import rewritten
 from mcf.optim.step.bucket import Bucket, Request, Row, counted_by_device, rows
 from mcf.optim.step.direct import DirectBucket, fits
@@ -17,6 +18,7 @@ from mcf.optim.step.launch import Launcher, launcher
 from mcf.optim.step.memory import Use
 from mcf.optim.step.metrics import StepMetrics
 from mcf.optim.step.rewritten import Marks, Repair
+from mcf.optim.step.stretched import Cut
 from mcf.optim.step.table import At, ByDevice, Table, by_host, scaled
 
 
@@ -91,7 +93,7 @@ class OpaqueBucket:
             seed, steps = bucket.hyper.options["seed"], [at[0] for at in after]
             keys = randomness.columns(seed, self._request.streams, self.params, steps)
             found = torch.cat([found, table_of(keys)], 1)
-        return Table(scaled(found, kernels.names, scale))
+        return Table(scaled(found, kernels.names, scale), params=self.params)
 
     def repairs(self, request: Request, marks: Marks) -> list[tuple[str, list[Repair]]]:
         """What has to be written beside weights that others wrote."""
@@ -112,7 +114,8 @@ class OpaqueBucket:
         if rewritten.beside(self.bucket.arithmetic):
             marks.leave(self.params)
         if metrics is not None:
-            metrics.add(self.bucket.index, sums, sum(p.numel() for p in self.params))
+            size = sum(p.numel() for p in self.params)
+            metrics.add(self.bucket.index, sums, size, across(self.params[0]))
 
 
 # A bucket of a step before it is launched; both have the same methods.
@@ -138,11 +141,15 @@ def prepared(
         return [OpaqueBucket(bucket, request, found, kernels, live if device else None)]
     numbers = ("step", *(name for name, _ in bucket.rule.numbers))
     mine = [row for row in found if fits(row, numbers, kernels.random)]
-    launch = kernels.direct([row.tensors for row in mine]) if mine else None
+    cut = Cut.of([row.p for row in mine]) if kernels.random else None
+    tensors = [row.tensors for row in mine]
+    if cut is not None:
+        tensors = cut.rows(tensors)
+    launch = kernels.direct(tensors) if tensors else None
     if launch is None:
         return [OpaqueBucket(bucket, request, found, kernels, None)]
     some = bucket.of([(row.where, row.p) for row in mine])
-    made: list[Prepared] = [DirectBucket(some, request, mine, kernels, launch)]
+    made: list[Prepared] = [DirectBucket(some, request, mine, kernels, launch, cut)]
     ids = {id(row) for row in mine}
     rest = [row for row in found if id(row) not in ids]
     if rest:

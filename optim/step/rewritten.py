@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.overlap import address
+from mcf.optim.sharding.shards import like, local
 from mcf.optim.step.bucket import Bucket, Named
 from mcf.optim.step.norm import parts
 from mcf.optim.storage.arithmetic import Arithmetic
@@ -57,7 +58,7 @@ class Marks:
 
 def mark(p: Tensor) -> tuple[int, int]:
     """What changes where a tensor is written or gets other memory."""
-    return version(p), address(p)
+    return version(p), address(local(p))
 
 
 def version(t: Tensor) -> int:
@@ -97,8 +98,8 @@ def repairs(
     storage = arith.strategy.param
     if storage.hidden not in state:
         return "", []
-    hidden = state[storage.hidden]
-    found = (p.detach(), hidden)
+    hidden = local(state[storage.hidden])
+    found = (local(p.detach()), hidden)
     pieces = [tuple(part) for part in parts(found, _PART)]
     how = arith.component, arith.strict
     ask = p.device.type == "cpu" or not capturable
@@ -119,7 +120,10 @@ def followed(
     """
     _, found = repairs(where, p, state, arith, capturable)
     new = {id(hidden): made for hidden, made in found}
-    return {name: new.get(id(value), value) for name, value in state.items()}
+    return {
+        name: like(p, new[id(local(value))]) if id(local(value)) in new else value
+        for name, value in state.items()
+    }
 
 
 def apply(found: Sequence[tuple[str, list[Repair]]]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from mcf.optim import gradients
+from mcf.optim.sharding.across import across
 from mcf.optim.step import interrupts, memory, rewritten
 from mcf.optim.step.bucket import Bucket, Request
 from mcf.optim.step.metrics import StepMetrics
@@ -104,16 +105,22 @@ class Steps:
         renew = repeat is None and live is True and direct
         after = (lambda: self._renew(request, ready)) if renew else None
         self._commit(request, ready, metrics, repairs, after)
+        if metrics is not None:
+            metrics.reduce(request.sharers)
 
     def _factor(
         self, request: Request, buckets: Sequence[Bucket]
     ) -> tuple[float | Tensor, bool | Tensor]:
         """What multiplies every gradient, and whether the step is taken at all."""
-        found: list[tuple[str, tuple[Tensor, ...]]] = []
+        found: list[gradients.Found] = []
         if request.gradients.looks:
-            named = (pair for b in buckets for pair in b.named)
-            found = [(w, gradients.components(p, request.lows)) for w, p in named]
-        return gradients.factor(request.gradients, found)
+            places = request.places
+            found = [
+                gradients.Found(w, gradients.components(p, request.lows), places[p], across(p))
+                for b in buckets
+                for w, p in b.named
+            ]
+        return gradients.factor(request.gradients, found, request.sharers)
 
     def _renew(self, request: Request, made: Sequence[Prepared]) -> None:
         """Keep what of a step can be repeated."""

@@ -43,11 +43,13 @@ class Table(NamedTuple):
             random numbers are drawn.
         live: one number on the rows' device that is 0 for a step to be skipped, or None.
         first: the index of each parameter's first element, where it is not in the table.
+        params: the parameters of the rows.
     """
 
     values: Tensor
     live: Tensor | None = None
     first: Sequence[int] = ()
+    params: Sequence[Tensor] = ()
 
 
 def by_host(bucket: Bucket, names: Sequence[str], before: Sequence[At]) -> tuple[Any, list[At]]:
@@ -144,7 +146,7 @@ class ByDevice:
             # The index of the first element is given apart.
             columns.append(torch.zeros_like(columns[-1]))
             first = [randomness.index_offset(p) for p in self._params]
-        return Table(torch.stack(columns, 1), self._live, first)
+        return Table(torch.stack(columns, 1), self._live, first, self._params)
 
     def finish(self) -> None:
         """After the kernels: count the step, and keep the rule's numbers."""

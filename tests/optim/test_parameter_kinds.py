@@ -226,30 +226,38 @@ def mesh() -> Iterator[Any]:
 @pytest.mark.parametrize("make", MAKERS)
 def test_sharded_parameters(make: Any, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
     def sharded() -> Parameter:
         return Parameter(distribute_tensor(torch.ones(4, 3, dtype=BF16), mesh, [Shard(0)]))
 
     good = parameter((4, 3), BF16)
-    with pytest.raises(
-        TypeError, match=r"params\[0\] of param_groups\[0\] is a DTensor, .* not supp"
-    ):
-        make([sharded()])
-    with pytest.raises(TypeError, match=r"params\[1\] \(w\) of param_groups\[0\] is a DTensor"):
-        AdamW([("g", good), ("w", sharded())])
     optimizer = make([good, parameter(2, BF16)])
-    with pytest.raises(TypeError, match=r"params\[0\] of param_groups\[1\] is a DTensor"):
-        optimizer.add_param_group({"params": sharded()})
     steps(optimizer, 2)
     # As accelerate puts them in place.
     p = optimizer.param_groups[0]["params"][1] = sharded()
     good.grad, p.grad = torch.ones_like(good), torch.ones_like(p)
-    before = stored(AdamWView(optimizer, good))
-    with pytest.raises(TypeError, match=r"params\[1\] of param_groups\[0\] is a DTensor"):
+    optimizer.step()
+    tensors = [t for t in optimizer.state[p].values() if t.dim()]
+    assert tensors
+    assert all(type(t) is type(p) for t in tensors)
+    # What a process has of these is no gradient of the parameter.
+    weight, count = good.detach().clone(), optimizer.state[good]["step"].item()
+    p.grad = torch.ones(4, 3, dtype=BF16)
+    with pytest.raises(
+        TypeError, match=r"params\[1\] .*grad is a plain tensor; allowed is its par"
+    ):
         optimizer.step()
-    assert_same(stored(AdamWView(optimizer, good)), before)
-    assert p not in optimizer.state
+    summands = DTensor.from_local(torch.ones(4, 3, dtype=BF16), mesh, [Partial()])
+    p.grad = None
+    good.grad = summands
+    with pytest.raises(TypeError, match=r"grad is a DTensor with .*; allowed is .* a plain tensor"):
+        optimizer.step()
+    assert torch.equal(good.detach(), weight)
+    assert optimizer.state[good]["step"].item() == count
+    with pytest.raises(TypeError, match=r"params\[1\] \(w\) .* allowed are Shard and Replicate"):
+        make([("g", good), ("w", Parameter(summands))])
+    good.grad = None
     # And where the module has DTensors in place of the optimizer's parameters, which torch leaves
     # unstepped without a word.
     model = nn.Linear(4, 3).to(BF16)
@@ -261,7 +269,8 @@ def test_sharded_parameters(make: Any, mesh: Any) -> None:
     good.grad = torch.ones_like(good)
     before = stored(AdamWView(optimizer, good))
     with pytest.raises(
-        RuntimeError, match=r"params\[0\] of param_groups\[0\] was replaced by a DTens"
+        RuntimeError,
+        match=r"params\[0\] of param_groups\[0\] was replaced by a DTens.* after fully",
     ):
         optimizer.step()
     assert_same(stored(AdamWView(optimizer, good)), before)

@@ -1,0 +1,201 @@
+"""What a process has of a tensor that several share, and which elements of the whole those are.
+
+The border of the house: kernels, storages and rules see plain tensors. A parameter that is a
+DTensor is stepped through the part of it that is here (`local`), its states are DTensors laid out
+as it is (`like`), and what depends on an element's index (random numbers, say) asks for its
+`stretches`, so that the bits are the same for any layout and any number of processes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+_PLAIN = frozenset((Tensor, Parameter))
+
+
+def is_sharded(t: Any) -> bool:
+    """Whether it is a DTensor, also one of which every process has all."""
+    if type(t) in _PLAIN:
+        return False
+    # Importing it takes long; without it there is none.
+    module = sys.modules.get("torch.distributed.tensor")
+    kind = getattr(module, "DTensor", None)
+    return kind is not None and isinstance(t, kind)
+
+
+def local(t: Tensor) -> Tensor:
+    """The part of a tensor that is here, itself where it is not sharded; not copied."""
+    if not is_sharded(t):
+        return t
+    here = t._local_tensor  # type: ignore[attr-defined]
+    # The result of a collective operation that may be under way.
+    return here.wait() if hasattr(here, "trigger_wait") else here
+
+
+def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
+    """A tensor laid out as a parameter, of which `here` is the part that is here; not copied.
+
+    Args:
+        p: the parameter; where it is plain, the tensor is `here`.
+        here: a part of p's local shape, of any dtype; further dimensions may follow.
+        shape: of the whole, p's unless given.
+    """
+    if not is_sharded(p):
+        return here
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    shape = torch.Size(p.shape if shape is None else shape)
+    more = shape[p.ndim :]
+    within = math.prod(more)
+    inner = [math.prod(more[k + 1 :]) for k in range(len(more))]
+    strides = (*(s * within for s in p.stride()), *inner)
+    # Not `from_local`, which would move what is kept on the CPU to the devices of the mesh.
+    meta = TensorMeta(shape, strides, here.dtype)
+    spec = DTensorSpec(p.device_mesh, tuple(p.placements), tensor_meta=meta)  # type: ignore[attr-defined]
+    made: Tensor = DTensor(here.detach(), spec, requires_grad=False)  # type: ignore[call-arg]
+    return made
+
+
+def same_place(p: Tensor, t: Tensor) -> bool:
+    """Whether each process has the same elements of both, which have the same shape."""
+    if not is_sharded(p) or not is_sharded(t):
+        return is_sharded(p) == is_sharded(t)
+    one, other = p._spec, t._spec  # type: ignore[attr-defined]
+    if one is other:
+        return True
+    return bool(one.mesh == other.mesh and tuple(one.placements) == tuple(other.placements))
+
+
+def moved_like(p: Tensor, t: Tensor) -> Tensor:
+    """A tensor of a parameter's shape, in its layout: cut, gathered or sent where it differs.
+
+    All processes of the meshes call it, unless the tensor is plain.
+    """
+    if same_place(p, t):
+        return t
+    if not is_sharded(p):
+        whole: Tensor = t.full_tensor()  # type: ignore[attr-defined]
+        return whole
+    if not is_sharded(t):
+        return like(p, part(p, t), t.shape)
+    if t.device_mesh == p.device_mesh:  # type: ignore[attr-defined]
+        found: Tensor = t.redistribute(placements=p.placements)  # type: ignore[attr-defined]
+        return found
+    return like(p, part(p, t.full_tensor()), t.shape)  # type: ignore[attr-defined]
+
+
+# -- which elements are here -------------------------------------------------------------------
+
+
+class Stretches(NamedTuple):
+    """Stretches of a part that are stretches of the whole tensor too, both in row-major order.
+
+    Attributes:
+        starts: the number of each one's first element in the part.
+        lengths: their numbers of elements.
+        first: the index of each one's first element in the whole tensor.
+    """
+
+    starts: Any
+    lengths: Any
+    first: Any
+
+
+def stretches(p: Tensor) -> Stretches:
+    """The stretches of what is here of a parameter, none of them empty.
+
+    One, unless a dimension is cut before which another has several indices.
+    """
+    if is_sharded(p):
+        return _stretches(tuple(p.shape), *_layout(p))
+    count = p.numel()
+    return Stretches(*(np.array([x] if count else [], np.int64) for x in (0, count, 0)))
+
+
+def part(p: Tensor, whole: Tensor) -> Tensor:
+    """What is here of a whole tensor that is laid out as a parameter; a copy, unless it is all.
+
+    Further dimensions may follow those of the parameter.
+    """
+    if not is_sharded(p):
+        return whole
+    for d, here in enumerate(_indices(tuple(p.shape), *_layout(p))):
+        if here is not None:
+            whole = whole.index_select(d, torch.from_numpy(here).to(whole.device))
+    return whole
+
+
+def _layout(p: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[Any, ...]]:
+    """The mesh's shape, this process's place in it (None outside), and the placements."""
+    mesh = p.device_mesh
+    at = mesh.get_coordinate()
+    return tuple(mesh.shape), None if at is None else tuple(at), tuple(p.placements)
+
+
+@functools.lru_cache(1 << 12)
+def _indices(
+    shape: tuple[int, ...],
+    mesh: tuple[int, ...],
+    at: tuple[int, ...] | None,
+    placements: tuple[Any, ...],
+) -> tuple[Any, ...]:
+    """The indices of each dimension that are here; None for all of them."""
+    if at is None:
+        return tuple(np.arange(0) for _ in shape)
+    found: list[Any] = [None] * len(shape)
+    for count, k, placement in zip(mesh, at, placements, strict=True):
+        if not is_cut(placement) or count == 1:
+            continue
+        dim = placement.dim
+        here = np.arange(shape[dim]) if found[dim] is None else found[dim]
+        # FSDP cuts each piece that tensor parallelism has made: its placement comes first all the
+        # same (`_StridedShard`), with the number of pieces.
+        pieces = _chunks(here, getattr(placement, "split_factor", 1))
+        found[dim] = np.concatenate([_chunks(some, count)[k] for some in pieces])
+    return tuple(found)
+
+
+def is_cut(placement: Any) -> bool:
+    """Whether the processes of a mesh's dimension have different elements."""
+    return not placement.is_replicate() and not placement.is_partial()
+
+
+def _chunks(x: Any, count: int) -> list[Any]:
+    """torch.chunk, with the empty ones at the end."""
+    size = -(-len(x) // count)
+    return [x[k * size : (k + 1) * size] for k in range(count)]
+
+
+@functools.lru_cache(1 << 12)
+def _stretches(shape: tuple[int, ...], *layout: Any) -> Stretches:
+    here = _indices(shape, *layout)
+    cut = [d for d, some in enumerate(here) if some is not None]
+    last = cut[-1] if cut else 0
+    # The elements behind the last dimension that is cut lie together, and so do consecutive
+    # indices of that dimension.
+    inner = math.prod(shape[last + 1 :])
+    own = here[last] if cut else np.arange(shape[0] if shape else 1)
+    breaks = np.flatnonzero(np.diff(own) != 1) + 1
+    edges = np.concatenate(([0], breaks, [len(own)]))
+    outer = np.array([0])
+    for d in range(last):
+        some = np.arange(shape[d]) if here[d] is None else here[d]
+        outer = (outer[:, None] * shape[d] + some).ravel()
+    size = shape[last] if shape else 1
+    begins = edges[:-1]
+    begins = begins[begins < len(own)]
+    starts = (np.arange(len(outer))[:, None] * len(own) + begins) * inner
+    first = (outer[:, None] * size + own[begins]) * inner
+    lengths = np.broadcast_to(np.diff(edges)[: len(begins)] * inner, starts.shape)
+    some = lengths.ravel() > 0
+    return Stretches(*(x.ravel()[some] for x in (starts, lengths, first)))

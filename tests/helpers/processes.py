@@ -1,0 +1,129 @@
+"""Processes for tests of what several do together: started once, used by all tests of a run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# How long one function may take, on a busy machine: who waits for another that has given up waits
+# for ever.
+PATIENCE = 240.0
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class World:
+    """Processes that run the same function together, with torch.distributed over gloo."""
+
+    def __init__(self) -> None:
+        self._members: list[Any] = []
+        self._runs = 0
+        self._folder = tempfile.TemporaryDirectory()
+        self._listener = Listener(str(Path(self._folder.name) / "socket"), "AF_UNIX")
+        atexit.register(self.end)
+
+    def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What a function of a module returns on each of some processes; all are of one group.
+
+        Results are pickled: numbers, texts, bytes. An error of any raises here with its traceback.
+        """
+        # Not by multiprocessing, whose children import the program that runs the tests.
+        command = [sys.executable, "-m", __name__, self._listener.address]
+        started = [subprocess.Popen(command, cwd=ROOT) for _ in range(size - len(self._members))]
+        self._members += [(process, self._listener.accept()) for process in started]
+        self._runs += 1
+        store = str(Path(self._folder.name) / str(self._runs))
+        name = function.__module__, function.__qualname__
+        for rank, (_, pipe) in enumerate(self._members[:size]):
+            pipe.send((*name, pickle.dumps(args), rank, size, store))
+        deadline = time.monotonic() + PATIENCE
+        found: list[Any] = []
+        for process, pipe in self._members[:size]:
+            try:
+                ready = pipe.poll(max(0.0, deadline - time.monotonic()))
+                found.append(pipe.recv() if ready else (False, "no answer"))
+            except (EOFError, OSError):
+                found.append((False, f"ended with status {process.wait(10)}"))
+            if found[-1][0] is False:
+                # Those that wait for it need not wait long.
+                deadline = min(deadline, time.monotonic() + 10)
+        bad = [f"process {rank}: {text}" for rank, (ok, text) in enumerate(found) if not ok]
+        if bad:
+            self.close()
+            raise AssertionError("\n".join(bad))
+        return [value for _, value in found]
+
+    def close(self) -> None:
+        """End all processes; the next run starts others."""
+        for process, pipe in self._members:
+            with contextlib.suppress(OSError):
+                pipe.close()
+            process.kill()
+            process.wait()
+        self._members = []
+
+    def end(self) -> None:
+        """End all processes for good."""
+        self.close()
+        self._listener.close()
+        self._folder.cleanup()
+
+
+def _serve(pipe: Any) -> None:
+    import torch
+    from torch import distributed
+
+    # As many as the tests' own: the processes share the machine.
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    while True:
+        try:
+            module, name, args, rank, size, store = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            distributed.init_process_group(
+                "gloo",
+                init_method=f"file://{store}",
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=PATIENCE),
+            )
+            function = importlib.import_module(module)
+            for part in name.split("."):
+                function = getattr(function, part)
+            value = function(*pickle.loads(args))
+            distributed.barrier()
+            pipe.send((True, value))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+        finally:
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def world() -> Any:
+    """The processes of this run."""
+    made = World()
+    yield made
+    made.end()
+
+
+if __name__ == "__main__":
+    _serve(Client(sys.argv[1], "AF_UNIX"))
