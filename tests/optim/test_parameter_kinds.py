@@ -223,7 +223,25 @@ def mesh() -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("make", MAKERS)
+def test_a_class_of_torch_refuses_sharded_parameters(mesh: Any) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    good = parameter((4, 3), BF16)
+    p = Parameter(distribute_tensor(torch.ones(4, 3, dtype=BF16), mesh, [Shard(0)]))
+    with pytest.raises(
+        TypeError, match=r"params\[1\] of param_groups\[0\] is a DTensor, and a class"
+    ):
+        plugin([good, p])
+    optimizer = plugin([good, parameter(2, BF16)])
+    optimizer.param_groups[0]["params"][1] = p
+    good.grad, p.grad = torch.ones_like(good), torch.ones_like(p)
+    with pytest.raises(
+        TypeError, match=r"params\[1\] of param_groups\[0\] is a DTensor, and a class"
+    ):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("make", [AdamW, SGD])
 def test_sharded_parameters(make: Any, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
