@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 from mcf.kernels import registry
 from mcf.kernels.formats import format_of
 from mcf.optim import entries, expansions, gradients, options, stream_names, validation
-from mcf.optim.hyperparameters import GroupHyperparameters
+from mcf.optim.hyperparameters import GroupHyperparameters, scheduled
 from mcf.optim.precision import by_name, check_composed, strategy_of
 from mcf.optim.rules.rule import Rule
 from mcf.optim.sharding.across import across, place_gradient
@@ -86,6 +86,10 @@ class GroupedOptimizer(Optimizer):
     def _check_group(self, group: Group) -> None:
         """Raise for hyperparameters out of range."""
         raise NotImplementedError
+
+    def _check_scheduled(self, group: Group) -> None:
+        """The same for a group as a step finds it, whose values may have been set since."""
+        self._check_group(scheduled(group, self.defaults))
 
     def _later_options(self) -> Group:
         """Options that checkpoints of older versions lack, and what they are there."""
@@ -205,6 +209,7 @@ class GroupedOptimizer(Optimizer):
         """The same for some parameters of one group."""
         group = self.param_groups[index]
         self._check_precision(group)
+        self._check_scheduled(group)
         rule = self._rule(group)
         kinds: dict[tuple[Any, ...], list[Named]] = {}
         for where, p in named:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from mcf.optim.rules.rule import Rule
 from mcf.optim.storage.arithmetic import Arithmetic
@@ -31,10 +34,31 @@ class GroupHyperparameters:
         self._rule, self._arithmetic, self._where = rule, arithmetic, where
         self._kind = _kind(group)
         self._before = _values(group)
+        # The scalars of the last step.
+        self._last: Group | None = None
 
     def given(self, read: Callable[[Any], Any]) -> Group:
         """Scalars of the rule, and what else its coefficients read."""
-        return self._optimizer._all_given(self.options, self._arithmetic, read)
+        try:
+            found = self._optimizer._all_given(self.options, self._arithmetic, read)
+        except (TypeError, ValueError):
+            # No number: the check says which.
+            self._optimizer._check_scheduled(self.options)
+            raise
+        # Those of the first step were checked with the parameters; a device's are not compared.
+        if read is float:
+            last = self._last
+            if last is not None and last != found and not self._at_other_rates(found, last):
+                self._optimizer._check_scheduled(self.options)
+            self._last = found
+        return found
+
+    def _at_other_rates(self, now: Group, last: Group) -> bool:
+        """Whether scalars differ as schedules make them, which need not be checked in full."""
+        for name in _RATES & now.keys():
+            if type(self.options[name]) is not float or not 0 <= now[name] < math.inf:
+                return False
+        return {**now, **{name: last[name] for name in _RATES & now.keys()}} == last
 
     def of_shape(self, shape: tuple[int, ...]) -> dict[str, float]:
         """Scalars that depend on a parameter's shape."""
@@ -51,6 +75,43 @@ class GroupHyperparameters:
         optimizer._check_arithmetic(group, self._arithmetic, self._where)
         self._before = now
         return True
+
+
+def scheduled(group: Group, defaults: Group) -> Group:
+    """A group with hyperparameters that its range check takes for what they stand for.
+
+    Tensors that a step does not read, those of a device or of a graph that is captured, have no
+    values here. A schedule down to 0 can miss it from below by rounding errors, which are below
+    2**-20 of the rate that it began with.
+    """
+    found = {
+        name: tuple(_looked_at(x, group) for x in value)
+        if type(value) is tuple
+        else _looked_at(value, group)
+        for name, value in group.items()
+        if name not in _NAMED
+    }
+    lr, of = found["lr"], (defaults.get("lr"), group.get("initial_lr"))
+    whole = max((float(x) for x in of if isinstance(x, (int, float))), default=0.0)
+    if isinstance(lr, (int, float)) and -whole * 2.0**-20 <= lr < 0:
+        found["lr"] = 0.0
+    return found
+
+
+def _looked_at(value: Any, group: Group) -> Any:
+    """A hyperparameter, or a number that is in every range for one that is not read."""
+    if not isinstance(value, Tensor):
+        return value
+    unread = group["capturable"] or value.device.type != "cpu" or isinstance(value, FakeTensor)
+    return _WITHIN if unread else value.item() if value.numel() == 1 else value
+
+
+# What schedules change, in [0, inf).
+_RATES = frozenset(("lr", "weight_decay"))
+# A number in the range of every hyperparameter that may be a tensor.
+_WITHIN = 0.5
+# Of these a group has one for each parameter.
+_NAMED = ("params", "param_names")
 
 
 def _kind(group: Group) -> tuple[Any, ...]:

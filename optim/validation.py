@@ -277,7 +277,19 @@ def state(
 
 
 def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping[str, Any]) -> None:
-    """A parameter's state is where the parameter is."""
+    """A parameter's state is where the parameter is, its numbers in tensors.
+
+    Checkpoints may have Python's numbers there.
+    """
+    for name in sorted(entries.own(entry) - names.keys()):
+        t = entry[name]
+        if not isinstance(t, Tensor):
+            raise TypeError(
+                f"state {name!r} of {where} is of type {type(t).__name__}; allowed is a tensor, "
+                "which steps write to: fill_ sets its value"
+            )
+        if name == "step" and t.numel() != 1:
+            raise ValueError(f"state 'step' of {where} has shape {list(t.shape)}; allowed is one")
     for name in names:
         if entry[name].device != p.device:
             raise ValueError(

@@ -164,6 +164,11 @@ class SGD(LowPrecisionOptimizer):
                 f"momentum={group['momentum']}, dampening={group['dampening']}"
             )
 
+    def _check_scheduled(self, group: dict[str, Any]) -> None:
+        # A schedule may take the momentum to 0 and back.
+        nesterov = group["nesterov"] and group["momentum"] != 0
+        super()._check_scheduled({**group, "nesterov": nesterov})
+
     def _check_arithmetic(self, group: dict[str, Any], arith: Arithmetic, where: str) -> None:
         if arith.strategy.feedback and (group["momentum"] == 0 or group["nesterov"]):
             raise ValueError(
