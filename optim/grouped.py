@@ -220,7 +220,7 @@ class GroupedOptimizer(Optimizer):
                 place_gradient(p)
                 validation.gradient(where, p, p.grad)
                 # What one launch sums over its rows belongs to the same processes.
-                shared = (is_sharded(p), across(p))
+                shared = (p.device_mesh, across(p)) if is_sharded(p) else None  # type: ignore[attr-defined]
                 kind = (p.dtype, p.device, self._form(p), expansions.is_expansion(p), shared)
                 kinds.setdefault(kind, []).append((where, p))
         buckets = []

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
-from mcf.optim.rules import muon_halves
+from mcf.optim.rules import muon_formulas, muon_halves
 from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
@@ -26,10 +26,10 @@ _ADJUSTMENTS = (None, "original", "match_rms_adamw")
 # The whole step, for what it keeps; with Nesterov momentum, and without.
 _RULES = {
     nesterov: dataclasses.replace(
-        muon_halves.UPDATE,
+        muon_formulas.UPDATE,
         name="muon_nesterov" if nesterov else "muon_plain",
         states=(("momentum_buffer", FIRST),),
-        coefficients=(Coefficients(muon_halves.complement, ("one_minus_momentum",)),),
+        coefficients=(Coefficients(muon_formulas.complement, ("one_minus_momentum",)),),
         launcher=functools.partial(muon_halves.Halves, nesterov=nesterov),
     )
     for nesterov in (False, True)

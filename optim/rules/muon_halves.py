@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,70 +9,15 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry, streams
-from mcf.kernels.algorithms.primitives import ONE, neg, rn
-from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import BF16, FP64, Format
 from mcf.kernels.tables import as_tensor
-from mcf.optim.operator import registered, update_
-from mcf.optim.rules.rule import Rule
-from mcf.optim.rules.slots import accumulate, ahead, param_value, scaled_gradient
-from mcf.optim.rules.terms import param_terms
+from mcf.optim.operator import update_
+from mcf.optim.rules import muon_formulas
+from mcf.optim.sharding.owners import Owners
+from mcf.optim.sharding.shards import is_sharded
+from mcf.optim.step import stretched
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import GradientForm, given_scalars, kernel
 from mcf.optim.step.table import Table
-from mcf.optim.storage.arithmetic import Arithmetic
-
-
-def muon_momentum(
-    grad, grad_lo, momentum_buffer, grad_scale, grad_limit, momentum, one_minus_momentum
-):
-    """The new buffer and the matrix to orthogonalise.
-
-    b <- momentum b + (1 - momentum) g;  the matrix is b, or (1 - momentum) g + momentum b
-    (Nesterov), as torch has it.
-    """
-    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
-    fresh = rn(one_minus_momentum * gradient)
-    momentum_buffer = rn(rn(momentum * momentum_buffer) + fresh)
-    return momentum_buffer, ahead(fresh, momentum_buffer, momentum)
-
-
-def plain_ahead(fresh, buffer, momentum):
-    """b."""
-    return buffer
-
-
-def nesterov_ahead(fresh, buffer, momentum):
-    """(1 - momentum) g + momentum b, where fresh is (1 - momentum) g."""
-    return rn(fresh + rn(momentum * buffer))
-
-
-def muon(param, param_lo, grad, lr, adjustment, weight_decay):
-    """The new parameter and its update; `grad` is the orthogonalised matrix O.
-
-    p <- p - lr (adjustment O + weight_decay p).
-    """
-    decay = rn(weight_decay * param_value(param, param_lo))
-    update = neg(rn(lr * rn(rn(adjustment * grad) + decay)))
-    param, param_lo = accumulate(param, param_lo, update)
-    return param, param_lo, update
-
-
-def complement(momentum):
-    """1 - mu."""
-    return (rn(ONE - momentum),)
-
-
-# The second half of a step, which neither reads nor writes the buffer.
-UPDATE = Rule(
-    name="muon",
-    function=muon,
-    results=("param", "param_lo", "update"),
-    metrics=param_terms,
-    metric_count=3,
-    decoupled=True,
-    shaped=True,
-)
 
 
 def torchs(name: str) -> Callable[..., Any]:
@@ -89,47 +33,6 @@ def torchs(name: str) -> Callable[..., Any]:
         raise ImportError(f"Muon needs torch.optim.Muon, of torch 2.9: {error}") from error
     found: Callable[..., Any] = getattr(_muon, name)
     return found
-
-
-def momentum_kernel(arith: Arithmetic, form: GradientForm, nesterov: bool) -> Elementwise:
-    """The first half of a step: the buffer, and the matrix to orthogonalise in a tensor."""
-    return _momentum_kernel(arith.format, arith.first_moment, form, nesterov)
-
-
-@functools.cache
-def _momentum_kernel(
-    arithmetic: Format, stored: Format, form: GradientForm, nesterov: bool
-) -> Elementwise:
-    words = ["muon_nesterov" if nesterov else "muon_momentum", arithmetic.name, stored.name]
-    return registered(
-        Elementwise(
-            name="_".join(words) + form.suffix(stored),
-            function=muon_momentum,
-            results=("momentum_buffer", "direction"),
-            fields=(
-                Field("grad", form.format),
-                *([Field("grad_lo", form.format)] if form.paired else []),
-                Field("momentum_buffer", stored, written=True),
-                Field("direction", arithmetic, read=False, written=True),
-            ),
-            stores=(("momentum_buffer", "momentum_buffer"), ("direction", "direction")),
-            arithmetic=arithmetic,
-            scalars=("grad_scale", "momentum", "one_minus_momentum")
-            + (("grad_limit",) if form.clipped else ()),
-            absent=(() if form.paired else ("grad_lo",))
-            + (() if form.clipped else ("grad_limit",)),
-            rounded=("momentum_buffer", "direction") if stored == arithmetic else ("direction",),
-            slots=(
-                ("scaled_gradient", form.slot),
-                ("ahead", nesterov_ahead if nesterov else plain_ahead),
-            ),
-        )
-    )
-
-
-def orthogonal_format(component: Format) -> Format:
-    """What the orthogonalised matrix is read from: bf16, or float64 for float64 parameters."""
-    return FP64 if component == FP64 else BF16
 
 
 def parts(sizes: Sequence[int]) -> Iterator[slice]:
@@ -160,9 +63,9 @@ class Halves:
     def __init__(self, bucket: Bucket, track_metrics: bool, *, nesterov: bool) -> None:
         """The kernels of a bucket."""
         arith, self._options = bucket.arithmetic, bucket.hyper.options
-        read = orthogonal_format(arith.component)
-        self.first = momentum_kernel(arith, bucket.form, nesterov)
-        self.second = kernel(UPDATE, arith, track_metrics, GradientForm(read))
+        read = muon_formulas.orthogonal_format(arith.component)
+        self.first = muon_formulas.momentum_kernel(arith, bucket.form, nesterov)
+        self.second = kernel(muon_formulas.UPDATE, arith, track_metrics, GradientForm(read))
         self._direction, self._orthogonal = arith.format.dtype, read.dtype
         self.grads = 1 + bucket.form.paired
         kernels = (self.first, self.second)
@@ -179,6 +82,9 @@ class Halves:
         columns = table.unbind(1)
         chosen = (self._columns[0], [*self._columns[1], *last])
         return [torch.stack([columns[k] for k in some], 1) for some in chosen]
+
+    # What is orthogonalised is all of a matrix.
+    whole = True
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> DirectHalves | None:
         """See `mcf.optim.step.launch.Launcher`."""
@@ -198,10 +104,14 @@ class Halves:
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [[p, t, *rest[grads:-1]] for (p, *rest), t in zip(rows[part], made, strict=True)]
-            return update_(self.second, own, _lines(after, part), table.live, table.first[part])
+            some, lines = table.params[part], _lines(after, part)
+            return stretched.update(self.second, some, own, lines, table.live, table.first[part])
 
         params = [row[0] for row in rows]
-        return lambda: torch.cat(self.run(params, first, second))
+        owners = Owners(table.params[0]) if is_sharded(table.params[0]) else None
+        if owners is None:
+            return lambda: torch.cat(self.run(params, first, second))
+        return lambda: torch.cat(self._run_shared(owners, table.params, params, first, second))
 
     def run(self, params: Sequence[Tensor], first: Half, second: Half) -> list[Any]:
         """Step; what `second` returned of each part.
@@ -213,22 +123,42 @@ class Halves:
             own = params[part]
             made = [torch.empty_like(p, dtype=self._direction) for p in own]
             first(part, made)
-            turned = [self._turned(p, x) for p, x in zip(own, made, strict=True)]
+            turned = [self._laid(p, self._turned(x)) for p, x in zip(own, made, strict=True)]
             found.append(second(part, turned))
         return found
 
-    def _turned(self, p: Tensor, x: Tensor) -> Tensor:
-        """A matrix by torch's Newton-Schulz iteration, in its parameter's layout.
+    def _run_shared(
+        self,
+        owners: Owners,
+        params: Sequence[Tensor],
+        here: Sequence[Tensor],
+        first: Half,
+        second: Half,
+    ) -> list[Any]:
+        """The same for parameters of which each process has a part."""
+        found = []
+        for start in range(0, len(params), owners.count):
+            part = slice(start, min(start + owners.count, len(params)))
+            own = here[part]
+            made = [torch.empty_like(p, dtype=self._direction) for p in own]
+            first(part, made)
+            # The iteration begins with this rounding.
+            small = [x.to(torch.bfloat16) for x in made]
+            turned = owners.turned(params[part], small, self._turned)
+            found.append(second(part, [self._laid(p, x) for p, x in zip(own, turned, strict=True)]))
+        return found
 
-        The iteration is in bf16, and transposes tall matrices.
-        """
-        if x.numel():
-            options = self._options
-            coefficients = tuple(float(c) for c in options["ns_coefficients"])
-            newton_schulz: Callable[..., Tensor] = torchs("_zeropower_via_newtonschulz")
-            found = newton_schulz(x, coefficients, options["ns_steps"], float(options["eps"]))
-        else:
-            found = x.to(torch.bfloat16)
+    def _turned(self, x: Tensor) -> Tensor:
+        """A matrix by torch's Newton-Schulz iteration, which is in bf16."""
+        if not x.numel():
+            return x.to(torch.bfloat16)
+        options = self._options
+        coefficients = tuple(float(c) for c in options["ns_coefficients"])
+        newton_schulz: Callable[..., Tensor] = torchs("_zeropower_via_newtonschulz")
+        return newton_schulz(x, coefficients, options["ns_steps"], float(options["eps"]))
+
+    def _laid(self, p: Tensor, found: Tensor) -> Tensor:
+        """An orthogonalised matrix in its parameter's layout; the iteration turns tall ones."""
         if found.stride() == p.stride():
             return found.to(self._orthogonal)
         return torch.empty_like(p, dtype=self._orthogonal).copy_(found)

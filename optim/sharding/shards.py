@@ -135,6 +135,17 @@ def part(p: Tensor, whole: Tensor) -> Tensor:
     return whole
 
 
+def indices(p: Any, at: tuple[int, ...]) -> tuple[Any, ...]:
+    """Of each dimension of a sharded tensor the indices that a process has, None for all.
+
+    It is the one at the coordinate `at` of the mesh.
+    """
+    found: tuple[Any, ...] = _indices(
+        tuple(p.shape), tuple(p.device_mesh.shape), at, tuple(p.placements)
+    )
+    return found
+
+
 def _layout(p: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[Any, ...]]:
     """The mesh's shape, this process's place in it (None outside), and the placements."""
     mesh = p.device_mesh

@@ -63,6 +63,8 @@ def check(where: str, p: Tensor, strategy: Strategy) -> None:
 class Chunked:
     """A `mcf.optim.step.launch.Launcher` of the step in float32, between reading and storing."""
 
+    whole = False
+
     def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
         """The kernel takes all moments as float32."""
         self._bucket = bucket

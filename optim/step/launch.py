@@ -33,10 +33,12 @@ class Launcher(Protocol):
     Attributes:
         names: the columns of a step's table of scalars; those of random numbers follow.
         random: whether it draws random numbers.
+        whole: whether it needs all of a parameter, which is then sent for.
     """
 
     names: tuple[str, ...]
     random: bool
+    whole: bool
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> Direct | None:
         """The kernels ready for rows like these, where the executor can prepare them."""
@@ -47,6 +49,8 @@ class Launcher(Protocol):
 
 class Fused:
     """One kernel that does it all."""
+
+    whole = False
 
     def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
         """See `launcher`."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from mcf.kernels.tables import table_of
 from mcf.optim import expansions, randomness
 from mcf.optim.sharding.across import across
+from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step import rewritten
 from mcf.optim.step.bucket import Bucket, Request, Row, counted_by_device, rows
 from mcf.optim.step.direct import DirectBucket, fits
@@ -137,7 +138,8 @@ def prepared(
     kernels = launcher(bucket, request.terms is not None)
     device = counted_by_device(bucket, request, live)
     # Modes of torch's dispatcher see operators alone.
-    if device or not direct or torch._C._len_torch_dispatch_stack():
+    apart = kernels.whole and is_sharded(found[0].p)
+    if device or not direct or apart or torch._C._len_torch_dispatch_stack():
         return [OpaqueBucket(bucket, request, found, kernels, live if device else None)]
     numbers = ("step", *(name for name, _ in bucket.rule.numbers))
     mine = [row for row in found if fits(row, numbers, kernels.random)]

@@ -23,7 +23,7 @@ from mcf.kernels.torch.registers import primitives
 from mcf.optim.extras import accumulator
 from mcf.optim.extras import wrap_storage as plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.rules import muon, muon_halves
+from mcf.optim.rules import muon, muon_formulas
 from mcf.optim.rules.rule import Rule
 from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
@@ -44,7 +44,7 @@ def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOpt
         rules = [v for v in members if isinstance(v, Rule)]
         # Of a rule whose step is more than one kernel, that which is made of a rule.
         if muon.Muon in members:
-            rules = [muon_halves.UPDATE]
+            rules = [muon_formulas.UPDATE]
         classes = [
             v
             for v in members
@@ -107,11 +107,11 @@ def muon_kernels() -> list[Elementwise]:
         if arith == Arithmetic(STRATEGIES["light"], BF16, strict=False):
             forms.append(GradientForm(FP32, clipped=True))
         for form, nesterov in itertools.product(forms, (False, True)):
-            found[muon_halves.momentum_kernel(arith, form, nesterov)] = None
-        form = GradientForm(muon_halves.orthogonal_format(arith.component))
+            found[muon_formulas.momentum_kernel(arith, form, nesterov)] = None
+        form = GradientForm(muon_formulas.orthogonal_format(arith.component))
         if form.format != arith.component:
             found |= dict.fromkeys(
-                kernel(muon_halves.UPDATE, arith, t, form) for t in (False, True)
+                kernel(muon_formulas.UPDATE, arith, t, form) for t in (False, True)
             )
     return list(found)
 

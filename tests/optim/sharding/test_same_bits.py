@@ -13,7 +13,7 @@ from tests.optim.sharding import layouts
 from tests.optim.sharding.layouts import LAYOUTS, Layout
 from tests.optim.variants import VARIANTS, Variant
 
-MATRICES = ((7, 6), (1, 9), (12, 10), (6, 7), (4, 4))
+MATRICES = ((7, 6), (1, 9), (12, 10), (0, 3), (6, 7), (4, 4))
 
 
 def runs(variant: Variant) -> list[dict[str, Any]]:
@@ -59,3 +59,11 @@ def test_all_rules(world: World, variant: Variant) -> None:
         if o["precision"] in ("plus", "light", "split16", "stochastic", "master")
     ]
     check(world, layout, variant, some[:3] + some[-2:])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_muon(world: World, layout: Layout) -> None:
+    """Each matrix is orthogonalised whole, by one process."""
+    muon = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
+    some = [o for o in runs(muon) if o["precision"] in ("light", "split16", "stochastic")]
+    check(world, layout, muon, some)
