@@ -32,6 +32,29 @@ def narrow4_in3(x):
     return s, t, f
 
 
+# Products of one order of magnitude, in one register.
+
+
+def order1(x, y):
+    """x0 y1 + x1 y0."""
+    return rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
+
+
+def order2(x, y):
+    """x0 y2 + x2 y0 + x1 y1."""
+    return rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
+
+
+def order3(x, y):
+    """x0 y3 + x3 y0 + x1 y2 + x2 y1."""
+    return rn(rn(rn(x[0] * y[3]) + rn(x[3] * y[0])) + rn(rn(x[1] * y[2]) + rn(x[2] * y[1])))
+
+
+def order4(x, y):
+    """x1 y3 + x3 y1 + x2 y2, of four components each."""
+    return rn(rn(rn(x[1] * y[3]) + rn(x[3] * y[1])) + rn(x[2] * y[2]))
+
+
 # Products in the registers' format: every term down to u**(s - 1) with its rounding error.
 
 
@@ -49,7 +72,7 @@ def product21_in2(x, y):
 def product22_in2(x, y):
     """(x0, x1) * (y0, y1) without x1 * y1; error at most 7 u^2 |x y|."""
     p, e = two_prod(x[0], y[0])
-    return p, rn(e + rn(rn(x[0] * y[1]) + rn(x[1] * y[0])))
+    return p, rn(e + order1(x, y))
 
 
 def product31_in3(x, y):
@@ -67,8 +90,7 @@ def product33_in3(x, y):
     r, g = two_prod(x[1], y[0])
     q, h = two_sum(q, r)
     q, k = two_sum(q, e)
-    low = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
-    return p, q, rn(low + rn(rn(f + g) + rn(h + k)))
+    return p, q, rn(order2(x, y) + rn(rn(f + g) + rn(h + k)))
 
 
 def product41_in4(x, y):
@@ -99,9 +121,8 @@ def product44_in4(x, y):
     t, i = two_sum(t, w)
     f, j = two_sum(f, a)
     t, z = two_sum(t, f)
-    low = rn(rn(x[0] * y[3]) + rn(x[3] * y[0])) + rn(rn(x[1] * y[2]) + rn(x[2] * y[1]))
-    errors = rn(rn(h + k) + m) + rn(rn(c + d) + rn(o + i))
-    return p, q, t, rn(rn(rn(low) + rn(errors)) + rn(j + z))
+    errors = rn(rn(rn(h + k) + m) + rn(rn(c + d) + rn(o + i)))
+    return p, q, t, rn(rn(order3(x, y) + errors) + rn(j + z))
 
 
 # Products of components so narrow that they multiply exactly in the registers.
@@ -119,8 +140,7 @@ def narrow_product21_in2(x, y):
 
 def narrow_product22_in2(x, y):
     """(x0, x1) * (y0, y1); relative error 2**-53 |x0 y1 + x1 y0|."""
-    cross = rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
-    return fast_two_sum(rn(x[0] * y[0]), rn(cross + rn(x[1] * y[1])))
+    return fast_two_sum(rn(x[0] * y[0]), rn(order1(x, y) + rn(x[1] * y[1])))
 
 
 def narrow_product31_in2(x, y):
@@ -130,10 +150,8 @@ def narrow_product31_in2(x, y):
 
 def narrow_product33_in2(x, y):
     """(x0, x1, x2) * (y0, y1, y2); relative error 2**-53 |x0 y1 + x1 y0|."""
-    cross = rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
-    below = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
     last = rn(rn(rn(x[1] * y[2]) + rn(x[2] * y[1])) + rn(x[2] * y[2]))
-    return fast_two_sum(rn(x[0] * y[0]), rn(cross + rn(below + last)))
+    return fast_two_sum(rn(x[0] * y[0]), rn(order1(x, y) + rn(order2(x, y) + last)))
 
 
 def narrow_product41_in2(x, y):
@@ -144,13 +162,9 @@ def narrow_product41_in2(x, y):
 
 def narrow_product44_in2(x, y):
     """Four by four components of at most 11 bits; relative error 2**-53 |x0 y1 + x1 y0|."""
-    cross = rn(rn(x[0] * y[1]) + rn(x[1] * y[0]))
-    below = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
-    third = rn(rn(rn(x[0] * y[3]) + rn(x[3] * y[0])) + rn(rn(x[1] * y[2]) + rn(x[2] * y[1])))
-    last = rn(rn(rn(x[1] * y[3]) + rn(x[3] * y[1])) + rn(x[2] * y[2]))
     least = rn(rn(rn(x[2] * y[3]) + rn(x[3] * y[2])) + rn(x[3] * y[3]))
-    low = rn(below + rn(third + rn(last + least)))
-    return fast_two_sum(rn(x[0] * y[0]), rn(cross + low))
+    low = rn(order2(x, y) + rn(order3(x, y) + rn(order4(x, y) + least)))
+    return fast_two_sum(rn(x[0] * y[0]), rn(order1(x, y) + low))
 
 
 def narrow_product41_in3(x, y):
@@ -164,10 +178,7 @@ def narrow_product44_in3(x, y):
     """Four by four components of at most 24 bits, down to the fourth order."""
     cross, e = two_sum(rn(x[0] * y[1]), rn(x[1] * y[0]))
     s, f = fast_two_sum(rn(x[0] * y[0]), cross)
-    below = rn(rn(rn(x[0] * y[2]) + rn(x[2] * y[0])) + rn(x[1] * y[1]))
-    third = rn(rn(rn(x[0] * y[3]) + rn(x[3] * y[0])) + rn(rn(x[1] * y[2]) + rn(x[2] * y[1])))
-    last = rn(rn(rn(x[1] * y[3]) + rn(x[3] * y[1])) + rn(x[2] * y[2]))
-    t, g = two_sum(f, rn(below + rn(third + last)))
+    t, g = two_sum(f, rn(order2(x, y) + rn(order3(x, y) + order4(x, y))))
     return s, t, rn(e + g)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.tensor.ops.losses import chosen, reduced
+from mcf.tensor.ops.losses import check_shape, chosen, reduced
 from mcf.tensor.ops.movement import where
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -17,11 +17,20 @@ from mcf.tensor.tensor import MCFTensor, wrap
 aten = torch.ops.aten
 
 
-def _weights(x: Tensor, kept: Tensor, classes: Tensor, weight: Tensor | None) -> Tensor:
-    """The weights of the targets, 0 of ignored ones; in the format of the result, to be summed."""
+def _targets(
+    x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
+) -> tuple[int, Tensor, Tensor]:
+    """The dimension of classes, the index of each target in it, and the targets' weights.
+
+    Of targets that are ignored the index is 0 and the weight too. Weights are in the format of the
+    result, to be summed.
+    """
+    dim = 1 if x.ndim > 1 else 0
+    kept = target != ignore_index
+    classes = torch.where(kept, target, 0)
     one = x.new_ones(()) if isinstance(x, MCFTensor) else wrap((x.new_ones(()),))
-    chosen = one if weight is None else one * weight[classes]
-    return where(kept, chosen, 0 * one)
+    weights = where(kept, one if weight is None else one * weight[classes], 0 * one)
+    return dim, classes.unsqueeze(dim), weights
 
 
 @implements(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
@@ -29,11 +38,8 @@ def nll_loss_forward(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """-x at the target class, weighted."""
-    dim = 1 if x.ndim > 1 else 0
-    kept = target != ignore_index
-    safe = torch.where(kept, target, 0)
-    w = _weights(x, kept, safe, weight)
-    picked = -x.gather(dim, safe.unsqueeze(dim)).squeeze(dim) * w
+    dim, index, w = _targets(x, target, weight, ignore_index)
+    picked = -x.gather(dim, index).squeeze(dim) * w
     total = w.sum()
     if reduction == 0:
         return picked, total
@@ -52,13 +58,10 @@ def nll_loss_backward(
     total_weight: Tensor,
 ) -> Tensor:
     """-grad at the target class, weighted; 0 elsewhere."""
-    dim = 1 if x.ndim > 1 else 0
-    kept = target != ignore_index
-    safe = torch.where(kept, target, 0)
-    w = _weights(x, kept, safe, weight)
+    dim, index, w = _targets(x, target, weight, ignore_index)
     g = -(grad * w)
     g = g / total_weight if reduction == 1 else g
-    return torch.zeros_like(x).scatter(dim, safe.unsqueeze(dim), g.unsqueeze(dim))
+    return torch.zeros_like(x).scatter(dim, index, g.unsqueeze(dim))
 
 
 @implements(F.cross_entropy)
@@ -82,11 +85,7 @@ def cross_entropy(
     shape = [-1 if d == dim else 1 for d in range(input.dim())]
     weighted = logs if weight is None else logs * weight.reshape(shape)
     if target.is_floating_point():
-        if target.shape != input.shape:
-            raise RuntimeError(
-                f"cross_entropy: probabilities must have the input's shape {list(input.shape)}, "
-                f"got {list(target.shape)}"
-            )
+        check_shape("cross_entropy", "probabilities", target, input, RuntimeError)
         if smoothing:
             target = target * (1 - smoothing) + smoothing / classes
         each = -(weighted * target).sum(dim)

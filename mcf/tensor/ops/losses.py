@@ -33,6 +33,17 @@ def reduced(loss: Any, reduction: str, size_average: Any = None, reduce: Any = N
     return loss if reduction == "none" else getattr(loss, reduction)()
 
 
+def check_shape(
+    function: str, name: str, x: Any, input: Any, error: type[Exception] = ValueError
+) -> None:
+    """Raise unless an argument has the input's shape."""
+    if x.shape != input.shape:
+        raise error(
+            f"{function}: {name} must have the input's shape {list(input.shape)}, got "
+            f"{list(x.shape)}"
+        )
+
+
 def _weighted(
     loss: Any, weight: Any, reduction: str, size_average: Any = None, reduce: Any = None
 ) -> Any:
@@ -119,11 +130,7 @@ def binary_cross_entropy(
     reduction: str = "mean",
 ) -> Any:
     """-(t log(x) + (1 - t) log(1 - x)), logarithms at least -100."""
-    if target.shape != input.shape:
-        raise ValueError(
-            f"binary_cross_entropy: target must have the input's shape {list(input.shape)}, got "
-            f"{list(target.shape)}"
-        )
+    check_shape("binary_cross_entropy", "target", target, input)
     if not bool(((input >= 0) & (input <= 1)).all()):
         raise RuntimeError("binary_cross_entropy: all elements of input must be in [0, 1]")
     first, second = torch.log(input).clamp_min(-100), torch.log1p(-input).clamp_min(-100)
@@ -143,11 +150,7 @@ def binary_cross_entropy_with_logits(
     pos_weight: Any = None,
 ) -> Any:
     """Binary cross entropy of sigmoid(input), accurate for large inputs."""
-    if target.shape != input.shape:
-        raise ValueError(
-            f"binary_cross_entropy_with_logits: target must have the input's shape "
-            f"{list(input.shape)}, got {list(target.shape)}"
-        )
+    check_shape("binary_cross_entropy_with_logits", "target", target, input)
     below = F.softplus(-input)
     if pos_weight is not None:
         below = below * (target * (pos_weight - 1) + 1)
