@@ -4,20 +4,26 @@
     python benchmarks/tensor_operations.py --sizes 1
 
 With one element nearly all is what an operation costs before and after its loop. Two components of
-float64, one thread; the minimum and the median of rounds in which all take turns.
+float64, one thread; the minimum and the median of rounds in which both take turns, and the ratio of
+the minima, which other processes disturb least. Results go to benchmarks/results/.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from harness import environment, machine, save_csv, table
 
 import mcf
+
+COLUMNS = ["elements", "operation", "mcf µs", "median", "torch µs", "torch median", "ratio"]
 
 # Operations of x and y, of expansions and of plain tensors alike.
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -56,27 +62,41 @@ def seconds(calls: list[Callable[[], Any]], rounds: int, each: int) -> list[list
     return found
 
 
+def rows_of(size: int, most: int) -> list[dict[str, Any]]:
+    """A row for each operation on so many elements."""
+    few = size < 10_000
+    rounds, each = (most, 50) if few else (max(3, most // 8), 1)
+    both = operands(size)
+    rows = []
+    for name, operation in OPERATIONS.items():
+        calls = [lambda o=o, f=operation: f(*o) for o in both]
+        for call in calls:
+            for _ in range(3):
+                call()
+        ours, theirs = ([1e6 * s for s in t] for t in seconds(calls, rounds, each))
+        figures = (min(ours), median(ours), min(theirs), median(theirs), min(ours) / min(theirs))
+        cells = [f"{x:.1f}" for x in figures]
+        rows.append(dict(zip(COLUMNS, (size, name, *cells), strict=True)))
+    return rows
+
+
 def main() -> None:
-    """Print a table for each size."""
+    """Print a table and save it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--sizes", type=float, nargs="+", default=[1, 1e6], help="elements")
     parser.add_argument("--rounds", type=int, default=200, help="of one element; else an eighth")
-    args = parser.parse_args()
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results", help="folder of results"
+    )
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    for size in map(int, args.sizes):
-        few = size < 10_000
-        rounds, each = (args.rounds, 50) if few else (max(3, args.rounds // 8), 1)
-        ours, plain = operands(size)
-        print(f"\n{size} elements, microseconds: minimum (median)")
-        print(f"{'':16}{'mcf':>22}{'torch float64':>22}{'ratio':>8}")
-        for name, operation in OPERATIONS.items():
-            calls = [lambda o=o, f=operation: f(*o) for o in (ours, plain)]
-            for call in calls:
-                for _ in range(3):
-                    call()
-            times = [[1e6 * s for s in t] for t in seconds(calls, rounds, each)]
-            cells = "".join(f"{min(t):>12.1f} ({median(t):>7.1f})" for t in times)
-            print(f"{name:16}{cells}{min(times[0]) / min(times[1]):>8.1f}")
+    rows = [row for size in map(int, options.sizes) for row in rows_of(size, options.rounds)]
+    print(table(rows, COLUMNS), flush=True)
+    cpu = torch.device("cpu")
+    path = options.out / f"tensor_operations-{machine(cpu)}.csv"
+    command = "python benchmarks/tensor_operations.py " + " ".join(sys.argv[1:])
+    save_csv(path, rows, {"command": command.strip(), **environment(cpu)})
+    print(f"saved {path}")
 
 
 if __name__ == "__main__":
