@@ -173,27 +173,32 @@ class GroupedOptimizer(Optimizer):
 
     # -- what a step is asked for ------------------------------------------------------------
 
-    def _request(self, collect: Callable[[Container[int]], list[Bucket]] | None = None) -> Request:
-        """A step, of all parameters or of those that `collect` makes buckets of."""
+    def _request(self, only: tuple[int, Named] | None = None) -> Request:
+        """A step of all parameters, or of one, with the index of its group."""
         settings = gradients.PLAIN
         scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         mine = (self.max_grad_norm, self.max_grad_value, self.nonfinite, scale, found)
         if mine != (None, None, "torch", None, None):
             capturable = any(group["capturable"] for group in self.param_groups)
-            released = self._released and collect is None
+            released = self._released and only is None
             settings = gradients.Settings(*mine, capturable, released)
         terms = None
         if self._track_metrics:
             terms = [self._rule(group).metric_count for group in self.param_groups]
-        return Request(
-            groups=self.param_groups if collect is None else (),
+        found = Request(
+            groups=self.param_groups,
             counted=self.param_groups,
             state=self.state,
             lows=self._grad_low,
             gradients=settings,
             terms=terms,
-            collect=self._collect if collect is None else collect,
+            collect=self._collect,
         )
+        if only is not None:
+            index, named = only
+            found.groups, found.only = (), named[1]
+            found.collect = lambda skip: self._buckets(index, [named], skip)
+        return found
 
     def _collect(self, skip: Container[int] = ()) -> list[Bucket]:
         """Check all parameters with gradients and sort them by the kernel they need.

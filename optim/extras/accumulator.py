@@ -16,6 +16,7 @@ from mcf.optim.expansions import is_expansion
 from mcf.optim.operator import registered, update_
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.rules.fold import fold, fold_wide
+from mcf.optim.sharding.shards import is_sharded
 
 
 class GradientAccumulator:
@@ -44,7 +45,7 @@ class GradientAccumulator:
         optimizer: one of this package; its parameters at this time take part.
 
     Raises:
-        TypeError: for another optimizer.
+        TypeError: for another optimizer, and for DTensor parameters (`fully_shard`).
         ValueError: where a group computes in its parameters' 16-bit dtype, which would round the
             second component away; or if the optimizer has an accumulator or is released.
         RuntimeError: in a step, if the leading component was changed in place (by
@@ -65,6 +66,13 @@ class GradientAccumulator:
             for where, p in optimizer._named(index):
                 if validation.later(p):
                     continue
+                if is_sharded(p):
+                    raise TypeError(
+                        f"{where} is a DTensor, to whose gradient fully_shard adds in place, before "
+                        "any hook; allowed are plain tensors. fully_shard adds up in float32 itself: "
+                        "set_requires_gradient_sync(False) for all micro-batches but the last, with "
+                        "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+                    )
                 if is_expansion(p):
                     raise TypeError(
                         f"{where} is an expansion, whose gradients have two components and are "

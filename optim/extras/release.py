@@ -32,7 +32,9 @@ class GradientRelease:
     `nonfinite` is applied to each parameter by itself. Hooks of `optimizer.step` see only the calls
     of `optimizer.step`. Learning-rate schedulers count a backward pass as a call of it.
 
-    Every process steps on the gradients of its own backward pass. Where `DistributedDataParallel`
+    With `fully_shard` gradients are reduced when a parameter's turn comes, and it is stepped on them.
+
+    Else every process steps on the gradients of its own backward pass. Where `DistributedDataParallel`
     averages them there is nothing to release: its buckets hold all gradients at once, and with
     `gradient_as_bucket_view=True` they are the only copy. So the two are refused together,
     whichever is made first.
@@ -109,9 +111,7 @@ class GradientRelease:
         optimizer._check_capture(index, [named])
         with torch.no_grad():
             # Not `step`, which schedulers and other wrappers replace by one bound to the optimizer.
-            optimizer._take(
-                steps, optimizer._request(lambda skip: optimizer._buckets(index, [named], skip))
-            )
+            optimizer._take(steps, optimizer._request((index, named)))
         p.grad = None
         # What schedulers look at to warn of a `step` that was forgotten.
         optimizer._opt_called = True  # type: ignore[attr-defined]

@@ -51,11 +51,11 @@ def place_gradient(p: Tensor) -> None:
     One of which each process has a summand (Partial) is summed. It is `p.grad` from then on. All
     processes of the mesh call this.
     """
-    grad = p.grad
+    grad: Any = p.grad
     if not is_sharded(p) or not is_sharded(grad) or same_place(p, grad):
         return
-    if grad.device_mesh == p.device_mesh:
-        p.grad = grad.redistribute(placements=p.placements)
+    if grad.device_mesh == p.device_mesh:  # type: ignore[attr-defined]
+        p.grad = grad.redistribute(placements=p.placements)  # type: ignore[attr-defined]
 
 
 def every(params: Iterable[Tensor]) -> list[Across]:

@@ -90,12 +90,12 @@ class Owners:
         if own is not None:
             p = params[own]
             whole = like.new_empty(0).new_empty_strided(tuple(p.shape), p.stride())
-            for indices, piece in zip(places, arrived.split(sizes), strict=True):
+            for indices, piece in zip(places, torch.split(arrived, sizes), strict=True):
                 rows_, columns = indices
                 whole[rows_[:, None], columns] = piece.view(len(rows_), len(columns))
             made = turn(whole)
             back = torch.cat([made[r[:, None], c].reshape(-1) for r, c in places])
-        returned = line.exchange(back, sizes, counts).split(counts)
+        returned = torch.split(line.exchange(back, sizes, counts), counts)
         return [x.view(here[k].shape) for k, x in zip(row, returned, strict=False)]
 
     def _from_others(

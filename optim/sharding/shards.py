@@ -36,9 +36,10 @@ def local(t: Tensor) -> Tensor:
     """The part of a tensor that is here, itself where it is not sharded; not copied."""
     if not is_sharded(t):
         return t
-    here = t._local_tensor  # type: ignore[attr-defined]
+    here: Any = t._local_tensor  # type: ignore[attr-defined]
     # The result of a collective operation that may be under way.
-    return here.wait() if hasattr(here, "trigger_wait") else here
+    found: Tensor = here.wait() if hasattr(here, "trigger_wait") else here
+    return found
 
 
 def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
@@ -62,7 +63,8 @@ def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     # Not `from_local`, which would move what is kept on the CPU to the devices of the mesh.
     meta = TensorMeta(shape, strides, here.dtype)
     spec = DTensorSpec(p.device_mesh, tuple(p.placements), tensor_meta=meta)  # type: ignore[attr-defined]
-    made: Tensor = DTensor(here.detach(), spec, requires_grad=False)  # type: ignore[call-arg]
+    make: Any = DTensor
+    made: Tensor = make(here.detach(), spec, requires_grad=False)
     return made
 
 

@@ -93,6 +93,7 @@ class Request:
         terms: where metrics are tracked, how many terms each group has; else None.
         collect: makes the buckets of all parameters with gradients, which it checks, but of those
             whose ids are in what it is given.
+        only: the one parameter that is stepped; None for all.
     """
 
     groups: Sequence[Group]
@@ -102,6 +103,7 @@ class Request:
     gradients: gradients.Settings
     terms: Sequence[int] | None
     collect: Callable[[Container[int]], list[Bucket]]
+    only: Tensor | None = None
 
     @functools.cached_property
     def streams(self) -> dict[Tensor, int]:
@@ -115,8 +117,8 @@ class Request:
 
     @functools.cached_property
     def sharers(self) -> list[Across]:
-        """All groups of processes that share any parameter."""
-        return every(self.places)
+        """All groups of processes that share any parameter that is asked for."""
+        return every(self.places if self.only is None else [self.only])
 
     def made(self, p: Tensor) -> Group:
         """A parameter's state where there is one: what others keep there alone is none."""

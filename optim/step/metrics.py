@@ -40,7 +40,7 @@ class StepMetrics:
         for across in sharers:
             device = torch.device(across.mesh.device_type)
             parts = [t.to(device) for t in self._parts.pop(across, None) or self._nothing()]
-            found = across.reduce(torch.cat(parts), "sum").split(self._terms)
+            found = torch.split(across.reduce(torch.cat(parts), "sum"), self._terms)
             for mine, sums in zip(self._sums, found, strict=True):
                 mine.append(sums)
 

@@ -48,8 +48,8 @@ def total_norm(
         normal float64. Nothing here waits for a device.
     """
     some = [
-        (g, who)
-        for g, who in zip(gradients, parts or [None] * len(gradients), strict=True)
+        (g, whose)
+        for g, whose in zip(gradients, parts or [None] * len(gradients), strict=True)
         if g[0].numel()
     ]
     if not some and not sharers:
@@ -66,8 +66,8 @@ def total_norm(
     exponent = torch.frexp(torch.where(largest.isfinite(), largest, 0.0)).exponent
     # Three words: of what is here alone, and of the parts that each group of processes shares.
     totals = {who: torch.zeros(3, dtype=torch.int64, device=home) for who in (None, *sharers)}
-    for g, who in some:
-        _, high, low = totals[who].unbind()
+    for g, whose in some:
+        _, high, low = totals[whose].unbind()
         here = -exponent.to(g[0].device)
         # In two steps: 2**1074 is infinity.
         half = here.div(2, rounding_mode="floor")
@@ -78,10 +78,10 @@ def total_norm(
             low += rest.to(home) & ((1 << LOW) - 1)
             high += low >> LOW
             low &= (1 << LOW) - 1
-        _carry(totals[who])
+        _carry(totals[whose])
     total = torch.zeros(3, dtype=torch.int64, device=home)
-    for who, words in totals.items():
-        total += words if who is None else who.reduce(words, "sum")
+    for whose, words in totals.items():
+        total += words if whose is None else whose.reduce(words, "sum")
     top, high, low = _carry(total).unbind()
     # The sum of the first two is rounded once.
     squares = (top.double() * 2.0**TOP + high.double()) * 2.0**LOW + low.double()
