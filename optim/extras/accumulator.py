@@ -68,10 +68,10 @@ class GradientAccumulator:
                     continue
                 if is_sharded(p):
                     raise TypeError(
-                        f"{where} is a DTensor, to whose gradient fully_shard adds in place, before "
-                        "any hook; allowed are plain tensors. fully_shard adds up in float32 itself: "
-                        "set_requires_gradient_sync(False) for all micro-batches but the last, with "
-                        "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+                        f"{where} is a DTensor, to whose gradient fully_shard adds in place and "
+                        "before any hook; allowed are plain tensors. fully_shard itself adds up in "
+                        "float32: set_requires_gradient_sync(False) for all micro-batches but the "
+                        "last, with MixedPrecisionPolicy(reduce_dtype=torch.float32)"
                     )
                 if is_expansion(p):
                     raise TypeError(

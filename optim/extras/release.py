@@ -32,12 +32,11 @@ class GradientRelease:
     `nonfinite` is applied to each parameter by itself. Hooks of `optimizer.step` see only the calls
     of `optimizer.step`. Learning-rate schedulers count a backward pass as a call of it.
 
-    With `fully_shard` gradients are reduced when a parameter's turn comes, and it is stepped on them.
-
-    Else every process steps on the gradients of its own backward pass. Where `DistributedDataParallel`
-    averages them there is nothing to release: its buckets hold all gradients at once, and with
-    `gradient_as_bucket_view=True` they are the only copy. So the two are refused together,
-    whichever is made first.
+    With `fully_shard` each gradient is reduced over the processes before its parameter is stepped.
+    Elsewhere a process steps on the gradients of its own backward pass. Where
+    `DistributedDataParallel` averages them there is nothing to release: its buckets hold all
+    gradients at once, and with `gradient_as_bucket_view=True` they are the only copy. So the two
+    are refused together, whichever is made first.
 
     Args:
         optimizer: one of this package; its parameters at this time take part.

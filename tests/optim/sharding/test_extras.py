@@ -1,0 +1,122 @@
+"""What goes around a step: gradients released or added up, matrices turned by their owners."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+import mcf
+from mcf.optim import AdamW, GradientAccumulator, GradientRelease
+from mcf.optim.rules import muon_halves
+from tests.helpers.processes import World
+from tests.optim.helpers import random
+from tests.optim.sharding import layouts
+from tests.optim.sharding.layouts import LAYOUTS, Layout
+
+BF16 = torch.bfloat16
+OPTIONS: dict[str, Any] = {
+    "lr": 0.01,
+    "precision": "plus",
+    "low": "stochastic",
+    "nonfinite": "skip",
+}
+
+
+def model() -> nn.Module:
+    # Outputs and gradients are sums of whole numbers, exact in every order.
+    made = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).to(BF16)
+    with torch.no_grad():
+        for k, p in enumerate(made.parameters()):
+            p.copy_(random(p.shape, torch.float32, k).sign())
+    return made
+
+
+def batch(t: int) -> torch.Tensor:
+    return random((4, 6), torch.float32, 50 + t).sign().to(BF16)
+
+
+def released(shard: bool, release: bool) -> dict[str, str]:
+    """One step, in the backward pass or after it; of what the loss's sum over all rows gives."""
+    from torch.distributed import get_rank, get_world_size
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net, rank, count = model(), 0, 1
+    if shard:
+        rank, count = get_rank(), get_world_size()
+        mesh = init_device_mesh("cpu", (count,))
+        for layer in net:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+    with mcf.executor("torch"):
+        named = list(net.named_parameters())
+        optimizer = AdamW(named, **OPTIONS)
+        if release:
+            GradientRelease(optimizer)
+        for t in range(2):
+            with torch.no_grad():
+                # The same inputs for every layer's gradients in all steps.
+                for k, p in enumerate(net.parameters()):
+                    full = random(p.shape, torch.float32, k + t).sign().to(BF16)
+                    mine = layouts.shards.part(p, full)
+                    layouts.shards.local(p).copy_(mine)
+            optimizer.reload_model_params()
+            # fully_shard averages over the processes.
+            net(batch(t)[rank::count]).sum().mul(count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return layouts.digests(named, optimizer)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_release(world: World, size: int) -> None:
+    """Every bit of one process's step after the backward pass."""
+    right = released(False, False)
+    for each in world.run(size, released, True, True):
+        assert each == right
+
+
+def accumulated() -> str:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    fully_shard(net, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(TypeError) as found:
+        GradientAccumulator(AdamW(net.parameters()))
+    return str(found.value)
+
+
+def test_accumulator(world: World) -> None:
+    (text,) = world.run(1, accumulated)
+    assert text.startswith("params[0] of param_groups[0] is a DTensor, to whose gradient fully_sha")
+    assert "reduce_dtype=torch.float32" in text
+
+
+def turns(layout: Layout) -> list[tuple[int, ...]]:
+    """The shapes of the matrices that were orthogonalised here."""
+    found = []
+    right = muon_halves.Halves._turned
+
+    def turned(self: Any, x: torch.Tensor) -> torch.Tensor:
+        found.append(tuple(x.shape))
+        return right(self, x)
+
+    with mock.patch.object(muon_halves.Halves, "_turned", turned):
+        layouts.trained(layout, "Muon", {"lr": 0.01}, count=1, shapes=SQUARES)
+    return found
+
+
+SQUARES = tuple((k + 2, 12 - k) for k in range(7))
+
+
+@pytest.mark.parametrize("layout", [x for x in LAYOUTS if "mixed" not in x.name], ids=str)
+def test_muon_turns_each_matrix_once_in_the_world(world: World, layout: Layout) -> None:
+    every = world.run(layout.size, turns, layout)
+    assert sorted(shape for mine in every for shape in mine) == sorted(SQUARES)
+    # In round robin: nobody has more than its share.
+    assert max(map(len, every)) == -(-len(SQUARES) // layout.size)

@@ -1,0 +1,74 @@
+"""Which elements a process has, against what torch itself puts there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mcf.optim import randomness
+from mcf.optim.sharding import shards
+from tests.helpers.processes import World
+from tests.optim.sharding import layouts
+from tests.optim.sharding.layouts import LAYOUTS, SHAPES, Layout
+
+
+def check_places(layout: Layout) -> list[list[int]]:
+    """Of every shape the indices that are here; each is asked in both ways."""
+    mesh, found = layouts.mesh_of(layout), []
+    for k, shape in enumerate(SHAPES):
+        whole = torch.arange(torch.Size(shape).numel()).view(shape)
+        t = layouts.shared(whole, mesh, layout.of(k))
+        here = shards.local(t)
+        assert torch.equal(shards.part(t, whole), here), (shape, here)
+        again = shards.like(t, here)
+        assert shards.same_place(t, again)
+        if shards.is_sharded(t):
+            assert torch.equal(again.full_tensor(), t.full_tensor())
+        mine = shards.stretches(t)
+        flat = here.reshape(-1).tolist()
+        told: list[int] = []
+        for start, length, first in zip(*mine, strict=True):
+            assert length > 0
+            assert start == len(told)
+            told += range(first, first + length)
+        assert told == flat, (shape, told, flat)
+        # No two stretches could be one.
+        ends = mine.first + mine.lengths
+        assert not (ends[:-1] == mine.first[1:]).any()
+        assert randomness.index_offset(t) == (flat[0] if flat else 0)
+        assert randomness.in_one(t) == (len(mine.first) <= 1)
+        # Tensors with a further dimension are laid out alike.
+        more = torch.stack([whole, -whole], -1)
+        wide = shards.like(t, shards.part(t, more), more.shape)
+        assert wide.shape == more.shape
+        if shards.is_sharded(t):
+            assert torch.equal(wide.full_tensor(), more)
+        found.append(flat)
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_places(world: World, layout: Layout) -> None:
+    every = world.run(layout.size, check_places, layout)
+    for k, shape in enumerate(SHAPES):
+        found = sorted({i for mine in every for i in mine[k]})
+        assert found == list(range(torch.Size(shape).numel())), shape
+
+
+def check_moves(layout: Layout) -> None:
+    mesh = layouts.mesh_of(layout)
+    for k, shape in enumerate(SHAPES):
+        whole = torch.arange(torch.Size(shape).numel()).view(shape)
+        there = layouts.shared(whole, mesh, layout.of(k))
+        for other in ("plain", (0,) * len(layout.mesh), (None,) * len(layout.mesh)):
+            t = layouts.shared(whole, mesh, other)
+            found = shards.moved_like(there, t)
+            assert shards.same_place(there, found)
+            assert torch.equal(shards.local(found), shards.local(there)), (shape, other)
+
+
+@pytest.mark.parametrize("name", ["rows3", "columns2", "strided", "mixed_grid"])
+def test_moves(world: World, name: str) -> None:
+    """From whole tensors and from other layouts, as checkpoints have them."""
+    layout = next(x for x in LAYOUTS if x.name == name)
+    world.run(layout.size, check_moves, layout)
