@@ -22,6 +22,9 @@ from mcf.optim.rules.muon import Muon as Muon
 from mcf.optim.rules.nadam import NAdam as NAdam
 from mcf.optim.rules.radam import RAdam as RAdam
 from mcf.optim.rules.sgd import SGD as SGD
+from mcf.optim.sharding.engines import set_gradient_reduction as set_gradient_reduction
+from mcf.optim.sharding.reduction import GradientReduction as GradientReduction
+from mcf.optim.sharding.reduction import reduce_gradients as reduce_gradients
 from mcf.optim.step.rewritten import WeightsRewrittenWarning as WeightsRewrittenWarning
 from mcf.optim.storage.strategies import STRATEGIES as _STRATEGIES
 
