@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mcf.kernels.tables import to_device
 from mcf.optim import expansions
 from mcf.optim.sharding.across import Across
 from mcf.optim.sharding.shards import local
@@ -205,25 +204,26 @@ def _all_finite(
     if not flags and not sharers:
         return True
     home = flags[0].device if flags else torch.device("cpu")
-    places = torch.tensor([g.place for g in gradients], dtype=torch.int64, device="cpu")
-    # Of the first gradient that is not finite the place, as the largest of negative numbers.
-    none = torch.full((1,), _NONE, dtype=torch.int64, device="cpu")
-    ok = torch.stack([f.to(home) for f in flags]) if flags else none.to(home)[:0].bool()
-    bad = torch.where(ok, _NONE, -1 - to_device(places, home))
-    worst = torch.cat([to_device(none, home), bad]).amax()
-    for who in sharers:
-        worst = who.reduce(worst, "max")
-    if policy == "skip" and _by_device(worst, apart):
-        return worst == _NONE
+    here = [torch.ones((), dtype=torch.bool, device=home), *(f.to(home) for f in flags)]
+    together = torch.stack(here)
+    if policy == "skip":
+        found = together.all()
+        for who in sharers:
+            found = who.reduce((~found).to(torch.int32), "max") == 0
+        return found if _by_device(found, apart) else bool(found)
     # One wait for the device.
-    found = int(worst)
-    if policy == "raise" and found != _NONE:
-        place = -1 - found
-        where = next((g.where for g in gradients if g.place == place), f"parameter {place}")
-        raise NonFiniteGradientError(
-            f"{where}.grad holds an infinity or NaN, and nonfinite='raise'; nothing was changed"
-        )
-    return found == _NONE
+    bad = [g.place for g, ok in zip(gradients, together.tolist()[1:], strict=True) if not ok]
+    # Of the first one the place, as the largest of negative numbers.
+    first = torch.tensor(-1 - min(bad) if bad else _NONE, dtype=torch.int64, device="cpu")
+    for who in sharers:
+        first = who.reduce(first, "max")
+    place = -1 - int(first)
+    if first == _NONE:
+        return True
+    where = next((g.where for g in gradients if g.place == place), f"parameter {place}")
+    raise NonFiniteGradientError(
+        f"{where}.grad holds an infinity or NaN, and nonfinite='raise'; nothing was changed"
+    )
 
 
 # Below every place.

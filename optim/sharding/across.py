@@ -40,9 +40,23 @@ def across(p: Tensor) -> Across | None:
     """Who has the other parts of a parameter; None where all of it is here."""
     if not is_sharded(p):
         return None
-    mesh, placements = p.device_mesh, p.placements  # type: ignore[attr-defined]
-    dims = [k for k, place in enumerate(placements) if is_cut(place) and mesh.size(k) > 1]
-    return Across(mesh, tuple(dims)) if dims else None
+    spec = p._spec  # type: ignore[attr-defined]
+    known = _KNOWN.get(id(spec))
+    if known is not None and known[0] is spec:
+        return known[1]
+    mesh = spec.mesh
+    dims = [k for k, place in enumerate(spec.placements) if is_cut(place) and mesh.size(k) > 1]
+    found = Across(mesh, tuple(dims)) if dims else None
+    if len(_KNOWN) > _MOST:
+        _KNOWN.clear()
+    _KNOWN[id(spec)] = spec, found
+    return found
+
+
+# Of each layout that was asked for, which the parameter holds. Not by its value: meshes of process
+# groups that were destroyed are equal to those of new ones.
+_KNOWN: dict[int, tuple[Any, Across | None]] = {}
+_MOST = 1 << 14
 
 
 def place_gradient(p: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ DEVICE_BLOCK = 1 << 22
 HIGH, LOW = 28, 30
 # Sums of the multiples of 2**-HIGH are kept in two words, the second of which is below 2**TOP.
 TOP = 32
+
+# Gradients of at most SMALL elements are copied into one, TOGETHER of them at most: the host's work
+# for each costs more.
+SMALL, TOGETHER = 1 << 16, 256
 
 # What one tensor is: a gradient, or the components of one.
 Components = Sequence[Tensor]
@@ -47,11 +52,7 @@ def total_norm(
         element is. Relative error at most n * 2**-58 + 2**-51 for n elements, where the norm is a
         normal float64. Nothing here waits for a device.
     """
-    some = [
-        (g, whose)
-        for g, whose in zip(gradients, parts or [None] * len(gradients), strict=True)
-        if g[0].numel()
-    ]
+    some = _joined(gradients, parts or [None] * len(gradients))
     if not some and not sharers:
         return torch.zeros((), dtype=torch.float64, device="cpu")
     home = some[0][0][0].device if some else torch.device("cpu")
@@ -90,6 +91,25 @@ def total_norm(
     half = exponent.div(2, rounding_mode="floor")
     norm = root * 2.0 ** -((HIGH + LOW) // 2) * _power(half) * _power(exponent - half)
     return torch.where(largest.isfinite(), norm, largest)
+
+
+def _joined(
+    gradients: Sequence[Components], parts: Sequence[Across | None]
+) -> list[tuple[Components, Across | None]]:
+    """The gradients that have elements here, small ones that belong together as one tensor."""
+    found: list[tuple[Components, Across | None]] = []
+    small: dict[Any, list[Tensor]] = {}
+    for g, whose in zip(gradients, parts, strict=True):
+        count = g[0].numel()
+        if len(g) == 1 and 0 < count <= SMALL and type(g[0]) is Tensor:
+            kind = g[0].dtype, g[0].device, whose
+            small.setdefault(kind, []).append(g[0].reshape(-1))
+        elif count:
+            found.append((g, whose))
+    for (_, _, whose), tensors in small.items():
+        for start in range(0, len(tensors), TOGETHER):
+            found.append(((torch.cat(tensors[start : start + TOGETHER]),), whose))
+    return found
 
 
 def _dense(gradient: Components) -> Iterator[Tensor]:
