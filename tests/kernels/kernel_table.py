@@ -130,7 +130,7 @@ def expansion_kernels() -> list[Elementwise]:
     for o in operators.COMPARISONS:
         # What they have of their own comes after the difference, which `compare` has too.
         found += [kernel(o, fmt, 2, 2) for fmt in FORMATS.values()]
-    found += [kernel(operators.LT, FP64, *given) for given in ((4, 4), (2, 1))]
+    found.append(kernel(operators.LT, FP64, 4, 4))
     one = frozenset("y")
     found.append(kernel(operators.FMA, FP64, 2, 2, 2, uniform=one))
     found += [operators.renormalize_kernel(f, 4, 2) for f in FORMATS.values()]
