@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,24 @@ from mcf.kernels.triton.element_kernels import block, build, options
 _WIDEST = 16
 
 
+class Work(NamedTuple):
+    """The blocks of some rows of tensors.
+
+    Args:
+        alignment: of all addresses of the rows, in bytes.
+        grid: the number of blocks.
+        counts: the number of blocks of each row of the launch, 0 for those that are left out.
+        owners: the row of each block.
+        blocks: the number of each block in its row.
+    """
+
+    alignment: int
+    grid: int
+    counts: Tensor
+    owners: Tensor
+    blocks: Tensor
+
+
 class Launch:
     """A kernel and the sizes of its rows of tensors; see `mcf.kernels.executor.Launch`."""
 
@@ -29,19 +47,39 @@ class Launch:
         self._spec = spec
         self._device = device
         self._block = block(spec)
-        counts = np.array([-(-n // self._block) for n in sizes], dtype=np.int64)
-        self._grid = int(counts.sum())
-        self._counts = self._table(counts)
+        self._counts = np.array([-(-n // self._block) for n in sizes], dtype=np.int64)
         self._sizes = self._table(np.array(sizes, dtype=np.int64))
-        if capturing(device):
-            # Too many for the arguments of kernels, and the device can count too.
-            self._owners, self._blocks = work_list(self._counts, self._grid)
-        else:
-            owners, blocks = work_list(torch.from_numpy(counts), self._grid)
-            self._owners, self._blocks = to_device(owners, device), to_device(blocks, device)
+        self._known: dict[bytes, list[Work]] = {}
+        # For the usual case before a graph is captured.
+        self._works(np.ones(len(sizes), dtype=bool))
 
     def _table(self, values: Any) -> Tensor:
         return to_device(torch.from_numpy(values), self._device)
+
+    def _works(self, aligned: Any) -> list[Work]:
+        """The rows at multiples of 16 bytes, and the others, whose accesses are narrow.
+
+        One row that is not would make all accesses of a launch so.
+        """
+        key = aligned.tobytes()
+        found = self._known.get(key)
+        if found is None:
+            both = ((_WIDEST, aligned), (1, ~aligned))
+            found = [self._work(a, self._counts * rows) for a, rows in both if rows.any()]
+            # What a graph computes is there when it is replayed.
+            if not capturing(self._device):
+                self._known = {key: found, **dict(list(self._known.items())[:7])}
+        return [work for work in found if work.grid]
+
+    def _work(self, alignment: int, counts: Any) -> Work:
+        grid = int(counts.sum())
+        here = self._table(counts)
+        if capturing(self._device):
+            # Too many for the arguments of kernels, and the device can count too.
+            return Work(alignment, grid, here, *work_list(here, grid))
+        owners, blocks = work_list(torch.from_numpy(counts), grid)
+        found = to_device(owners, self._device), to_device(blocks, self._device)
+        return Work(alignment, grid, here, *found)
 
     def run(
         self, addresses: Sequence[Sequence[int]], scalars: Any, live: Tensor | None = None
@@ -52,21 +90,27 @@ class Launch:
         table = np.array(addresses, dtype=np.int64).T
         pointers = self._table(np.ascontiguousarray(table))
         values = to_device(as_tensor(scalars).double(), self._device)
-        sums = torch.empty(self._grid, spec.sum_count, dtype=torch.float64, device=self._device)
-        alignment = 1 if (table % _WIDEST).any() else _WIDEST
-        if self._grid:
-            # Tensors of no elements, of which every block is masked out.
-            sizes = self._sizes if live is None else self._sizes * live.to(torch.int64)
-            tables = (pointers, sizes, self._owners, self._blocks, values, sums)
+        # Tensors of no elements, of which every block is masked out.
+        sizes = self._sizes if live is None else self._sizes * live.to(torch.int64)
+        total: Tensor | None = None
+        for work in self._works((table % _WIDEST == 0).all(axis=1)):
+            sums = torch.empty(work.grid, spec.sum_count, dtype=torch.float64, device=self._device)
+            tables = (pointers, sizes, work.owners, work.blocks, values, sums)
             with current(self._device) as (dialect, target):
                 kernel = build(spec, dialect, many=True)
-                settings = options(target, spec.few)
-                kernel[(self._grid,)](*tables, ALIGNMENT=alignment, BLOCK=self._block, **settings)
+                settings = {"BLOCK": self._block, **options(target, spec.few)}
+                kernel[(work.grid,)](*tables, ALIGNMENT=work.alignment, **settings)
+            if spec.sums is not None:
+                mine = torch.segment_reduce(
+                    sums, "sum", lengths=work.counts, axis=0, unsafe=True, initial=0
+                )
+                total = mine if total is None else total + mine
         if spec.sums is None:
             return None
-        return torch.segment_reduce(
-            sums, "sum", lengths=self._counts, axis=0, unsafe=True, initial=0
-        )
+        if total is None:
+            shape = (len(self._counts), spec.sum_count)
+            total = torch.zeros(shape, dtype=torch.float64, device=self._device)
+        return total
 
 
 def work_list(counts: Tensor, total: int) -> tuple[Tensor, Tensor]:

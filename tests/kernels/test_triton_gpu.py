@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,44 @@ def test_many_tensors_are_one_launch(
     ]
     gpu.EXECUTOR.run(spec, rows, torch.zeros(4, len(spec.scalars), dtype=torch.float64))
     assert launches == [((4,), {"ALIGNMENT": alignment, "BLOCK": BLOCK})]
+
+
+def test_one_row_off_leaves_the_others_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows at multiples of 16 bytes in one launch, the others in a second: same bits, same sums."""
+    spec = KERNELS["adamw_plus_bf16_wide_metrics"]
+    draw = Draw(2)
+    sizes = [BLOCK + 1, 3, 0, 2 * BLOCK, 5]
+    rows = [draw.row(spec, n) for n in sizes]
+    scalars = torch.cat([draw.scalars(spec) for _ in sizes])
+    offsets = [0, 1, 0, 0, 3]
+    mixed = [[at_offset(t, o, "cpu") for t in row] for o, row in zip(offsets, rows, strict=True)]
+    every = [[at_offset(t, 0, "cpu") for t in row] for row in rows]
+    launches = []
+    right = gpu.build
+
+    def recorded(*args: Any, **options: Any) -> Any:
+        kernel = right(*args, **options)
+
+        class Recorder:
+            def __getitem__(self, grid: tuple[int, ...]) -> Any:
+                def launch(*arguments: Any, **settings: Any) -> Any:
+                    launches.append((settings["ALIGNMENT"], grid[0]))
+                    return kernel[grid](*arguments, **settings)
+
+                return launch
+
+        return Recorder()
+
+    monkeypatch.setattr(gpu, "build", recorded)
+    expected = gpu.EXECUTOR.run(spec, every, scalars)
+    assert launches == [(16, 6)]
+    launches.clear()
+    found = gpu.EXECUTOR.run(spec, mixed, scalars)
+    assert launches == [(16, 4), (1, 2)]
+    assert_same_bits(found, expected)
+    for one, other in zip(mixed, every, strict=True):
+        for x, y in zip(one, other, strict=True):
+            assert_same_bits(x, y)
 
 
 @either_device
