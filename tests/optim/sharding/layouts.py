@@ -100,7 +100,9 @@ def shared(t: Tensor, mesh: Any, places: Any) -> Tensor:
     # mesh first.
     dim = made[-1].dim
     inner, outer = mesh.get_coordinate()[::-1]
-    piece = _chunk(_chunk(t, dim, mesh.size(1), inner), dim, mesh.size(0), outer).contiguous()
+    piece = _chunk(_chunk(t, dim, mesh.size(1), inner), dim, mesh.size(0), outer)
+    # Of its own: torch does not copy a DTensor whose part has a storage offset.
+    piece = piece.contiguous().clone()
     return DTensor.from_local(
         piece, mesh, made, run_check=False, shape=t.shape, stride=t.contiguous().stride()
     )

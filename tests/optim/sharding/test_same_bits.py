@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -67,3 +69,133 @@ def test_muon(world: World, layout: Layout) -> None:
     muon = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
     some = [o for o in runs(muon) if o["precision"] in ("light", "split16", "stochastic")]
     check(world, layout, muon, some)
+
+
+MIXED = next(x for x in LAYOUTS if x.name == "mixed_grid")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_other_dtypes(world: World, dtype: torch.dtype) -> None:
+    options = {"lr": 0.01, "precision": "plus", "eps": 1e-6}
+    expected = layouts.trained(None, "AdamW", options, dtype)[0]
+    for found, _ in world.run(4, layouts.trained, MIXED, "AdamW", options, dtype):
+        assert found == expected
+
+
+@pytest.mark.parametrize("executor", ["torch", pytest.param("triton", marks=pytest.mark.slow)])
+def test_executors(world: World, executor: str) -> None:
+    options = {"lr": 0.01, "precision": "plus", "low": "stochastic", "max_grad_norm": 0.5}
+    expected = layouts.trained(None, "AdamW", options)[0]
+    more = torch.bfloat16, 4, layouts.SHAPES, executor
+    for found, _ in world.run(4, layouts.trained, MIXED, "AdamW", options, *more):
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"capturable": True},
+        {"capturable": True, "nonfinite": "skip", "max_grad_norm": 0.5},
+        {"max_grad_value": 0.0625},
+        {"maximize": True, "decouple_lr": True},
+        {"track_metrics": True},
+    ],
+    ids=str,
+)
+def test_options(world: World, more: dict[str, Any]) -> None:
+    options = {"lr": 0.01, "precision": "stochastic", **more}
+    expected = layouts.trained(None, "AdamW", options)[0]
+    for found, _ in world.run(4, layouts.trained, MIXED, "AdamW", options):
+        assert found == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_fifty_steps(world: World, layout: Layout) -> None:
+    options = {"lr": 0.01, "precision": "plus", "low": "stochastic", "max_grad_norm": 0.5}
+    expected = layouts.trained(None, "AdamW", options, count=50)[0]
+    for found, _ in world.run(
+        layout.size, layouts.trained, layout, "AdamW", options, torch.bfloat16, 50
+    ):
+        assert found == expected
+
+
+def copies() -> list[bool]:
+    """Whether copies of optimizers go on as the original does."""
+    mesh = layouts.mesh_of(MIXED)
+    answers = []
+    for precision in ("split16", "light", "stochastic"):
+        named = layouts.params(MIXED, mesh, torch.bfloat16, layouts.SHAPES)
+        optimizer = mcf.optim.AdamW(named, lr=0.01, precision=precision)
+        for t in range(2):
+            layouts.set_gradients(named, t)
+            optimizer.step()
+        other = copy.deepcopy(optimizer)
+        theirs = [(n, q) for (n, _), q in zip(named, other.param_groups[0]["params"], strict=True)]
+        before = layouts.digests(theirs, other)
+        assert before == layouts.digests(named, optimizer)
+        for t in range(2, 4):
+            layouts.set_gradients(named, t)
+            optimizer.step()
+        assert layouts.digests(theirs, other) == before
+        for t in range(2, 4):
+            layouts.set_gradients(theirs, t)
+            other.step()
+        answers.append(layouts.digests(theirs, other) == layouts.digests(named, optimizer))
+    return answers
+
+
+def test_copies(world: World) -> None:
+    assert world.run(4, copies) == [[True] * 3] * 4
+
+
+def weights() -> None:
+    mesh = layouts.mesh_of(MIXED)
+    for precision in ("split16", "light", "master", "split8"):
+        named = layouts.params(MIXED, mesh, torch.bfloat16, layouts.SHAPES)
+        alone = layouts.params(None, None, torch.bfloat16, layouts.SHAPES)
+        one = mcf.optim.AdamW(named, lr=0.01, precision=precision)
+        other = mcf.optim.AdamW(alone, lr=0.01, precision=precision)
+        for t in range(2):
+            layouts.set_gradients(named, t)
+            layouts.set_gradients(alone, t)
+            one.step()
+            other.step()
+        for (_, p), (_, q) in zip(named, alone, strict=True):
+            found = one.master_weight(p)
+            assert found.dtype == torch.float32
+            assert layouts.shards.same_place(p, found)
+            assert layouts.digest(layouts.whole(found)) == layouts.digest(other.master_weight(q))
+            both = one.master_weight(p, exact=True), other.master_weight(q, exact=True)
+            for mine, theirs in zip(*both, strict=True):
+                assert layouts.digest(layouts.whole(mine)) == layouts.digest(theirs)
+
+
+def test_master_weights(world: World) -> None:
+    world.run(4, weights)
+
+
+def rewritten() -> str:
+    """Weights that somebody else wrote between two steps."""
+    mesh = layouts.mesh_of(MIXED)
+    digests = []
+    for where in (MIXED, None):
+        named = layouts.params(where, mesh, torch.bfloat16, layouts.SHAPES)
+        optimizer = mcf.optim.AdamW(named, lr=0.01, precision="master")
+        for t in range(4):
+            if t == 2:
+                with torch.no_grad():
+                    for k, (_, p) in enumerate(named):
+                        if k % 2:
+                            p.mul_(-0.5)
+            layouts.set_gradients(named, t)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", mcf.optim.WeightsRewrittenWarning)
+                optimizer.step()
+        digests.append(layouts.digests(named, optimizer))
+    assert digests[0] == digests[1]
+    return ""
+
+
+def test_rewritten_weights(world: World) -> None:
+    world.run(4, rewritten)
