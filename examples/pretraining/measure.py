@@ -37,9 +37,16 @@ def stored_bytes(optimizer: Optimizer) -> int:
 def peak_bytes(work: Callable[[], None], device: torch.device) -> int | None:
     """Growth of memory while `work` runs, in bytes; None where it cannot be known.
 
-    On a GPU it is the allocator's peak of allocated bytes. On Linux it is the peak of the
-    process's resident memory (VmHWM, reset through /proc/self/clear_refs) less what was resident
-    before. Elsewhere that peak cannot be reset, and there is no number.
+    On a GPU it is the allocator's peak of allocated bytes. On Linux it is how far the peak of the
+    process's resident memory (VmHWM) rises after a reset through /proc/self/clear_refs, which sets
+    it to what is resident then. Elsewhere that peak cannot be reset, and there is no number.
+
+    Resident memory is not memory in use. It misses what `work` takes from pages that were resident
+    and free: those that glibc keeps for other threads' arenas (`malloc_trim` hands back the free
+    pages between allocations, and the end of the main thread's arena only). It misses as much as
+    the kernel reclaims meanwhile, cold pages of files mapped by the process above all. And it
+    counts what other threads of the process do. In a young process whose other threads rest, the
+    error is a fraction of a MiB.
     """
     gc.collect()
     if device.type == "cuda":
@@ -51,14 +58,15 @@ def peak_bytes(work: Callable[[], None], device: torch.device) -> int | None:
     if sys.platform != "linux":
         return None
     with _unbuffered_malloc():
-        before = _resident("VmRSS")
         try:
             _CLEAR.write_text("5")
         except OSError:
             return None
+        # Not VmRSS of before: what is reclaimed in between would hide as much of the rise.
+        before = _resident("VmHWM")
         work()
-        peak = _resident("VmHWM")
-    return None if before is None or peak is None else peak - before
+        after = _resident("VmHWM")
+    return None if before is None or after is None else after - before
 
 
 def machine_bytes(device: torch.device) -> int | None:

@@ -55,7 +55,8 @@ def growth(n, make, gradient="dense", temporary=0.0, **options):
         ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as f:
         f.write("5")
-    before = status("VmRSS")
+    # What the reset made of the mark. Resident memory may shrink meanwhile, and would hide a rise.
+    before = status("VmHWM")
     optimizer.step()
     if temporary:
         torch.ones(int(temporary * n), dtype=torch.bfloat16)
