@@ -19,13 +19,11 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import keys, loops, memory
-from mcf.kernels.numba.instructions import accumulate, element, jit, primitives, rounding
+from mcf.kernels.numba.instructions import INNER, accumulate, element, jit, primitives, rounding
 
 
 def _jit_sums(function: Any) -> Any:
-    return numba.njit(
-        function, error_model="numpy", nogil=True, forceinline=True, fastmath={"contract"}
-    )
+    return numba.njit(function, forceinline=True, fastmath={"contract"}, **INNER)
 
 
 class _Binder(Binder):
