@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Iterator
 
@@ -11,6 +12,12 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import hypothesis
 import pytest
 import torch
+from hypothesis.internal.conjecture import providers
+
+# Newer versions mix the constants of all local modules that are imported into what they draw, so
+# that a test would draw otherwise after other tests; and they take seconds to look for them.
+if hasattr(providers, "is_local_module_file"):
+    providers.is_local_module_file = lambda path: False
 
 # `ci` draws the same examples every time; `nightly` (--hypothesis-profile=nightly) draws new ones.
 hypothesis.settings.register_profile(
@@ -37,6 +44,21 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1 if hasattr(config, "workerinput") else 2)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without collecting garbage.
+
+    Of twenty thousand tests none is garbage before the end; a quarter of the time went into looking
+    for it.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip(NO_GPU)
@@ -53,6 +75,15 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"--require-gpu: {item.nodeid} must not skip ({reason})"
     return report
+
+
+@pytest.fixture
+def on_torch() -> Iterator[None]:
+    """Run on the torch executor, which compiles nothing: for tests of values, not of bits."""
+    import mcf
+
+    with mcf.executor("torch"):
+        yield
 
 
 @pytest.fixture(autouse=True)

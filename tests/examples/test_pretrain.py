@@ -16,6 +16,7 @@ import pytest
 import torch
 from pretraining import model, options, report, train
 
+import mcf
 from tests.examples.tiny import TINY, torch_restored, write_texts
 
 ALL = options.STRATEGIES
@@ -40,7 +41,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "0",
         "3",
     ]
-    with torch_restored(), contextlib.redirect_stdout(printed):
+    # Of every strategy here; that it runs on the default executor is seen of one elsewhere.
+    with torch_restored(), contextlib.redirect_stdout(printed), mcf.executor("torch"):
         code = main(arguments)
     assert code == 0
     return folder / "run", printed.getvalue()

@@ -16,6 +16,9 @@ import torch
 import mcf
 from tests.helpers import assert_all_same_bits
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 SPECIAL = [0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan]
 FUNCTIONS: dict[str, int] = {
     "add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1, "rsqrt": 1, "reciprocal": 1,

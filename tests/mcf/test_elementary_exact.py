@@ -84,6 +84,8 @@ def whole_powers(fmt: Format, terms: int) -> list[tuple[Fraction, Fraction]]:
     return out
 
 
+# Values: on the torch executor, which compiles nothing.
+@pytest.mark.usefixtures("on_torch")
 @each_length
 @each_format
 def test_whole_powers_are_exact(fmt: Format, terms: int) -> None:

@@ -27,10 +27,13 @@ from tests.helpers.mutation import Space, mutated, unrelated
 pytestmark = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.missing()))
 
 
+RECORDED = search.recorded()
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_worst_inputs_found_are_within_the_bound(name: str) -> None:
     for case in search.OF_FUNCTIONS.values():
-        entry = search.recorded().get(str(case))
+        entry = RECORDED.get(str(case))
         if case.function != name or not entry:
             continue
         first, *others = search.known_inputs(entry)
@@ -51,7 +54,7 @@ def test_the_worst_inputs_found_are_within_the_bound(name: str) -> None:
 )  # fmt: skip
 def test_some_generations_stay_within_the_bound(name: str, fmt: object, terms: int) -> None:
     case = Case(name, terms, fmt)  # type: ignore[arg-type]
-    entry = search.recorded().get(str(case))
+    entry = RECORDED.get(str(case))
     known = search.known_inputs(entry) if entry else ()
     found = climb(case, 1, children=1000, known=known).run(12)
     assert 0 < found.score <= 1

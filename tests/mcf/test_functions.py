@@ -12,6 +12,9 @@ from torch import Tensor
 import mcf
 from tests.helpers import assert_all_same_bits, assert_same_bits
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 # Components of each argument.
 ARGUMENTS: dict[str, dict[str, int]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -79,8 +80,12 @@ def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
         assert_capturable_is_the_same(variant.make, case, 7, **variant.options)
 
 
+# Each rule's kernels are compiled; of the others every rule is tested above, on torch.
+_SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("nadam", "sgd-momentum")]
+
+
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
-@pytest.mark.parametrize("name", ["adamw", "nadam", "radam-decoupled", "sgd-momentum"])
+@pytest.mark.parametrize("name", ["adamw", "radam-decoupled", *_SLOW])
 def test_the_bits_of_the_host_on(executor: str, name: str) -> None:
     variant = named(name)
     case = Case("stochastic", BF16, FP32)
@@ -105,11 +110,19 @@ def test_decay_apart_from_the_rate() -> None:
         assert_capturable_is_the_same(AdamW, Case("plus", BF16, FP32), 4, **options)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize(
-    ("make", "precision"), [(AdamW, "master"), (NAdam, "master"), (AdamW, EIGHT_BITS)]
-)
-def test_a_skipped_step_changes_no_bit(make: Any, precision: str, executor: str) -> None:
+def _skipped() -> Iterator[Any]:
+    """Each executor with AdamW, torch with all; the rest is `slow`."""
+    for executor in EXECUTORS:
+        for make, precision in ((AdamW, "master"), (NAdam, "master"), (AdamW, EIGHT_BITS)):
+            name = getattr(executor, "values", (executor,))[0]
+            marks = list(getattr(executor, "marks", ()))
+            everyday = name == "torch" or (make, precision) == (AdamW, "master")
+            marks += [] if everyday else [pytest.mark.slow]
+            yield pytest.param(name, make, precision, marks=marks)
+
+
+@pytest.mark.parametrize(("executor", "make", "precision"), list(_skipped()))
+def test_a_skipped_step_changes_no_bit(executor: str, make: Any, precision: str) -> None:
     with mcf.executor(executor):
         params = [parameter((6, 5), BF16, 1), parameter(40, BF16, 2)]
         optimizer = make(params, 1e-2, precision=precision, capturable=True, track_metrics=True)

@@ -211,19 +211,22 @@ def test_blocks_of_zeros_and_of_the_smallest_and_largest(precision: Precision) -
         assert torch.allclose(first, torch.full_like(first, truth), rtol=2**-5, atol=0)
 
 
-def late_beside_large(precision: Precision, size: float) -> float:
-    """The step after one gradient of `size`, the first of its element, beside many of 1."""
-    weight = Parameter(torch.zeros(BLOCK, dtype=BF16))
+def late_beside_large(precision: Precision, sizes: list[float]) -> Tensor:
+    """The step after one gradient of each size, the first of its element, beside many of 1.
+
+    Each has a block of its own.
+    """
+    weight = Parameter(torch.zeros(len(sizes), BLOCK, dtype=BF16))
     optimizer = AdamW([weight], 1.0, (0.9, 0.9), 1e-30, 0.0, precision=precision)
-    others = torch.ones(BLOCK, dtype=BF16)
-    others[3] = 0
+    others = torch.ones(len(sizes), BLOCK, dtype=BF16)
+    others[:, 3] = 0
     for t in range(25):
         weight.grad = others * (-1) ** t
         if t == 23:
-            weight.grad[3] = size
+            weight.grad[:, 3] = torch.tensor(sizes, dtype=BF16)
         before = weight.detach().clone()
         optimizer.step()
-    return abs(float((weight.detach() - before)[3]))
+    return (weight.detach() - before)[:, 3].abs()
 
 
 @pytest.mark.parametrize("precision", [PAIRS, E5M2_PAIRS], ids=str)
@@ -231,8 +234,7 @@ def test_no_step_explodes(precision: Precision, monkeypatch: pytest.MonkeyPatch)
     sizes = [2.0**-k for k in (range(10, 30) if precision is PAIRS else range(25, 45))]
     # With exact moments the step is .09 / sqrt(.09) = .3; of one and a half of the smallest numbers
     # one is stored.
-    steps = (late_beside_large(precision, size) for size in sizes)
-    assert max(steps) < 0.3 * 1.5
+    assert late_beside_large(precision, sizes).max() < 0.3 * 1.5
     slots = eight_bits._slots
 
     def mutant(kind: eight_bits.Kind) -> Any:
@@ -242,7 +244,7 @@ def test_no_step_explodes(precision: Precision, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(eight_bits, "_slots", mutant)
     for made in (eight_bits.loading, eight_bits.storing):
         monkeypatch.setattr(eight_bits, made.__name__, made.__wrapped__)
-    assert max(late_beside_large(precision, size) for size in sizes) > 1000
+    assert late_beside_large(precision, sizes).max() > 1000
 
 
 def test_lost_additions_are_those_of_what_is_stored() -> None:

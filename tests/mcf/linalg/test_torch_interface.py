@@ -12,6 +12,9 @@ import torch
 import mcf
 from mcf.kernels import operations
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 linalg = mcf.linalg
 
 

@@ -15,6 +15,9 @@ import mcf
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 F = torch.nn.functional
 W = mcf.randn(4, 4, terms=2)
 PLAIN = bell((4, 4), 0, torch.float32)

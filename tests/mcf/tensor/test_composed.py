@@ -19,6 +19,9 @@ from torch import Tensor
 import mcf
 from tests.helpers.draws import bell
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 F = torch.nn.functional
 UNITS = 64
 TERMS = 3

@@ -21,6 +21,9 @@ from mcf.kernels.formats import FORMATS, format_of
 from tests.helpers import assert_all_same_bits
 from tests.mcf.tensor.inputs import hard
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 TENTH = Fraction(1, 10)
 
 

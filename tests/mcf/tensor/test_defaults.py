@@ -15,6 +15,9 @@ import mcf
 from tests.helpers import assert_same_bits
 from tests.helpers.defaults import DEFAULTS, default
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 
 def floored(x: Any) -> Any:
     return torch.div(x, 3, rounding_mode="floor")

@@ -19,6 +19,9 @@ import mcf.elementary
 from mcf.kernels.formats import format_of
 from tests.helpers.elementary import balls
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 HALF = arb(1) / 2
 Function = Callable[[Any], Any]
 

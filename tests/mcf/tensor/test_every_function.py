@@ -22,7 +22,8 @@ import mcf
 cases = pytest.importorskip("tests.mcf.tensor.every_function")
 
 # torch's own samples call what torch has deprecated, and variances of one element.
-pytestmark = pytest.mark.filterwarnings("ignore")
+# Values; the executors have the same bits by other tests.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("on_torch")]
 
 PAGE = (Path(__file__).parents[3] / "docs" / "functions.md").read_text()
 SUPPORTED, REFUSED = (

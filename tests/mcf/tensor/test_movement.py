@@ -15,6 +15,9 @@ from torch import Tensor
 import mcf
 from tests.helpers import assert_same_bits
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 INDEX = torch.tensor([[0, 2, 1], [1, 1, 0]])
 F = torch.nn.functional
 

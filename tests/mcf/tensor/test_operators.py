@@ -13,6 +13,9 @@ import torch
 
 import mcf
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 NUMBERS = (
     Fraction(1, 3),

@@ -18,6 +18,9 @@ from mcf.kernels.formats import FORMATS, format_of
 from tests.helpers import assert_all_same_bits
 from tests.mcf.tensor.inputs import hard
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 DTYPES = pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
 OPERATORS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 

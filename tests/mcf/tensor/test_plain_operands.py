@@ -21,6 +21,9 @@ from torch import Tensor
 
 import mcf
 
+# Values; the executors have the same bits by other tests.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 F64 = torch.float64
 
 
