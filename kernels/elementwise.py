@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
+from mcf.kernels.algorithms import words
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
 
@@ -32,6 +33,7 @@ class Field:
         written: whether the kernel stores it.
         stochastic: whether it is rounded up or down at random when stored, and not to nearest;
             bf16 in float32 registers only.
+        draw: which random bits of the element that takes: "weight", "first" or "second".
         uniform: whether the tensor has one element, which stands for every index. Never the first
             field of a kernel, never written.
         block: how many consecutive elements of the others one element of the tensor stands for, a
@@ -43,6 +45,7 @@ class Field:
     read: bool = True
     written: bool = False
     stochastic: bool = False
+    draw: str = "weight"
     uniform: bool = False
     block: int = 1
 
@@ -54,6 +57,30 @@ class Field:
     def index(self, i: str) -> str:
         """The place of the tensor's element for index i, in generated code."""
         return i if self.block == 1 else f"({i} >> {self.shift})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """How a field of integers keeps numbers: what is loaded is decoded, what is stored encoded.
+
+    Args:
+        field: the field.
+        decode: the number of a code, after which come the numbers of the fields `beside` it.
+        encode: the code of a number; after that come the random bits that the field draws, and for
+            each field beside it the number as it was computed and what is stored of it, where that
+            is a code the code.
+        beside: fields whose numbers both read; where they are codes, they stand before it in
+            `Elementwise.codes`.
+    """
+
+    field: str
+    decode: Algorithm
+    encode: Algorithm
+    beside: tuple[str, ...] = ()
+
+
+# The names of random bits in generated code.
+DRAWN = {"weight": "random", "first": "random_first", "second": "random_second"}
 
 
 # Compared and hashed by identity: executors look their kernels up at every launch.
@@ -86,8 +113,9 @@ class Elementwise:
         correction: a (result, algorithm) pair: before that result is rounded and stored, what
             takes its place, from all that `sums` can read of other results. None for no correction.
         few: whether there are but few elements: then a GPU spreads them out.
+        codes: the fields of integers that keep other numbers; everything else knows the numbers.
 
-    Where a field is `stochastic` the last `scalars` are those of `mcf.kernels.streams`.
+    Where random bits are drawn the last `scalars` are those of `mcf.kernels.streams`.
     """
 
     name: str
@@ -108,6 +136,7 @@ class Elementwise:
     counts: int = 0
     correction: tuple[str, Algorithm] | None = None
     few: bool = False
+    codes: tuple[Code, ...] = ()
     # Distinguishes kernels of one name in executors' caches and in generated code.
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))
 
@@ -125,28 +154,86 @@ class Elementwise:
             raise ValueError(f"kernel {self.name}: nothing supplies {missing}")
 
     @functools.cached_property
+    def draws(self) -> frozenset[str]:
+        """Which random bits it draws for each element."""
+        coded = {code.field for code in self.codes}
+        return frozenset(f.draw for f in self.fields if f.stochastic or f.name in coded)
+
+    @property
     def random(self) -> bool:
         """Whether it draws random bits for each element."""
-        return any(f.stochastic for f in self.fields)
+        return bool(self.draws)
+
+    def draw_statements(self, index: str) -> list[str]:
+        """The statements that draw them for the element of an index."""
+        lines = []
+        if "weight" in self.draws:
+            lines.append(f"random = draw({index}, {', '.join(parameters(words.random16)[1:])})")
+        if self.draws - {"weight"}:
+            keys = ", ".join(parameters(words.random16_pair)[1:])
+            lines.append(f"random_first, random_second = draw_pair({index}, {keys})")
+        return lines
+
+    def decode_statements(self) -> list[str]:
+        """The statements that make numbers of the codes that were loaded."""
+        loaded = {f.name for f in self.fields if f.read}
+        return [
+            f"{c.field} = decode_{c.field}({', '.join((c.field, *c.beside))})"
+            for c in self.codes
+            if c.field in loaded
+        ]
 
     def ordered_stores(self) -> list[tuple[str, str]]:
-        """The (result, field) pairs in the order in which they are rounded: a correction last."""
+        """The (result, field) pairs in the order in which they are rounded.
+
+        A correction comes last, and a code after what is beside it.
+        """
         last = self.correction[0] if self.correction is not None else None
-        return sorted(self.stores, key=lambda pair: pair[0] == last)
+        depth = {code.field: len(code.beside) for code in self.codes}
+        return sorted(self.stores, key=lambda pair: (pair[0] == last, depth.get(pair[1], 0)))
 
     def store_statements(self) -> list[str]:
-        """The statements that correct results and round them to what stores them."""
-        stochastic = {f.name for f in self.fields if f.stochastic}
+        """The statements that correct results and make of them what is stored; see `kept`."""
+        fields, codes = {f.name: f for f in self.fields}, {c.field: c for c in self.codes}
+        results = {field: result for result, field in self.stores}
         lines = []
         for result, field in self.ordered_stores():
+            drawn = DRAWN[fields[field].draw]
             if self.correction is not None and result == self.correction[0]:
                 lines.append(f"out_{result} = correct({self.call_of(self.correction[1])})")
-            if field in stochastic:
-                lines.append(f"new_{field} = stochastic(out_{result}, random)")
+            if field in codes:
+                beside = codes[field].beside
+                given = [x for b in beside for x in (f"out_{results[b]}", self.kept(b))]
+                call = ", ".join([f"out_{result}", drawn, *given])
+                lines.append(f"kept_{field} = encode_{field}({call})")
+                call = ", ".join([f"kept_{field}", *(f"new_{b}" for b in beside)])
+                lines.append(f"new_{field} = decode_{field}({call})")
+                continue
+            if fields[field].stochastic:
+                lines.append(f"new_{field} = stochastic(out_{result}, {drawn})")
             else:
                 rounding = "" if result in self.rounded else f"round_{field}"
                 lines.append(f"new_{field} = {rounding}(out_{result})")
         return lines
+
+    def kept(self, field: str) -> str:
+        """The variable that is stored in a field: a number, or its code."""
+        return f"{'kept' if any(c.field == field for c in self.codes) else 'new'}_{field}"
+
+    def helpers(self) -> dict[str, Algorithm]:
+        """The algorithms that these statements call, by the names that they have there."""
+        found: dict[str, Algorithm] = {}
+        if "weight" in self.draws:
+            found["draw"] = words.random16
+        if self.draws - {"weight"}:
+            found["draw_pair"] = words.random16_pair
+        if any(f.stochastic for f in self.fields):
+            found["stochastic"] = words.stochastic
+        for code in self.codes:
+            found |= {f"decode_{code.field}": code.decode, f"encode_{code.field}": code.encode}
+        if self.correction is not None:
+            found["correct"] = self.correction[1]
+        return found
 
     @functools.cached_property
     def register(self) -> Format:

@@ -76,6 +76,7 @@ FP64 = Format("fp64", 53, -1022, 1023, torch.float64)
 # Integers that a register holds as their value; not formats of components.
 INT16 = Format("int16", 16, 0, 15, torch.int16)
 INT8 = Format("int8", 8, 0, 7, torch.int8)
+UINT8 = Format("uint8", 8, 0, 7, torch.uint8)
 
 # Numbers of 8 bits that optimizers store; kernels read and write their codes as int8.
 E4M3 = Format("e4m3", 4, -6, 8, torch.float8_e4m3fn, reserved=1)

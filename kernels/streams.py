@@ -1,9 +1,9 @@
 """Random numbers from counters: the same for an element on every executor, layout and shard.
 
-A stream is one tensor at one step. Its key is a hash of (seed, step, tensor), and the number of an
-element a hash of the key and the element's index in the whole tensor, row-major
-(`mcf.kernels.algorithms.words.random16`). Nothing is stored, and the order in which elements are
-visited does not matter.
+A stream is one tensor at one step. Its key is a hash of (seed, step, tensor), and the numbers of an
+element hashes of keys made of it and of the element's index in the whole tensor, row-major
+(`mcf.kernels.algorithms.words`): 16 bits for a weight, and under keys of their own 16 for each of
+two moments. Nothing is stored, and the order in which elements are visited does not matter.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from mcf.kernels.algorithms import words
 from mcf.kernels.elementwise import parameters
 from mcf.kernels.tables import table_of, to_device
 
-# Scalars of a kernel that draws: two keys and the index of the first element, in halves of words,
-# which float32 registers hold exactly.
-SCALARS = parameters(words.random16)[1:]
+# What the hash of weights reads beside an index, and that of moments: two keys and the index of the
+# first element, in halves of words, which float32 registers hold exactly.
+WEIGHT = parameters(words.random16)[1:]
+MOMENTS = parameters(words.random16_pair)[1:]
+
+# Scalars of a kernel that draws.
+SCALARS = tuple(dict.fromkeys((*WEIGHT, *MOMENTS)))
 
 # Columns of the table of scalars that a caller gives instead: `key` and the first element's index.
 COLUMNS = ("stream_key", "stream_index")
@@ -70,8 +74,10 @@ def key(seed: int, step: Any, tensor: Any) -> Any:
 def scalars(key: Any, index: Any) -> list[Any]:
     """SCALARS of a stretch that begins at `index` and stays below the next multiple of 2**32."""
     high, low = index >> 32, index & 0xFFFFFFFF
-    mixed = mix(mix(key) ^ high)
-    return [mixed >> shift & 0xFFFF for shift in (48, 32, 16, 0)] + [low >> 16, low & 0xFFFF]
+    weight = mix(mix(key) ^ high)
+    moments = mix(weight)
+    halves = [[x >> shift & 0xFFFF for shift in (48, 32, 16, 0)] for x in (weight, moments)]
+    return [*halves[0], low >> 16, low & 0xFFFF, *halves[1]]
 
 
 def table(keys: Tensor, indices: Sequence[int]) -> Tensor:

@@ -131,7 +131,7 @@ class GroupedOptimizer(Optimizer):
             for where, p in self._named(index):
                 if not validation.later(p):
                     validation.parameter(where, p, self.takes_expansions)
-                    if self._arithmetic(group, p, where).strategy.stochastic:
+                    if self._arithmetic(group, p, where).strategy.random:
                         stream_names.names(words, group)
         except BaseException:
             # The constructor's caller never sees the object; here the others stay as they were.
@@ -164,7 +164,7 @@ class GroupedOptimizer(Optimizer):
     def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
         strategy = strategy_of(group["precision"]).with_low(group["low"])
         computed = options.dtype_of(group["compute_dtype"])
-        found = arithmetic(strategy, p.dtype, computed, where)
+        found = arithmetic(strategy, p.dtype, computed, where).of_shape(tuple(p.shape))
         self._check_arithmetic(group, found, where)
         return expansions.arithmetic(found, p, where)
 
@@ -216,6 +216,7 @@ class GroupedOptimizer(Optimizer):
         self._check_precision(group)
         self._check_scheduled(group)
         rule = self._rule(group)
+        narrow = strategy_of(group["precision"]).narrow
         kinds: dict[tuple[Any, ...], list[Named]] = {}
         for where, p in named:
             if p.grad is None:
@@ -226,7 +227,9 @@ class GroupedOptimizer(Optimizer):
                 validation.gradient(where, p, p.grad)
                 # What one launch sums over its rows belongs to the same processes.
                 shared = (p.device_mesh, across(p)) if is_sharded(p) else None  # type: ignore[attr-defined]
-                kind = (p.dtype, p.device, self._form(p), expansions.is_expansion(p), shared)
+                vector = narrow and len(p.shape) < 2
+                form, expansion = self._form(p), expansions.is_expansion(p)
+                kind = (p.dtype, p.device, form, expansion, shared, vector)
                 kinds.setdefault(kind, []).append((where, p))
         buckets = []
         for (_, device, form, *_), mine in kinds.items():

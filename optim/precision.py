@@ -160,6 +160,11 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
     composed = None if known or not custom else parts(precision)
     if composed is None:
         validation.choice("precision", precision, named)
+    elif composed.strategy.narrow and "8bit" not in named:
+        raise ValueError(
+            f"precision={precision!r} keeps moments as codes that need a second moment, which "
+            f"{optimizer} has not; allowed are 'single', 'float32' and 'stochastic' for exp_avg"
+        )
     elif composed.feedback and "eco" not in named:
         raise ValueError(
             f"precision={precision!r} feeds rounding errors back, which needs a first moment "

@@ -60,12 +60,12 @@ def join8(hi, low):
     return from_bits(wadd(bits(hi), wshl(word(low), 8)))
 
 
-def random16(index, a_high, a_low, b_high, b_low, first_high, first_low):
-    """16 random bits of an element, as a word: a hash of its index and two keys of 32 bits.
+def hashed(index, a_high, a_low, b_high, b_low, first_high, first_low):
+    """A hash of an element's index and two keys of 32 bits; its upper bits are random.
 
     Three rounds of xor-shift and multiplication with the constants of Wellons' `triple32` (hash
-    prospector, 2018, public domain), one key before the first and one before the second; what is
-    used is the upper half of the last product. Keys and first index come in halves of 16 bits.
+    prospector, 2018, public domain), one key before the first and one before the second. Keys and
+    first index come in halves of 16 bits.
     """
     a = wor(wshl(word(a_high), 16), word(a_low))
     b = wor(wshl(word(b_high), 16), word(b_low))
@@ -74,8 +74,22 @@ def random16(index, a_high, a_low, b_high, b_low, first_high, first_low):
     # The literals are 0xED5AD4BB, 0xAC4C1B51 and 0x31848BAB with their signs.
     x = wadd(wmul(wxor(x, wshr(x, 17)), -0x12A52B45), b)
     x = wmul(wxor(x, wshr(x, 11)), -0x53B3E4AF)
-    x = wmul(wxor(x, wshr(x, 15)), 0x31848BAB)
-    return wshr(x, 16)
+    return wmul(wxor(x, wshr(x, 15)), 0x31848BAB)
+
+
+def random16(index, a_high, a_low, b_high, b_low, first_high, first_low):
+    """16 random bits of an element, as a word: the upper half of `hashed`."""
+    return wshr(hashed(index, a_high, a_low, b_high, b_low, first_high, first_low), 16)
+
+
+def random16_pair(index, c_high, c_low, d_high, d_low, first_high, first_low):
+    """Two words of 16 random bits of an element: the halves of `hashed`.
+
+    The last xor-shift of `triple32` comes before, which carries the upper bits into the lower ones.
+    """
+    x = hashed(index, c_high, c_low, d_high, d_low, first_high, first_low)
+    x = wxor(x, wshr(x, 14))
+    return wshr(x, 16), wand(x, 0xFFFF)
 
 
 def stochastic(x, random):

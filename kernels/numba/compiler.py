@@ -13,7 +13,6 @@ from typing import Any
 import numba
 import numpy as np
 
-from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import Fold
@@ -61,14 +60,8 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
     if spec.sums is not None:
         table = primitives(register, spec.arithmetic, dict(spec.roundings), payloads)
         namespace["sum_terms"] = _Binder(_jit_sums, table, dict(spec.slots))(spec.sums)
-    if spec.random:
-        namespace |= {
-            "draw": bind(random16),
-            "stochastic": bind(stochastic),
-            "element": element,
-        }
-    if spec.correction is not None:
-        namespace["correct"] = bind(spec.correction[1])
+    namespace["element"] = element
+    namespace |= {name: bind(each) for name, each in spec.helpers().items()}
     count = len(spec.fields) + 1
     namespace["load_lane"] = memory.loading(register, register, count - 1, count)
     namespace["store_lane"] = memory.storing(register, register, count - 1, count)

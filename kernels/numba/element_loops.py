@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-from mcf.kernels import streams
-from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.numba import keys, loops, objects, rewrite, stored, team
@@ -99,12 +97,12 @@ def _body(spec: Elementwise) -> list[str]:
         for field in spec.fields
         if field.read and not field.uniform
     ]
+    lines += spec.decode_statements()
     lines.append(f"{spec.outputs()} = function({spec.call()})")
-    if spec.random:
-        lines.append(f"random = draw(element(i), {', '.join(streams.SCALARS)})")
+    lines += spec.draw_statements("element(i)")
     lines += spec.store_statements()
     for _, field in spec.stores:
-        lines.append(f"store_{field}({field}_address, i, new_{field})")
+        lines.append(f"store_{field}({field}_address, i, {spec.kept(field)})")
     if spec.sums is not None:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
         lines.append(f"{terms}, = sum_terms({spec.call_of(spec.sums)})")
@@ -150,9 +148,7 @@ class Loop:
     def _parts(self) -> tuple[Any, ...]:
         """All that the loop is made of, beside what `stored.native` knows."""
         spec = self._spec
-        others = [random16, stochastic] if spec.random else []
-        others += [spec.sums] if spec.sums is not None else []
-        others += [spec.correction[1]] if spec.correction is not None else []
+        others = [*spec.helpers().values(), *([] if spec.sums is None else [spec.sums])]
         return (
             "elementwise",
             self._text,

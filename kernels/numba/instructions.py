@@ -12,10 +12,10 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT8, Format
 
 _I32, _I64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
-INTEGERS = {INT8: ir.IntType(8), INT16: ir.IntType(16)}
+INTEGERS = {INT8: ir.IntType(8), UINT8: ir.IntType(8), INT16: ir.IntType(16)}
 LLVM = {FP16: ir.HalfType(), FP32: _FLOAT, FP64: ir.DoubleType()}
 NUMBA = {FP32: types.float32, FP64: types.float64}
 

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT8, Format
 from mcf.kernels.numba.instructions import INTEGERS, LLVM, NUMBA
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -35,7 +35,7 @@ def _no_alias(module: Any, instruction: Any, index: int, count: int) -> None:
 
 def _cell(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
     kind = _I16 if fmt == BF16 else INTEGERS.get(fmt) or LLVM[fmt]
-    size = {INT8: 1, INT16: 2, BF16: 2, FP16: 2, FP32: 4, FP64: 8}[fmt]
+    size = {INT8: 1, UINT8: 1, INT16: 2, BF16: 2, FP16: 2, FP32: 4, FP64: 8}[fmt]
     return b.gep(b.inttoptr(address, kind.as_pointer()), [index]), size
 
 
@@ -52,6 +52,8 @@ def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
             _no_alias(b.module, value, index, count)
             if fmt == BF16:
                 value = b.bitcast(b.shl(b.zext(value, _I32), _const(16)), ir.FloatType())
+            if fmt == UINT8:
+                return b.uitofp(value, LLVM[register])
             if fmt in INTEGERS:
                 return b.sitofp(value, LLVM[register])
             source = FP32 if fmt == BF16 else fmt

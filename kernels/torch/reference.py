@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import fold, streams
-from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.bind import Binder
-from mcf.kernels.elementwise import Elementwise, Field, parameters
+from mcf.kernels.elementwise import DRAWN, Elementwise, Field, parameters
 from mcf.kernels.executor import Executor
 from mcf.kernels.fold import CHUNK, GROUP, LANES, STEP, Fold
 from mcf.kernels.formats import FP64, Format
@@ -43,12 +42,12 @@ class Reference(Executor):
         bind = _bindings(spec.register, spec.arithmetic, spec.roundings, spec.slots)
         function = bind(spec.function)
         sum_terms = bind(spec.sums) if spec.sums is not None else None
-        corrected, correction, correct = "", "", None
+        helpers = {name: bind(each) for name, each in spec.helpers().items()}
+        corrected, correction = "", ""
         if spec.correction is not None:
             corrected, formula = spec.correction
-            correction, correct = spec.call_of(formula), bind(formula)
-        draw, round_up_or_down = bind(random16), bind(stochastic)
-        stochastically = {f.name for f in spec.fields if f.stochastic}
+            correction = spec.call_of(formula)
+        fields = {f.name: f for f in spec.fields}
         kind = spec.register.dtype
         home = rows[0][0].device
         total = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=home)
@@ -66,22 +65,21 @@ class Reference(Executor):
                 part = slice(start, min(start + block, size))
                 values = {f.name: _read(f, flat[f.name], part, kind) for f in spec.fields if f.read}
                 values |= constants
+                for code in (c for c in spec.codes if fields[c.field].read):
+                    given = [values[name] for name in (code.field, *code.beside)]
+                    values[code.field] = helpers[f"decode_{code.field}"](*given)
                 if spec.random:
                     end = min(start + block, size)
                     index = torch.arange(start, end, device=device).to(torch.int32)
-                    values["random"] = draw(index, *(constants[s] for s in streams.SCALARS))
+                    values |= _drawn(spec, helpers, index, constants)
                 out = function(*(spec.argument(p, values) for p in parameters(spec.function)))
                 values |= {f"out_{name}": x for name, x in zip(spec.results, out, strict=True)}
-                formats = {f.name: f.format for f in spec.fields}
                 for result, field in spec.ordered_stores():
-                    if correct is not None and result == corrected:
-                        values[f"out_{result}"] = correct(*_named(correction, values))
-                    if field in stochastically:
-                        rounded = round_up_or_down(values[f"out_{result}"], values["random"])
-                    else:
-                        rounded = rounding(spec.register, formats[field])(values[f"out_{result}"])
-                    values[f"new_{field}"] = rounded
-                    stored = rounded.to(flat[field].dtype)
+                    if result == corrected:
+                        values[f"out_{result}"] = helpers["correct"](*_named(correction, values))
+                    kept, rounded = _kept(spec, helpers, values, result, fields[field])
+                    values |= {f"new_{field}": rounded, f"kept_{field}": kept}
+                    stored = kept.to(flat[field].dtype)
                     if live is not None:
                         stored = torch.where(live != 0, stored, flat[field][part])
                     flat[field][part] = stored
@@ -130,6 +128,45 @@ def _read(field: Field, flat: Tensor, part: slice, kind: torch.dtype | None) -> 
     elif not field.uniform:
         flat = flat[part]
     return flat.to(kind, copy=True)
+
+
+def _drawn(
+    spec: Elementwise,
+    helpers: Mapping[str, Callable[..., Any]],
+    index: Tensor,
+    constants: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """The random bits of some elements, by their names in generated code."""
+    found = {}
+    if "draw" in helpers:
+        found["random"] = helpers["draw"](index, *(constants[s] for s in streams.WEIGHT))
+    if "draw_pair" in helpers:
+        pair = helpers["draw_pair"](index, *(constants[s] for s in streams.MOMENTS))
+        found |= dict(zip((DRAWN["first"], DRAWN["second"]), pair, strict=True))
+    return found
+
+
+def _kept(
+    spec: Elementwise,
+    helpers: Mapping[str, Callable[..., Any]],
+    values: Mapping[str, Tensor],
+    result: str,
+    field: Field,
+) -> tuple[Tensor, Tensor]:
+    """What is stored of a result, and the number that it is."""
+    number, random = values[f"out_{result}"], values.get(DRAWN[field.draw])
+    for code in spec.codes:
+        if code.field == field.name:
+            results = {name: r for r, name in spec.stores}
+            given = [x for b in code.beside for x in (f"out_{results[b]}", spec.kept(b))]
+            kept = helpers[f"encode_{code.field}"](number, random, *(values[x] for x in given))
+            beside = [values[f"new_{b}"] for b in code.beside]
+            return kept, helpers[f"decode_{code.field}"](kept, *beside)
+    if field.stochastic:
+        rounded = helpers["stochastic"](number, random)
+    else:
+        rounded = rounding(spec.register, field.format)(number)
+    return rounded, rounded
 
 
 def _named(call: str, values: Mapping[str, Tensor]) -> list[Tensor]:

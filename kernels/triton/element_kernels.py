@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from mcf.kernels import streams
-from mcf.kernels.algorithms.words import random16, stochastic
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.triton.device_functions import binder
@@ -36,6 +34,7 @@ MAX_REGISTERS = 255
 TABLES = ["addresses_ptr", "sizes_ptr", "owners_ptr", "blocks_ptr", "scalars_ptr", "sums_ptr"]
 _TYPES = {
     "int8": tl.int8,
+    "uint8": tl.uint8,
     "int16": tl.int16,
     "bf16": tl.bfloat16,
     "fp16": tl.float16,
@@ -123,12 +122,12 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
         if f.read and not f.uniform:
             place = f"{f.name}_ptr + {f.index('i')}"
             lines.append(f"{f.name} = widen_{f.name}(tl.load({place}{mask}))")
-    if spec.random:
-        lines.append(f"random = draw(i.to(tl.int32), {', '.join(streams.SCALARS)})")
+    lines += spec.decode_statements()
+    lines += spec.draw_statements("i.to(tl.int32)")
     lines.append(f"{spec.outputs()} = function({spec.call()})")
     lines += spec.store_statements()
     for _, field in spec.stores:
-        lines.append(f"tl.store({field}_ptr + i, narrow_{field}(new_{field}){mask})")
+        lines.append(f"tl.store({field}_ptr + i, narrow_{field}({spec.kept(field)}){mask})")
     if spec.sums is not None:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
         lines.append(f"{terms}, = sum_terms({spec.call_of(spec.sums)})")
@@ -148,10 +147,7 @@ def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
     """
     bind = binder(spec.register, spec.arithmetic, spec.roundings, spec.slots, dialect)
     namespace: dict[str, Any] = {"tl": tl, "function": bind(spec.function)}
-    if spec.random:
-        namespace |= {"draw": bind(random16), "stochastic": bind(stochastic)}
-    if spec.correction is not None:
-        namespace["correct"] = bind(spec.correction[1])
+    namespace |= {name: bind(each) for name, each in spec.helpers().items()}
     if spec.sums is not None:
         namespace["sum_terms"] = bind(spec.sums)
         namespace["combine"] = tl.standard._sum_combine

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mcf.optim.options import upgraded
 from mcf.optim.storage import blocks, values
+from mcf.optim.storage import codes as codes_of
 from mcf.optim.storage.blocks import EXPONENT
 from mcf.optim.storage.strategies import HIDDEN, STORAGES
 from mcf.optim.storage.values import Value
@@ -55,6 +56,8 @@ def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: s
         codes |= mine
         found = {k: v for k, v in found.items() if k not in mine}
         found[name] = blocks.read(name, mine)
+    coded = [name for name in found if codes_of.holds(name, found)]
+    found |= {name: codes_of.read(name, found) for name in coded}
     step = found.pop("step", group.get("step", 1 if found else 0))
     compensation = found.pop("kahan_comp", None)
     mantissas = found.pop("mantissas", None)

@@ -18,7 +18,7 @@ from mcf.optim.expansions import is_expansion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.step.bucket import new_state
 from mcf.optim.step.kernel import states
-from mcf.optim.storage import blocks, values
+from mcf.optim.storage import blocks, codes, values
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.blocks import EXPONENT
 from mcf.optim.storage.pair import PAIR
@@ -167,12 +167,15 @@ def _stored(
 ) -> Tensor:
     """Fill a state's tensors with their values; the new parameter."""
     new = torch.empty_like(p)
-    for name, value in meaning.tensors.items():
+    for name in codes.in_order(list(meaning.tensors)):
+        value = meaning.tensors[name]
         if name == "param":
             hidden = [state[storage.hidden]] if storage.hidden else []
             left = _store(meaning, name, storage, [new, *hidden])
         elif f"{name}{EXPONENT}" in state:
             left = _store_blocks(meaning, name, state)
+        elif codes.holds(name, state):
+            left = _store_codes(meaning, name, state)
         elif name in state:
             low = state.get(f"{name}_lo")
             kept = [state[name]] if low is None else [state[name], low]
@@ -196,6 +199,12 @@ def _store(meaning: Meaning, name: str, storage: Storage, tensors: list[Tensor])
     for t, kept in zip(tensors, (old, old_low), strict=True):
         t.copy_(kept)
     return torch.zeros_like(tensors[0], dtype=torch.float64)
+
+
+def _store_codes(meaning: Meaning, name: str, state: dict[str, Any]) -> Tensor:
+    """Store a value in codes of 8 bits, where a number of a code becomes it; what is left of it."""
+    codes.fill(name, state, values.rounded(meaning.tensors[name], torch.float32))
+    return codes.left_of(meaning.tensors[name], name, state)
 
 
 def _store_blocks(meaning: Meaning, name: str, state: dict[str, Any]) -> Tensor:

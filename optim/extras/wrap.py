@@ -144,7 +144,7 @@ class Collage(Optimizer):
                 where = f"params[{k}] of param_groups[{index}]"
                 if not validation.later(p):
                     _check_parameter(where, p)
-                    if self._arithmetic(group, p, where).strategy.stochastic:
+                    if self._arithmetic(group, p, where).strategy.random:
                         stream_names.names(words, group)
             self._try(index)
         except Exception:
@@ -153,6 +153,12 @@ class Collage(Optimizer):
 
     def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
         found = arithmetic(strategies.of_group(group), p.dtype, torch.float32, where)
+        if found.strategy.narrow:
+            raise ValueError(
+                f"precision={group['precision']!r} of {where} keeps moments as codes relative to "
+                "each other, and those of a wrapped class are not known to be; allowed are "
+                "precisions that store numbers, 'bf16_sr' among them"
+            )
         chunks.check(where, p, found.strategy)
         if found.strategy.in_blocks and self._second_moments != set(SECOND_MOMENTS):
             raise ValueError(
@@ -198,7 +204,7 @@ class Collage(Optimizer):
                     arith = self._arithmetic(group, p, where)
                     storage.check(where, p, self.state.get(p, {}), arith)
                     work.append((where, group, p, arith))
-                    if arith.strategy.stochastic and not known:
+                    if arith.strategy.random and not known:
                         known = randomness.numbers(self.param_groups)
         found = getattr(self, "found_inf", None)
         if found is not None and float(found) != 0:
@@ -236,7 +242,7 @@ class Collage(Optimizer):
         rules.step(inner)
         found, new = inner.state[weight], weight.detach()
         stream = (0.0, 0.0)
-        if arith.strategy.stochastic:
+        if arith.strategy.random:
             # Classes count their steps each in its own way, or not at all.
             count = state.setdefault("param_step", torch.zeros((), dtype=torch.int64, device="cpu"))
             count += 1
@@ -245,7 +251,7 @@ class Collage(Optimizer):
             stream = (key, first)
         storage.store(p, state, arith, old, new, stream)
         for name, t in found.items():
-            storage.write(name, state, t, p, arith, name in self._second_moments)
+            storage.write(name, state, t, p, arith, name in self._second_moments, stream)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`; every state keeps its own dtype.

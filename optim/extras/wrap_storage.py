@@ -69,7 +69,7 @@ def store(
         rows = [[*tensors, change]]
         update_(kernel(arith.component, stochastic), rows, table)
     elif stochastic:
-        update_(_ROUNDING, [[p, values.rounded(values.exact(new), torch.float32)]], table)
+        update_(rounding("weight"), [[p, values.rounded(values.exact(new), torch.float32)]], table)
     else:
         storage.keep(values.exact(new), tensors)
 
@@ -96,9 +96,18 @@ def read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> A
 
 
 def write(
-    name: str, state: dict[str, Any], new: Any, p: Tensor, arith: Arithmetic, second: bool
+    name: str,
+    state: dict[str, Any],
+    new: Any,
+    p: Tensor,
+    arith: Arithmetic,
+    second: bool,
+    stream: Stream,
 ) -> None:
-    """Store a state that the class has stepped; `second` says how."""
+    """Store a state that the class has stepped; `second` says how.
+
+    Those of one kind that are rounded at random are so by the same bits.
+    """
     if not is_state(new, p):
         state[name] = new
         return
@@ -114,6 +123,10 @@ def write(
             )
     if kind.in_step is not kind:
         blocks.fill(name, state, values.rounded(exact, torch.float32))
+    elif kind.stochastic:
+        number = values.rounded(exact, torch.float32)
+        draw = "second" if second else "first"
+        update_(rounding(draw), [[state[name], number]], table_of([stream]))
     else:
         kind.keep(exact, [state[part] for part in kind.moment(name, fmt)])
 
@@ -146,17 +159,20 @@ def kernel(fmt: Format, stochastic: bool = False) -> Elementwise:
     )
 
 
-_ROUNDING = registered(
-    Elementwise(
-        name="round_stochastically",
-        function=replaced,
-        results=("p",),
-        fields=(
-            Field("p", BF16, read=False, written=True, stochastic=True),
-            Field("value", FP32),
-        ),
-        stores=(("p", "p"),),
-        arithmetic=FP32,
-        scalars=streams.SCALARS,
+@functools.cache
+def rounding(draw: str) -> Elementwise:
+    """Rounds numbers to bf16 by the random bits of weights or moments."""
+    return registered(
+        Elementwise(
+            name=f"round_stochastically_{draw}",
+            function=replaced,
+            results=("p",),
+            fields=(
+                Field("p", BF16, read=False, written=True, stochastic=True, draw=draw),
+                Field("value", FP32),
+            ),
+            stores=(("p", "p"),),
+            arithmetic=FP32,
+            scalars=streams.SCALARS,
+        )
     )
-)

@@ -25,6 +25,7 @@ from mcf.optim.rules.slots import (
     unbias,
 )
 from mcf.optim.rules.terms import param_terms
+from mcf.optim.storage.codes import norm
 
 
 def adamax(
@@ -76,6 +77,7 @@ _RULE = Rule(
     metrics=param_terms,
     metric_count=3,
     states=(("exp_avg", FIRST), ("exp_inf", SECOND)),
+    slots=(("unit", norm),),
     coefficients=(CORRECTIONS,),
 )  # fmt: skip
 

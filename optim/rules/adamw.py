@@ -147,6 +147,13 @@ class AdamW(MomentOptimizer):
     - `"split8"` (9): 8 bits beside the bf16 parameter, 16 bits of precision. bf16 only.
     - `"stochastic"` (8): the parameter rounded stochastically, so that updates of any size arrive
       on the average (Zamirai et al.). bf16 only; see `seed` in `mcf.optim.options.Options`.
+    - `"bf16_sr"` (8): parameter and both moments rounded stochastically, moments in bf16, so that
+      a second moment takes increments of any size, too. bf16 only.
+    - `"8bit"` (6): the parameter rounded stochastically, the moments codes of 8 bits for each
+      element (`mcf.optim.storage.codes`), rounded stochastically too; those of vectors (biases,
+      norm layers) are in bf16, as under `"bf16_sr"`. Second moments above 10 are 10 there, and
+      those of gradients below 1e-9 2**-60. bf16 only.
+    - `"8bit_split8"` (7): the same moments with the parameter of `"split8"`. bf16 only.
     - `"eco"` (8): the parameter's rounding error goes into the first moment, so that later updates
       make up for it (ECO, arXiv:2601.22101); betas[0] must not be 0.
     - `"eco_stochastic"` (8): the same with stochastic rounding. bf16 only.

@@ -19,7 +19,7 @@ from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.rules.slots import accumulate, param_value, scaled_gradient
 from mcf.optim.rules.terms import param_terms
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
+from mcf.optim.storage.strategies import WITHOUT_SECOND
 
 
 def lion(
@@ -97,7 +97,7 @@ class Lion(LowPrecisionOptimizer):
     """
 
     # What another strategy does with a second moment is not there to be done.
-    precisions = tuple(name for name in WITHOUT_FEEDBACK if name != "plus")
+    precisions = WITHOUT_SECOND
 
     def __init__(
         self,

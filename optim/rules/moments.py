@@ -17,6 +17,7 @@ from mcf.optim.rules import decay
 from mcf.optim.rules.rule import FIRST, SECOND, Coefficients, Rule
 from mcf.optim.rules.terms import adamw_terms
 from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.codes import root
 from mcf.optim.storage.pair import PAIR
 
 
@@ -78,7 +79,11 @@ def two_moments(
         metric_count=4,
         states=(("exp_avg", FIRST), ("exp_avg_sq", SECOND), *((n, SECOND) for n in maxima)),
         coefficients=(CORRECTIONS, *coefficients),
-        slots=(*(decay.DECOUPLED if decoupled else decay.L2), *fields.pop("slots", ())),
+        slots=(
+            *(decay.DECOUPLED if decoupled else decay.L2),
+            ("unit", root),
+            *fields.pop("slots", ()),
+        ),
         **fields,
     )  # fmt: skip
 

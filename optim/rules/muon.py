@@ -18,7 +18,7 @@ from mcf.optim.options import Options
 from mcf.optim.rules import muon_formulas, muon_halves
 from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
+from mcf.optim.storage.strategies import WITHOUT_SECOND
 
 _ADJUSTMENTS = (None, "original", "match_rms_adamw")
 
@@ -72,7 +72,7 @@ class Muon(LowPrecisionOptimizer):
         ImportError: where torch has no Muon (before 2.9).
     """
 
-    precisions = tuple(name for name in WITHOUT_FEEDBACK if name != "plus")
+    precisions = WITHOUT_SECOND
     takes_expansions = False
 
     def __init__(

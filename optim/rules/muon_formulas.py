@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from mcf.kernels import streams
 from mcf.kernels.algorithms.primitives import ONE, neg, rn
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP64, Format
@@ -69,14 +70,17 @@ UPDATE = Rule(
 
 def momentum_kernel(arith: Arithmetic, form: GradientForm, nesterov: bool) -> Elementwise:
     """The first half of a step: the buffer, and the matrix to orthogonalise in a tensor."""
-    return _momentum_kernel(arith.format, arith.first_moment, form, nesterov)
+    stochastic = arith.strategy.first.stochastic
+    return _momentum_kernel(arith.format, arith.first_moment, form, nesterov, stochastic)
 
 
 @functools.cache
 def _momentum_kernel(
-    arithmetic: Format, stored: Format, form: GradientForm, nesterov: bool
+    arithmetic: Format, stored: Format, form: GradientForm, nesterov: bool, stochastic: bool
 ) -> Elementwise:
     words = ["muon_nesterov" if nesterov else "muon_momentum", arithmetic.name, stored.name]
+    words += ["stochastic"] if stochastic else []
+    buffer = Field("momentum_buffer", stored, written=True, stochastic=stochastic, draw="first")
     return registered(
         Elementwise(
             name="_".join(words) + form.suffix(stored),
@@ -85,13 +89,14 @@ def _momentum_kernel(
             fields=(
                 Field("grad", form.format),
                 *([Field("grad_lo", form.format)] if form.paired else []),
-                Field("momentum_buffer", stored, written=True),
+                buffer,
                 Field("direction", arithmetic, read=False, written=True),
             ),
             stores=(("momentum_buffer", "momentum_buffer"), ("direction", "direction")),
             arithmetic=arithmetic,
             scalars=("grad_scale", "momentum", "one_minus_momentum")
-            + (("grad_limit",) if form.clipped else ()),
+            + (("grad_limit",) if form.clipped else ())
+            + (streams.SCALARS if stochastic else ()),
             absent=(() if form.paired else ("grad_lo",))
             + (() if form.clipped else ("grad_limit",)),
             rounded=("momentum_buffer", "direction") if stored == arithmetic else ("direction",),

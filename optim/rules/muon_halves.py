@@ -10,7 +10,6 @@ from torch import Tensor
 
 from mcf.kernels import registry, streams
 from mcf.kernels.tables import as_tensor
-from mcf.optim.operator import update_
 from mcf.optim.rules import muon_formulas
 from mcf.optim.sharding.owners import Owners
 from mcf.optim.sharding.shards import is_sharded
@@ -57,7 +56,7 @@ class Halves:
         first: the kernel that makes the matrices to orthogonalise.
         second: the one that updates the parameters.
         names: the scalars of both.
-        random: whether the second one draws random numbers.
+        random: whether either draws random numbers.
     """
 
     def __init__(self, bucket: Bucket, track_metrics: bool, *, nesterov: bool) -> None:
@@ -71,17 +70,20 @@ class Halves:
         kernels = (self.first, self.second)
         names = [given_scalars(spec) for spec in kernels]
         self.names = tuple(dict.fromkeys([*names[0], *names[1]]))
-        self.random = self.second.random
+        self.random = any(spec.random for spec in kernels)
         self._columns = [[self.names.index(name) for name in found] for found in names]
 
     def tables(self, table: Tensor, random: Sequence[str]) -> list[Tensor]:
         """The scalars of each kernel; `random` are the names of those of random numbers."""
         count = len(self.names)
-        last = range(count, count + len(random)) if self.random else ()
+        last = range(count, count + len(random))
         # Column by column: a list of indices would have to travel to the table's device.
         columns = table.unbind(1)
-        chosen = (self._columns[0], [*self._columns[1], *last])
-        return [torch.stack([columns[k] for k in some], 1) for some in chosen]
+        found = []
+        for spec, mine in zip((self.first, self.second), self._columns, strict=True):
+            some = [*mine, *(last if spec.random else ())]
+            found.append(torch.stack([columns[k] for k in some], 1))
+        return found
 
     # What is orthogonalised is all of a matrix.
     whole = True
@@ -100,7 +102,8 @@ class Halves:
             own = [
                 [*rest[:grads], rest[-1], t] for (_, *rest), t in zip(rows[part], made, strict=True)
             ]
-            update_(self.first, own, _lines(before, part), table.live)
+            some, lines = table.params[part], _lines(before, part)
+            stretched.update(self.first, some, own, lines, table.live, table.first[part])
 
         def second(part: slice, made: list[Tensor]) -> Tensor:
             own = [[p, t, *rest[grads:-1]] for (p, *rest), t in zip(rows[part], made, strict=True)]

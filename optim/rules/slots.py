@@ -66,6 +66,19 @@ def decayed(direction, decay):
     unfilled("decayed")
 
 
+def unit(pattern):
+    """What a first moment in a code is relative to, of the bits of the stored second moment.
+
+    The biased exponent of a power of two.
+    """
+    unfilled("unit")
+
+
+def stored_bits(second, kept):
+    """Those bits, of a second moment as it is computed and of what is stored of it."""
+    unfilled("stored_bits")
+
+
 def denominator(second, second_lo, maximum, maximum_lo):
     """The second moment to divide by, after the stored maximum, which it may replace."""
     unfilled("denominator")

@@ -7,7 +7,7 @@ import functools
 
 from mcf.kernels import streams
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.elementwise import Elementwise, Field
+from mcf.kernels.elementwise import Code, Elementwise, Field
 from mcf.kernels.formats import Format
 from mcf.optim.operator import registered
 from mcf.optim.rules import gradient
@@ -90,6 +90,19 @@ def _kernel(
         *([Field("grad_lo", form.format)] if form.paired else []),
         *(Field(name, fmt, written=True) for name, fmt in formats.items()),
     ]
+    drawn = {
+        name: "first" if kind == FIRST else "second"
+        for name, kind in rule.states
+        if rule.storage(name, arithmetic).stochastic
+    }
+    codes = _codes(rule, arithmetic)
+    coded = {code.field for code in codes}
+    fields = [
+        dataclasses.replace(f, stochastic=f.name not in coded, draw=drawn[f.name])
+        if f.name in drawn
+        else f
+        for f in fields
+    ]
     # The rule has one name for what is hidden, and another for what stands in the parameter's
     # place.
     alias = "param_lo" if param.visible else "param"
@@ -104,7 +117,7 @@ def _kernel(
     absent += [] if form.clipped else ["grad_limit"]
     if strategy.stochastic:
         last = "param_lo" if "param_lo" in formats else "param"
-        fields = [dataclasses.replace(f, stochastic=f.name == last) for f in fields]
+        fields = [dataclasses.replace(f, stochastic=True) if f.name == last else f for f in fields]
     scalars = (*rule.scalars, "grad_limit") if form.clipped else rule.scalars
     correction = None
     if strategy.feedback:
@@ -112,7 +125,7 @@ def _kernel(
         assert rule.feed_back is not None
         scalars += ("feedback",)
         correction = (rule.first, rule.feed_back)
-    if strategy.stochastic:
+    if strategy.stochastic or drawn:
         scalars += streams.SCALARS
     words = [rule.name, strategy.name, arithmetic.component.name]
     words.append("strict" if arithmetic.strict else "wide")
@@ -139,8 +152,20 @@ def _kernel(
         # Two sums, and shares of lost additions.
         counts=rule.metric_count - 2 if track_metrics else 0,
         correction=correction,
+        codes=codes,
     )
     return registered(spec)
+
+
+def _codes(rule: Rule, arithmetic: Arithmetic) -> tuple[Code, ...]:
+    """The states that are codes, those that others are relative to first."""
+    found = []
+    for name, _ in rule.states:
+        coding = rule.storage(name, arithmetic).coding
+        if coding is not None:
+            beside = rule.seconds[:1] if coding.relative else ()
+            found.append(Code(name, coding.decode, coding.encode, beside))
+    return tuple(sorted(found, key=lambda code: len(code.beside)))
 
 
 def given_scalars(spec: Elementwise) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import torch
 
 from mcf.kernels.algorithms.primitives import div, rn
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format, format_of
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, UINT8, Format, format_of
 from mcf.optim.storage.strategies import PLAIN, STRATEGIES, Strategy
 
 
@@ -61,7 +61,13 @@ class Arithmetic:
     @property
     def roundings(self) -> tuple[tuple[str, Format], ...]:
         """The primitives `rc` and `rv`."""
-        return (("rc", self.component), ("rv", self.second_moment))
+        second = self.second_moment
+        return (("rc", self.component), ("rv", FP32 if second == UINT8 else second))
+
+    def of_shape(self, shape: tuple[int, ...]) -> Arithmetic:
+        """The same for a whole tensor of a shape; see `Strategy.of_shape`."""
+        found = self.strategy.of_shape(shape)
+        return self if found is self.strategy else dataclasses.replace(self, strategy=found)
 
     def slots(self) -> dict[str, Algorithm]:
         """The functions that fill a rule's slots."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,22 @@ from mcf.optim.storage.values import Value
 
 # A tensor of truth, whether what is beside a weight belongs to another, and what begins anew there.
 Stale = tuple[Tensor, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Coding:
+    """How a moment becomes a code.
+
+    Args:
+        decode: the number of a code; of a first moment after that the second moment as stored.
+        encode: the code of a number and random bits; of a first moment after those the second
+            moment, as computed and as stored.
+        relative: whether there is a second moment that both read.
+    """
+
+    decode: Algorithm
+    encode: Algorithm
+    relative: bool
 
 
 class Storage:
@@ -40,6 +57,8 @@ class Storage:
         last_word_is_a_parameter: whether the last word of a parameter has its format, so that it
             can be rounded stochastically.
         block: how many elements one number stands for; parts of tensors begin at multiples.
+        stochastic: whether a moment is rounded up or down at random.
+        coding: how a moment becomes a code of few bits; None where it is a number.
     """
 
     name = "single"
@@ -54,6 +73,8 @@ class Storage:
     split = False
     last_word_is_a_parameter = True
     block = 1
+    stochastic = False
+    coding: Coding | None = None
 
     def __repr__(self) -> str:
         return self.name

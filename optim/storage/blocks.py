@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,7 +108,7 @@ def _slots(kind: Kind) -> tuple[tuple[str, Algorithm], ...]:
     return (*_CODING[kind.format].items(), *how.items())
 
 
-def _codes(kind: Kind, **how: bool) -> tuple[Field, ...]:
+def _codes(kind: Kind, **how: Any) -> tuple[Field, ...]:
     return tuple(Field(name, INT8, **how) for name in (("hi", "lo") if kind.paired else ("hi",)))
 
 

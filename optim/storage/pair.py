@@ -13,7 +13,7 @@ from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
 from mcf.optim.storage import values
 from mcf.optim.storage.base import Stale, Storage
-from mcf.optim.storage.single import as_one, leading, moved_components
+from mcf.optim.storage.single import as_one, as_stored, leading, moved_components
 from mcf.optim.storage.values import Value
 
 
@@ -122,11 +122,13 @@ class Pair(Storage):
                 "decay_and_add": decay_collage,
                 "shrink": shrink_collage,
                 "second_moment_components": as_one,
+                "stored_bits": as_stored,
             }
         return {
             "decay_and_add": decay_joined,
             "shrink": shrink_joined,
             "second_moment_components": split,
+            "stored_bits": as_stored,
         }
 
     def register(self, tensors: Sequence[Tensor], wide: torch.dtype) -> Tensor:

@@ -1,6 +1,6 @@
 """One component, and what all storages of one component have in common."""
 
-from mcf.kernels.algorithms.primitives import ZERO, rn
+from mcf.kernels.algorithms.primitives import ZERO, bits, rn
 from mcf.kernels.bind import Algorithm
 from mcf.optim.storage.base import Storage
 
@@ -30,6 +30,11 @@ def leading(hi, lo):
     return hi
 
 
+def as_stored(second, kept):
+    """The bits of a second moment as it is stored."""
+    return bits(kept)
+
+
 def moved_components(hi, lo, new_hi, new_lo):
     """The difference of two stored numbers, component by component."""
     return (new_hi - hi) + (new_lo - lo)
@@ -56,6 +61,7 @@ class Single(Storage):
             "decay_and_add": decay_single,
             "shrink": shrink_single,
             "second_moment_components": as_one,
+            "stored_bits": as_stored,
         }
 
 

@@ -11,16 +11,18 @@ import math
 
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.blocks import E5M2_ONE, E5M2_PAIR, FP8, FP8_PAIR
+from mcf.optim.storage.codes import RATIO8, UNSIGNED8
 from mcf.optim.storage.float32 import FLOAT32
 from mcf.optim.storage.pair import KAHAN, PAIR
 from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.split import SPLIT8, SPLIT16
+from mcf.optim.storage.stochastic import STOCHASTIC
 
 # Every storage, by the name that `mcf.optim.Precision` has for it.
 STORAGES: dict[str, Storage] = {
     s.name: s
     for s in (
-        SINGLE, KAHAN, PAIR, SPLIT16, SPLIT8, FLOAT32,
+        SINGLE, KAHAN, PAIR, SPLIT16, SPLIT8, FLOAT32, STOCHASTIC, RATIO8, UNSIGNED8,
         FP8, FP8_PAIR, E5M2_ONE, E5M2_PAIR,
     )
 }  # fmt: skip
@@ -54,6 +56,27 @@ class Strategy:
         """Whether anything is stored that only float32 registers can compute."""
         stored = any(s.wide for s in (self.param, self.first, self.second))
         return stored or self.stochastic or self.feedback
+
+    @property
+    def random(self) -> bool:
+        """Whether anything is rounded at random."""
+        return self.stochastic or self.first.stochastic or self.second.stochastic
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a moment is a code of few bits, which vectors are not."""
+        return self.first.coding is not None or self.second.coding is not None
+
+    def of_shape(self, shape: tuple[int, ...]) -> Strategy:
+        """The same for a whole tensor of a shape.
+
+        Vectors (of norm layers, biases) keep wider moments than codes of few bits, in bf16: they
+        are a thousandth of a model's bytes, and their gradients are not like matrices'.
+        """
+        if not self.narrow or len(shape) > 1:
+            return self
+        name = f"{self.name}_vectors"
+        return dataclasses.replace(self, name=name, first=STOCHASTIC, second=STOCHASTIC)
 
     @property
     def in_blocks(self) -> bool:
@@ -99,6 +122,9 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("split16", SPLIT16),
         Strategy("split8", SPLIT8),
         Strategy("stochastic", SINGLE, stochastic=True),
+        Strategy("bf16_sr", SINGLE, STOCHASTIC, STOCHASTIC, stochastic=True),
+        Strategy("8bit", SINGLE, RATIO8, UNSIGNED8, stochastic=True),
+        Strategy("8bit_split8", SPLIT8, RATIO8, UNSIGNED8),
         Strategy("eco", SINGLE, feedback=True),
         Strategy("eco_stochastic", SINGLE, stochastic=True, feedback=True),
         Strategy("fp32_states", SINGLE, FLOAT32, FLOAT32),
@@ -107,5 +133,9 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-# What any rule can have; the others need a first moment of which the update is a multiple.
+# What any rule with two moments can have; the others need a first moment of which the update is a
+# multiple.
 WITHOUT_FEEDBACK = tuple(s.name for s in STRATEGIES.values() if not s.feedback)
+
+# What rules without a second moment can have.
+WITHOUT_SECOND = tuple(n for n in WITHOUT_FEEDBACK if n != "plus" and not STRATEGIES[n].narrow)

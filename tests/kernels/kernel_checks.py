@@ -6,7 +6,7 @@ import collections
 import re
 
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import INT8
+from mcf.kernels.formats import INT8, UINT8
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_table import asked
 
@@ -127,7 +127,7 @@ def check_ptx(ptx: str, spec: Elementwise, many: bool = False) -> list[str]:
     problems += _differs("16-byte stores of a full block in PTX", stores[True], needed_stores)
     # Besides, each scalar and uniform tensor is loaded once, and what has one byte an element moves
     # by 8 bytes; what stands for a block is loaded for each element.
-    short = [f for f in spec.fields if f.format == INT8]
+    short = [f for f in spec.fields if f.format in (INT8, UINT8)]
     short_loads = sum(code.elements(spec) if f.block > 1 else f.read for f in short)
     once = len(spec.scalars) + sum(f.uniform for f in spec.fields)
     # Of many tensors a block finds its row, its place, the size and each tensor's address.

@@ -31,6 +31,7 @@ TARGETS = {
 _POINTERS = {
     "int16": "*i16",
     "int8": "*i8",
+    "uint8": "*u8",
     "bf16": "*bf16",
     "fp16": "*fp16",
     "fp32": "*fp32",

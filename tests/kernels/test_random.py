@@ -1,7 +1,8 @@
 """Random bits from counters, and rounding with them.
 
-`random16` on every executor has the bits of a Python model written from its docstring. The bits of
-nearby elements, of neighbouring steps, tensors and seeds pass tests of uniformity and independence
+`random16` and `random16_pair` on every executor have the bits of a Python model written from their
+docstrings. The bits of nearby elements, of weight and moments of one element, of neighbouring
+steps, tensors and seeds pass tests of uniformity and independence
 at four standard deviations (seeded, so they pass always or never); a generator with one
 round fails them. `stochastic` is unbiased by construction: for each of the 2**16 draws it is
 compared with exact arithmetic.
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry, streams
-from mcf.kernels.algorithms.words import random16, stochastic
+from mcf.kernels.algorithms.words import random16, random16_pair, stochastic
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.exact import bind
 from mcf.kernels.formats import BF16, FP32
@@ -32,29 +33,41 @@ def identity(x):
     return (x,)
 
 
-# Rounds x stochastically to y.
-SPEC = Elementwise(
-    name="stochastically",
-    function=identity,
-    results=("y",),
-    fields=(Field("x", FP32), Field("y", BF16, read=False, written=True, stochastic=True)),
-    stores=(("y", "y"),),
-    arithmetic=FP32,
-    scalars=streams.SCALARS,
-)
+# Rounds x stochastically to y, as weights and moments.
+SPECS = {
+    draw: Elementwise(
+        name=f"stochastically_{draw}",
+        function=identity,
+        results=("y",),
+        fields=(
+            Field("x", FP32),
+            Field("y", BF16, read=False, written=True, stochastic=True, draw=draw),
+        ),
+        stores=(("y", "y"),),
+        arithmetic=FP32,
+        scalars=streams.SCALARS,
+    )
+    for draw in ("weight", "first", "second")
+}
 
 
-def rounded(x: Tensor, key: int = 1, index: int = 0, executor: str = "numba") -> Tensor:
+def rounded(
+    x: Tensor, key: int = 1, index: int = 0, executor: str = "numba", draw: str = "weight"
+) -> Tensor:
     y = torch.zeros(x.shape, dtype=torch.bfloat16)
     with registry.executor(executor):
-        registry.run(SPEC, [[x, y]], torch.tensor([[key, index]], dtype=torch.float64))
+        registry.run(SPECS[draw], [[x, y]], torch.tensor([[key, index]], dtype=torch.float64))
     return y
 
 
-def draws(key: int, index: int = 0, n: int = N, rounds: int = 3) -> np.ndarray:
+def draws(
+    key: int, index: int = 0, n: int = N, rounds: int = 3, draw: str = "weight"
+) -> np.ndarray:
     """The model: 16 bits of elements from `index` on."""
     high, low = divmod(index, 2**32)
     mixed = streams.mix(streams.mix(key) ^ high)
+    if draw != "weight":
+        mixed = streams.mix(mixed)
     a, b = (np.uint32(mixed >> 32), np.uint32(mixed & 0xFFFFFFFF))
     x = (np.arange(low, low + n, dtype=np.uint64) % 2**32).astype(np.uint32) ^ a
     x = (x ^ x >> 17) * np.uint32(0xED5AD4BB) + b
@@ -62,7 +75,9 @@ def draws(key: int, index: int = 0, n: int = N, rounds: int = 3) -> np.ndarray:
         x = (x ^ x >> 11) * np.uint32(0xAC4C1B51)
     if rounds > 2:
         x = (x ^ x >> 15) * np.uint32(0x31848BAB)
-    return x >> 16
+    if draw != "weight":
+        x = x ^ x >> 14
+    return x & 0xFFFF if draw == "second" else x >> 16
 
 
 def above(draw: np.ndarray) -> Tensor:
@@ -72,18 +87,25 @@ def above(draw: np.ndarray) -> Tensor:
 
 
 @on_each_executor
-@pytest.mark.parametrize("index", [0, 12345, 2**31 - 7, 2**32 - 100, 2**35 + 2**32 - 5000])
-def test_bits_are_the_models(executor: str, index: int) -> None:
+@pytest.mark.parametrize(
+    ("index", "drawn"),
+    [
+        *((i, "weight") for i in (0, 12345, 2**31 - 7, 2**32 - 100, 2**35 + 2**32 - 5000)),
+        *((i, drawn) for drawn in ("first", "second") for i in (7, 2**35 + 2**32 - 5000)),
+    ],
+)
+def test_bits_are_the_models(executor: str, index: int, drawn: str) -> None:
     n = 20_000
     key = streams.key(seed=3, step=7, tensor=2)
-    draw = np.concatenate(
-        [draws(key, i, 1) for i in range(index, index + 300)]
-        + [draws(key, index + 300, n - 300) if (index + n) // 2**32 == (index + 300) // 2**32
-           else np.concatenate([draws(key, i, 1) for i in range(index + 300, index + n)])]
-    )  # fmt: skip
+    rest = index + 300
+    parts = [(i, 1) for i in range(index, rest)]
+    # The model counts below the next multiple of 2**32.
+    whole = (index + n) // 2**32 == rest // 2**32
+    parts += [(rest, n - 300)] if whole else [(i, 1) for i in range(rest, index + n)]
+    draw = np.concatenate([draws(key, i, count, draw=drawn) for i, count in parts])
     # With one less in the lower half the carry of the draw does not arrive.
-    up = rounded(above(draw), key, index, executor)
-    down = rounded(above(draw + 1), key, index, executor)
+    up = rounded(above(draw), key, index, executor, drawn)
+    down = rounded(above(draw + 1), key, index, executor, drawn)
     inside = torch.from_numpy(draw > 0)
     assert (up[inside] == 1 + 2**-7).all()
     assert (down[inside & torch.from_numpy(draw < 0xFFFF)] == 1).all()
@@ -91,9 +113,14 @@ def test_bits_are_the_models(executor: str, index: int) -> None:
 
 def test_exact_executor_has_the_same_bits() -> None:
     key = streams.key(0, 1, 0)
-    scalars = [Fraction(x) for x in streams.scalars(key, 0)]
-    exact = [bind(random16, FP32)(i, *scalars) for i in range(100)]
-    assert exact == draws(key, n=100).tolist()
+    scalars = dict(zip(streams.SCALARS, map(Fraction, streams.scalars(key, 0)), strict=True))
+    weight, moments = (
+        [bind(f, FP32)(i, *(scalars[s] for s in names)) for i in range(100)]
+        for f, names in ((random16, streams.WEIGHT), (random16_pair, streams.MOMENTS))
+    )
+    assert weight == draws(key, n=100).tolist()
+    for k, draw in enumerate(("first", "second")):
+        assert [pair[k] for pair in moments] == draws(key, n=100, draw=draw).tolist()
 
 
 def test_keys_are_distinct() -> None:
@@ -118,10 +145,13 @@ def correlations(first: np.ndarray, other: np.ndarray) -> float:
     return float((a * b).mean() * 12 * len(a) ** 0.5)
 
 
-def worst(rounds: int) -> float:
+def worst(rounds: int, draw: str = "weight") -> float:
     key = streams.key(0, 1, 0)
-    x = draws(key, rounds=rounds)
-    others = [draws(streams.key(*k), rounds=rounds) for k in ((0, 2, 0), (0, 1, 1), (1, 1, 0))]
+    x = draws(key, rounds=rounds, draw=draw)
+    others = [
+        draws(streams.key(*k), rounds=rounds, draw=draw) for k in ((0, 2, 0), (0, 1, 1), (1, 1, 0))
+    ]
+    others += [draws(key, rounds=rounds, draw=d) for d in SPECS if d != draw]
     found = [chi_square(x >> 8, 256), chi_square(x & 0xFF, 256)]
     # Pairs of neighbours, and of elements at distances that rows of matrices have.
     for d in (1, 2, 3, 64, 256, 768, 1024, 4096, 16384):
@@ -134,8 +164,9 @@ def worst(rounds: int) -> float:
 
 @pytest.mark.statistical
 def test_uniform_and_independent() -> None:
-    assert worst(3) < 4
-    assert worst(1) > 40, "one round is not enough"
+    for draw in SPECS:
+        assert worst(3, draw) < 4, draw
+        assert worst(1, draw) > 40, "one round is not enough"
 
 
 @on_each_executor
@@ -197,7 +228,7 @@ def test_layouts_and_pieces(executor: str) -> None:
         assert_same_bits(rounded(layout, executor=executor), whole)
     out = torch.zeros(50, 37, dtype=torch.bfloat16).t()
     with registry.executor(executor):
-        registry.run(SPEC, [[x, out]], torch.tensor([[1.0, 0.0]]).double())
+        registry.run(SPECS["weight"], [[x, out]], torch.tensor([[1.0, 0.0]]).double())
     assert_same_bits(out.contiguous(), whole)
     parts = [rounded(x[a:b], index=50 * a, executor=executor) for a, b in ((0, 5), (5, 6), (6, 37))]
     assert_same_bits(torch.cat(parts), whole)

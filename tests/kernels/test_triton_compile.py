@@ -53,6 +53,7 @@ _OLD = (
     "coefficients_rectification",
 )
 _NEW = (
+    "adamw_8bit_bf16_wide",
     "mul_fp16",
     "adamw_master_bf16_wide_metrics",
     "adamw_plain_fp64_wide",
@@ -70,6 +71,8 @@ EVERYDAY = {
         "mul_fp64",
         # The other storages are loaded and stored as one of these is.
         r"adamw_(kahan|split16|split8|stochastic|eco_stochastic|master)_bf16_wide",
+        r"adamw_(bf16_sr|8bit|8bit_split8)_bf16_wide",
+        "adamax_8bit_bf16_wide",
         "adamw_plus_stochastic_bf16_wide",
         "adamw_plus_fp16_strict_metrics",
         "adamw_plain_fp32_wide",

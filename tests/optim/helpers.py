@@ -12,6 +12,7 @@ from torch.nn import Parameter
 
 import mcf.optim
 from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.storage.strategies import STRATEGIES
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell
 
@@ -20,7 +21,10 @@ BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.flo
 # Every operation rounded to 16 bits: only where nothing is stored in float32.
 STRICT = ("plain", "kahan", "light", "plus")
 # Bits of bf16, the upper half of a float32.
-BF16_ONLY = ("split16", "split8", "stochastic", "eco_stochastic")
+BF16_ONLY = tuple(name for name, s in STRATEGIES.items() if s.bf16_only)
+
+# What rounds at random has its own tests: models of the other strategies are not of these.
+AT_RANDOM = tuple(name for name, s in STRATEGIES.items() if s.random)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Registers:
     def value(self, s: State) -> Array:
         """The parameter in a register."""
         if "param_bits" in s:
-            unit = np.int32({"split16": 1, "split8": 2**8}[self.precision])
+            unit = np.int32(2**8 if self.precision.endswith("split8") else 1)
             pattern = s["param"].view(np.int32) + s["param_bits"].astype(np.int32) * unit
             return pattern.view(np.float32)
         return s["param"] + s["param_lo"] if "param_lo" in s else s["param"]
@@ -62,7 +62,7 @@ class Registers:
     def split(self, x: Array) -> State:
         """A float32 as the nearest bf16, ties away from zero, and the difference of the bits."""
         pattern = x.view(np.uint32).astype(np.int64)
-        unit = {"split16": 1, "split8": 2**8}[self.precision]
+        unit = 2**8 if self.precision.endswith("split8") else 1
         # Python's rounding of patterns in units: to nearest, ties to even.
         pattern = np.rint(pattern / unit).astype(np.int64) * unit
         hi = (pattern + 2**15) // 2**16 * 2**16
@@ -76,7 +76,7 @@ class Registers:
         if self.precision == "master":
             master = s["master_param"] + u
             return {"param": self.stored(master), "master_param": master}
-        if self.precision in ("split16", "split8"):
+        if self.precision.endswith(("split16", "split8")):
             return self.split(self.value(s) + u)
         if self.precision == "eco":
             return {"param": self.stored(s["param"] + u), "exact": s["param"] + u}

@@ -12,6 +12,9 @@ from mcf.optim import SGD, AdamW, WeightsRewrittenWarning
 from tests.helpers import assert_same_bits, numbers
 from tests.optim.helpers import BF16, FP32, FP64, Case, cases, parameter, random, steps, value
 
+# The parameter alone.
+SINGLE = ("plain", "fp32_states", "stochastic", "bf16_sr", "8bit", "eco", "eco_stochastic")
+
 
 @pytest.fixture(autouse=True)
 def reference_executor():
@@ -28,7 +31,7 @@ def test_sum_of_the_components(case: Case) -> None:
     state = optimizer.state[p]
     if case.precision == "master":
         assert [c is state["master_param"] for c in components] == [True]
-    elif case.precision in ("plain", "fp32_states", "stochastic", "eco", "eco_stochastic"):
+    elif case.precision in SINGLE:
         assert len(components) == 1
         assert_same_bits(components[0], p.detach())
     elif "param_bits" in state:

@@ -28,6 +28,7 @@ from mcf.optim.rules import muon_halves
 from mcf.optim.step import table
 from tests.helpers import assert_same_bits, numbers
 from tests.optim.helpers import (
+    AT_RANDOM,
     BF16,
     FP16,
     FP32,
@@ -59,7 +60,7 @@ INPUTS = [
 
 FULL = [Case("master", FP32, FP32), Case("master", FP64, FP32)]
 # Random bits and the bits beyond bf16 have their own tests, and no part in the rule.
-MODELLED = [c for c in cases(Muon.precisions) + FULL if c.precision not in ("stochastic",)]
+MODELLED = [c for c in cases(Muon.precisions) + FULL if c.precision not in AT_RANDOM]
 OPTIONS: dict[str, Any] = {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
 
 needs_triton = pytest.mark.skipif(

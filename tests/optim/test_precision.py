@@ -23,6 +23,12 @@ PARAM = ("single", "kahan", "pair", "split16", "split8", "float32")
 MOMENTS = list(itertools.product(("single", "float32"), ("single", "pair", "float32")))
 ALL = [Precision(p, m, v) for p in PARAM for m, v in MOMENTS]
 ALL += [Precision(p, m, v, "stochastic") for p in PARAM[:3] for m, v in MOMENTS]
+ALL += [
+    Precision(p, m, v)
+    for p in ("pair", "split8")
+    for m in ("stochastic", "ratio8")
+    for v in ("stochastic", "float32", "ue6m2", "pair")
+]
 ALL += [Precision("single", m, v, r, True) for m, v in MOMENTS for r in ("nearest", "stochastic")]
 
 
@@ -56,9 +62,8 @@ def test_bytes_names_and_round_trip(precision: Precision) -> None:
         held = [p, p.grad, *(t for n, t in optimizer.state[p].items() if n != "step")]
         found = sum(t.numel() * t.element_size() for t in held if t is not None)
         assert found == precision.bytes_per_param * p.numel()
-        assert optimizer.state[p]["exp_avg"].dtype == (
-            FP32 if precision.exp_avg == "float32" else BF16
-        )
+        dtypes = {"float32": FP32, "ratio8": torch.uint8}
+        assert optimizer.state[p]["exp_avg"].dtype == dtypes.get(precision.exp_avg, BF16)
         other = AdamW([torch.nn.Parameter(p.detach().clone())], precision=str(precision))
         other.load_state_dict(optimizer.state_dict())
         for o in (optimizer, other):
@@ -73,6 +78,9 @@ FEW = [
     Precision("float32", "single", "pair"),
     Precision("single", "float32", "pair", "stochastic", True),
     Precision("kahan", "float32", "single", "stochastic"),
+    Precision("split8", "stochastic", "stochastic"),
+    Precision("pair", "ratio8", "pair"),
+    Precision("single", "stochastic", "ue6m2", "stochastic", True),
 ]
 
 
@@ -106,7 +114,10 @@ def test_one_tensor_does_not_change_the_others(executor: str) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"param": "bf16"}, "Unknown param: 'bf16'; known are 'single', 'kahan', 'pair'"),
-    ({"exp_avg": "pair"}, "exp_avg='pair': it forgets in .* allowed are 'single', 'float32'"),
+    (
+        {"exp_avg": "pair"},
+        "exp_avg='pair': it forgets in .* allowed are 'single', 'float32', 'stochastic'",
+    ),
     ({"exp_avg_sq": "kahan"}, "exp_avg_sq='kahan': .* allowed are 'single', 'pair', 'float32'"),
     ({"exp_avg_sq": "half"}, "Unknown exp_avg_sq: 'half'"),
     ({"rounding": "up"}, "Unknown rounding: 'up'"),

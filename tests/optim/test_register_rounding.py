@@ -17,7 +17,7 @@ import torch
 import mcf
 from mcf.optim import AdamW
 from tests.helpers import assert_same_bits, count_different
-from tests.optim.helpers import BF16, Case, random
+from tests.optim.helpers import AT_RANDOM, BF16, Case, random
 from tests.optim.register_model import Registers, State
 from tests.optim.variants import VARIANTS, Variant, pairs
 
@@ -28,7 +28,7 @@ N = 500
 PAIRS = [
     (v, case)
     for v, case in pairs(VARIANTS, "cases") + pairs(VARIANTS, "full")
-    if not case.strict and "stochastic" not in case.precision
+    if not case.strict and case.precision not in AT_RANDOM
 ]
 
 

@@ -24,6 +24,9 @@ TABLE = {
     "split16": ({"exp_avg", "exp_avg_sq"}, set(), 10),
     "split8": ({"exp_avg", "exp_avg_sq"}, set(), 9),
     "stochastic": ({"exp_avg", "exp_avg_sq"}, set(), 8),
+    "bf16_sr": ({"exp_avg", "exp_avg_sq"}, set(), 8),
+    "8bit": (set(), set(), 6),
+    "8bit_split8": (set(), set(), 7),
     "eco": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "eco_stochastic": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "fp32_states": (set(), {"exp_avg", "exp_avg_sq"}, 12),
@@ -31,8 +34,14 @@ TABLE = {
 }
 
 
-# The integers that extend a bf16 parameter.
-BITS = {"split16": {"param_bits": torch.int16}, "split8": {"param_bits": torch.int8}}
+# The integers that extend a bf16 parameter, and the codes of moments.
+CODES = {"exp_avg": torch.uint8, "exp_avg_sq": torch.uint8}
+BITS = {
+    "split16": {"param_bits": torch.int16},
+    "split8": {"param_bits": torch.int8},
+    "8bit": CODES,
+    "8bit_split8": {"param_bits": torch.int8, **CODES},
+}
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,150 @@
+"""Moments as codes of 8 bits, each element by itself: no scales and no blocks.
+
+A second moment v is an unsigned number of 6 exponent bits and 2 of the significand, from 2**-60 to
+10; a first moment m the e4m3 number of 4 m / u, where u is the power of two in
+(sqrt(v), 2 sqrt(v)] of v *as it is stored* (that in (n / 2, n] of Adamax's norm n). Both are
+rounded stochastically, by the random bits of the element's moments; the numbers and what is
+guaranteed are in `mcf.kernels.algorithms.codes`. Scaling by u is exact.
+
+|m| <= c sqrt(v) by Cauchy's inequality, c^2 = (1 - b1)^2 / ((1 - b2) (1 - b1^2 / b2)) for
+b1^2 < b2: 7.3 at betas of (.9, .999), at most 1 / sqrt(1 - b2). So the quotient needs no scale; 112
+is enough for b2 = .9999 and every b1.
+
+What is stored for each element depends on that element alone: it is the same for any shards, and
+one kernel decodes it in registers, steps and encodes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.algorithms.codes import (
+    constant,
+    from_e4m3_over_4,
+    from_unsigned,
+    to_e4m3_over_4,
+    to_unsigned,
+    unsigned_bits,
+)
+from mcf.kernels.algorithms.primitives import bits, from_bits, rn, wadd, where, wshl, wshr, wsub
+from mcf.kernels.bind import Algorithm, Binder
+from mcf.kernels.formats import FP32, UINT8, Format
+from mcf.kernels.torch.registers import primitives
+from mcf.optim.rules.slots import stored_bits, unit
+from mcf.optim.storage import values
+from mcf.optim.storage.base import Coding
+from mcf.optim.storage.single import Single, as_stored
+from mcf.optim.storage.values import Value
+
+
+def root(pattern):
+    """Of the bits of v the biased exponent of the power of two in (sqrt(v), 2 sqrt(v)]."""
+    return wshr(wadd(wshr(pattern, 23), 129), 1)
+
+
+def norm(pattern):
+    """Of the bits of n the biased exponent of the power of two in (n / 2, n]."""
+    return wshr(pattern, 23)
+
+
+def decode_ratio(code, second):
+    """m = r u."""
+    return rn(from_e4m3_over_4(code) * from_bits(wshl(unit(bits(second)), 23)))
+
+
+def encode_ratio(first, random, second, kept):
+    """r = m / u, rounded."""
+    inverse = from_bits(wshl(wsub(254, unit(stored_bits(second, kept))), 23))
+    return to_e4m3_over_4(rn(first * inverse), random)
+
+
+def bits_of_code(second, kept):
+    """Those of v as it is stored; of v itself where it is cut off, so that m shrinks with it."""
+    return where(second > constant(second, 0x41200000), bits(second), unsigned_bits(kept))
+
+
+class Code(Single):
+    """A moment as a code of 8 bits; of moments alone."""
+
+    parameter_bytes = None
+    wide = True
+    stochastic = True
+
+    def __init__(self, name: str, coding: Coding) -> None:
+        """How it is called, and how a number becomes a code."""
+        self.name, self.coding = name, coding
+        self.first_bytes = 1 if coding.relative else None
+        self.second_bytes = None if coding.relative else 1
+
+    def format(self, component: Format) -> Format:
+        """See `Storage`."""
+        return UINT8
+
+    def second_moment(self, strict: bool) -> dict[str, Algorithm]:
+        """See `Storage`."""
+        return {**super().second_moment(strict), "stored_bits": bits_of_code}
+
+
+RATIO8 = Code("ratio8", Coding(decode_ratio, encode_ratio, relative=True))
+UNSIGNED8 = Code("ue6m2", Coding(from_unsigned, to_unsigned, relative=False))
+
+# The second moments of rules, and what a first moment beside them is relative to.
+_UNITS = {"exp_avg_sq": root, "exp_inf": norm}
+_FIRST = "exp_avg"
+
+# To nearest: half of what is added to a number before it is cut.
+_HALF = 0x8000
+
+
+def holds(name: str, state: Mapping[str, Tensor]) -> bool:
+    """Whether a state is a moment in codes."""
+    t = state.get(name)
+    return isinstance(t, Tensor) and t.dtype == UINT8.dtype
+
+
+def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
+    """The numbers of a moment in codes, as a step reads them; float32."""
+    code = state[name].float()
+    if name != _FIRST:
+        found: Tensor = _bound()(from_unsigned)(code)
+        return found
+    second, _, slots = _beside(state)
+    found = _bound(slots)(decode_ratio)(code, second)
+    return found
+
+
+def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
+    """Store the numbers of a moment as codes, to nearest; a first moment after the second one."""
+    half = torch.full_like(number, _HALF, dtype=torch.int32)
+    if name != _FIRST:
+        code = _bound()(to_unsigned)(number, half)
+    else:
+        second, kept, slots = _beside(state)
+        code = _bound(slots)(encode_ratio)(number, half, second, kept)
+    state[name].copy_(code)
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Names of moments, those behind which others are relative to first."""
+    return sorted(names, key=lambda name: name == _FIRST)
+
+
+def _beside(state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Algorithm]]:
+    """The second moment, what is stored of it, and the slots for what is relative to it."""
+    name = next(n for n in _UNITS if n in state)
+    kept = state[name].float()
+    if holds(name, state):
+        return read(name, state), kept, {"unit": _UNITS[name], "stored_bits": bits_of_code}
+    return kept, kept, {"unit": _UNITS[name], "stored_bits": as_stored}
+
+
+def _bound(slots: Mapping[str, Algorithm] | None = None) -> Binder:
+    return Binder(lambda f: f, primitives(FP32, FP32, {}), dict(slots or {}))
+
+
+def left_of(value: Value, name: str, state: Mapping[str, Tensor]) -> Tensor:
+    """A value minus what is stored of it, in float64."""
+    return values.less(value, read(name, state))[0]

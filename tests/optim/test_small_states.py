@@ -1,0 +1,342 @@
+"""Moments in codes of 8 bits, and moments in bf16, rounded at random: what steps become.
+
+The bound of |m| / sqrt(v), by which a first moment needs no scale, is reached by the gradients that
+Cauchy's inequality names and never passed. A step computes with what is stored, in float32, so that
+it is AdamW's own from those moments; what is stored is one of the two neighbours of the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import Adamax, AdamW, Lion, Precision, collage, convert
+from mcf.optim.storage import codes
+from tests.helpers import assert_same_bits
+from tests.helpers.executors import EXECUTORS
+from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, random, steps, stored
+
+SHAPE = (3, 40)
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+def bound(beta1: float, beta2: float) -> float:
+    """c with |m| <= c sqrt(v)."""
+    return (1 - beta1) / ((1 - beta2) * (1 - beta1**2 / beta2)) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("betas", "expected"),
+    [((0.9, 0.95), 1.1), ((0.9, 0.99), 2.4), ((0.9, 0.999), 7.3), ((0.0, 0.9999), 100.0)],
+)
+def test_the_bound_of_a_first_moment(betas: tuple[float, float], expected: float) -> None:
+    (beta1, beta2), c = betas, bound(*betas)
+    assert abs(c - expected) < 0.1
+    assert c < 112
+    # Gradients that grow by beta2 / beta1 are parallel to the weights of m in the norm of v.
+    ratio = beta1 / beta2
+    m = v = 0.0
+    for t in range(200 if beta1 else 1):
+        g = ratio ** (200 - t) if beta1 else 1.0
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        assert abs(m) <= c * v**0.5 * (1 + 1e-12)
+    assert abs(m) > 0.99 * c * v**0.5
+
+
+def moments(optimizer: Any) -> tuple[Tensor, Tensor]:
+    (p,) = optimizer.param_groups[0]["params"]
+    state = optimizer.state[p]
+    return codes.read("exp_avg", state), codes.read("exp_avg_sq", state)
+
+
+def test_a_step_is_that_of_the_stored_moments() -> None:
+    """Steps 1 to 10: the parameter before its rounding, from the moments as they were."""
+    betas, lr, eps = (0.9, 0.999), 1e-2, 1e-8
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], lr, betas, eps, weight_decay=0.1, precision="8bit")
+    m = v = torch.zeros(SHAPE, dtype=torch.float64)
+    for t in range(1, 11):
+        g, before = random(SHAPE, BF16, t, 0.1), p.detach().double()
+        p.grad = g
+        optimizer.step()
+        m = betas[0] * m + (1 - betas[0]) * g.double()
+        v = betas[1] * v + (1 - betas[1]) * g.double() ** 2
+        update = (m / (1 - betas[0] ** t)) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
+        exact = before - lr * (update + 0.1 * before)
+        # One of the bf16 neighbours; float32 registers are off by some of their units.
+        unit = exact.abs() * 2**-7 + 2.0**-20
+        assert ((p.double() - exact).abs() < unit).all(), t
+        found_m, found_v = (x.double() for x in moments(optimizer))
+        # 3 and 4 bits of precision: less than the distance of neighbours, below which m has 2**-11
+        # of the power of two that it is relative to.
+        assert ((found_v - v).abs() < v / 4 * (1 + 1e-6)).all(), t
+        assert ((found_m - m).abs() < m.abs() / 8 * (1 + 1e-6) + 2**-10 * found_v.sqrt()).all(), t
+        m, v = found_m, found_v
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_nothing_where_there_was_no_gradient(executor: str) -> None:
+    with mcf.executor(executor):
+        p = parameter(SHAPE, BF16)
+        before = p.detach().clone()
+        optimizer = AdamW([p], 1e-2, weight_decay=0.0, precision="8bit")
+        for t in range(3):
+            p.grad = random(SHAPE, BF16, t, 0.1)
+            p.grad[1] = 0
+            optimizer.step()
+        assert_same_bits(p[1], before[1])
+        assert not optimizer.state[p]["exp_avg"][1].any()
+        assert not optimizer.state[p]["exp_avg_sq"][1].any()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_moments_out_of_range(executor: str) -> None:
+    """Below 2**-60 v stays there; above 10 it stays at 10, and updates within the bound."""
+    lr, c = 2.0**-6, bound(0.9, 0.999)
+    with mcf.executor(executor):
+        for size in (2.0**-40, 2.0**-33, 2.0, 100.0, 1e6, 1e18):
+            p = Parameter(torch.ones(SHAPE, dtype=BF16))
+            optimizer = AdamW([p], lr, (0.9, 0.999), 1e-30, 0.0, precision="8bit_split8")
+            for _ in range(30):
+                before = optimizer.master_weight(p)
+                p.grad = torch.full(SHAPE, size, dtype=BF16)
+                optimizer.step()
+                update = before - optimizer.master_weight(p)
+                # Of a gradient below 2**-30 the update becomes smaller, down to nothing.
+                assert (update > 0).all() if size > 2.0**-34 else (update >= 0).all(), size
+                # Bias corrections of the first steps: at most (1 - b2^t)^.5 / (1 - b1^t) < 1.
+                assert (update <= c * lr * (1 + 2**-3)).all(), size
+            m, v = moments(optimizer)
+            assert (v >= 2.0**-60).all()
+            assert (v <= 10).all()
+            if size == 2.0:
+                # A mean of 4 within its noise, and the moments of a constant gradient.
+                assert (m - 2).abs().max() < 1
+            if size >= 100:
+                assert (v == 10).all()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "8bit_split8"])
+def test_damage_is_kept(executor: str, precision: str) -> None:
+    """NaN and infinity reach parameter and moments of their element, and stay."""
+    with mcf.executor(executor):
+        p = parameter(SHAPE, BF16)
+        optimizer = AdamW([p], 1e-2, precision=precision, amsgrad=True)
+        for t in range(4):
+            p.grad = random(SHAPE, BF16, t, 0.1)
+            if t == 1:
+                p.grad[0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+            optimizer.step()
+        assert p[0, :3].isnan().all()
+        assert p.isnan().sum() == 3
+        state = optimizer.state[p]
+        for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
+            number = codes.read(name, state) if codes.holds(name, state) else state[name]
+            assert not number[0, :3].isfinite().any(), name
+            assert number.isfinite().sum() == p.numel() - 3, name
+
+
+@pytest.mark.parametrize("precision", ["bf16_sr", "8bit"])
+def test_the_maximum_is_the_largest_that_was_stored(precision: str) -> None:
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, (0.9, 0.6), precision=precision, amsgrad=True)
+    largest = torch.zeros(SHAPE)
+    for t in range(20):
+        p.grad = random(SHAPE, BF16, t, 0.1)
+        optimizer.step()
+        state = optimizer.state[p]
+        v, w = (
+            codes.read(n, state) if codes.holds(n, state) else state[n].float()
+            for n in ("exp_avg_sq", "max_exp_avg_sq")
+        )
+        largest = torch.maximum(largest, v)
+        assert_same_bits(w, largest)
+
+
+def test_without_a_first_beta() -> None:
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, (0.0, 0.9999), precision="8bit")
+    for t in range(5):
+        p.grad = random(SHAPE, BF16, t, 0.1)
+        optimizer.step()
+        m, _ = moments(optimizer)
+        g = p.grad.float()
+        # All of the gradient, up to 100 roots of v, within its 4 bits.
+        assert ((m - g).abs() <= g.abs() / 8 + 2.0**-10 * moments(optimizer)[1].sqrt()).all()
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("precision", ["bf16_sr", "8bit"])
+def test_moments_arrive_on_average(precision: str) -> None:
+    """2000 steps of one gradient: v is its square, of which a nearest bf16 number stops short."""
+    n = 4096
+    results = {}
+    for name in (precision, "stochastic"):
+        p = Parameter(torch.ones(2, n, dtype=BF16))
+        optimizer = AdamW([p], 0.0, (0.9, 0.999), precision=name)
+        p.grad = torch.full((2, n), 0.5, dtype=BF16)
+        with mcf.executor("numba"):
+            for _ in range(2000):
+                optimizer.step()
+        state = optimizer.state[p]
+        results[name] = [
+            codes.read(x, state) if codes.holds(x, state) else state[x].float()
+            for x in ("exp_avg", "exp_avg_sq")
+        ]
+    m, v = (x.double() for x in results[precision])
+    exact = 0.25 * (1 - 0.999**2000)
+    # The spread of a rounding to 3 bits, kept for a thousand steps: at most v / 8 sqrt(500).
+    error = max(v.std().item() / (2 * n) ** 0.5, 1e-6)
+    assert abs(v.mean().item() - exact) < 4 * error
+    assert abs(m.mean().item() - 0.5) < 4 * m.std().item() / (2 * n) ** 0.5 + 1e-6
+    assert results["stochastic"][1].max() < 0.7 * exact, "to nearest it stops"
+
+
+def test_vectors_keep_bf16() -> None:
+    matrix, vector, scalar = (parameter(s, BF16) for s in ((4, 6), (24,), ()))
+    results = []
+    for precision in ("8bit", "bf16_sr"):
+        params = [Parameter(p.detach().clone()) for p in (matrix, vector, scalar)]
+        optimizer = AdamW(params, 1e-2, precision=precision)
+        steps(optimizer, 3)
+        results.append(stored(optimizer))
+    small, wide = results
+    assert small["0.exp_avg"].dtype == torch.uint8
+    for name, expected in wide.items():
+        if name[0] in "12":
+            assert_same_bits(small[name], expected, name)
+
+
+def test_full_precision_parameters_are_not_touched() -> None:
+    results = []
+    for precision in ("plain", "8bit"):
+        p = parameter(SHAPE, FP32)
+        optimizer = AdamW([p], precision=precision)
+        steps(optimizer, 2)
+        results.append(stored(optimizer))
+    assert_same(*results)
+
+
+def test_conversion() -> None:
+    """A code's number is exact in every wider storage, and becomes that code again."""
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, precision="8bit", seed=3)
+    steps(optimizer, 4)
+    before = {k: t.clone() for k, t in stored(optimizer).items()}
+    m, v = moments(optimizer)
+    for target in ("master", "plain", "bf16_sr", "8bit_split8", "plus", "fp32_states"):
+        there, report = convert(optimizer, target, params=[Parameter(p.detach().clone())])
+        assert report.exact, (target, str(report))
+        (q,) = there.param_groups[0]["params"]
+        if target != "8bit_split8":
+            assert_same_bits(there.state[q]["exp_avg"].float(), m)
+            assert_same_bits(there.state[q]["exp_avg_sq"].float(), v)
+        back, report = convert(there, "8bit", params=[Parameter(q.detach().clone())])
+        assert report.exact, (target, str(report))
+        (r,) = back.param_groups[0]["params"]
+        for name, t in back.state[r].items():
+            assert_same_bits(t, before[f"0.{name}"], name)
+
+
+def test_conversion_rounds_to_nearest() -> None:
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, precision="master")
+    steps(optimizer, 4)
+    state = optimizer.state[p]
+    m, v = (state[name].clone() for name in ("exp_avg", "exp_avg_sq"))
+    made, report = convert(optimizer, "8bit")
+    assert {r.what for r in report.rounded} == {"param", "exp_avg", "exp_avg_sq"}
+    found_m, found_v = moments(made)
+    assert ((found_v - v).abs() <= v / 8).all()
+    assert ((found_m - m).abs() <= m.abs() / 16 + 2**-11 * found_v.sqrt()).all()
+
+
+def test_adamax() -> None:
+    p = parameter(SHAPE, BF16)
+    optimizer = Adamax([p], 1e-2, precision="8bit")
+    m = n = torch.zeros(SHAPE, dtype=torch.float64)
+    for t in range(10):
+        p.grad = random(SHAPE, BF16, t, 0.1)
+        optimizer.step()
+        g = p.grad.double()
+        m, n = 0.9 * m + 0.1 * g, torch.maximum(0.999 * n, g.abs() + 1e-8)
+        state = optimizer.state[p]
+        found_m = codes.read("exp_avg", state).double()
+        found_n = codes.read("exp_inf", state).double()
+        assert ((found_n - n).abs() <= n / 4 * (1 + 1e-6)).all()
+        assert ((found_m - m).abs() <= m.abs() / 8 * (1 + 1e-6) + 2**-10 * found_n).all()
+        m, n = found_m, found_n
+
+
+def test_metrics() -> None:
+    """Additions that a stored second moment lost: its code stays although it was to change."""
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, (0.9, 0.999), precision="8bit", track_metrics=True)
+    steps(optimizer, 5)
+    before = optimizer.state[p]["exp_avg_sq"].clone(), p.detach().clone()
+    steps(optimizer, 1, seed=77)
+    after = optimizer.state[p]["exp_avg_sq"], p.detach()
+    found = optimizer.metrics()
+    v, g = codes.read("exp_avg_sq", {"exp_avg_sq": before[0]}).double(), p.grad.double()
+    lost = (before[0] == after[0]) & (g * g != v)
+    assert found["lost_exp_avg_sq"] == pytest.approx(lost.double().mean().item(), abs=1e-12)
+    assert 0.2 < found["lost_exp_avg_sq"] < 1, "many of them, and none on average"
+    assert found["lost_param"] == pytest.approx(
+        (before[1] == after[1]).double().mean().item(), abs=1e-12
+    )
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: AdamW([parameter(SHAPE, FP16)], precision="8bit"), "allowed is torch.bfloat16"),
+    (lambda: AdamW([parameter(SHAPE, BF16)], precision="8bit", compute_dtype=BF16), "compute_dt"),
+    (lambda: Lion([parameter(SHAPE, BF16)], precision="8bit"), "Unknown precision: '8bit'"),
+    (
+        lambda: Lion([parameter(SHAPE, BF16)], precision=Precision(exp_avg="ratio8")),
+        "codes that need a second moment, which Lion has not",
+    ),
+    (
+        lambda: collage(torch.optim.AdamW, [parameter(SHAPE, BF16)], lr=1e-3, precision="8bit"),
+        "those of a wrapped class are not known to be",
+    ),
+    (lambda: Precision(exp_avg="ue6m2"), "exp_avg='ue6m2'"),
+    (lambda: Precision(exp_avg_sq="ratio8"), "exp_avg_sq='ratio8'"),
+    (lambda: Precision(param="ratio8"), "Unknown param: 'ratio8'"),
+]
+
+
+@pytest.mark.parametrize("k", range(len(REFUSED)))
+def test_refusals(k: int) -> None:
+    make, message = REFUSED[k]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_what_a_stored_moment_is() -> None:
+    """Its exact value: the number of a code times a power of two."""
+    p = parameter(SHAPE, BF16)
+    optimizer = AdamW([p], 1e-2, precision="8bit")
+    steps(optimizer, 3)
+    state = optimizer.state[p]
+    found_m, found_v = moments(optimizer)
+    for k in itertools.islice(itertools.product(range(3), range(0, 40, 7)), 18):
+        code, beside = int(state["exp_avg"][k]), int(state["exp_avg_sq"][k])
+        v = Fraction(2) ** ((beside - 1) // 4 - 60) * Fraction(4 + (beside - 1) % 4, 4)
+        assert Fraction(found_v[k].item()) == v
+        e, f = divmod(code % 128, 8)
+        size = (Fraction(8 + f) * 2 ** (e - 1) if e else Fraction(f)) / 2**11
+        ratio = abs(Fraction(found_m[k].item())) / size if size else None
+        if ratio is not None:
+            assert ratio**2 / 4 <= v < ratio**2
