@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -161,14 +160,18 @@ class _Line:
         return made
 
 
-_GROUPS: WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = WeakKeyDictionary()
+# By the mesh itself and not by its value: that of process groups that were destroyed is equal.
+_GROUPS: dict[int, tuple[Any, dict[tuple[int, ...], Any]]] = {}
 
 
 def _group(mesh: Any, dims: tuple[int, ...]) -> Any:
     """The processes along some dimensions of a mesh: a group that is made at the first call."""
     if len(dims) == 1:
         return mesh.get_group(dims[0])
-    known = _GROUPS.setdefault(mesh, {})
+    owner, known = _GROUPS.get(id(mesh), (None, {}))
+    if owner is not mesh:
+        known = {}
+        _GROUPS[id(mesh)] = mesh, known
     if dims not in known:
         from torch import distributed
 

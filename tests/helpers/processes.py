@@ -115,6 +115,18 @@ def _serve(pipe: Any) -> None:
         finally:
             if distributed.is_initialized():
                 distributed.destroy_process_group()
+            _forget_layouts()
+
+
+def _forget_layouts() -> None:
+    """What DTensor keeps of operators names meshes, whose groups of processes are gone."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import debug
+
+    clear = getattr(debug, "_clear_sharding_prop_cache", None)
+    if clear is not None:
+        clear()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -114,20 +115,36 @@ def _chunk(t: Tensor, dim: int, count: int, k: int) -> Tensor:
     return t.narrow(dim, start, min(size, t.shape[dim] - start))
 
 
-def whole(t: Tensor) -> Tensor:
-    """All of a tensor, put together from its parts and not by torch."""
+def wholes(several: Sequence[Tensor]) -> list[Tensor]:
+    """All of some tensors, put together from their parts, not by torch; all processes call it."""
     from torch import distributed
 
-    if not shards.is_sharded(t):
-        return t
-    here = shards.local(t)
+    mine = []
+    for t in several:
+        if shards.is_sharded(t):
+            index = shards.part(t, torch.arange(t.numel()).view(t.shape)).reshape(-1)
+            mine.append((index.numpy(), _words(shards.local(t)).reshape(-1).numpy()))
+    if not mine:
+        return list(several)
     parts: list[Any] = [None] * distributed.get_world_size()
-    index = shards.part(t, torch.arange(t.numel()).view(t.shape)).reshape(-1)
-    distributed.all_gather_object(parts, (index.tolist(), _words(here).reshape(-1).tolist()))
-    made = torch.zeros(t.numel(), dtype=_words(here).dtype)
-    for places, values in parts:
-        made[places] = torch.tensor(values, dtype=made.dtype)
-    return made.view(t.dtype).view(t.shape)
+    distributed.all_gather_object(parts, mine)
+    found, k = [], 0
+    for t in several:
+        if shards.is_sharded(t):
+            made = np.zeros(t.numel(), mine[k][1].dtype)
+            for theirs in parts:
+                index, values = theirs[k]
+                made[index] = values
+            found.append(torch.from_numpy(made).view(t.dtype).view(t.shape))
+            k += 1
+        else:
+            found.append(t)
+    return found
+
+
+def whole(t: Tensor) -> Tensor:
+    """All of a tensor; all processes call it."""
+    return wholes([t])[0]
 
 
 _AS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -174,12 +191,11 @@ def set_gradients(named: Sequence[tuple[str, Parameter]], t: int) -> None:
 
 def digests(named: Sequence[tuple[str, Parameter]], optimizer: Any) -> dict[str, str]:
     """Of all weights and states, by name."""
-    found = {}
+    every: dict[str, Tensor] = {}
     for name, p in named:
-        found[name] = digest(whole(p.detach()))
-        for key, value in sorted(optimizer.state[p].items()):
-            found[f"{name} {key}"] = digest(whole(value))
-    return found
+        every[name] = p.detach()
+        every |= {f"{name} {key}": t for key, t in sorted(optimizer.state[p].items())}
+    return dict(zip(every, map(digest, wholes(list(every.values()))), strict=True))
 
 
 def trained(

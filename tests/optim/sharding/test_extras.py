@@ -107,16 +107,21 @@ def turns(layout: Layout) -> list[tuple[int, ...]]:
         return right(self, x)
 
     with mock.patch.object(muon_halves.Halves, "_turned", turned):
-        layouts.trained(layout, "Muon", {"lr": 0.01}, count=1, shapes=SQUARES)
+        layouts.trained(layout, "Muon", {"lr": 0.01}, count=1, shapes=SQUARES, executor="torch")
     return found
 
 
 SQUARES = tuple((k + 2, 12 - k) for k in range(7))
 
 
-@pytest.mark.parametrize("layout", [x for x in LAYOUTS if "mixed" not in x.name], ids=str)
-def test_muon_turns_each_matrix_once_in_the_world(world: World, layout: Layout) -> None:
-    every = world.run(layout.size, turns, layout)
-    assert sorted(shape for mine in every for shape in mine) == sorted(SQUARES)
-    # In round robin: nobody has more than its share.
-    assert max(map(len, every)) == -(-len(SQUARES) // layout.size)
+def turns_of(several: list[Layout]) -> list[list[tuple[int, ...]]]:
+    return [turns(x) for x in several]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_muon_turns_each_matrix_once_in_the_world(world: World, size: int) -> None:
+    several = [x for x in LAYOUTS if "mixed" not in x.name and x.size == size]
+    for every in zip(*world.run(size, turns_of, several), strict=True):
+        assert sorted(shape for mine in every for shape in mine) == sorted(SQUARES)
+        # In round robin: nobody has more than its share.
+        assert max(map(len, every)) == -(-len(SQUARES) // size)

@@ -89,7 +89,7 @@ CLIPPED = {"lr": 0.01, "precision": "light", "max_grad_norm": 0.5}
 
 def broken(wrong: Callable[[], Any], where: Layout, options: dict[str, Any]) -> dict[str, str]:
     with wrong():
-        return layouts.trained(where, "AdamW", options)[0]
+        return layouts.trained(where, "AdamW", options, executor="torch")[0]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def broken(wrong: Callable[[], Any], where: Layout, options: dict[str, Any]) -> 
     ],
 )
 def test_found(world: World, wrong: Callable[[], Any], name: str, options: dict[str, Any]) -> None:
-    right = layouts.trained(None, "AdamW", options)[0]
+    right = layouts.trained(None, "AdamW", options, executor="torch")[0]
     where = layout(name)
     assert all(x == right for x in world.run(where.size, broken, nothing, where, options))
     assert any(x != right for x in world.run(where.size, broken, wrong, where, options))

@@ -15,6 +15,7 @@ from tests.optim.sharding import layouts
 from tests.optim.sharding.layouts import LAYOUTS, Layout
 from tests.optim.variants import VARIANTS, Variant
 
+MIXED = next(x for x in LAYOUTS if x.name == "mixed_grid")
 MATRICES = ((7, 6), (1, 9), (12, 10), (0, 3), (6, 7), (4, 4))
 
 
@@ -30,59 +31,103 @@ def shapes(make: str) -> tuple[tuple[int, ...], ...]:
     return MATRICES if make == "Muon" else layouts.SHAPES
 
 
-def all_of(layout: Layout | None, make: str, several: list[dict[str, Any]]) -> list[dict[str, str]]:
-    return [layouts.trained(layout, make, o, shapes=shapes(make))[0] for o in several]
+def all_of(
+    several: list[Layout], make: str, options: list[dict[str, Any]], executor: str
+) -> list[list[dict[str, str]]]:
+    how = {"shapes": shapes(make), "executor": executor}
+    return [[layouts.trained(x, make, o, **how)[0] for o in options] for x in several]
 
 
-def check(world: World, layout: Layout, variant: Variant, several: list[dict[str, Any]]) -> None:
+def check(
+    world: World,
+    several: list[Layout],
+    variant: Variant,
+    options: list[dict[str, Any]],
+    executor: str = "torch",
+) -> None:
+    """All layouts of one size, since a group of processes takes long to make."""
     make = variant.make.__name__
-    expected = all_of(None, make, several)
-    for found in world.run(layout.size, all_of, layout, make, several):
-        for options, mine, theirs in zip(several, expected, found, strict=True):
-            assert mine == theirs, options
+    how = {"shapes": shapes(make), "executor": executor}
+    expected = [layouts.trained(None, make, o, **how)[0] for o in options]
+    (size,) = {x.size for x in several}
+    for found in world.run(size, all_of, several, make, options, executor):
+        for layout, theirs in zip(several, found, strict=True):
+            for option, one, other in zip(options, expected, theirs, strict=True):
+                assert one == other, (layout.name, option)
 
 
 FIRST = next(v for v in VARIANTS if v.make is mcf.optim.AdamW)
+SIZES = sorted({x.size for x in LAYOUTS})
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_adamw(world: World, layout: Layout) -> None:
-    several = [o for o in runs(FIRST) if o["compute_dtype"] == torch.float32]
-    check(world, layout, FIRST, several)
+def of_size(size: int) -> list[Layout]:
+    return [x for x in LAYOUTS if x.size == size]
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_by_address(world: World, size: int) -> None:
+    """Kernels that are prepared once and repeated."""
+    options = [{**FIRST.options, "precision": "plus", "low": "stochastic"}]
+    check(world, of_size(size), FIRST, options, "numba")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_by_operator(world: World, size: int) -> None:
+    few = [{"precision": "split16"}, {"precision": "stochastic", "max_grad_norm": 0.5}]
+    check(world, of_size(size), FIRST, [{**FIRST.options, **o} for o in few])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_every_strategy(world: World, size: int) -> None:
+    check(world, of_size(size), FIRST, runs(FIRST), "numba")
+
+
+# One of each rule with a formula of its own; the others are variants.
+RULES = {v.make: v for v in VARIANTS}
+BEST = ("plus", "light")
+
+
+@pytest.mark.parametrize("variant", RULES.values(), ids=str)
 def test_all_rules(world: World, variant: Variant) -> None:
     """On a layout with everything in it: rows, columns, strided, replicated, plain, empty."""
-    layout = next(x for x in LAYOUTS if x.name == "mixed_grid")
-    some = [
-        o
-        for o in runs(variant)
-        if o["precision"] in ("plus", "light", "split16", "stochastic", "master")
-    ]
-    check(world, layout, variant, some[:3] + some[-2:])
+    (best,) = [p for p in BEST if p in variant.make.precisions][:1]
+    options = [{**variant.options, "precision": best, "low": "stochastic"}]
+    check(world, [MIXED], variant, options)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_muon(world: World, layout: Layout) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_strategy_of_every_rule(world: World, variant: Variant) -> None:
+    check(world, [MIXED], variant, runs(variant), "numba")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_muon(world: World, size: int) -> None:
     """Each matrix is orthogonalised whole, by one process."""
     muon = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
-    some = [o for o in runs(muon) if o["precision"] in ("light", "split16", "stochastic")]
-    check(world, layout, muon, some)
+    options = [{**muon.options, "precision": "light", "low": "stochastic"}]
+    check(world, of_size(size), muon, options)
 
 
-MIXED = next(x for x in LAYOUTS if x.name == "mixed_grid")
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_every_strategy_of_muon(world: World, size: int) -> None:
+    muon = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
+    check(world, of_size(size), muon, runs(muon), "numba")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_other_dtypes(world: World, dtype: torch.dtype) -> None:
     options = {"lr": 0.01, "precision": "plus", "eps": 1e-6}
-    expected = layouts.trained(None, "AdamW", options, dtype)[0]
-    for found, _ in world.run(4, layouts.trained, MIXED, "AdamW", options, dtype):
+    more = dtype, 4, layouts.SHAPES, "torch"
+    expected = layouts.trained(None, "AdamW", options, *more)[0]
+    for found, _ in world.run(4, layouts.trained, MIXED, "AdamW", options, *more):
         assert found == expected
 
 
-@pytest.mark.parametrize("executor", ["torch", pytest.param("triton", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["torch", "triton"])
 def test_executors(world: World, executor: str) -> None:
     options = {"lr": 0.01, "precision": "plus", "low": "stochastic", "max_grad_norm": 0.5}
     expected = layouts.trained(None, "AdamW", options)[0]
@@ -91,22 +136,17 @@ def test_executors(world: World, executor: str) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"capturable": True},
-        {"capturable": True, "nonfinite": "skip", "max_grad_norm": 0.5},
-        {"max_grad_value": 0.0625},
-        {"maximize": True, "decouple_lr": True},
-        {"track_metrics": True},
-    ],
-    ids=str,
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {"capturable": True},
+    {"capturable": True, "nonfinite": "skip", "max_grad_norm": 0.5},
+    {"max_grad_value": 0.0625},
+    {"maximize": True, "decouple_lr": True},
+    {"track_metrics": True},
 )
-def test_options(world: World, more: dict[str, Any]) -> None:
-    options = {"lr": 0.01, "precision": "stochastic", **more}
-    expected = layouts.trained(None, "AdamW", options)[0]
-    for found, _ in world.run(4, layouts.trained, MIXED, "AdamW", options):
-        assert found == expected
+
+
+def test_options(world: World) -> None:
+    check(world, [MIXED], FIRST, [{"lr": 0.01, "precision": "stochastic", **o} for o in OPTIONS])
 
 
 @pytest.mark.slow

@@ -47,12 +47,17 @@ def check_places(layout: Layout) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_places(world: World, layout: Layout) -> None:
-    every = world.run(layout.size, check_places, layout)
-    for k, shape in enumerate(SHAPES):
-        found = sorted({i for mine in every for i in mine[k]})
-        assert found == list(range(torch.Size(shape).numel())), shape
+def check_several(several: list[Layout]) -> list[list[list[int]]]:
+    return [check_places(x) for x in several]
+
+
+@pytest.mark.parametrize("size", sorted({x.size for x in LAYOUTS}))
+def test_places(world: World, size: int) -> None:
+    several = [x for x in LAYOUTS if x.size == size]
+    for n, every in enumerate(zip(*world.run(size, check_several, several), strict=True)):
+        for k, shape in enumerate(SHAPES):
+            found = sorted({i for mine in every for i in mine[k]})
+            assert found == list(range(torch.Size(shape).numel())), (several[n].name, shape)
 
 
 def check_moves(layout: Layout) -> None:
