@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.optim import entries, options, stream_names, validation
+from mcf.optim import entries, options, state_validation, stream_names
 from mcf.optim.grouped import GroupedOptimizer
 from mcf.optim.sharding.portable import packed, unpacked
 from mcf.optim.sharding.shards import like, local, moved_like
@@ -104,8 +104,8 @@ def _check_group(
         if entries.made(entry):
             formats = formats_of(rule, optimizer._arithmetic({**saved}, p, name))
             found = {n: unpacked(p, t) for n, t in entry.items()}
-            validation.state(name, p, found, formats, rule, placed=False)
-            validation.step_count(name, entry["step"])
+            state_validation.state(name, p, found, formats, rule, placed=False)
+            state_validation.step_count(name, entry["step"])
 
 
 def groups(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:

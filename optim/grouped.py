@@ -10,7 +10,15 @@ from torch.optim.optimizer import Optimizer
 
 from mcf.kernels import registry
 from mcf.kernels.formats import format_of
-from mcf.optim import entries, expansions, gradients, options, stream_names, validation
+from mcf.optim import (
+    entries,
+    expansions,
+    gradients,
+    options,
+    state_validation,
+    stream_names,
+    validation,
+)
 from mcf.optim.hyperparameters import GroupHyperparameters, scheduled
 from mcf.optim.precision import by_name, check_composed, strategy_of
 from mcf.optim.rules.rule import Rule
@@ -256,8 +264,8 @@ class GroupedOptimizer(Optimizer):
         state = self._made(p)
         if state:
             formats = states(rule, arith)
-            validation.state(where, p, state, formats, rule, group["capturable"])
-            validation.state_device(where, p, state, formats)
+            state_validation.state(where, p, state, formats, rule, group["capturable"])
+            state_validation.state_device(where, p, state, formats)
 
     def _made(self, p: Tensor) -> Group:
         """A parameter's state where there is one: what others keep there alone is none."""

@@ -13,16 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
-from mcf.kernels.formats import FORMATS, Format
-from mcf.optim import entries
-from mcf.optim.expansions import check_gradient, check_parameter, is_expansion
+from mcf.kernels.formats import FORMATS
+from mcf.optim.expansions import check_gradient, check_parameter
 from mcf.optim.sharding.shards import is_sharded, local, same_place
 from mcf.optim.step import memory
-from mcf.optim.storage import blocks
 from mcf.tensor import MCFTensor
 
 if TYPE_CHECKING:
-    from mcf.optim.rules.rule import Rule
+    pass
 
 
 class SparseGradientError(TypeError, RuntimeError):
@@ -96,7 +94,7 @@ def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
     memory.present(where, p)
     if p.is_neg():
         raise TypeError(f"{where} is a lazily negated view; allowed is what resolve_neg() returns")
-    if not p.is_contiguous() and _overlaps(p):
+    if not p.is_contiguous() and overlaps(p):
         raise ValueError(
             f"{where} is expanded or overlaps itself (shape {list(p.shape)}, strides "
             f"{list(p.stride())}): several of its elements share memory"
@@ -150,7 +148,7 @@ def later(p: Tensor) -> bool:
     return not p.requires_grad or is_lazy(p)
 
 
-def _overlaps(p: Tensor) -> bool:
+def overlaps(p: Tensor) -> bool:
     """Whether some stride is within the reach of the smaller ones."""
     reach = 0
     for stride, size in sorted(zip(p.stride(), p.shape, strict=True)):
@@ -194,117 +192,13 @@ def gradient(where: str, p: Tensor, grad: Tensor) -> None:
             )
     if not same_place(p, grad):
         raise TypeError(
-            f"{where}.grad is {_words(grad)}; allowed is its parameter's layout, {_words(p)}"
+            f"{where}.grad is {in_words(grad)}; allowed is its parameter's layout, {in_words(p)}"
         )
     memory.present(f"{where}.grad", local(grad))
 
 
-def _words(t: Tensor) -> str:
+def in_words(t: Tensor) -> str:
+    """How a tensor is shared by processes."""
     if not is_sharded(t):
         return "a plain tensor"
     return f"a DTensor with placements {tuple(t.placements)} on {t.device_mesh}"  # type: ignore[attr-defined]
-
-
-def state(
-    where: str,
-    p: Tensor,
-    entry: Mapping[str, Any],
-    formats: Mapping[str, Format],
-    rule: Rule,
-    counted: bool = False,
-    placed: bool = True,
-) -> None:
-    """A parameter's state has the tensors, dtypes and shapes of its precision; and any of others.
-
-    Its numbers are not looked at where they are a device's, or `counted` as if they were. Where it
-    is `placed`, each process has the same elements of it and of the parameter.
-    """
-    numbers = [name for name, _ in rule.numbers]
-    wanted = {"step", *numbers, *formats}
-    mine = entries.own(entry)
-    if mine - set(rule.unused) != wanted:
-        raise ValueError(
-            f"state of {where} has {sorted(mine)}; its precision and dtype need {sorted(wanted)}"
-        )
-    for name in numbers:
-        # A device is not asked, and fake tensors have no values.
-        value = entry[name]
-        elsewhere = isinstance(value, Tensor) and (value.device.type != "cpu" or counted)
-        if not (elsewhere or isinstance(value, FakeTensor)):
-            number(f"state {name!r} of {where}", entry[name])
-    for name, fmt in formats.items():
-        t = entry[name]
-        if not isinstance(t, Tensor):
-            raise TypeError(f"state {name!r} of {where} is a {type(t).__name__}, not a tensor")
-        if t.layout is not torch.strided:
-            raise TypeError(
-                f"state {name!r} of {where} has layout {t.layout}; allowed is torch.strided"
-            )
-        if is_expansion(t):
-            raise TypeError(
-                f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
-                "are plain tensors"
-            )
-        shape = tuple(p.shape) if is_sharded(p) else blocks.shape(name, p)
-        if t.dtype != fmt.dtype or t.shape != shape:
-            raise ValueError(
-                f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
-                f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
-                f"{list(shape)} (was the parameter changed after its state was made?)"
-            )
-        if placed and not same_place(p, t):
-            raise TypeError(
-                f"state {name!r} of {where} is {_words(t)}; allowed is its parameter's layout, "
-                f"{_words(p)}"
-            )
-        t = local(t)
-        memory.present(f"state {name!r} of {where}", t)
-        if t.is_neg():
-            raise TypeError(
-                f"state {name!r} of {where} is a lazily negated view; allowed is what "
-                "resolve_neg() returns"
-            )
-        if not t.is_contiguous() and _overlaps(t):
-            raise ValueError(
-                f"state {name!r} of {where} is expanded or overlaps itself (shape "
-                f"{list(t.shape)}, strides {list(t.stride())}): several of its elements share "
-                "memory"
-            )
-        if blocks.holds(name, fmt) and not t.is_contiguous():
-            raise ValueError(
-                f"state {name!r} of {where} is not contiguous, which blocks of 8-bit numbers are"
-            )
-
-
-def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping[str, Any]) -> None:
-    """A parameter's state is where the parameter is, its numbers in tensors.
-
-    Checkpoints may have Python's numbers there.
-    """
-    for name in sorted(entries.own(entry) - names.keys()):
-        t = entry[name]
-        if not isinstance(t, Tensor):
-            raise TypeError(
-                f"state {name!r} of {where} is of type {type(t).__name__}; allowed is a tensor, "
-                "which steps write to: fill_ sets its value"
-            )
-        if name == "step" and t.numel() != 1:
-            raise ValueError(f"state 'step' of {where} has shape {list(t.shape)}; allowed is one")
-    for name in names:
-        if entry[name].device != p.device:
-            raise ValueError(
-                f"state {name!r} of {where} is on {entry[name].device}; its parameter is on "
-                f"{p.device} (was it moved after its state was made?)"
-            )
-
-
-def step_count(where: str, value: Any) -> None:
-    """A count of steps is a whole number, from 0; as an integer or a 1-element tensor."""
-    if isinstance(value, Tensor) and value.numel() != 1:
-        raise ValueError(f"state 'step' of {where} has shape {list(value.shape)}; allowed is one")
-    number = value.item() if isinstance(value, Tensor) else value
-    if isinstance(number, bool) or not isinstance(number, Real):
-        raise TypeError(f"state 'step' of {where} is a {type(number).__name__}, not a number")
-    x = float(number)
-    if not (0 <= x < 2.0**63 and x.is_integer()):
-        raise ValueError(f"state 'step' of {where} is {number}; allowed are whole numbers from 0")

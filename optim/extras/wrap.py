@@ -18,7 +18,6 @@ from mcf.optim.extras import wrap_rules as rules
 from mcf.optim.extras import wrap_storage as storage
 from mcf.optim.extras import wrap_strategies as strategies
 from mcf.optim.precision import Precision, by_name
-from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step import chunks, rewritten
 from mcf.optim.step.rewritten import Marks
 from mcf.optim.storage import blocks
@@ -143,7 +142,7 @@ class Collage(Optimizer):
             for k, p in enumerate(group["params"]):
                 where = f"params[{k}] of param_groups[{index}]"
                 if not validation.later(p):
-                    _check_parameter(where, p)
+                    rules.parameter(where, p)
                     if self._arithmetic(group, p, where).strategy.random:
                         stream_names.names(words, group)
             self._try(index)
@@ -199,7 +198,7 @@ class Collage(Optimizer):
                 if p.grad is None:
                     validation.replaced(where, p)
                 else:
-                    _check_parameter(where, p)
+                    rules.parameter(where, p)
                     validation.gradient(where, p, p.grad)
                     arith = self._arithmetic(group, p, where)
                     storage.check(where, p, self.state.get(p, {}), arith)
@@ -294,13 +293,3 @@ class Collage(Optimizer):
         if self._marks.perhaps(p):
             state = rewritten.followed("p", p, state, arith, False)
         return storage.value(p, state, arith, wide).clone()
-
-
-def _check_parameter(where: str, p: Tensor) -> None:
-    """A parameter of which all is here: what a class of torch makes of a part nobody knows."""
-    if is_sharded(p):
-        raise TypeError(
-            f"{where} is a DTensor, and a class of torch would step what is here of it as if it "
-            "were all; allowed are plain tensors, or an optimizer of mcf.optim"
-        )
-    validation.parameter(where, p)

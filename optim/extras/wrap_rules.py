@@ -10,6 +10,9 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from mcf.optim import validation
+from mcf.optim.sharding.shards import is_sharded
+
 Group = Mapping[str, Any]
 
 # Options of groups that are ours and not the class's.
@@ -72,3 +75,13 @@ def names_of(given: Collection[str]) -> frozenset[str]:
     if isinstance(given, str):
         raise TypeError(f"second_moments is the string {given!r}; allowed are several names")
     return frozenset(given)
+
+
+def parameter(where: str, p: Tensor) -> None:
+    """A parameter of which all is here: what a class of torch makes of a part nobody knows."""
+    if is_sharded(p):
+        raise TypeError(
+            f"{where} is a DTensor, and a class of torch would step what is here of it as if it "
+            "were all; allowed are plain tensors, or an optimizer of mcf.optim"
+        )
+    validation.parameter(where, p)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -21,13 +20,13 @@ from mcf.optim.sharding.across import across
 from mcf.optim.sharding.shards import is_sharded, local, same_place
 from mcf.optim.step import layouts, rewritten, table
 from mcf.optim.step.bucket import Bucket, Group, Named, Request, Row
+from mcf.optim.step.cells import Cells
 from mcf.optim.step.kernel import states
 from mcf.optim.step.launch import Direct, Launcher
 from mcf.optim.step.memory import Use
 from mcf.optim.step.metrics import StepMetrics
 from mcf.optim.step.rewritten import Marks, Repair
 from mcf.optim.step.stretched import Cut
-from mcf.optim.step.table import At
 
 _PLAIN = {Tensor, Parameter}
 
@@ -97,7 +96,7 @@ class DirectBucket:
         self._addresses = _addresses(self._tensors)
         numbers = [[row.entry[name] for row in rows] for name in self._numbers]
         shapes = [tuple(p.shape) if rule.shaped else () for p in self.params]
-        self._cells = _Cells(numbers, shapes)
+        self._cells = Cells(numbers, shapes)
         # Weights that others may have written, where something is stored beside them.
         known = [(row.where, row.p) for row in rows if row.known]
         self._suspects: list[Named] | None = known if self._beside else []
@@ -281,34 +280,3 @@ class DirectBucket:
 
 def _addresses(columns: Sequence[Sequence[Tensor]]) -> list[array[int]]:
     return [array("Q", list(map(Tensor.data_ptr, column))) for column in columns]
-
-
-class _Cells:
-    """The memory of the numbers among states, read and written without tensors, which none hold."""
-
-    def __init__(
-        self, numbers: Sequence[Sequence[Tensor]], shapes: Sequence[tuple[int, ...]]
-    ) -> None:
-        """`numbers` are the `step` of all parameters and each of the rule's numbers."""
-        self._shapes = shapes
-        self._places = [list(map(Tensor.data_ptr, column)) for column in numbers]
-        kinds = [ctypes.c_int64, *[ctypes.c_double] * (len(numbers) - 1)]
-        self._cells: list[list[Any]] = [
-            [kind.from_address(a) for a in column]
-            for kind, column in zip(kinds, self._places, strict=True)
-        ]
-
-    def hold(self, numbers: Sequence[Sequence[Tensor]]) -> bool:
-        """Whether these tensors are still that memory."""
-        return [list(map(Tensor.data_ptr, column)) for column in numbers] == self._places
-
-    def read(self) -> list[At]:
-        """Where each parameter is."""
-        columns = [[cell.value for cell in cells] for cells in self._cells]
-        return list(zip(*columns, self._shapes, strict=True))
-
-    def write(self, places: Sequence[At]) -> None:
-        """Say where each parameter is."""
-        for k, cells in enumerate(self._cells):
-            for at, cell in zip(places, cells, strict=True):
-                cell.value = at[k]

@@ -1,0 +1,127 @@
+"""Checks of a parameter's state: what it has, of which dtypes, shapes and layouts, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from mcf.kernels.formats import Format
+from mcf.optim import entries
+from mcf.optim.expansions import is_expansion
+from mcf.optim.sharding.shards import is_sharded, local, same_place
+from mcf.optim.step import memory
+from mcf.optim.storage import blocks
+from mcf.optim.validation import in_words, number, overlaps
+
+if TYPE_CHECKING:
+    from mcf.optim.rules.rule import Rule
+
+
+def state(
+    where: str,
+    p: Tensor,
+    entry: Mapping[str, Any],
+    formats: Mapping[str, Format],
+    rule: Rule,
+    counted: bool = False,
+    placed: bool = True,
+) -> None:
+    """A parameter's state has the tensors, dtypes and shapes of its precision; and any of others.
+
+    Its numbers are not looked at where they are a device's, or `counted` as if they were. Where it
+    is `placed`, each process has the same elements of it and of the parameter.
+    """
+    numbers = [name for name, _ in rule.numbers]
+    wanted = {"step", *numbers, *formats}
+    mine = entries.own(entry)
+    if mine - set(rule.unused) != wanted:
+        raise ValueError(
+            f"state of {where} has {sorted(mine)}; its precision and dtype need {sorted(wanted)}"
+        )
+    for name in numbers:
+        # A device is not asked, and fake tensors have no values.
+        value = entry[name]
+        elsewhere = isinstance(value, Tensor) and (value.device.type != "cpu" or counted)
+        if not (elsewhere or isinstance(value, FakeTensor)):
+            number(f"state {name!r} of {where}", entry[name])
+    for name, fmt in formats.items():
+        t = entry[name]
+        if not isinstance(t, Tensor):
+            raise TypeError(f"state {name!r} of {where} is a {type(t).__name__}, not a tensor")
+        if t.layout is not torch.strided:
+            raise TypeError(
+                f"state {name!r} of {where} has layout {t.layout}; allowed is torch.strided"
+            )
+        if is_expansion(t):
+            raise TypeError(
+                f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
+                "are plain tensors"
+            )
+        shape = tuple(p.shape) if is_sharded(p) else blocks.shape(name, p)
+        if t.dtype != fmt.dtype or t.shape != shape:
+            raise ValueError(
+                f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
+                f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
+                f"{list(shape)} (was the parameter changed after its state was made?)"
+            )
+        if placed and not same_place(p, t):
+            raise TypeError(
+                f"state {name!r} of {where} is {in_words(t)}; allowed is its parameter's layout, "
+                f"{in_words(p)}"
+            )
+        t = local(t)
+        memory.present(f"state {name!r} of {where}", t)
+        if t.is_neg():
+            raise TypeError(
+                f"state {name!r} of {where} is a lazily negated view; allowed is what "
+                "resolve_neg() returns"
+            )
+        if not t.is_contiguous() and overlaps(t):
+            raise ValueError(
+                f"state {name!r} of {where} is expanded or overlaps itself (shape "
+                f"{list(t.shape)}, strides {list(t.stride())}): several of its elements share "
+                "memory"
+            )
+        if blocks.holds(name, fmt) and not t.is_contiguous():
+            raise ValueError(
+                f"state {name!r} of {where} is not contiguous, which blocks of 8-bit numbers are"
+            )
+
+
+def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping[str, Any]) -> None:
+    """A parameter's state is where the parameter is, its numbers in tensors.
+
+    Checkpoints may have Python's numbers there.
+    """
+    for name in sorted(entries.own(entry) - names.keys()):
+        t = entry[name]
+        if not isinstance(t, Tensor):
+            raise TypeError(
+                f"state {name!r} of {where} is of type {type(t).__name__}; allowed is a tensor, "
+                "which steps write to: fill_ sets its value"
+            )
+        if name == "step" and t.numel() != 1:
+            raise ValueError(f"state 'step' of {where} has shape {list(t.shape)}; allowed is one")
+    for name in names:
+        if entry[name].device != p.device:
+            raise ValueError(
+                f"state {name!r} of {where} is on {entry[name].device}; its parameter is on "
+                f"{p.device} (was it moved after its state was made?)"
+            )
+
+
+def step_count(where: str, value: Any) -> None:
+    """A count of steps is a whole number, from 0; as an integer or a 1-element tensor."""
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise ValueError(f"state 'step' of {where} has shape {list(value.shape)}; allowed is one")
+    number = value.item() if isinstance(value, Tensor) else value
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise TypeError(f"state 'step' of {where} is a {type(number).__name__}, not a number")
+    x = float(number)
+    if not (0 <= x < 2.0**63 and x.is_integer()):
+        raise ValueError(f"state 'step' of {where} is {number}; allowed are whole numbers from 0")
