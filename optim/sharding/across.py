@@ -46,7 +46,8 @@ def across(p: Tensor) -> Across | None:
         return known[1]
     mesh = spec.mesh
     dims = [k for k, place in enumerate(spec.placements) if is_cut(place) and mesh.size(k) > 1]
-    found = Across(mesh, tuple(dims)) if dims else None
+    # A process outside the mesh has no part, and is not asked.
+    found = Across(mesh, tuple(dims)) if dims and mesh.get_coordinate() is not None else None
     if len(_KNOWN) > _MOST:
         _KNOWN.clear()
     _KNOWN[id(spec)] = spec, found

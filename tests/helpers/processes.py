@@ -97,8 +97,11 @@ def _serve(pipe: Any) -> None:
         except (EOFError, OSError):
             return
         try:
+            several = torch.cuda.device_count()
+            if several:
+                torch.cuda.set_device(rank % several)
             distributed.init_process_group(
-                "gloo",
+                "cpu:gloo,cuda:nccl" if size <= several else "gloo",
                 init_method=f"file://{store}",
                 rank=rank,
                 world_size=size,

@@ -70,12 +70,12 @@ LAYOUTS = (
 )
 
 
-def mesh_of(layout: Layout) -> Any:
-    """Its mesh of CPUs."""
+def mesh_of(layout: Layout, device: str = "cpu") -> Any:
+    """Its mesh, of CPUs unless it is of other devices."""
     from torch.distributed.device_mesh import init_device_mesh
 
     names = ("outer", "inner")[-len(layout.mesh) :]
-    return init_device_mesh("cpu", layout.mesh, mesh_dim_names=names)
+    return init_device_mesh(device, layout.mesh, mesh_dim_names=names)
 
 
 def shared(t: Tensor, mesh: Any, places: Any) -> Tensor:
@@ -151,7 +151,7 @@ _AS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _words(t: Tensor) -> Tensor:
-    return t.detach().contiguous().view(_AS[t.element_size()])
+    return t.detach().cpu().contiguous().view(_AS[t.element_size()])
 
 
 def digest(t: Tensor) -> str:
@@ -169,12 +169,16 @@ def gradient(shape: Sequence[int], dtype: torch.dtype, t: int, k: int) -> Tensor
 
 
 def params(
-    layout: Layout | None, mesh: Any, dtype: torch.dtype, shapes: Sequence[tuple[int, ...]]
+    layout: Layout | None,
+    mesh: Any,
+    dtype: torch.dtype,
+    shapes: Sequence[tuple[int, ...]],
+    device: str = "cpu",
 ) -> list[tuple[str, Parameter]]:
     """Named parameters; plain ones without a layout."""
     made = []
     for k, shape in enumerate(shapes):
-        t = random(shape, dtype, k)
+        t = random(shape, dtype, k).to(device)
         if layout is not None:
             t = shared(t, mesh, layout.of(k))
         made.append((f"layer{k}.weight", Parameter(t)))
@@ -184,7 +188,7 @@ def params(
 def set_gradients(named: Sequence[tuple[str, Parameter]], t: int) -> None:
     """Each parameter's gradient in a step, laid out as it is."""
     for k, (_, p) in enumerate(named):
-        full = gradient(p.shape, p.dtype, t, k)
+        full = gradient(p.shape, p.dtype, t, k).to(p.device)
         here = shards.part(p, full).clone() if shards.is_sharded(p) else full
         p.grad = shards.like(p, here)
 
@@ -206,12 +210,13 @@ def trained(
     count: int = 4,
     shapes: Sequence[tuple[int, ...]] = SHAPES,
     executor: str = "numba",
+    device: str = "cpu",
     look: Callable[[Any], Any] | None = None,
 ) -> tuple[dict[str, str], Any]:
     """Digests after some steps, and what `look` finds in the optimizer at the end."""
-    mesh = None if layout is None else mesh_of(layout)
+    mesh = None if layout is None else mesh_of(layout, device)
     with mcf.executor(executor):
-        named = params(layout, mesh, dtype, shapes)
+        named = params(layout, mesh, dtype, shapes, device)
         optimizer = getattr(mcf.optim, make)(named, **options)
         for t in range(count):
             set_gradients(named, t)
