@@ -172,6 +172,7 @@ class GroupedOptimizer(Optimizer):
     def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
         strategy = strategy_of(group["precision"]).with_low(group["low"])
         computed = options.dtype_of(group["compute_dtype"])
+        chunks.check_layout(where, p, strategy)
         found = arithmetic(strategy, p.dtype, computed, where).of_shape(tuple(p.shape))
         self._check_arithmetic(group, found, where)
         return expansions.arithmetic(found, p, where)

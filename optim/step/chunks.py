@@ -13,6 +13,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.tables import table_of, to_device
 from mcf.optim import randomness
 from mcf.optim.operator import update_
+from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import given_scalars, kernel, states
 from mcf.optim.step.table import Table
@@ -57,6 +58,19 @@ def check(where: str, p: Tensor, strategy: Strategy) -> None:
         raise ValueError(
             f"{where} begins at element {offset} of a whole tensor, and moments of 8 bits are "
             f"stored in blocks of {block}; allowed are multiples of {block}"
+        )
+
+
+def check_layout(where: str, p: Tensor, strategy: Strategy) -> None:
+    """Raise for a tensor that several processes share: also where its part begins at a block.
+
+    So all of them raise alike, whatever each one has.
+    """
+    if strategy.block > 1 and is_sharded(p):
+        raise TypeError(
+            f"{where} is a DTensor, and precision={strategy.name!r} stores moments of 8 bits in "
+            f"blocks of {strategy.block} elements of the whole tensor, which its parts may cut; "
+            "allowed are plain tensors, and for DTensors precisions without such moments"
         )
 
 
