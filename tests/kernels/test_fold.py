@@ -67,7 +67,12 @@ def test_triton_sums_have_the_bits_of_torch(fmt: Format, terms: int, executor: s
     check_sums(fmt, terms, LENGTHS, executor)
 
 
-@by_case
+# Terms of bf16 are loaded as in the sums above, and added up in the same registers.
+@pytest.mark.parametrize(
+    ("fmt", "terms"),
+    [pytest.param(*c, marks=[] if c in EVERYDAY[1:] else [pytest.mark.slow]) for c in CASES],
+    ids=lambda c: getattr(c, "name", c),
+)
 def test_products_of_matrices_have_the_same_bits(fmt: Format, terms: int) -> None:
     executors = ["numba", "triton"] if fmt in (BF16, FP64) else ["numba"]
     for inner in (1, 3, 4, 11):

@@ -45,7 +45,7 @@ from tests.optim.exact_adamw import ExactAdamW, floats
 from tests.optim.helpers import BF16, FP32, FP64, Case, cases, random, value
 from tests.optim.mutants import AliasedAdamW
 
-N = 20_000
+N = 8_000
 STEPS = 800
 LR = 3e-4
 OPTIONS: Any = {"betas": (0.9, 0.999), "weight_decay": 0.1}

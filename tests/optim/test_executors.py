@@ -60,7 +60,11 @@ SGD_CASES = [
     pytest.param(Case("light", FP32, FP32), marks=pytest.mark.slow),
     Case("light", FP64, FP32),
 ]
-LARGE_CASES = [Case("plus", BF16, BF16), Case("master", BF16, FP32), Case("plus", FP64, FP32)]
+LARGE_CASES = [
+    Case("plus", BF16, BF16),
+    Case("master", BF16, FP32),
+    pytest.param(Case("plus", FP64, FP32), marks=pytest.mark.slow),
+]
 
 # Each kernel is compiled: by default one arithmetic of each rule, under marker `slow` all.
 # Of adam-decoupled they are AdamW's, bit for bit (test_state_dict.py).
