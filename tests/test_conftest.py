@@ -5,7 +5,7 @@ Each inner run below fails when its rule is taken out of conftest.py or pyprojec
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +44,6 @@ def test_warns():
     warnings.warn("a warning")
 """
 
-MARKER = "import pytest\n\n@pytest.mark.gpuu\ndef test_typo():\n    pass\n"
-
 
 @pytest.fixture(scope="module")
 def inner(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -58,60 +56,22 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Path:
         conftest + "\n\ntorch.cuda.is_available = lambda: 'INNER_GPU' in os.environ\n"
     )
     (folder / "tests" / "test_inner.py").write_text(INNER)
-    (folder / "unknown").mkdir()
-    (folder / "unknown" / "test_marker.py").write_text(MARKER)
     return folder
 
 
-# Runs pytest for each list of arguments. The imports that take seconds are made once: where there
-# is a fork each run has a process of its own, elsewhere they share one.
-RUNS = """
-import json, os, sys
-import hypothesis, pytest, torch
-
-for gpu, args in json.loads(sys.argv[1]):
-    print("run", flush=True)
-    child = os.fork() if hasattr(os, "fork") else 0
-    if child:
-        os.waitpid(child, 0)
-        continue
-    os.environ.pop("INNER_GPU", None)
-    if gpu:
-        os.environ["INNER_GPU"] = "1"
-    sys.path.insert(0, os.getcwd())
-    pytest.main(["-v", "-p", "no:cacheprovider", *args])
-    if hasattr(os, "fork"):
-        sys.stdout.flush()
-        os._exit(0)
-"""
-DEFAULT = (False, [])
-WITHOUT_GPU = (False, ["--require-gpu", "-m", "gpu"])
-WITH_GPU = (True, ["--require-gpu", "-m", "gpu"])
-SLOW = (False, ["-m", "slow or nightly"])
-UNKNOWN = (False, ["unknown"])
-INSIDE = [DEFAULT, WITHOUT_GPU, WITH_GPU, SLOW, UNKNOWN]
-
-
-@pytest.fixture(scope="module")
-def printed(inner: Path) -> list[str]:
-    """What each of INSIDE prints."""
-    command = [sys.executable, "-c", RUNS, json.dumps(INSIDE)]
-    run = subprocess.run(command, cwd=inner, capture_output=True, text=True, timeout=300)
-    found = run.stdout.split("run\n")[1:]
-    assert len(found) == len(INSIDE), run.stdout + run.stderr
-    return found
-
-
-def outcomes(text: str) -> dict[str, str]:
-    """The outcome of each test that ran."""
-    lines = [line.split("::")[1].split() for line in text.splitlines() if "py::" in line]
+def outcomes(folder: Path, *args: str, gpu: bool = False) -> dict[str, str]:
+    """Run pytest in `folder` and return the outcome of each test that ran."""
+    env = os.environ | ({"INNER_GPU": "1"} if gpu else {})
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *args]
+    run = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    lines = [line.split("::")[1].split() for line in run.stdout.splitlines() if "py::" in line]
     found = {line[0]: line[1] for line in lines if len(line) > 1 and line[1].isupper()}
-    assert found, text
+    assert found, run.stdout + run.stderr
     return found
 
 
-def test_defaults(printed: list[str]) -> None:
-    assert outcomes(printed[INSIDE.index(DEFAULT)]) == {
+def test_defaults(inner: Path) -> None:
+    assert outcomes(inner) == {
         "test_device": "SKIPPED",
         "test_two_devices": "SKIPPED",
         "test_unexpected_pass": "FAILED",
@@ -119,23 +79,26 @@ def test_defaults(printed: list[str]) -> None:
     }
 
 
-def test_require_gpu_turns_gpu_skips_into_failures(printed: list[str]) -> None:
+def test_require_gpu_turns_gpu_skips_into_failures(inner: Path) -> None:
     # Without a device the setup of each errs; with one, what skips inside the test fails.
-    found = outcomes(printed[INSIDE.index(WITHOUT_GPU)])
+    found = outcomes(inner, "--require-gpu", "-m", "gpu")
     assert found == {"test_device": "ERROR", "test_two_devices": "ERROR"}
-    found = outcomes(printed[INSIDE.index(WITH_GPU)])
+    found = outcomes(inner, "--require-gpu", "-m", "gpu", gpu=True)
     assert found == {"test_device": "PASSED", "test_two_devices": "FAILED"}
 
 
-def test_slow_and_nightly_run_when_asked(printed: list[str]) -> None:
-    found = outcomes(printed[INSIDE.index(SLOW)])
+def test_slow_and_nightly_run_when_asked(inner: Path) -> None:
+    found = outcomes(inner, "-m", "slow or nightly")
     assert found == {"test_slow": "PASSED", "test_nightly": "PASSED"}
 
 
-def test_unknown_marker_is_an_error(printed: list[str]) -> None:
-    text = printed[INSIDE.index(UNKNOWN)]
-    assert "'gpuu' not found in `markers` configuration option" in text
-    assert "Interrupted: 1 error during collection" in text
+def test_unknown_marker_is_an_error(inner: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test_marker.py"
+    test.write_text("import pytest\n\n@pytest.mark.gpuu\ndef test_typo():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-c", str(inner / "pyproject.toml"), str(test)]
+    run = subprocess.run(command, cwd=inner, capture_output=True, text=True, timeout=120)
+    assert "'gpuu' not found in `markers` configuration option" in run.stdout
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

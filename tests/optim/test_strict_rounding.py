@@ -43,7 +43,7 @@ PAIRS = [
 ADAMW = named("adamw")
 
 
-def wide_numbers(dtype: torch.dtype, seed: int, n: int = 120) -> Tensor:
+def wide_numbers(dtype: torch.dtype, seed: int, n: int = 200) -> Tensor:
     """Numbers of many magnitudes, ordinary ones and zeros; within fp16's range for fp16."""
     exponent = random(n, torch.float64, seed + 7).abs() * (-8 if dtype == BF16 else -1)
     x = random(n, torch.float64, seed) * power_of_two(exponent.round())
