@@ -62,28 +62,20 @@ _NEW = (
 )
 _HARD = (*_OLD, *_NEW, "adamw_plus_bf16_wide")
 EVERYDAY = {
-    "sm_80": _OLD,
+    "sm_80": ("scale_fp32", "adamw_plus_bf16_strict", "coefficients_rectification"),
     "sm_90": (
         *_HARD,
-        r"(\w+_)?(sum|prod|grow|scale|add|mul|split|renormalize)_bf16",
+        r"(two_sum|two_prod|grow|scale|renormalize)_bf16",
         "two_prod_fp64",
         "split_fp32",
-        "mul_fp64",
-        # The other storages are loaded and stored as one of these is.
-        r"adamw_(kahan|split16|split8|stochastic|eco_stochastic|master)_bf16_wide",
+        # The other storages are loaded and stored as one of these is; the stochastic one is below.
+        r"adamw_(split8|eco_stochastic|master)_bf16_wide",
         r"adamw_(bf16_sr|8bit|8bit_split8)_bf16_wide",
         "adamax_8bit_bf16_wide",
-        "adamw_plus_stochastic_bf16_wide",
         "adamw_plus_fp16_strict_metrics",
-        "adamw_plain_fp32_wide",
-        "sgd_momentum_master_bf16_wide",
-        "adam_amsgrad_plus_bf16_wide",
-        "nadam_plus_bf16_strict",
-        "radam_decoupled_plus_bf16_wide",
         "adamax_plus_bf16_wide",
         "lion_light_bf16_wide",
         "muon_nesterov_fp32_bf16",
-        "muon_light_bf16_wide",
         "expansion_fma_222_fp64_one_y",
         "expansion_(add|sqrt|reciprocal|compare|lt)_2+_fp16",
         "expansion_(le|eq|ne)_22_fp32",
@@ -92,8 +84,9 @@ EVERYDAY = {
         "expansion_renormalize_4to2_fp32",
         "(load|store)_e5m2_pair_root",
     ),
-    "sm_100": _NEW,
-    "gfx942": _HARD,
+    "sm_100": ("mul_fp16", "adamw_master_bf16_wide_metrics", "expansion_mul_22_fp32"),
+    # Its strict kernels are those of fp16: rounding is the same function.
+    "gfx942": (*(name for name in _HARD if name != "adamw_plus_bf16_strict"),),
 }
 
 
