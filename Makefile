@@ -23,11 +23,11 @@ PROGRESS := \
 # One worker takes a whole test file, so that its kernels are compiled once.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help setup test test-slow test-nightly pretrain bench lint types format hooks dist lock versions clean distclean
+.PHONY: help setup test test-slow test-nightly pretrain pretrain-distributed bench lint types format hooks dist lock versions clean distclean
 
 help: ## this list
 	@printf 'make TARGET [ARGS="..."]\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## .venv with this checkout and everything it needs (all targets below do this first)
 	@echo "$(VENV) is ready"
@@ -64,6 +64,10 @@ test-nightly: $(READY) ## every test, with the large hypothesis profile (hours)
 
 pretrain: $(READY) ## train a small GPT under each precision strategy; options: make pretrain ARGS=--help
 	$(BIN)/python examples/pretrain.py --resume $(ARGS)
+
+pretrain-distributed: $(READY) ## train a small Llama by two processes that share every parameter (FSDP2)
+	OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 examples/pretrain.py --parallel fsdp --reduce exact \
+	  --model llama-1m --context 64 --batch-size 8 --micro-batch 4 --steps 600 --name distributed --resume $(ARGS)
 
 bench: $(READY) ## time the optimizer steps beside torch's and optimi's
 	$(BIN)/python benchmarks/optimizer_step.py $(ARGS)

@@ -4,6 +4,8 @@
     python examples/pretrain.py --seeds 0 1 2 3 4        # a mean and a spread for each
     python examples/pretrain.py --data 'texts/**/*.txt'  # your own text
     python examples/pretrain.py --data train.bin --val-data val.bin --vocab-size 50304
+    python examples/pretrain.py --dry-run --model llama-7b --devices 64
+    torchrun --standalone --nproc-per-node 2 examples/pretrain.py --parallel fsdp --model llama-1m
 
 The strategies are those of `mcf.optim.AdamW`; see `--help` for the options. Results go to
 `runs/<name>`: metrics.jsonl (a line per step), summary.csv and summary.txt (the table), loss.png,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pretraining.checkpoint import Training
     from pretraining.data import Corpus, Part
     from pretraining.folder import RunFolder
+    from pretraining.world import World
 
 Costs = dict[str, dict[str, Any]]
 
@@ -43,31 +46,45 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options = parse(argv)
     # What has been opened; until then there is nothing to go on with.
-    opened: list[RunFolder] = []
+    opened: list[Any] = []
     code, message = 1, ""
+    # Of a run by several processes; the first one says what all found.
+    worlds: list[World] = []
+    failed: BaseException | None = None
     try:
         with Interrupt() as interrupt:
-            _compare(options, interrupt, opened)
+            if options.dry_run:
+                _prepare_torch(options)
+                from pretraining import dry_run
+
+                dry_run.run(options)
+            elif options.together:
+                _together(options, interrupt, opened, worlds)
+            else:
+                _compare(options, interrupt, opened)
         code = 0
     except (Stopped, KeyboardInterrupt) as stop:
         number = signal.Signals(stop.number if isinstance(stop, Stopped) else signal.SIGINT)
         code = 128 + number
-        message = f"interrupted by {number.name}"
+        message, failed = f"interrupted by {number.name}", stop
     except InputError as error:
-        code, message = 2, f"error: {error}"
-    except RunError as error:
-        message = f"error: {error}"
-    except OSError as error:
-        message = f"error: {error}"
+        code, message, failed = 2, f"error: {error}", error
+    except (RunError, OSError) as error:
+        message, failed = f"error: {error}", error
     except (MemoryError, RuntimeError) as error:
-        lacking = console.lacks_memory(error)
+        lacking = console.lacks_memory(error) or console.lost_process(error)
         if lacking is None:
             raise
         message = f"error: {lacking}"
     unread = console.lost()
+    several = bool(worlds) and worlds[0].size > 1
+    if code and several and not worlds[0].first and getattr(failed, "everywhere", False):
+        return code
     if code:
+        if several:
+            message = f"process {worlds[0].rank}: {message}" if not worlds[0].first else message
         if opened:
-            message += f"; go on from the last checkpoint with: {_again(argv)}"
+            message += f"; go on from the last checkpoint with: {_again(argv, worlds)}"
         console.tell(f"pretrain.py: {message}")
     elif unread is not None:
         console.tell(
@@ -78,10 +95,14 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def _again(argv: list[str]) -> str:
+def _again(argv: list[str], worlds: list[World]) -> str:
     """The command that goes on with this run."""
     words = [word for word in argv if word not in ("--resume", "--overwrite")]
-    return shlex.join([_here(sys.executable), _here(__file__), *words, "--resume"])
+    python = [_here(sys.executable)]
+    if "LOCAL_WORLD_SIZE" in os.environ and worlds:
+        each = os.environ["LOCAL_WORLD_SIZE"]
+        python = ["torchrun", "--standalone", "--nproc-per-node", each]
+    return shlex.join([*python, _here(__file__), *words, "--resume"])
 
 
 def _here(path: str) -> str:
@@ -126,6 +147,26 @@ def _compare(options: Options, interrupt: Interrupt, opened: list[RunFolder]) ->
                     state = train.run(options, corpus, job, state, log, interrupt)
             results[training], lines[training] = state["result"], state["metrics"]
         _report(options, corpus, device, folder, results, lines)
+
+
+def _together(
+    options: Options, interrupt: Interrupt, opened: list[Any], worlds: list[World]
+) -> None:
+    """Train one strategy by all processes that torchrun started."""
+    device = _prepare_torch(options)
+    import torch
+    from pretraining import together
+    from pretraining.world import World
+
+    world = World()
+    worlds.append(world)
+    if device.type == "cuda":
+        device = torch.device("cuda", world.local)
+        torch.cuda.set_device(device)
+    try:
+        together.run(options, world, device, interrupt, opened)
+    finally:
+        world.stop()
 
 
 def _try_all(options: Options, corpus: Corpus, device: torch.device) -> None:

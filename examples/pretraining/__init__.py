@@ -23,4 +23,7 @@ data. Where the newest checkpoint does not, the older one is taken, a line says 
 that is no checkpoint is kept as ....unusable.pt. A folder without a fitting marker is left as it
 is. Every file takes its name by a rename after it has reached the disk; temporary files are named
 .<name>.<16 digits>.tmp, and what a killed process left of those is removed by the next one.
+
+Runs by several processes (`--parallel`, `--model`, `--reduce`, `--micro-batch`) have the same
+marker and lock, kept by the first process, and checkpoints of another kind, see `shards.py`.
 """

@@ -13,6 +13,10 @@ from pretraining import console
 MOST = 10**12
 
 
+class Unset(int):
+    """A default that can be told from the same number given."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, and whose help's reader may go."""
 

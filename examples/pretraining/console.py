@@ -52,6 +52,15 @@ def lacks_memory(error: Exception) -> str | None:
     return None
 
 
+def lost_process(error: Exception) -> str | None:
+    """Return the words of an error that says that another process of the run is gone."""
+    first = str(error).split("\n")[0]
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if "DistError" in names or "gloo" in first or "NCCL" in first or "Connection" in first:
+        return f"another process of this run has ended or does not answer: {first}"
+    return None
+
+
 def tell(text: str) -> None:
     """Print one line to stderr, if anybody listens there."""
     try:

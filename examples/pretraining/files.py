@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -141,7 +142,11 @@ def remove_temporaries(folder: Path) -> None:
     """Remove what a killed process left; for folders that are locked and known to be a run's."""
     with explained("clean", folder):
         for name in os.listdir(folder):
-            if is_temporary(name):
+            if not is_temporary(name):
+                continue
+            if os.path.isdir(folder / name) and not os.path.islink(folder / name):
+                shutil.rmtree(folder / name)
+            else:
                 os.unlink(folder / name)
 
 

@@ -10,13 +10,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pretraining.arguments import Help, Parser, integer, real
+from pretraining import scale_options
+from pretraining.arguments import Help, Parser, Unset, integer, real
 
 STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
 
 # Options that decide where results go and how often they are saved, but not what they are.
 # All others must agree when a run is resumed.
 _FREE_ON_RESUME = frozenset({"name", "out", "existing", "checkpoint_every"})
+
+# Those of runs by several processes, see `scale_options`: of these, what decides the result.
+_SCALE_FIXED = frozenset({"model", "reduce", "micro_batch"})
 
 # What torch's and numpy's generators take.
 _MOST_SEED = 2**64 - 1
@@ -60,6 +64,24 @@ class Options:
     eval_every: int
     eval_windows: int
     checkpoint_every: int
+    model: str | None
+    parallel: str
+    shards: int | None
+    tensor: int
+    reduce: str
+    micro_batch: int | None
+    dry_run: bool
+    devices: int | None
+
+    @property
+    def together(self) -> bool:
+        """Whether one strategy is trained by the processes of torchrun, or by one in their way."""
+        return (
+            self.parallel != "none"
+            or self.model is not None
+            or self.reduce != "engine"
+            or self.micro_batch is not None
+        )
 
     @property
     def folder(self) -> Path:
@@ -68,7 +90,9 @@ class Options:
 
     def fixed(self) -> dict[str, Any]:
         """The options that decide the result, as plain JSON values."""
-        values = {key: value for key, value in asdict(self).items() if key not in _FREE_ON_RESUME}
+        kept = _SCALE_FIXED if self.together else frozenset()
+        free = _FREE_ON_RESUME | (scale_options.FIELDS - kept)
+        values = {key: value for key, value in asdict(self).items() if key not in free}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
@@ -134,15 +158,17 @@ def build_parser() -> argparse.ArgumentParser:
         help="number of different tokens in .bin files; without it: the largest token + 1",
     )
     model = parser.add_argument_group("model")
-    model.add_argument("--layers", type=integer(1), default=4, metavar="N", help="blocks")
+    model.add_argument("--layers", type=integer(1), default=Unset(4), metavar="N", help="blocks")
     model.add_argument(
-        "--width", type=integer(1), default=128, metavar="N", help="size of the residual stream"
+        "--width", type=integer(1), default=Unset(128), metavar="N",
+        help="size of the residual stream",
     )
     model.add_argument(
-        "--heads", type=integer(1), default=4, metavar="N", help="attention heads; divides width"
+        "--heads", type=integer(1), default=Unset(4), metavar="N",
+        help="attention heads; divides width",
     )
     model.add_argument(
-        "--context", type=integer(1), default=64, metavar="N", help="tokens the model sees"
+        "--context", type=integer(1), default=Unset(64), metavar="N", help="tokens the model sees"
     )
     train = parser.add_argument_group("training")
     train.add_argument(
@@ -227,6 +253,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="updates per checkpoint; the last two of each training are kept",
     )
     # fmt: on
+    scale_options.add(parser)
     return parser
 
 
@@ -239,6 +266,7 @@ def parse(argv: list[str] | None = None) -> Options:
     """
     parser = build_parser()
     values = vars(parser.parse_args(argv))
+    scale_options.resolve(parser, values)
     for key in ("data", "val_data", "strategies", "seeds"):
         values[key] = tuple(values[key])
     if values["warmup"] is None:
@@ -252,6 +280,7 @@ def parse(argv: list[str] | None = None) -> Options:
         chosen = getattr(options, key)
         if len(set(chosen)) < len(chosen):
             parser.error(f"argument {flag(key)}: {' '.join(map(str, chosen))} names one twice")
+    scale_options.check(parser, options)
     if options.val_data and not options.data:
         parser.error("argument --val-data: needs --data")
     return options

@@ -1,0 +1,82 @@
+"""What is said on paper, counted: parameters of models, bytes held and sent by processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pretrain import main
+from pretraining import decoder, scaling
+from pretraining.dry_run import amount, state_bytes
+from pretraining.scaling import Mesh, Work
+from pretraining.shapes import SHAPES
+
+from mcf.optim import PRECISIONS
+from tests.examples import together_cases
+from tests.examples.scaling_shapes import SMALL
+from tests.helpers.processes import World, world
+
+__all__ = ["world"]
+
+
+def test_published_sizes() -> None:
+    # Of the models' configurations; GPT-2 has biases besides.
+    assert SHAPES["llama-7b"].parameters() == 6_738_415_616
+    assert SHAPES["llama-70b"].parameters() == 68_976_648_192
+    assert SHAPES["llama-405b"].parameters() == 405_853_388_800
+
+
+@pytest.mark.parametrize("name", ["gpt-124m", "llama-110m", "llama-7b"])
+def test_parameters_are_those_of_the_model(name: str) -> None:
+    with torch.device("meta"):
+        model = decoder.Decoder(SHAPES[name], 300)
+    assert sum(p.numel() for p in model.parameters()) == SHAPES[name].parameters(300)
+
+
+MESHES = [("ddp", (2, 1, 1)), ("fsdp", (1, 2, 1)), ("tp", (1, 1, 2))]
+MORE = [("hsdp", (2, 2, 1)), ("fsdp", (1, 4, 1)), ("fsdp+tp", (1, 2, 2))]
+
+
+@pytest.mark.parametrize(
+    ("how", "sizes"), [*MESHES, *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)]
+)
+def test_bytes_held_and_sent_are_those_on_paper(world: World, how: str, sizes: Any) -> None:
+    mesh = Mesh(*sizes)
+    work = Work(SMALL, 40, windows=2, micro_batches=1, state_bytes=8)
+    held, sent = scaling.memory(work, mesh), scaling.traffic(work, mesh)
+    for found in world.run(mesh.devices, together_cases.held, how, sizes):
+        for key in ("parameters", "gradients", "states"):
+            assert found[key] == held[key]
+        assert found["gather"] == sent.get("parameters", 0)
+        assert found["scatter"] == sent.get("gradients", 0)
+        # DDP reduces below Python, where nobody counts.
+        assert found["reduce"] == (sent.get("replicas", 0) if how != "ddp" else 0)
+        # Activations are float32 on a CPU.
+        assert found["tensor"] == 2 * sent.get("tensor", 0)
+
+
+def test_bytes_of_states_are_counted() -> None:
+    expected = {"plain": 4, "kahan": 6, "light": 6, "plus": 8, "fp32_states": 8, "master": 12}
+    assert {name: state_bytes(name) for name in expected} == expected
+    assert set(expected) <= set(PRECISIONS)
+
+
+@pytest.mark.parametrize("reduce", ["engine", "float32", "exact"])
+def test_dry_run(capsys: pytest.CaptureFixture[str], reduce: str) -> None:
+    arguments = ["--dry-run", "--model=llama-7b", "--devices=64", "--batch-size=1024"]
+    assert main([*arguments, "--micro-batch=1", f"--reduce={reduce}"]) == 0
+    text = capsys.readouterr().out
+    assert "6,738,415,616 parameters" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert [row[0] for row in rows[2:6]] == ["ddp", "fsdp", "hsdp", "fsdp+tp"]
+    work = Work(SHAPES["llama-7b"], 32000, 1, 16)
+    fsdp = scaling.memory(work, Mesh(1, 64), reduce)
+    assert amount(fsdp["states"]) in text
+    assert amount(sum(fsdp.values())) in text
+
+
+def test_amounts() -> None:
+    assert [amount(x) for x in (0, 1023, 1024, 1.5 * 2**30, 2.0**50)] == [
+        "0 B", "1023 B", "1.00 KiB", "1.50 GiB", "1024.00 TiB",
+    ]  # fmt: skip

@@ -1,0 +1,226 @@
+"""Trainings by several processes, called in each of them, with accidents of every kind."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.examples.tiny import EXAMPLES, torch_restored
+
+TINY = [
+    "--layers=1", "--width=16", "--heads=2", "--context=16", "--batch-size=4", "--micro-batch=1",
+    "--steps=6", "--eval-every=3", "--eval-windows=4", "--checkpoint-every=2", "--device=cpu",
+    "--threads=1", "--reduce=exact",
+]  # fmt: skip
+
+
+def train(folder: str, *arguments: str, accident: str = "", rank: int = -1) -> tuple[int, str]:
+    """Run `pretrain.py` in this process of some; its exit code and what it said on stderr.
+
+    Args:
+        folder: has `texts`, and gets `runs`.
+        arguments: besides those of the smallest run.
+        accident: the name of a function below, which is entered meanwhile.
+        rank: the one process that it happens to; all, if -1.
+    """
+    from torch import distributed
+
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))
+    from pretrain import main
+
+    size, mine = distributed.get_world_size(), distributed.get_rank()
+    where = {"RANK": str(mine), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    base = [*TINY, f"--data={folder}/texts/*.txt", f"--out={folder}/runs"]
+    said = io.StringIO()
+    happens = accident and rank in (-1, mine)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, where))
+        stack.enter_context(torch_restored())
+        stack.enter_context(contextlib.redirect_stderr(said))
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        if happens:
+            name, *words = accident.split()
+            stack.enter_context(globals()[name](*map(int, words)))
+        code = main([*base, *arguments])
+    lines = [x for x in said.getvalue().replace("\r", "\n").split("\n") if x and "step/s" not in x]
+    assert "Traceback" not in said.getvalue()
+    return code, "\n".join(lines)
+
+
+def train_named(folder: str, words: list[str], accidents: dict[str, Any]) -> tuple[int, str]:
+    """`train`, of arguments that can be sent."""
+    return train(folder, *words, **accidents)
+
+
+@contextlib.contextmanager
+def asked_to_stop(step: int) -> Iterator[None]:
+    """A SIGTERM comes during an update."""
+    from pretraining.together import _Training
+
+    update = _Training._update
+
+    def wrapped(self: Any, number: int, interrupt: Any) -> Any:
+        if number == step:
+            interrupt.asked = 15
+        return update(self, number, interrupt)
+
+    with mock.patch.object(_Training, "_update", wrapped):
+        yield
+
+
+@contextlib.contextmanager
+def wrong_loss(step: int) -> Iterator[None]:
+    """The loss of an update is NaN."""
+    with _backward(step, lambda parallel, value: torch.nan):
+        yield
+
+
+@contextlib.contextmanager
+def wrong_gradient(step: int) -> Iterator[None]:
+    """A gradient of an update is NaN, the loss is not."""
+
+    def spoil(parallel: Any, value: float) -> float:
+        with torch.no_grad():
+            grad = next(p for _, p in parallel.named_parameters() if p.grad is not None).grad
+            getattr(grad, "_local_tensor", grad).view(-1)[:1] = torch.nan
+        return value
+
+    with _backward(step, spoil):
+        yield
+
+
+@contextlib.contextmanager
+def _backward(step: int, change: Any) -> Iterator[None]:
+    from pretraining.parallel import Parallel
+
+    backward, calls = Parallel.backward, [0]
+
+    def wrapped(self: Any, windows: Any, number: int) -> float:
+        value = backward(self, windows, number)
+        calls[0] += number == self._micro_batches - 1
+        return change(self, value) if calls[0] == step else value
+
+    with mock.patch.object(Parallel, "backward", wrapped):
+        yield
+
+
+@contextlib.contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file may grow above so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def newest(folder: Path) -> list[Path]:
+    """The checkpoints of a run, the newest first."""
+    return sorted((folder / "checkpoints").glob("step-*[0-9]"), reverse=True)
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a run's newest checkpoint, put together."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    file = folder / "whole.pt"
+    dcp_to_torch_save(newest(folder)[0], file)
+    state = torch.load(file, weights_only=True)
+    found: dict[str, torch.Tensor] = {}
+
+    def take(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                take(f"{prefix}/{key}", inner)
+        elif isinstance(value, torch.Tensor):
+            found[prefix] = value
+
+    take("", state)
+    return found
+
+
+def held(how: str, sizes: tuple[int, int, int]) -> dict[str, float]:
+    """Bytes of what this process has, and of what it sends in an update, counted."""
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))
+    from pretraining.parallel import Parallel
+    from pretraining.scaling import Mesh
+    from torch import distributed
+
+    import mcf.optim
+    from mcf.optim.sharding.shards import local
+    from tests.examples.scaling_shapes import SMALL
+
+    sent = {"gather": 0.0, "scatter": 0.0, "reduce": 0.0}
+
+    def counted(name: str, size: Any) -> Any:
+        original = getattr(distributed, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            key, amount = size(*args, **kwargs)
+            group = kwargs.get("group")
+            p = distributed.get_world_size(group)
+            sent[key] += amount * (p - 1) / p
+            return original(*args, **kwargs)
+
+        return mock.patch.object(distributed, name, wrapped)
+
+    def total(t: torch.Tensor) -> float:
+        return t.numel() * t.element_size()
+
+    parallel = Parallel(SMALL, 40, 0, torch.device("cpu"), Mesh(*sizes), how, "engine", 1)
+    optimizer = mcf.optim.AdamW(parallel.named_parameters(), precision="plus")
+    windows = torch.arange(2 * (SMALL.context + 1)).view(2, -1) % 40
+    gather = getattr(distributed, "all_gather_single", None)
+    name = "all_gather_single" if gather is not None else "all_gather_into_tensor"
+    scatter = "reduce_scatter_single" if gather is not None else "reduce_scatter_tensor"
+    with contextlib.ExitStack() as stack:
+        for each in {name, "all_gather_into_tensor"}:
+            stack.enter_context(
+                counted(each, lambda output_tensor, *a, **k: ("gather", total(output_tensor)))
+            )
+        for each in {scatter, "reduce_scatter_tensor"}:
+            if hasattr(distributed, each):
+                stack.enter_context(
+                    counted(each, lambda output, input, *a, **k: ("scatter", total(input)))
+                )
+        stack.enter_context(counted("all_reduce", lambda t, *a, **k: ("reduce", 2 * total(t))))
+        with Reduced() as tensor:
+            parallel.backward(windows, 0)
+    optimizer.step()
+    params = [local(p) for _, p in parallel.named_parameters()]
+    grads = [local(p.grad) for _, p in parallel.named_parameters()]
+    states = [
+        local(t)
+        for p in optimizer.state.values()
+        for t in p.values()
+        if isinstance(t, torch.Tensor) and t.dim()
+    ]
+    found = {"parameters": params, "gradients": grads, "states": states}
+    sent["tensor"] = sum(map(total, tensor.seen)) * 2 * (sizes[2] - 1) / sizes[2]
+    return {k: sum(map(total, v)) for k, v in found.items()} | sent
+
+
+class Reduced(TorchDispatchMode):
+    """What tensor parallelism all-reduces, by operators of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "all_reduce" in str(func) and "functional" in str(func):
+            self.seen.append(args[0])
+        return func(*args, **(kwargs or {}))
