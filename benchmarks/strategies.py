@@ -219,7 +219,7 @@ def main() -> None:
     results = ROOT / "benchmarks" / "results"
     paths = [results / f"{stem}{part}.csv" for part in ("", "-speed", "-horizon")]
     if not arguments.report:
-        found = variants(device, arguments.model == "quick")
+        found = variants(device)
         grid(arguments, paths[0], found, device)
         horizon(paths[2], found, device)
         speed(paths[1], found, device)

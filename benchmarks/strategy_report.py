@@ -130,7 +130,7 @@ def _name(axes: Any, points: dict[str, tuple[float, float]], colour: Callable[[s
         place = max(y, columns.get(column, -math.inf) + line)
         columns[column] = place
         axes.annotate(
-            name.removesuffix(" (experiment)"),
+            name,
             point,
             xytext=(7, (place - y) * 72 / dpi - 3),
             textcoords="offset points",

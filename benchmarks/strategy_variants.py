@@ -57,21 +57,12 @@ def _theirs(module: str, name: str, **options: Any) -> Make:
     return make
 
 
-def variants(device: torch.device, quick: bool) -> list[Variant]:
-    """All that can run here; a line says which of the others' are left out, and why.
-
-    `quick` is the small model, which tries more experiments than the hours of the full one allow.
-    """
+def variants(device: torch.device) -> list[Variant]:
+    """All that can run here; a line says which of the others' are left out, and why."""
     # With float32 registers `kahan` is `light`, bit for bit.
     found = [Variant(p, "ours", _ours(p)) for p in PRECISIONS if p != "kahan"]
     for p in ("light", "plus"):
         found.append(Variant(f"{p}, low=stochastic", "ours", _ours(p, "stochastic")))
-    moments_of = {"fp8 pairs": "fp8x2_fp8x2", "fp8 and pairs": "fp8_fp8x2"}
-    if quick:
-        moments_of |= {"e5m2 pairs": "e5m2x2_e5m2x2", "e5m2 and pairs": "e5m2_e5m2x2"}
-    for words, moments in moments_of.items():
-        make = _ours(f"pair_{moments}")
-        found.append(Variant(f"{words} (experiment)", "ours", make, hardest=not quick))
     peers = [
         Variant("torch bf16", "torch", _theirs("torch.optim", "AdamW")),
         Variant("optimi Kahan", "optimi", _theirs("optimi", "AdamW", kahan_sum=True)),

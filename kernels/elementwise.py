@@ -36,8 +36,6 @@ class Field:
         draw: which random bits of the element that takes: "weight", "first" or "second".
         uniform: whether the tensor has one element, which stands for every index. Never the first
             field of a kernel, never written.
-        block: how many consecutive elements of the others one element of the tensor stands for, a
-            power of two. Of the tensors of a row all are flat then.
     """
 
     name: str
@@ -47,16 +45,6 @@ class Field:
     stochastic: bool = False
     draw: str = "weight"
     uniform: bool = False
-    block: int = 1
-
-    @property
-    def shift(self) -> int:
-        """The binary logarithm of `block`."""
-        return self.block.bit_length() - 1
-
-    def index(self, i: str) -> str:
-        """The place of the tensor's element for index i, in generated code."""
-        return i if self.block == 1 else f"({i} >> {self.shift})"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,6 @@ class Format:
         emax: exponent of the largest finite number, (2 - 2**(1-p)) * 2**emax.
         dtype: the torch dtype that stores it, or None for a toy format (used in proofs by
             exhaustion; it has no storage and lives in float64 registers).
-        reserved: how many of the patterns above `max` are not numbers but NaN.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Format:
     emin: int
     emax: int
     dtype: torch.dtype | None = None
-    reserved: int = 0
 
     @property
     def u(self) -> Fraction:
@@ -38,7 +36,7 @@ class Format:
     @property
     def max(self) -> Fraction:
         """Largest finite number."""
-        return (2 - Fraction(2 * (1 + self.reserved), 2**self.p)) * Fraction(2) ** self.emax
+        return (2 - Fraction(2, 2**self.p)) * Fraction(2) ** self.emax
 
     @property
     def min_normal(self) -> Fraction:
@@ -77,10 +75,6 @@ FP64 = Format("fp64", 53, -1022, 1023, torch.float64)
 INT16 = Format("int16", 16, 0, 15, torch.int16)
 INT8 = Format("int8", 8, 0, 7, torch.int8)
 UINT8 = Format("uint8", 8, 0, 7, torch.uint8)
-
-# Numbers of 8 bits that optimizers store; kernels read and write their codes as int8.
-E4M3 = Format("e4m3", 4, -6, 8, torch.float8_e4m3fn, reserved=1)
-E5M2 = Format("e5m2", 3, -14, 15, torch.float8_e5m2)
 
 FORMATS: dict[torch.dtype, Format] = {
     torch.bfloat16: BF16,

@@ -24,7 +24,6 @@ from mcf.optim.precision import by_name, check_composed, strategy_of
 from mcf.optim.rules.rule import Rule
 from mcf.optim.sharding.across import across, place_gradient
 from mcf.optim.sharding.shards import is_sharded
-from mcf.optim.step import chunks
 from mcf.optim.step.bucket import Bucket, Named, Request
 from mcf.optim.step.kernel import GradientForm, states
 from mcf.optim.step.run import Steps
@@ -172,7 +171,6 @@ class GroupedOptimizer(Optimizer):
     def _arithmetic(self, group: Group, p: Tensor, where: str) -> Arithmetic:
         strategy = strategy_of(group["precision"]).with_low(group["low"])
         computed = options.dtype_of(group["compute_dtype"])
-        chunks.check_layout(where, p, strategy)
         found = arithmetic(strategy, p.dtype, computed, where).of_shape(tuple(p.shape))
         self._check_arithmetic(group, found, where)
         return expansions.arithmetic(found, p, where)
@@ -261,7 +259,6 @@ class GroupedOptimizer(Optimizer):
         self, group: Group, rule: Rule, arith: Arithmetic, where: str, p: Tensor
     ) -> None:
         """Raise for a state that the kernel of a parameter does not take."""
-        chunks.check(where, p, arith.strategy)
         state = self._made(p)
         if state:
             formats = states(rule, arith)

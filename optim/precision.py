@@ -10,7 +10,8 @@ from mcf.optim import validation
 from mcf.optim.storage.strategies import STORAGES, STRATEGIES, Strategy
 
 _PARAMETERS = tuple(n for n, s in STORAGES.items() if s.parameter_bytes is not None)
-_IN_BLOCKS = tuple(n for n, s in STORAGES.items() if s.in_step is not s)
+# What versions before had as an experiment.
+_REMOVED = ("fp8", "fp8x2", "e5m2", "e5m2x2")
 _MOMENTS = {
     "exp_avg": (
         tuple(n for n, s in STORAGES.items() if s.first_bytes is not None),
@@ -18,7 +19,7 @@ _MOMENTS = {
     ),
     "exp_avg_sq": (
         tuple(n for n, s in STORAGES.items() if s.second_bytes is not None),
-        "it takes shares of 1 - beta2, which a number of 8 bits loses, and only positive ones",
+        "it is that of a first moment or of a parameter",
     ),
 }
 _STOCHASTIC = tuple(n for n in _PARAMETERS if STORAGES[n].last_word_is_a_parameter)
@@ -34,11 +35,11 @@ class Precision:
         param: `"single"` (the 16-bit parameter alone), `"kahan"` or `"pair"` (and a low word),
             `"split16"` or `"split8"` (and that many further bits; bf16 only), `"float32"` (and a
             float32 copy).
-        exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`; as an
-            experiment `"fp8"` or `"fp8x2"`, one or two e4m3 numbers with a scale for each block,
-            `"e5m2"` or `"e5m2x2"`, the same of e5m2.
-        exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`, or as an
-            experiment `"fp8x2"` or `"e5m2x2"`. Without an effect for rules that have none.
+        exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`,
+            `"stochastic"` (bf16 rounded stochastically), `"ratio8"` (8 bits, relative to the root
+            of the stored second moment).
+        exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`,
+            `"stochastic"`, `"ue6m2"` (8 bits). Without an effect for rules that have none.
         rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter.
         feedback: whether the parameter's rounding error goes into the first moment (ECO).
 
@@ -57,14 +58,15 @@ class Precision:
 
     def __post_init__(self) -> None:
         """Check the parts and that they go together."""
-        if self.param in _IN_BLOCKS:
-            raise ValueError(
-                f"param={self.param!r}: weights take small updates that 8 bits lose; allowed are "
-                f"{', '.join(map(repr, _PARAMETERS))}"
-            )
         validation.choice("param", self.param, _PARAMETERS)
         for name, (allowed, reason) in _MOMENTS.items():
             given = getattr(self, name)
+            if given in _REMOVED:
+                raise ValueError(
+                    f"{name}={given!r}: moments in blocks of 8-bit numbers were an experiment and "
+                    "are no more; use 'ratio8' for exp_avg and 'ue6m2' for exp_avg_sq "
+                    "(precision='8bit'), and mcf.optim.load_converted for checkpoints"
+                )
             if given in STORAGES and given not in allowed:
                 known = ", ".join(map(repr, allowed))
                 raise ValueError(f"{name}={given!r}: {reason}; allowed are {known}")

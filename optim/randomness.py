@@ -28,7 +28,7 @@ def set_index_offset(p: Tensor, offset: int) -> None:
     alone leaves it out, as it does all attributes.
 
     Args:
-        p: a parameter of an optimizer that rounds stochastically or stores moments of 8 bits.
+        p: a parameter of an optimizer that rounds stochastically.
         offset: index of its first element in the whole tensor, from 0.
 
     Raises:

@@ -13,9 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from mcf.kernels.formats import Format
 from mcf.optim import entries
 from mcf.optim.expansions import is_expansion
-from mcf.optim.sharding.shards import is_sharded, local, same_place
+from mcf.optim.sharding.shards import local, same_place
 from mcf.optim.step import memory
-from mcf.optim.storage import blocks
 from mcf.optim.validation import in_words, number, overlaps
 
 if TYPE_CHECKING:
@@ -62,12 +61,11 @@ def state(
                 f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
                 "are plain tensors"
             )
-        shape = tuple(p.shape) if is_sharded(p) else blocks.shape(name, p)
-        if t.dtype != fmt.dtype or t.shape != shape:
+        if t.dtype != fmt.dtype or t.shape != p.shape:
             raise ValueError(
                 f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
                 f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
-                f"{list(shape)} (was the parameter changed after its state was made?)"
+                f"{list(p.shape)} (was the parameter changed after its state was made?)"
             )
         if placed and not same_place(p, t):
             raise TypeError(
@@ -86,10 +84,6 @@ def state(
                 f"state {name!r} of {where} is expanded or overlaps itself (shape "
                 f"{list(t.shape)}, strides {list(t.stride())}): several of its elements share "
                 "memory"
-            )
-        if blocks.holds(name, fmt) and not t.is_contiguous():
-            raise ValueError(
-                f"state {name!r} of {where} is not contiguous, which blocks of 8-bit numbers are"
             )
 
 

@@ -93,7 +93,7 @@ def source(spec: Elementwise) -> str:
 def _body(spec: Elementwise) -> list[str]:
     """The statements for element i."""
     lines = [
-        f"{field.name} = load_{field.name}({field.name}_address, {field.index('i')})"
+        f"{field.name} = load_{field.name}({field.name}_address, i)"
         for field in spec.fields
         if field.read and not field.uniform
     ]
@@ -154,7 +154,7 @@ class Loop:
             self._text,
             [keys.algorithm(each, spec.slots) for each in (spec.function, *others)],
             [spec.register, spec.arithmetic, *spec.roundings],
-            [(f.name, f.format, f.read, f.written, f.block) for f in spec.fields],
+            [(f.name, f.format, f.read, f.written) for f in spec.fields],
             [*spec.scalars],
         )
 

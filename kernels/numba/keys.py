@@ -61,7 +61,7 @@ def _add(found: Any, part: Any) -> None:
         _add(found, _of_code(part))
         return
     if isinstance(part, Format):
-        _add(found, [part.name, part.p, part.emin, part.emax, str(part.dtype), part.reserved])
+        _add(found, [part.name, part.p, part.emin, part.emax, str(part.dtype)])
         return
     if not isinstance(part, (str, bytes, bool, int, float, complex, type(None), type(...))):
         raise TypeError(f"no digest of {type(part).__name__}")

@@ -17,8 +17,7 @@ from mcf.kernels.fold import CHUNK, GROUP, LANES, STEP, Fold
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.torch.registers import primitives, rounding
 
-# Bounds the memory of intermediate results, and keeps them in cache on a CPU. Powers of two, and so
-# multiples of the block of any field.
+# Bounds the memory of intermediate results, and keeps them in cache on a CPU.
 BLOCK = {"cpu": 1 << 16}
 DEVICE_BLOCK = 1 << 24
 
@@ -121,11 +120,7 @@ def _bindings(register: Format, arithmetic: Format, roundings: Any, slots: Any) 
 
 def _read(field: Field, flat: Tensor, part: slice, kind: torch.dtype | None) -> Tensor:
     """A copy of a field's elements for a part of the indices, in a register's format."""
-    if field.block > 1:
-        # A part begins where a block does.
-        some = flat[part.start // field.block : -(-part.stop // field.block)]
-        flat = some.repeat_interleave(field.block)[: part.stop - part.start]
-    elif not field.uniform:
+    if not field.uniform:
         flat = flat[part]
     return flat.to(kind, copy=True)
 

@@ -120,8 +120,7 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
     lines = []
     for f in spec.fields:
         if f.read and not f.uniform:
-            place = f"{f.name}_ptr + {f.index('i')}"
-            lines.append(f"{f.name} = widen_{f.name}(tl.load({place}{mask}))")
+            lines.append(f"{f.name} = widen_{f.name}(tl.load({f.name}_ptr + i{mask}))")
     lines += spec.decode_statements()
     lines += spec.draw_statements("i.to(tl.int32)")
     lines.append(f"{spec.outputs()} = function({spec.call()})")

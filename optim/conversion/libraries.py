@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.optim.conversion import blocks
+from mcf.optim.conversion.blocks import EXPONENT
 from mcf.optim.options import upgraded
-from mcf.optim.storage import blocks, values
 from mcf.optim.storage import codes as codes_of
-from mcf.optim.storage.blocks import EXPONENT
+from mcf.optim.storage import values
 from mcf.optim.storage.strategies import HIDDEN, STORAGES
 from mcf.optim.storage.values import Value
 
@@ -50,10 +51,8 @@ def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: s
     """
     found = {name: _plain(value) for name, value in entry.items() if value is not None}
     empty = not found
-    codes: dict[str, Tensor] = {}
     for name in [n.removesuffix(EXPONENT) for n in found if n.endswith(EXPONENT)]:
         mine = blocks.parts(name, found)
-        codes |= mine
         found = {k: v for k, v in found.items() if k not in mine}
         found[name] = blocks.read(name, mine)
     coded = [name for name in found if codes_of.holds(name, found)]
@@ -94,7 +93,6 @@ def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: s
             meaning.stored[name] = value
             if second is not None:
                 meaning.stored[f"{name}_lo"] = second
-    meaning.stored |= codes
     return meaning
 
 

@@ -18,9 +18,8 @@ from mcf.optim.expansions import is_expansion
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.step.bucket import new_state
 from mcf.optim.step.kernel import states
-from mcf.optim.storage import blocks, codes, values
+from mcf.optim.storage import codes, values
 from mcf.optim.storage.base import Storage
-from mcf.optim.storage.blocks import EXPONENT
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN
@@ -126,7 +125,7 @@ def _state(
             return state, storage
         state["step"].fill_(meaning.step)
         names = states(rule, arith)
-        wanted = {n.removesuffix("_lo").removesuffix(EXPONENT) for n in names}
+        wanted = {n.removesuffix("_lo") for n in names}
         wanted -= {"param", *HIDDEN}
         numbers = [name for name, _ in rule.numbers]
     else:
@@ -172,8 +171,6 @@ def _stored(
         if name == "param":
             hidden = [state[storage.hidden]] if storage.hidden else []
             left = _store(meaning, name, storage, [new, *hidden])
-        elif f"{name}{EXPONENT}" in state:
-            left = _store_blocks(meaning, name, state)
         elif codes.holds(name, state):
             left = _store_codes(meaning, name, state)
         elif name in state:
@@ -205,14 +202,3 @@ def _store_codes(meaning: Meaning, name: str, state: dict[str, Any]) -> Tensor:
     """Store a value in codes of 8 bits, where a number of a code becomes it; what is left of it."""
     codes.fill(name, state, values.rounded(meaning.tensors[name], torch.float32))
     return codes.left_of(meaning.tensors[name], name, state)
-
-
-def _store_blocks(meaning: Meaning, name: str, state: dict[str, Any]) -> Tensor:
-    """Store a value in blocks of numbers of 8 bits; what is left of it."""
-    mine, old = blocks.parts(name, state), blocks.parts(name, meaning.stored)
-    if {k: t.dtype for k, t in mine.items()} == {k: t.dtype for k, t in old.items()}:
-        for key, t in mine.items():
-            t.copy_(old[key])
-    else:
-        blocks.fill(name, state, values.rounded(meaning.tensors[name], torch.float32))
-    return values.less(meaning.tensors[name], blocks.read(name, state))[0]

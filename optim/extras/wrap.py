@@ -18,13 +18,12 @@ from mcf.optim.extras import wrap_rules as rules
 from mcf.optim.extras import wrap_storage as storage
 from mcf.optim.extras import wrap_strategies as strategies
 from mcf.optim.precision import Precision, by_name
-from mcf.optim.step import chunks, rewritten
+from mcf.optim.step import rewritten
 from mcf.optim.step.rewritten import Marks
-from mcf.optim.storage import blocks
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
 
 # States of torch's optimizers that are averages or sums of squares, or their maxima.
-SECOND_MOMENTS = blocks.ROOTS
+SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
 
 
 def collage(
@@ -59,7 +58,6 @@ def collage(
             master weights; or float64, where it is resolved to float32's precision.
         second_moments: the names of states that are stored as second moments are; states of
             another shape than the parameter, and those without dimensions, are kept as they are.
-            The default where moments are of 8 bits.
         options: those of the class.
 
     Guarantees: with `precision="master"` in float32 the bits are those of the class on float32
@@ -157,13 +155,6 @@ class Collage(Optimizer):
                 f"precision={group['precision']!r} of {where} keeps moments as codes relative to "
                 "each other, and those of a wrapped class are not known to be; allowed are "
                 "precisions that store numbers, 'bf16_sr' among them"
-            )
-        chunks.check(where, p, found.strategy)
-        if found.strategy.in_blocks and self._second_moments != set(SECOND_MOMENTS):
-            raise ValueError(
-                f"second_moments with precision={group['precision']!r} of {where}: which "
-                "moments of 8 bits are stored by their root is known by their names; allowed "
-                f"is the default, {SECOND_MOMENTS}"
             )
         return found
 

@@ -15,9 +15,8 @@ from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.tables import table_of
 from mcf.optim.extras.wrap_rules import is_state
 from mcf.optim.operator import registered, update_
-from mcf.optim.storage import blocks, values
+from mcf.optim.storage import values
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.blocks import EXPONENT
 from mcf.optim.storage.pair import PAIR, kahan
 from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN
@@ -80,14 +79,11 @@ _PARAM = (*HIDDEN, "param_step")
 
 def names(state: Mapping[str, Any]) -> list[str]:
     """The states of the class, as it calls them."""
-    beside = {f"{name}{EXPONENT}" for name in state}
-    return [n for n in state if not n.endswith("_lo") and n not in _PARAM and n not in beside]
+    return [n for n in state if not n.endswith("_lo") and n not in _PARAM]
 
 
 def read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> Any:
     """A state of the class as its step takes it: in a wide register where it is stored in less."""
-    if f"{name}{EXPONENT}" in state:
-        return blocks.read(name, state).to(wide)
     t = state[name]
     if not is_state(t, p):
         return t
@@ -116,14 +112,8 @@ def write(
     fmt = arith.second_moment if second else arith.first_moment
     for part, stored in kind.moment(name, fmt).items():
         if part not in state or state[part].dtype != stored.dtype:
-            state[part] = (
-                torch.zeros(blocks.shape(part, p), dtype=stored.dtype, device=p.device)
-                if blocks.holds(part, stored)
-                else torch.zeros_like(p, dtype=stored.dtype)
-            )
-    if kind.in_step is not kind:
-        blocks.fill(name, state, values.rounded(exact, torch.float32))
-    elif kind.stochastic:
+            state[part] = torch.zeros_like(p, dtype=stored.dtype)
+    if kind.stochastic:
         number = values.rounded(exact, torch.float32)
         draw = "second" if second else "first"
         update_(rounding(draw), [[state[name], number]], table_of([stream]))

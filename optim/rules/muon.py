@@ -140,13 +140,7 @@ class Muon(LowPrecisionOptimizer):
                 f"Muon only supports 2D parameters whereas we found a parameter with size: "
                 f"{tuple(p.shape)}, {where}"
             )
-        found = super()._arithmetic(group, p, where)
-        if found.strategy.in_blocks:
-            raise ValueError(
-                f"precision={group['precision']!r}: Muon's step is not made in blocks, in which "
-                "moments of 8 bits are stored; allowed are 'single' and 'float32' for exp_avg"
-            )
-        return found
+        return super()._arithmetic(group, p, where)
 
     def _rule(self, group: dict[str, Any]) -> Rule:
         return _RULES[group["nesterov"]]

@@ -16,7 +16,6 @@ from mcf.optim.rules.rule import Coefficients, Rule
 from mcf.optim.sharding import shards
 from mcf.optim.sharding.across import Across, every
 from mcf.optim.step.kernel import GradientForm, states
-from mcf.optim.storage import blocks
 from mcf.optim.storage.arithmetic import Arithmetic
 
 Group = dict[str, Any]
@@ -187,9 +186,6 @@ def new_state(rule: Rule, arithmetic: Arithmetic, p: Tensor, capturable: bool) -
     for name, fmt in states(rule, arithmetic).items():
         if name == param.hidden:
             here = param.start(like, like, arithmetic.component)
-        elif blocks.holds(name, fmt):
-            shape = blocks.shape(name, p)
-            here = torch.zeros(shape, dtype=fmt.dtype, device=p.device)
         else:
             here = torch.zeros_like(like, dtype=fmt.dtype, memory_format=torch.preserve_format)
         state[name] = shards.like(p, here)

@@ -71,10 +71,10 @@ def kernel(
     """The fused kernel: each tensor is read once and written once.
 
     Its scalars are the rule's, and `grad_limit` where the gradient is clipped. Without a form the
-    gradient is one component in the parameter's format. Moments of 8 bits it takes as float32.
+    gradient is one component in the parameter's format.
     """
     form = form or GradientForm(arithmetic.component)
-    return _kernel(rule, arithmetic.inside, track_metrics, form)
+    return _kernel(rule, arithmetic, track_metrics, form)
 
 
 @functools.cache

@@ -10,7 +10,6 @@ from torch import Tensor
 from mcf.kernels import registry
 from mcf.optim.step import stretched
 from mcf.optim.step.bucket import Bucket
-from mcf.optim.step.chunks import Chunked
 from mcf.optim.step.kernel import given_scalars, kernel
 from mcf.optim.step.table import Table
 
@@ -75,5 +74,4 @@ def launcher(bucket: Bucket, track_metrics: bool) -> Launcher:
     if bucket.rule.launcher is not None:
         found: Launcher = bucket.rule.launcher(bucket, track_metrics)
         return found
-    in_blocks = bucket.arithmetic.strategy.in_blocks
-    return Chunked(bucket, track_metrics) if in_blocks else Fused(bucket, track_metrics)
+    return Fused(bucket, track_metrics)

@@ -30,15 +30,6 @@ class Arithmetic:
     held: bool = False
 
     @property
-    def inside(self) -> Arithmetic:
-        """The arithmetic of the step's kernel, where some moments are what was read of them."""
-        if not self.strategy.in_blocks:
-            return self
-        first, second = self.strategy.first.in_step, self.strategy.second.in_step
-        strategy = dataclasses.replace(self.strategy, first=first, second=second)
-        return dataclasses.replace(self, strategy=strategy)
-
-    @property
     def format(self) -> Format:
         """The format operations round to."""
         return self.component if self.strict else self.component.register

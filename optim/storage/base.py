@@ -56,7 +56,6 @@ class Storage:
         split: whether a kernel computes components, the leading one of which comes out rounded.
         last_word_is_a_parameter: whether the last word of a parameter has its format, so that it
             can be rounded stochastically.
-        block: how many elements one number stands for; parts of tensors begin at multiples.
         stochastic: whether a moment is rounded up or down at random.
         coding: how a moment becomes a code of few bits; None where it is a number.
     """
@@ -72,17 +71,11 @@ class Storage:
     visible = True
     split = False
     last_word_is_a_parameter = True
-    block = 1
     stochastic = False
     coding: Coding | None = None
 
     def __repr__(self) -> str:
         return self.name
-
-    @property
-    def in_step(self) -> Storage:
-        """How the kernel of a step finds a moment: so, or as what is read of it before."""
-        return self
 
     # -- formats -----------------------------------------------------------------------------
 

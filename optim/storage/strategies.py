@@ -7,10 +7,8 @@ it. What a strategy adds to the rule is how a stored number takes an update, whi
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from mcf.optim.storage.base import Storage
-from mcf.optim.storage.blocks import E5M2_ONE, E5M2_PAIR, FP8, FP8_PAIR
 from mcf.optim.storage.codes import RATIO8, UNSIGNED8
 from mcf.optim.storage.float32 import FLOAT32
 from mcf.optim.storage.pair import KAHAN, PAIR
@@ -23,7 +21,6 @@ STORAGES: dict[str, Storage] = {
     s.name: s
     for s in (
         SINGLE, KAHAN, PAIR, SPLIT16, SPLIT8, FLOAT32, STOCHASTIC, RATIO8, UNSIGNED8,
-        FP8, FP8_PAIR, E5M2_ONE, E5M2_PAIR,
     )
 }  # fmt: skip
 
@@ -77,16 +74,6 @@ class Strategy:
             return self
         name = f"{self.name}_vectors"
         return dataclasses.replace(self, name=name, first=STOCHASTIC, second=STOCHASTIC)
-
-    @property
-    def in_blocks(self) -> bool:
-        """Whether a moment is read before the step's kernel and stored after it."""
-        return any(s.in_step is not s for s in (self.first, self.second))
-
-    @property
-    def block(self) -> int:
-        """What the first element of a part of a tensor is a multiple of."""
-        return math.lcm(self.param.block, self.first.block, self.second.block)
 
     @property
     def bf16_only(self) -> bool:

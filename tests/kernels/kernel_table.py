@@ -27,9 +27,8 @@ from mcf.optim.rules import muon, muon_formulas
 from mcf.optim.rules.rule import Rule
 from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
-from mcf.optim.storage import blocks as eight_bits
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
-from mcf.optim.storage.strategies import STORAGES, STRATEGIES
+from mcf.optim.storage.strategies import STRATEGIES
 
 
 def operation_kernels() -> list[Elementwise]:
@@ -145,20 +144,9 @@ def coefficient_kernels() -> list[Elementwise]:
     return [table.kernel(c) for c in some]
 
 
-def eight_bit_kernels() -> list[Elementwise]:
-    """What reads and stores moments of 8 bits, of each format, in one number or two."""
-    found = []
-    for storage in (s for s in STORAGES.values() if isinstance(s, eight_bits.Blocks)):
-        for rooted in (False, True):
-            kind = eight_bits.Kind(storage.codes[0], len(storage.codes) == 2, rooted)
-            found += [eight_bits.loading(kind), eight_bits.exponents(kind)]
-            found += [eight_bits.storing(kind, counted) for counted in (False, rooted)]
-    return list(dict.fromkeys(found))
-
-
 def all_kernels() -> list[Elementwise]:
     """Every kernel."""
-    steps = optimizer_kernels() + gradient_kernels() + muon_kernels() + eight_bit_kernels()
+    steps = optimizer_kernels() + gradient_kernels() + muon_kernels()
     return operation_kernels() + expansion_kernels() + steps + coefficient_kernels()
 
 

@@ -31,14 +31,13 @@ from tests.kernels.kernel_table import all_kernels
 from tests.kernels.test_triton_compile_fold import source
 
 KERNELS = {spec.name: spec for spec in all_kernels()}
-# One of each kind of text: plain, sums, random numbers, blocks of elements, few elements, one
-# element for all, 64-bit registers.
+# One of each kind of text: plain, sums, random numbers, codes, few elements, one element for all,
+# 64-bit registers.
 EVERYDAY = (
     "adamw_plus_bf16_wide",
     "adamw_master_bf16_wide_metrics",
     "adamw_stochastic_bf16_wide",
-    "load_e5m2_pair_root",
-    "store_e5m2_pair_root",
+    "adamw_8bit_bf16_wide",
     "coefficients_adam",
     "expansion_fma_222_fp64_one_y",
 )

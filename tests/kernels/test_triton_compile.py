@@ -82,7 +82,6 @@ EVERYDAY = {
         "expansion_lt_(22|44)_fp64",
         "expansion_(add|mul)_4+_fp64",
         "expansion_renormalize_4to2_fp32",
-        "(load|store)_e5m2_pair_root",
     ),
     "sm_100": ("mul_fp16", "adamw_master_bf16_wide_metrics", "expansion_mul_22_fp32"),
     # Its strict kernels are those of fp16: rounding is the same function.

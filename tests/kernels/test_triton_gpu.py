@@ -73,7 +73,7 @@ class Draw:
 
     def row(self, spec: Elementwise, n: int) -> list[Tensor]:
         # A uniform field has one number for all elements, others may have one for each block.
-        sizes = [1 if f.uniform else -(-n // f.block) for f in spec.fields]
+        sizes = [1 if f.uniform else n for f in spec.fields]
         return [self.everything(m, f.format) for m, f in zip(sizes, spec.fields, strict=True)]
 
 

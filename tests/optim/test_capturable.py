@@ -59,8 +59,7 @@ def train(make: Any, case: Case, count: int, rates: list[float], **options: Any)
     return optimizer
 
 
-# Moments in blocks of numbers of 8 bits.
-EIGHT_BITS = "pair_fp8x2_fp8x2"
+EIGHT_BITS = "8bit"
 
 RATES = [3e-3, 1e-3, 0.0]
 

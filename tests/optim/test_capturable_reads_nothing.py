@@ -56,7 +56,7 @@ def test_the_launch_reads_nothing(precision: str) -> None:
 @contextlib.contextmanager
 def fake_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """CUDA tensors without values: whoever asks for one raises."""
-    for module in ("table", "chunks"):
+    for module in ("table",):
         monkeypatch.setattr(f"mcf.optim.step.{module}.to_device", lambda t, device: t.to(device))
     with FakeTensorMode(), mcf.executor("torch"):
         yield
@@ -100,7 +100,7 @@ def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant:
         {"track_metrics": True},
         {"decouple_lr": True, "peak_lr": 1.0},
         {"precision": EIGHT_BITS},
-        {"precision": EIGHT_BITS + "_stochastic", "track_metrics": True, "nonfinite": "skip"},
+        {"precision": EIGHT_BITS + "_split8", "track_metrics": True, "nonfinite": "skip"},
     ],
     ids=str,
 )

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 
 import mcf
 import mcf.optim
-from mcf.optim import SGD, AdamW, NAdam, convert
+from mcf.optim import SGD, AdamW, NAdam, Precision, convert
 from tests.helpers import assert_same_bits
 from tests.optim.conversion_cases import SHAPES
 from tests.optim.helpers import (
@@ -205,3 +205,48 @@ def test_from_torchao(bits: int) -> None:
             mine.state[q]["exp_avg"], meant["exp_avg"].to(mine.state[q]["exp_avg"].dtype)
         )
         assert mine.state[q]["step"].item() == 3
+
+
+def test_blocks_of_8_bit_numbers_of_versions_before() -> None:
+    """Their states are read: (hi + 2**-p lo) 2**exponent, of second moments its square."""
+    count = 200
+    p = Parameter(torch.ones(4, 50, dtype=torch.bfloat16))
+    hi = (torch.arange(count) % 97 - 48).view(4, 50)
+    lo = (torch.arange(count) % 9 - 4).view(4, 50)
+    exponents = torch.tensor([-3, 5], dtype=torch.int8)
+    scale = torch.tensor([2.0**-3] * 128 + [2.0**5] * 72).view(4, 50)
+    entry = {
+        "step": torch.tensor(3),
+        "exp_avg": hi.to(torch.float8_e5m2),
+        "exp_avg_exponent": exponents,
+        "exp_avg_sq": hi.abs().to(torch.float8_e4m3fn),
+        "exp_avg_sq_lo": lo.to(torch.float8_e4m3fn),
+        "exp_avg_sq_exponent": exponents,
+    }
+    saved = {
+        "state": {0: entry},
+        "param_groups": [
+            {"params": [0], "lr": 1e-3, "betas": (0.9, 0.999), "precision": "pair_e5m2_fp8x2"}
+        ],
+    }
+    optimizer = AdamW([p], precision="master")
+    with pytest.raises(ValueError, match="load_converted"):
+        optimizer.load_state_dict(saved)
+    report = mcf.optim.load_converted(optimizer, saved)
+    assert report.exact
+    state = optimizer.state[p]
+    assert int(state["step"]) == 3
+    first = entry["exp_avg"].float() * scale
+    root = (entry["exp_avg_sq"].float() + lo / 16) * scale
+    assert_same_bits(state["exp_avg"], first)
+    assert_same_bits(state["exp_avg_sq"], root * root)
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8x2", "e5m2", "e5m2x2"])
+def test_precisions_of_versions_before_say_what_took_their_place(name: str) -> None:
+    for make in (
+        lambda: Precision(exp_avg=name),
+        lambda: AdamW([torch.ones(2, 2)], precision=f"pair_{name}_fp8x2"),
+    ):
+        with pytest.raises(ValueError, match="an experiment and are no more; use 'ratio8'"):
+            make()

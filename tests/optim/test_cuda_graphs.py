@@ -119,7 +119,7 @@ def test_replays_under_every_precision(case: Case) -> None:
         {"max_grad_value": 0.1},
         {"track_metrics": True},
         {"precision": "plus", "low": "stochastic"},
-        {"precision": "pair_e5m2_fp8x2", "track_metrics": True},
+        {"precision": "8bit", "track_metrics": True},
     ],
     ids=str,
 )
@@ -179,7 +179,7 @@ def test_a_flag_written_between_replays() -> None:
         {"max_grad_norm": 1.0},
         {"nonfinite": "skip"},
         {"precision": "stochastic"},
-        {"precision": "pair_fp8x2_fp8x2"},
+        {"precision": "8bit"},
     ],
     ids=str,
 )

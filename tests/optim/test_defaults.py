@@ -27,7 +27,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "stochastic": lambda p: AdamW(p, precision="stochastic"),
     "capturable": lambda p: AdamW(p, capturable=True, low="stochastic"),
     "tensor lr": lambda p: NAdam(p, lr=torch.tensor(0.01, device="cpu", dtype=FP32)),
-    "blocks": lambda p: AdamW(p, precision=Precision("pair", "fp8x2", "fp8x2"), low="stochastic"),
+    "codes": lambda p: AdamW(p, precision=Precision("pair", "ratio8", "ue6m2"), low="stochastic"),
     "momentum": lambda p: SGD(p, lr=0.1, momentum=0.9),
     "lion": lambda p: Lion(p, lr=0.1),
     "muon": lambda p: Muon(p[-2:], lr=0.1),
@@ -70,7 +70,7 @@ def test_steps(name: str, executor: str, device: str, dtype: torch.dtype) -> Non
 
 def test_accumulated_gradients() -> None:
     def run() -> Any:
-        p = torch.nn.Parameter(torch.ones(50, dtype=BF16, device="cpu"))
+        p = torch.nn.Parameter(torch.ones(5, 10, dtype=BF16, device="cpu"))
         optimizer = AdamW([p])
         mcf.optim.GradientAccumulator(optimizer)
         for k in (1, 256, 1):
@@ -86,11 +86,11 @@ def test_accumulated_gradients() -> None:
 
 def test_conversion() -> None:
     def run() -> Any:
-        p = torch.nn.Parameter(torch.ones(50, dtype=BF16, device="cpu"))
+        p = torch.nn.Parameter(torch.ones(5, 10, dtype=BF16, device="cpu"))
         optimizer = torch.optim.AdamW([p], foreach=False)
         with default(torch.device("cpu"), FP32):
             steps(optimizer, 2)
-        made, _ = mcf.optim.convert(optimizer, precision=Precision("pair", "fp8", "fp8x2"))
+        made, _ = mcf.optim.convert(optimizer, precision=Precision("pair", "ratio8", "ue6m2"))
         return made
 
     expected = stored(run())

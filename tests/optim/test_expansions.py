@@ -67,7 +67,7 @@ PRECISIONS: list[Any] = [
     {"precision": "plus"},
     {"precision": "kahan"},
     {"precision": "light", "low": "stochastic"},
-    {"precision": Precision("pair", "fp8x2", "fp8x2")},
+    {"precision": Precision("pair", "ratio8", "ue6m2")},
     {"precision": "plus", "compute_dtype": BF16},
 ]
 

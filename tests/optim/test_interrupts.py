@@ -22,7 +22,7 @@ from torch.nn import Parameter
 
 import mcf
 import mcf.optim
-from mcf.optim import SGD, AdamW, Muon, NAdam, Precision
+from mcf.optim import SGD, AdamW, Muon, NAdam
 from mcf.optim.step import interrupts
 from mcf.optim.step.direct import DirectBucket
 from tests.optim.helpers import BF16, FP32, assert_same, random, stored
@@ -78,7 +78,7 @@ KINDS: dict[str, Callable[[list[Any]], Any]] = {
     "plus": lambda p: AdamW(p, track_metrics=True, max_grad_norm=0.5),
     "master": lambda p: NAdam(p, precision="master", nonfinite="skip"),
     "low words at random": lambda p: AdamW(p, low="stochastic", capturable=True),
-    "blocks": lambda p: AdamW(p, precision=Precision("pair", "fp8", "fp8x2")),
+    "codes": lambda p: AdamW(p, precision="8bit"),
     "momentum": lambda p: SGD(p, lr=0.1, momentum=0.9, max_grad_value=0.1),
     "muon": lambda p: Muon(p[-1:], lr=0.1),
 }

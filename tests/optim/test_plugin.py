@@ -221,9 +221,7 @@ def test_no_update_changes_a_value() -> None:
 
 
 HOW = ["state dict", "deepcopy", "pickle"]
-COPIES = [(p, how) for p in ("plus", "master", "split16") for how in HOW]
-# pickle alone does not know torch's tensors of 8-bit numbers.
-COPIES += [("pair_fp8_e5m2x2", how) for how in HOW[:2]]
+COPIES = [(p, how) for p in ("plus", "master", "split16", "bf16_sr") for how in HOW]
 
 
 @pytest.mark.parametrize(("precision", "how"), COPIES)

@@ -59,8 +59,8 @@ def test_bad_options_of_later_raise_before_anything_changes() -> None:
         (torch.optim.AdamW, {"low": "up"}, "Unknown low: 'up'"),
         (
             torch.optim.AdamW,
-            {"precision": "pair_fp8x2_fp8x2", "second_moments": ("exp_avg_sq",)},
-            r"second_moments with precision=.* of params\[0\].* allowed is the default",
+            {"precision": "8bit"},
+            r"precision='8bit' of params\[0\].* keeps moments as codes relative to each other",
         ),
     ],
 )

@@ -265,15 +265,3 @@ def trained(
             made.train(optimizer, steps)
             found.append(made.digests(optimizer) if look is None else look(made, optimizer))
     return found
-
-
-def refused_blocks() -> str:
-    """What is said of moments in blocks, whose elements lie on several processes."""
-    import mcf.optim
-
-    named = fsdp().named()
-    try:
-        mcf.optim.AdamW(named, precision=mcf.optim.Precision("pair", "fp8", "fp8x2"))
-    except TypeError as error:
-        return str(error)
-    return "taken"

@@ -80,9 +80,3 @@ def test_engine(world: World, engine: str, options: dict[str, Any], size: int) -
 def test_other_rules(world: World, engine: str, options: dict[str, Any]) -> None:
     for found in world.run(4, engines.trained, engine, options, MORE):
         assert found == _one(BF16, True)
-
-
-def test_moments_of_8_bits_are_refused_alike(world: World) -> None:
-    """Whichever process begins inside a block of the whole tensor, all raise."""
-    for text in world.run(3, engines.refused_blocks):
-        assert "is a DTensor, and precision='pair_fp8_fp8x2' stores moments of 8 bits" in text

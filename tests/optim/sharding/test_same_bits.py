@@ -73,7 +73,7 @@ def test_by_address(world: World, size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_by_operator(world: World, size: int) -> None:
-    few = [{"precision": "split16"}, {"precision": "stochastic", "max_grad_norm": 0.5}]
+    few = [{"precision": "split16"}, {"precision": "8bit", "max_grad_norm": 0.5}]
     check(world, of_size(size), FIRST, [{**FIRST.options, **o} for o in few])
 
 
@@ -107,6 +107,7 @@ def test_muon(world: World, size: int) -> None:
     """Each matrix is orthogonalised whole, by one process."""
     muon = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
     options = [{**muon.options, "precision": "light", "low": "stochastic"}]
+    options.append({**muon.options, "precision": "bf16_sr"})
     check(world, of_size(size), muon, options)
 
 
