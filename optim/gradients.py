@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mcf.kernels.tables import table_of
 from mcf.optim import expansions
 from mcf.optim.sharding.across import Across
 from mcf.optim.sharding.shards import local
@@ -149,7 +150,8 @@ def factor(
     if found is not None:
         for who in sharers:
             # One process's infinity is everyone's, or some would step and others not.
-            found = who.reduce(torch.as_tensor(found).ne(0).to(torch.int32), "max")
+            flag = found if isinstance(found, Tensor) else table_of([found])
+            found = who.reduce(flag.ne(0).to(torch.int32), "max")
         live = found.reshape(()) == 0 if _by_device(found, apart) else float(found) == 0
     if settings.nonfinite != "torch" and live is not False:
         finite = _all_finite(settings.nonfinite, gradients, apart, sharers)

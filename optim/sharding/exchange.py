@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.tables import table_of
+
 
 class Group:
     """Some processes, this one among them; one process alone needs no group.
@@ -72,7 +74,7 @@ class Group:
             return list(numbers)
         from torch import distributed
 
-        found = torch.tensor(numbers, dtype=torch.int64).to(device)
+        found = table_of(numbers, torch.int64).to(device)
         distributed.all_reduce(found, distributed.ReduceOp.MAX, group=self.group)
         return [int(x) for x in found.tolist()]
 

@@ -37,8 +37,9 @@ _local, _spec = attrgetter("_local_tensor"), attrgetter("_spec")
 def fits(row: Row, rule_numbers: Sequence[str], random: bool) -> bool:
     """Whether a kernel can be ready for a row: plain dense tensors, numbers as we make them."""
     p, tensors = row.p, row.tensors
+    own = type(p) in _PLAIN or is_sharded(p)
     plain = type(tensors[0]) in _PLAIN and all(type(t) is Tensor for t in tensors[1:])
-    if not plain or row.negated or not registry.same_layout(tensors):
+    if not own or not plain or row.negated or not registry.same_layout(tensors):
         return False
     if random and not Streams.fit(p):
         return False
