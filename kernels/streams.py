@@ -2,7 +2,7 @@
 
 A stream is one tensor at one step. Its key is a hash of (seed, step, tensor), and the numbers of an
 element hashes of keys made of it and of the element's index in the whole tensor, row-major
-(`mcf.kernels.algorithms.words`): 16 bits for a weight, and under keys of their own 16 for each of
+(`mcf.kernels.algorithms.words`): 16 bits for a weight, and under a key of their own 16 for each of
 two moments. Nothing is stored, and the order in which elements are visited does not matter.
 """
 
@@ -18,8 +18,8 @@ from mcf.kernels.algorithms import words
 from mcf.kernels.elementwise import parameters
 from mcf.kernels.tables import table_of, to_device
 
-# What the hash of weights reads beside an index, and that of moments: two keys and the index of the
-# first element, in halves of words, which float32 registers hold exactly.
+# What the hash of weights reads beside an index, and that of moments: two or three keys and the
+# index of the first element, in halves of words, which float32 registers hold exactly.
 WEIGHT = parameters(words.random16)[1:]
 MOMENTS = parameters(words.random16_pair)[1:]
 
@@ -76,8 +76,9 @@ def scalars(key: Any, index: Any) -> list[Any]:
     high, low = index >> 32, index & 0xFFFFFFFF
     weight = mix(mix(key) ^ high)
     moments = mix(weight)
-    halves = [[x >> shift & 0xFFFF for shift in (48, 32, 16, 0)] for x in (weight, moments)]
-    return [*halves[0], low >> 16, low & 0xFFFF, *halves[1]]
+    keys = [weight >> shift & 0xFFFF for shift in (48, 32, 16, 0)]
+    further = [moments >> shift & 0xFFFF for shift in (48, 32)]
+    return [*keys, low >> 16, low & 0xFFFF, *further]
 
 
 def table(keys: Tensor, indices: Sequence[int]) -> Tensor:

@@ -26,7 +26,6 @@ from mcf.kernels.algorithms.primitives import (
     word,
     wshl,
     wshr,
-    wsub,
 )
 
 
@@ -57,8 +56,9 @@ def to_unsigned(x, random):
     least, top = constant(x, 0x21800000), constant(x, 0x41200000)
     inside = where(x < least, least, x)
     inside = where(inside > top, top, inside)
-    noise = wor(wshl(random, 5), 16)
-    code = wand(wsub(wshr(wadd(bits(inside), noise), 21), 267), 0xFF)
+    # The half of the last random bit, and the bits of code 0.
+    place = wadd(wadd(bits(inside), wshl(random, 5)), 16 - (267 << 21))
+    code = wand(wshr(place, 21), 0xFF)
     code = where(x > ZERO, code, wand(code, 0))
     return number(where(x < constant(x, 0x7F800000), code, wor(code, 0xFF)))
 
@@ -66,13 +66,12 @@ def to_unsigned(x, random):
 def from_e4m3_over_4(code):
     """The number of a code of e4m3, over 4, exactly."""
     byte = word(code)
-    size = wand(byte, 0x7F)
-    normal = from_bits(wadd(wshl(size, 20), 118 << 23))
-    # Below 8 with the exponent of 8, from which that is taken: multiples of 2**-11.
-    least = constant(code, 119 << 23)
-    subnormal = rn(from_bits(wadd(wshl(size, 20), 119 << 23)) - least)
-    value = where(normal < least, subnormal, normal)
-    value = where(normal > constant(code, 0x42E00000), constant(code, 0x7FC00000), value)
+    # Twice a normal number. Below 8, with the exponent of 8, that of 8 is taken from it instead.
+    twice = from_bits(wadd(wshl(wand(byte, 0x7F), 20), 119 << 23))
+    half = rn(twice * constant(code, 126 << 23))
+    below = rn(twice - constant(code, 119 << 23))
+    value = where(below < half, below, half)
+    value = where(value > constant(code, 0x42E00000), constant(code, 0x7FC00000), value)
     return from_bits(wor(bits(value), wshl(wand(byte, 0x80), 24)))
 
 
@@ -82,9 +81,10 @@ def to_e4m3_over_4(x, random):
     size = from_bits(wand(pattern, 0x7FFFFFFF))
     least, top = constant(x, 119 << 23), constant(x, 0x42E00000)
     inside = where(size > top, top, size)
-    # The number whose unit in the last place is 2**-20 of that of the subnormal numbers.
-    below = wsub(bits(rn(inside + least)), 119 << 23)
-    place = where(inside < least, below, wsub(bits(inside), 118 << 23))
-    code = wshr(wadd(place, wor(wshl(random, 4), 8)), 20)
+    # Below the first normal number that is added: a unit in the last place is 2**-20 of a code's.
+    twice, below = rn(inside + inside), rn(inside + least)
+    larger = bits(where(below > twice, below, twice))
+    # The half of the last random bit, and the bits of code 0.
+    code = wshr(wadd(wadd(larger, wshl(random, 4)), 8 - (119 << 23)), 20)
     code = where(size < constant(x, 0x7F800000), code, wor(wand(code, 0), 0x7F))
     return number(wor(code, wshl(wshr(pattern, 31), 7)))

@@ -82,13 +82,18 @@ def random16(index, a_high, a_low, b_high, b_low, first_high, first_low):
     return wshr(hashed(index, a_high, a_low, b_high, b_low, first_high, first_low), 16)
 
 
-def random16_pair(index, c_high, c_low, d_high, d_low, first_high, first_low):
-    """Two words of 16 random bits of an element: the halves of `hashed`.
+def random16_pair(index, a_high, a_low, b_high, b_low, first_high, first_low, c_high, c_low):
+    """Two words of 16 random bits of an element: the halves of `hashed` after one more round.
 
-    The last xor-shift of `triple32` comes before, which carries the upper bits into the lower ones.
+    A third key comes between, so that for one element they are independent of `random16` over the
+    keys: whatever the hash, it plus a uniform number is uniform. The constant is of Wellons'
+    `lowbias32`.
     """
-    x = hashed(index, c_high, c_low, d_high, d_low, first_high, first_low)
-    x = wxor(x, wshr(x, 14))
+    x = hashed(index, a_high, a_low, b_high, b_low, first_high, first_low)
+    c = wor(wshl(word(c_high), 16), word(c_low))
+    # 0x846CA68B with its sign.
+    x = wmul(wadd(wxor(x, wshr(x, 14)), c), -0x7B935975)
+    x = wxor(x, wshr(x, 15))
     return wshr(x, 16), wand(x, 0xFFFF)
 
 

@@ -126,9 +126,9 @@ def check_ptx(ptx: str, spec: Elementwise, many: bool = False) -> list[str]:
     problems += _differs("16-byte loads of a full block in PTX", loads[True], needed_loads)
     problems += _differs("16-byte stores of a full block in PTX", stores[True], needed_stores)
     # Besides, each scalar and uniform tensor is loaded once, and what has one byte an element moves
-    # by 8 bytes; what stands for a block is loaded for each element.
+    # by 8 bytes.
     short = [f for f in spec.fields if f.format in (INT8, UINT8)]
-    short_loads = sum(code.elements(spec) if f.block > 1 else f.read for f in short)
+    short_loads = sum(f.read for f in short)
     once = len(spec.scalars) + sum(f.uniform for f in spec.fields)
     # Of many tensors a block finds its row, its place, the size and each tensor's address.
     tables = 3 + len(spec.fields) if many else 0

@@ -64,7 +64,8 @@ def arithmetics(precisions: set[str]) -> list[Arithmetic]:
                 for low in ("nearest", "stochastic"):
                     try:
                         strategy = STRATEGIES[precision].with_low(low)
-                        found[arithmetic(strategy, dtype, compute_dtype, "p")] = None
+                        arith = arithmetic(strategy, dtype, compute_dtype, "p")
+                        found |= {arith: None, arith.of_shape(()): None}
                     except ValueError:
                         # The library refuses the combination.
                         continue
