@@ -42,8 +42,21 @@ class World:
         if os.environ.get("MASTER_ADDR") in ("localhost", "127.0.0.1"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, timeout=PATIENCE)
+        distributed.init_process_group(backend, timeout=PATIENCE, **self._store())
         self._started = True
+
+    def _store(self) -> dict[str, Any]:
+        """Where processes find each other, if not in torch's own way."""
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return {}
+        # torchrun keeps one store through all its restarts, in which gloo would find the addresses
+        # of processes that are gone.
+        store = distributed.TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        mine = distributed.PrefixStore(f"attempt {attempt}", store)
+        return {"store": mine, "rank": self.rank, "world_size": self.size}
 
     def stop(self) -> None:
         """Undo `start`."""
