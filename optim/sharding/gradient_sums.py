@@ -20,6 +20,9 @@ from mcf.kernels.formats import FP64, Format, format_of
 # correctly rounded.
 MOST_TERMS = 1 << 26
 
+# Elements rounded at a time.
+BLOCK = 1 << 14
+
 # What terms may be; of float64 the sum's components could overflow.
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -85,13 +88,13 @@ class ExactSum:
             dtype: bfloat16, float16 or float32.
             count: at most `MOST_TERMS`.
         """
-        c = _settled(self.components)
-        # To odd, so that this rounding and the quotient's leave the last one as if it were alone: a
-        # boundary between two results times `count` is a number of less than 52 bits.
-        total = round_odd(c[0], c[1]) if len(c) > 1 else c[0]
-        mean = total / count
-        # One NaN, whoever had it.
-        return round_to(torch.where(mean == mean, mean, torch.nan), dtype) + 0.0
+        made = self.components[0].new_empty(self.components[0].numel(), dtype=dtype)
+        # In blocks that a CPU's cache holds with all that is made on the way.
+        size = BLOCK if made.device.type == "cpu" else max(1, made.numel())
+        blocks = zip(*(torch.split(x, size) for x in (made, *self.components)), strict=True)
+        for out, *here in blocks:
+            out.copy_(_rounded(here, dtype, count))
+        return made
 
 
 class Float32Sum:
@@ -166,3 +169,13 @@ def _settled(components: Sequence[Tensor]) -> list[Tensor]:
         if same:
             return c
     raise AssertionError("sweeps of components do not settle")
+
+
+def _rounded(components: Sequence[Tensor], dtype: torch.dtype, count: int) -> Tensor:
+    c = _settled(components)
+    # To odd, so that this rounding and the quotient's leave the last one as if it were alone: a
+    # boundary between two results times `count` is a number of less than 52 bits.
+    total = round_odd(c[0], c[1]) if len(c) > 1 else c[0]
+    mean = total / count
+    # One NaN, whoever had it.
+    return round_to(torch.where(mean == mean, mean, torch.nan), dtype) + 0.0

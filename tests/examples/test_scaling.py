@@ -15,6 +15,7 @@ from pretraining.shapes import SHAPES
 from mcf.optim import PRECISIONS
 from tests.examples import together_cases
 from tests.examples.scaling_shapes import SMALL
+from tests.examples.tiny import EXAMPLES
 from tests.helpers.processes import World, world
 
 __all__ = ["world"]
@@ -74,6 +75,27 @@ def test_dry_run(capsys: pytest.CaptureFixture[str], reduce: str) -> None:
     fsdp = scaling.memory(work, Mesh(1, 64), reduce)
     assert amount(fsdp["states"]) in text
     assert amount(sum(fsdp.values())) in text
+
+
+def test_the_page_has_the_table() -> None:
+    import scaling as page
+
+    text = (EXAMPLES.parent / "docs" / "scaling.md").read_text()
+    begin, end = "<!-- scaling: begin -->\n", "\n<!-- scaling: end -->"
+    assert text.split(begin)[1].split(end)[0] == page.table()
+
+
+def test_fsdp_hides_behind_so_many_tokens() -> None:
+    """6 F / (8 B), as the page has it, whatever the size, but for attention and embedding."""
+    import scaling as page
+
+    tokens = 6 * page.OPERATIONS * page.USED / (8 * page.OUTSIDE)
+    assert 5900 < tokens < 5950
+    for name in page.MODELS:
+        shape = SHAPES[name]
+        work = Work(shape, shape.vocabulary, 1, 1)
+        computing, _, outside = page.seconds(work, Mesh(1, 4096), "engine")
+        assert 1.0 < (computing / outside) / (shape.context / tokens) < 1.2
 
 
 def test_amounts() -> None:
