@@ -31,13 +31,16 @@ COLUMNS = [
 
 
 def shapes_of(size: str) -> list[torch.Size]:
-    """The tensors of a size: one flat tensor, or "300x": a model of 300 tensors."""
+    """The tensors of a size: one matrix, or "300x": a model of 300 tensors.
+
+    Vectors keep wider moments than codes of 8 bits.
+    """
     if size == "300x":
         # 30 blocks of a small transformer: ten tensors each, matrices and vectors, 15 M elements.
         block = [(192, 576), (576,), (192, 192), (192,), (192, 768), (768,), (768, 192), (192,)]
         block += [(192,), (192,)]
         return [torch.Size(s) for s in block * 30]
-    return [torch.Size([int(size.removesuffix("M")) * MILLION])]
+    return [torch.Size([int(size.removesuffix("M")), MILLION])]
 
 
 def batches(found: list[Variant], count: int, limit: float) -> list[list[Variant]]:

@@ -129,7 +129,7 @@ def _optimi(foreach: bool) -> Make:
 
 def _bytes(precision: str) -> tuple[int, int]:
     """Bytes per parameter that a step moves, and that parameter, gradient and states take."""
-    optimizer = AdamW([torch.nn.Parameter(torch.zeros(1).bfloat16())], precision=precision)
+    optimizer = AdamW([torch.nn.Parameter(torch.zeros(1, 1).bfloat16())], precision=precision)
     group = optimizer.param_groups[0]
     arith = optimizer._arithmetic(group, group["params"][0], "params[0]")
     fields = kernel(optimizer._rule(group), arith, False).fields

@@ -59,7 +59,12 @@ def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"precision": "plain", "max_grad_value": 1e-3}, {"precision": "stochastic"}],
+    [
+        {},
+        {"precision": "plain", "max_grad_value": 1e-3},
+        {"precision": "stochastic"},
+        {"precision": "bf16_sr"},
+    ],
     ids=str,
 )
 def test_same_bits(make: Any, options: dict[str, Any]) -> None:
