@@ -22,6 +22,9 @@ from mcf.kernels.exact import is_finite, rounding
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import worst
 
+# Values: on the torch executor, which compiles nothing.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 FORMATS = [BF16, FP16, FP32, FP64]
 each_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 each_length = pytest.mark.parametrize("terms", [1, 2, 3, 4])
@@ -84,8 +87,6 @@ def whole_powers(fmt: Format, terms: int) -> list[tuple[Fraction, Fraction]]:
     return out
 
 
-# Values: on the torch executor, which compiles nothing.
-@pytest.mark.usefixtures("on_torch")
 @each_length
 @each_format
 def test_whole_powers_are_exact(fmt: Format, terms: int) -> None:

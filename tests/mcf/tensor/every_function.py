@@ -15,6 +15,7 @@ import mcf
 from tests.helpers import hypothesis_profile
 
 with hypothesis_profile.kept():
+    from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db
 
 RIGHT, REFUSED = "right", "refused"
@@ -63,8 +64,12 @@ def functions() -> list[Any]:
 def samples(op: Any, count: int) -> Iterator[Any]:
     """Some of torch's sample inputs, spread over its list, with random low digits."""
     # torch seeds before each sample, and for every kind of device that is not there keeps the stack
-    # from which it was asked: most of the time that samples take.
-    with mock.patch.object(torch, "manual_seed", torch.default_generator.manual_seed):
+    # from which it was asked; and looks in the stack, and for it in the sources of all modules, for
+    # a test case of unittest: most of the time that samples take.
+    with (
+        mock.patch.object(torch, "manual_seed", torch.default_generator.manual_seed),
+        mock.patch.object(common_utils, "extract_test_fn", return_value=None, create=True),
+    ):
         torch.manual_seed(0)
         found = op.sample_inputs("cpu", torch.float64, requires_grad=False)
         given = list(itertools.islice(found, 41))
