@@ -16,6 +16,9 @@ from mcf.optim.conversion import libraries
 from mcf.optim.conversion.libraries import Meaning
 from mcf.optim.expansions import is_expansion
 from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.sharding.across import across
+from mcf.optim.sharding.portable import unpacked
+from mcf.optim.sharding.shards import is_sharded, local, moved_like
 from mcf.optim.step.bucket import new_state
 from mcf.optim.step.kernel import states
 from mcf.optim.storage import codes, values
@@ -95,18 +98,31 @@ def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) ->
                 )
             made.append((p, old.detach(), {}))
             continue
-        meaning = libraries.read(old, entry, given, where)
+        meaning = libraries.read(*_placed(p, old, entry), given, where)
         state, storage = _state(target, group, p, meaning, where)
-        new = _stored(p, meaning, state, storage, report, where)
-        if meaning.empty and not _needed(p, meaning, state, new):
+        here = {name: local(t) for name, t in state.items()}
+        new = _stored(p, meaning, here, storage, report, where)
+        if meaning.empty and not _needed(p, meaning, here, new):
             state = {}
         made.append((p, new, state))
     for p, new, state in made:
-        p.data.copy_(new)
+        local(p.data).copy_(local(new))
         target.state.pop(p, None)
         if state:
             target.state[p] = state
     return Report(tuple(report))
+
+
+def _placed(p: Tensor, old: Tensor, entry: Mapping[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """A source's parameter and state, of which the parts are here that are here of the target's."""
+
+    def placed(t: Any) -> Any:
+        t = unpacked(old, t)
+        shared = isinstance(t, Tensor) and (is_sharded(p) or is_sharded(t))
+        return local(moved_like(p, t)) if shared and t.shape == p.shape else t
+
+    kept = {name: placed(t) for name, t in entry.items()}
+    return placed(old.detach()), kept
 
 
 def _state(
@@ -151,9 +167,17 @@ def _state(
 
 
 def _needed(p: Tensor, meaning: Meaning, state: dict[str, Any], new: Tensor) -> bool:
-    """Whether a state without steps keeps what the visible parameter alone does not."""
-    beside = set(HIDDEN) & state.keys()
-    return bool(beside) and bool((values.less(meaning.tensors["param"], new)[0] != 0).any())
+    """Whether a state without steps keeps what the visible parameter alone does not, anywhere."""
+    if not set(HIDDEN) & state.keys():
+        return False
+    some = (values.less(meaning.tensors["param"], new)[0] != 0).any()
+    return bool(_over_all(p, some.to(torch.int64), "max"))
+
+
+def _over_all(p: Tensor, t: Tensor, operation: str) -> Tensor:
+    """A number of what is here of a parameter, over all processes that have parts of it."""
+    who = across(p)
+    return t if who is None else who.reduce(t, operation)
 
 
 def _stored(
@@ -164,8 +188,8 @@ def _stored(
     report: list[Rounded],
     where: str,
 ) -> Tensor:
-    """Fill a state's tensors with their values; the new parameter."""
-    new = torch.empty_like(p)
+    """Fill a state's tensors with their values, as far as they are here; the new parameter."""
+    new = torch.empty_like(local(p.detach()))
     for name in codes.in_order(list(meaning.tensors)):
         value = meaning.tensors[name]
         if name == "param":
@@ -179,11 +203,13 @@ def _stored(
             left = _store(meaning, name, SINGLE if low is None else PAIR, kept)
         else:
             continue
-        count = int((left != 0).sum())
+        count = int(_over_all(p, (left != 0).sum(), "sum"))
         if count:
-            share = left.abs() / value[0].abs()
-            largest = share[left != 0].max().item()
-            report.append(Rounded(where, name, count, left.numel(), largest))
+            share = (left.abs() / value[0].abs())[left != 0]
+            here = share.max() if share.numel() else share.new_zeros(())
+            # As an integer, of which a maximum keeps NaN.
+            largest = _over_all(p, here.double().view(torch.int64), "max").view(torch.float64)
+            report.append(Rounded(where, name, count, p.numel(), largest.item()))
     return new
 
 

@@ -47,7 +47,8 @@ def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
 
     Args:
         p: the parameter; where it is plain, the tensor is `here`.
-        here: a part of p's local shape, of any dtype; further dimensions may follow.
+        here: a part of p's local shape, of any dtype; further dimensions may follow, or p's last
+            ones, which lie together, be left out.
         shape: of the whole, p's unless given.
     """
     if not is_sharded(p):
@@ -59,7 +60,8 @@ def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     more = shape[p.ndim :]
     within = math.prod(more)
     inner = [math.prod(more[k + 1 :]) for k in range(len(more))]
-    strides = (*(s * within for s in p.stride()), *inner)
+    left_out = max(1, math.prod(p.shape[len(shape) :]))
+    strides = (*(s * within // left_out for s in p.stride()[: len(shape)]), *inner)
     # Not `from_local`, which would move what is kept on the CPU to the devices of the mesh.
     meta = TensorMeta(shape, strides, here.dtype)
     spec = DTensorSpec(p.device_mesh, tuple(p.placements), tensor_meta=meta)  # type: ignore[attr-defined]

@@ -86,6 +86,8 @@ def total_norm(
     top, high, low = _carry(total).unbind()
     # The sum of the first two is rounded once.
     squares = (top.double() * 2.0**TOP + high.double()) * 2.0**LOW + low.double()
+    # Sums of what is not finite are any bits.
+    squares = torch.where(largest.isfinite(), squares, 0.0)
     # torch's square root of a float64 on a CPU is not always the rounded one.
     root = squares.sqrt() if home.type != "cpu" else squares.fill_(math.sqrt(squares.item()))
     half = exponent.div(2, rounding_mode="floor")

@@ -6,6 +6,7 @@ misses a rounded tensor, a lost low word, a step that is not copied.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from fractions import Fraction
@@ -22,7 +23,7 @@ from mcf.optim import AdamW, convert
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
 from tests.optim.conversion_cases import trained
-from tests.optim.helpers import BF16, assert_same, parameters, steps, stored
+from tests.optim.helpers import BF16, assert_same, parameter, parameters, steps, stored
 from tests.optim.test_amp import without_gradients
 
 PRECISIONS = AdamW.precisions
@@ -194,3 +195,15 @@ def test_in_place_the_visible_weight_is_the_new_precisions() -> None:
     again, _ = convert(split, "light")
     assert p.tolist() == [1.0, 2 + 2.0**-5]
     assert_same_bits(again.master_weight(p), tie)
+
+
+def test_checkpoints_of_split_weights_are_converted() -> None:
+    """Their 16-bit integers are pairs of bytes in a state dict."""
+    source = AdamW([parameter((5, 3), BF16)], 1e-2, precision="split16")
+    steps(source, 2)
+    target = AdamW([parameter((5, 3), BF16)], 1e-2, precision="master")
+    kept = [p.detach().clone() for p in parameters(source)]
+    report = mcf.optim.load_converted(target, copy.deepcopy(source.state_dict()), kept)
+    assert report.exact
+    for p, q in zip(parameters(source), parameters(target), strict=True):
+        assert_same_bits(target.master_weight(q), source.master_weight(p))
