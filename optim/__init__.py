@@ -5,6 +5,7 @@ import sys as _sys
 from mcf.optim.conversion.optimizers import convert as convert
 from mcf.optim.conversion.optimizers import float32_checkpoint as float32_checkpoint
 from mcf.optim.conversion.optimizers import load_converted as load_converted
+from mcf.optim.conversion.weights import float32_weights as float32_weights
 from mcf.optim.extras.accumulator import GradientAccumulator as GradientAccumulator
 from mcf.optim.extras.release import GradientRelease as GradientRelease
 from mcf.optim.extras.wrap import collage as collage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.optim import validation
 from mcf.optim.expansions import is_expansion
+from mcf.optim.extras import reducers
 from mcf.optim.operator import registered, update_
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.rules.fold import fold, fold_wide
@@ -48,8 +50,10 @@ class GradientAccumulator:
         TypeError: for another optimizer, and for DTensor parameters (`fully_shard`).
         ValueError: where a group computes in its parameters' 16-bit dtype, which would round the
             second component away; or if the optimizer has an accumulator or is released.
-        RuntimeError: in a step, if the leading component was changed in place (by
-            `scaler.unscale_` or `clip_grad_norm_`, say): the second one would not have been.
+        RuntimeError: with a `DistributedDataParallel`, whichever of the two is made second, which
+            averages one of the components alone; and in a step, if the leading component was
+            changed in place (by `scaler.unscale_` or `clip_grad_norm_`, say): the second one would
+            not have been.
     """
 
     def __init__(self, optimizer: LowPrecisionOptimizer) -> None:
@@ -83,6 +87,7 @@ class GradientAccumulator:
                         f"{where} is computed in {p.dtype}, which rounds a second component of the "
                         "gradient away; use compute_dtype=torch.float32"
                     )
+        reducers.check(list(optimizer._parameters()), reducers.ADDED)
         self._optimizer = optimizer
         # The components of each sum, and the version of the leading one when it was written.
         self._sums: dict[Tensor, tuple[Tensor, Tensor, int]] = {}
@@ -92,6 +97,8 @@ class GradientAccumulator:
                 if p.requires_grad:
                     self._handles.append(p.register_hook(functools.partial(self._withdraw, p)))
                     self._handles.append(p.register_post_accumulate_grad_hook(self._fold))
+        said = f"{reducers.ADDED}; GradientAccumulator.close() ends it"
+        self._handles.append(reducers.refuse(weakref.WeakMethod(self._managed), said))
         self._handles.append(optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(optimizer.register_step_post_hook(self._after_step))
         optimizer._accumulator = self
@@ -101,6 +108,10 @@ class GradientAccumulator:
         if self._current(p) and self._sums[p][1].numel() == p.numel():
             return self._sums[p][:2]
         return () if p.grad is None else (p.grad,)
+
+    def _managed(self) -> list[Tensor]:
+        """The parameters that take part."""
+        return list(self._optimizer._parameters())
 
     def zero(self) -> None:
         """Forget all sums, as `optimizer.zero_grad()` does."""

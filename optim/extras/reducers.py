@@ -22,8 +22,15 @@ _REASON = (
     "gradient_as_bucket_view=True for the least memory"
 )
 
+# Of sums over micro-batches in two components.
+ADDED = (
+    "a GradientAccumulator does not go with DistributedDataParallel, which averages the leading "
+    "component of a sum alone and leaves each process its own second one; allowed is "
+    "mcf.optim.GradientReduction, which adds up micro-batches and processes without loss"
+)
 
-def check(params: Sequence[Tensor]) -> None:
+
+def check(params: Sequence[Tensor], reason: str = _REASON) -> None:
     """Raise RuntimeError if a `DistributedDataParallel` that exists manages one of these."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
@@ -33,7 +40,7 @@ def check(params: Sequence[Tensor]) -> None:
         gc.collect()
         for wrapper in _wrappers():
             if _managed(wrapper.module, mine):
-                raise RuntimeError(_REASON)
+                raise RuntimeError(reason)
 
 
 def check_flat(named: Iterable[tuple[str, Tensor]]) -> None:
@@ -47,18 +54,22 @@ def check_flat(named: Iterable[tuple[str, Tensor]]) -> None:
             )
 
 
-def refuse(params: Callable[[], Callable[[], Sequence[Tensor]] | None]) -> RemovableHandle:
+def refuse(
+    params: Callable[[], Callable[[], Sequence[Tensor]] | None],
+    reason: str = f"{_REASON}; GradientRelease.remove() ends the release",
+) -> RemovableHandle:
     """Make a `DistributedDataParallel` around one of these parameters raise while it is made.
 
     Args:
         params: a weak reference to what returns the parameters.
+        reason: what it says.
     """
 
     def registered(parent: nn.Module, name: str, child: nn.Module | None) -> None:
         if name == "module" and child is not None and _is_wrapper(type(parent)):
             found = params()
             if found is not None and _managed(child, set(found())):
-                raise RuntimeError(f"{_REASON}; GradientRelease.remove() ends the release")
+                raise RuntimeError(reason)
 
     return register_module_module_registration_hook(registered)
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mcf
-from mcf.optim import AdamW, GradientRelease
+from mcf.optim import AdamW, GradientAccumulator, GradientRelease
 from tests.optim.helpers import BF16, assert_same, random, stored
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
@@ -156,3 +156,20 @@ def linear() -> nn.Module:
 def test_two_processes() -> None:
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(process, (f"{folder}/store", linear), nprocs=2)
+
+
+@pytest.mark.usefixtures("group")
+def test_sums_in_two_components_are_refused() -> None:
+    words = "GradientAccumulator does not go with DistributedDataParallel"
+    net = model()
+    wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    optimizer = AdamW(net.parameters())
+    with pytest.raises(RuntimeError, match=words):
+        GradientAccumulator(optimizer)
+    del wrapped
+    gc.collect()
+    accumulator = GradientAccumulator(optimizer)
+    with pytest.raises(RuntimeError, match=rf"{words}.*GradientAccumulator.close\(\) ends it"):
+        DistributedDataParallel(net)
+    accumulator.close()
+    DistributedDataParallel(net)

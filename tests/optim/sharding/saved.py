@@ -181,3 +181,20 @@ def homes(engine: str, options: dict[str, Any], given: Given) -> list[Any]:
                     and (not is_sharded(p) or t.placements == p.placements)  # type: ignore[attr-defined]
                 )
         return found
+
+
+def exported(engine: str, options: dict[str, Any], several: list[Given]) -> list[Any]:
+    """Digests of the weights that are given to others, and whether files can hold them."""
+    found = []
+    with quiet():
+        for given in several:
+            mine, optimizer = made(engine, options, given)
+            mine.train(optimizer, 2)
+            weights = mcf.optim.float32_weights(mine.model, optimizer)
+            places = {t.untyped_storage().data_ptr() for t in weights.values()}
+            fit = len(places) == len(weights) and all(
+                type(t) is Tensor and t.is_contiguous() and t.device.type == "cpu"
+                for t in weights.values()
+            )
+            found.append(({name: digest(t) for name, t in sorted(weights.items())}, fit))
+    return found

@@ -83,11 +83,11 @@ def test_a_fake_step_changes_no_weight(world: World, several: list[Given]) -> No
         assert all(same for same, _ in found)
 
 
+# With `full_state_dict` and `cpu_offload` torch gives all to the first process, nothing to others.
 FLAGS: list[dict[str, bool]] = [
     {},
     {"cpu_offload": True},
     {"full_state_dict": True},
-    {"full_state_dict": True, "cpu_offload": True},
     {"full_state_dict": True, "broadcast_from_rank0": True},
     {"full_state_dict": True, "cpu_offload": True, "broadcast_from_rank0": True},
     {"flatten_optimizer_state_dict": True},
@@ -139,3 +139,20 @@ def test_states_are_where_parameters_are(
     for found in world.run(size, saved.homes, engine, options, EVERYDAY[1]):
         assert len(found) >= 24
         assert all(found)
+
+
+@pytest.mark.parametrize(
+    ("size", "engine", "options"),
+    [
+        (2, "ddp", {}),
+        (4, "fsdp", {}),
+        (4, "fsdp_tensor_parallel", {"shape": (2, 2), "sequence": True}),
+    ],
+)
+def test_float32_weights(world: World, size: int, engine: str, options: dict[str, Any]) -> None:
+    expected = saved.exported("plain", {}, EVERYDAY)
+    for found in world.run(size, saved.exported, engine, options, EVERYDAY):
+        assert found == expected
+    for weights, fit in expected:
+        assert fit
+        assert all(t.startswith("torch.float32") for t in weights.values())
