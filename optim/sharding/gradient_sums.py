@@ -177,5 +177,21 @@ def _rounded(components: Sequence[Tensor], dtype: torch.dtype, count: int) -> Te
     # boundary between two results times `count` is a number of less than 52 bits.
     total = round_odd(c[0], c[1]) if len(c) > 1 else c[0]
     mean = total / count
+    found = mean.to(dtype) if dtype is torch.float32 else _nearest(mean, dtype)
     # One NaN, whoever had it.
-    return round_to(torch.where(mean == mean, mean, torch.nan), dtype) + 0.0
+    return torch.where(found == found, found, torch.nan) + 0.0
+
+
+def _nearest(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """float64 rounded once to a 16-bit format."""
+    fmt = format_of(dtype)
+    drop = 53 - fmt.p
+    bits = x.view(torch.int64)
+    odd = (bits >> drop) & 1
+    # To the nearest, ties to even, where the result is normal: a carry goes on into the exponent.
+    y = odd.add_(bits).add_((1 << drop - 1) - 1).bitwise_and_(-(1 << drop))
+    f = y.view(torch.float64).to(torch.float32)
+    small = (f.abs() < float(fmt.min_normal)).sum() - (f == 0).sum()
+    if bool((small == 0) & f.sum().isfinite()):
+        return f.to(dtype)
+    return round_to(x, dtype)
