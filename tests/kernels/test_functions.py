@@ -131,7 +131,12 @@ def test_the_public_function_has_these_bits_where_the_result_is_finite(
     assert_all_same_bits([r[finite] for r in public], [r[finite] for r in network])
 
 
-@by_format
+# Each case is compiled: by default in a format of wide registers and one that is its own register.
+@pytest.mark.parametrize(
+    "fmt",
+    [pytest.param(f, marks=[pytest.mark.slow] if f in (FP16, FP32) else []) for f in FORMATS],
+    ids=lambda f: f.name,
+)
 @by_operation
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
 def test_bits_are_those_of_the_reference(executor: str, operation: Operation, fmt: Format) -> None:
