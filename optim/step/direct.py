@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter, is_
+from operator import add, attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def fits(row: Row, rule_numbers: Sequence[str], random: bool) -> bool:
     if random and not Streams.fit(p):
         return False
     # Without a version counter: whether others wrote the weight is asked of its elements.
-    if p.is_inference():
+    if not rewritten.is_counted(p):
         return False
     numbers = [row.entry[name] for name in rule_numbers]
     dtypes = [torch.int64, *[torch.float64] * (len(numbers) - 1)]
@@ -119,7 +119,7 @@ class DirectBucket:
         tensors, numbers = self._gather(request, entries)
         self._fit = layouts.watched(list(chain(*tensors, *numbers)))
         if self._beside:
-            self._versions, self._places = list(map(_version, self.params)), self._addresses[0]
+            self._versions, self._places = self._counts(), self._addresses[0]
 
     def holds(self, request: Request) -> bool:
         """Whether a step now is as the one before, after `watch`; keeps what it needs.
@@ -177,12 +177,19 @@ class DirectBucket:
 
     def _suspect(self) -> None:
         """Find the weights that others wrote since the last step."""
-        now, places = list(map(_version, self.params)), self._addresses[0]
+        now, places = self._counts(), self._addresses[0]
         self._suspects, self._now = [], now
         if now != self._versions or places != self._places:
             before = zip(self._versions, self._places, strict=True)
             marks = zip(self.bucket.named, now, places, before, strict=True)
             self._suspects = [named for named, v, a, old in marks if (v, a) != old]
+
+    def _counts(self) -> list[int]:
+        """`rewritten.version` of all parameters."""
+        found = list(map(_version, self.params))
+        if self._sharded:
+            found = list(map(add, found, map(_version, map(_local, self.params))))
+        return found
 
     def tell(self, marks: Marks) -> None:
         """Say which weights the last step left."""
@@ -272,7 +279,9 @@ class DirectBucket:
             # Beside what others keep there.
             request.state[row.p].update(row.entry)
         if self._fit is not None and self._beside:
-            self._versions, self._places = [v + 1 for v in self._now], self._addresses[0]
+            # Of DTensors their parts, too.
+            more = 1 + self._sharded
+            self._versions, self._places = [v + more for v in self._now], self._addresses[0]
         elif self._beside:
             marks.leave(self.params)
         if metrics is not None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.overlap import address
-from mcf.optim.sharding.shards import like, local
+from mcf.optim.sharding.shards import is_sharded, like, local
 from mcf.optim.step.bucket import Bucket, Named
 from mcf.optim.step.norm import parts
 from mcf.optim.storage.arithmetic import Arithmetic
@@ -53,7 +53,7 @@ class Marks:
 
     def perhaps(self, p: Tensor) -> bool:
         """Whether others may have written a weight since then."""
-        return p.is_inference() or mark(p) != self.left.get(id(p))
+        return not is_counted(p) or mark(p) != self.left.get(id(p))
 
 
 def mark(p: Tensor) -> tuple[int, int]:
@@ -61,9 +61,19 @@ def mark(p: Tensor) -> tuple[int, int]:
     return version(p), address(local(p))
 
 
+def is_counted(t: Tensor) -> bool:
+    """Whether torch counts how often a tensor is written: not those of inference mode."""
+    return not t.is_inference() and not local(t).is_inference()
+
+
 def version(t: Tensor) -> int:
-    """How often a tensor was written; 0 where torch does not count (inference tensors)."""
-    return 0 if t.is_inference() else t._version
+    """How often a tensor was written; 0 where torch does not count.
+
+    A DTensor and the part that is here have a counter each: checkpoints are read into parts.
+    """
+    if not is_counted(t):
+        return 0
+    return t._version + local(t)._version if is_sharded(t) else t._version
 
 
 def beside(arith: Arithmetic) -> bool:

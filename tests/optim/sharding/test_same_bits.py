@@ -216,8 +216,8 @@ def test_master_weights(world: World) -> None:
     world.run(4, weights)
 
 
-def rewritten() -> str:
-    """Weights that somebody else wrote between two steps."""
+def rewritten(parts: bool) -> str:
+    """Weights that somebody else wrote between two steps; the parts alone, as checkpoints do."""
     mesh = layouts.mesh_of(MIXED)
     digests = []
     for where in (MIXED, None):
@@ -228,7 +228,7 @@ def rewritten() -> str:
                 with torch.no_grad():
                     for k, (_, p) in enumerate(named):
                         if k % 2:
-                            p.mul_(-0.5)
+                            (layouts.shards.local(p) if parts else p).mul_(-0.5)
             layouts.set_gradients(named, t)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", mcf.optim.WeightsRewrittenWarning)
@@ -238,5 +238,6 @@ def rewritten() -> str:
     return ""
 
 
-def test_rewritten_weights(world: World) -> None:
-    world.run(4, rewritten)
+@pytest.mark.parametrize("parts", [False, True])
+def test_rewritten_weights(world: World, parts: bool) -> None:
+    world.run(4, rewritten, parts)
