@@ -55,7 +55,10 @@ def _uninterrupted(all_of_them: bool, steps: int) -> Any:
     [pytest.param(True, id="init_state"), pytest.param(False, id="torch", marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    "chain",
+    [pytest.param(c, marks=[pytest.mark.slow] if k else []) for k, c in enumerate(CHAINS)],
+)
 def test_chain(world: World, tmp_path: Any, chain: str, everything: bool, filled: bool) -> None:
     several = ALL if everything else EVERYDAY
     before = None
@@ -115,7 +118,12 @@ def test_full_states_from_one_layout_to_another(world: World) -> None:
 
 @pytest.mark.parametrize("how", ["convert", "load_converted"])
 @pytest.mark.parametrize(
-    ("source", "target"), [("plus", "split16"), ("split16", "light"), ("stochastic", "master")]
+    ("source", "target"),
+    [
+        ("split16", "light"),
+        pytest.param("plus", "split16", marks=pytest.mark.slow),
+        pytest.param("stochastic", "master", marks=pytest.mark.slow),
+    ],
 )
 def test_conversion(world: World, source: str, target: str, how: str) -> None:
     given = ("AdamW", {"lr": 2e-2, "precision": source})
