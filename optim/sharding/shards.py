@@ -168,16 +168,33 @@ def _indices(
     if at is None:
         return tuple(np.arange(0) for _ in shape)
     found: list[Any] = [None] * len(shape)
-    for count, k, placement in zip(mesh, at, placements, strict=True):
-        if not is_cut(placement) or count == 1:
-            continue
-        dim = placement.dim
+    for m, split in _cuts(mesh, placements):
+        dim = placements[m].dim
         here = np.arange(shape[dim]) if found[dim] is None else found[dim]
-        # FSDP cuts each piece that tensor parallelism has made: its placement comes first all the
-        # same (`_StridedShard`), with the number of pieces.
-        pieces = _chunks(here, getattr(placement, "split_factor", 1))
-        found[dim] = np.concatenate([_chunks(some, count)[k] for some in pieces])
+        pieces = _chunks(here, split)
+        found[dim] = np.concatenate([_chunks(some, mesh[m])[at[m]] for some in pieces])
     return tuple(found)
+
+
+def _cuts(mesh: tuple[int, ...], placements: tuple[Any, ...]) -> list[tuple[int, int]]:
+    """The mesh's dimensions in the order in which they cut, each with the pieces that it cuts.
+
+    FSDP cuts the piece that tensor parallelism has made: its placement comes first all the same
+    (`_StridedShard`), with the number of pieces of all processes. From left to right it would be
+    the same but for pieces of several lengths, the last of which may have nothing for some.
+    """
+    found: list[tuple[int, int]] = []
+    for m in reversed(range(len(mesh))):
+        place = placements[m]
+        if not is_cut(place) or mesh[m] == 1:
+            continue
+        split = getattr(place, "split_factor", 1)
+        behind = math.prod(mesh[k] for k, _ in found if placements[k].dim == place.dim)
+        if split > 1 and split == behind:
+            found.append((m, 1))
+        else:
+            found.insert(0, (m, split))
+    return found
 
 
 def is_cut(placement: Any) -> bool:

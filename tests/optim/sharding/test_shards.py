@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -77,3 +79,21 @@ def test_moves(world: World, name: str) -> None:
     """From whole tensors and from other layouts, as checkpoints have them."""
     layout = next(x for x in LAYOUTS if x.name == name)
     world.run(layout.size, check_moves, layout)
+
+
+@pytest.mark.parametrize("mesh", [(3, 2), (2, 3), (5, 4)])
+def test_pieces_of_several_lengths(mesh: tuple[int, int]) -> None:
+    """As `fully_shard` cuts what tensor parallelism has cut, also where a process gets nothing."""
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    data, tensor = mesh
+    places = (_StridedShard(0, split_factor=tensor), Shard(0))
+    for n in range(1, 30):
+        whole = torch.arange(n)
+        for at in itertools.product(range(data), range(tensor)):
+            piece = layouts._chunk(whole, 0, tensor, at[1])
+            expected = layouts._chunk(piece, 0, data, at[0]).tolist()
+            found = shards._indices((n, 2), mesh, at, places)
+            assert found[0].tolist() == expected, (n, at)
+            assert found[1] is None
