@@ -86,5 +86,6 @@ def to_e4m3_over_4(x, random):
     larger = bits(where(below > twice, below, twice))
     # The half of the last random bit, and the bits of code 0.
     code = wshr(wadd(wadd(larger, wshl(random, 4)), 8 - (119 << 23)), 20)
-    code = where(size < constant(x, 0x7F800000), code, wor(wand(code, 0), 0x7F))
-    return number(wor(code, wshl(wshr(pattern, 31), 7)))
+    code = wor(code, wshl(wshr(pattern, 31), 7))
+    # Without the sign of NaN, which depends on the processor.
+    return number(where(size < constant(x, 0x7F800000), code, wor(wand(code, 0), 0x7F)))

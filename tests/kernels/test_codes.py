@@ -183,6 +183,8 @@ def test_special_numbers(name: str) -> None:
             negative = encode(-x, torch.full_like(x, word, dtype=torch.int32)).tolist()
             assert negative[7:9] == [254, 254]
             assert [n % 128 for n in negative] == [n % 128 for n in found]
+            # The sign of NaN depends on the processor, and on who computes.
+            assert negative[9:] == [127, 127]
 
 
 def same(x, y):
