@@ -84,7 +84,15 @@ FEW = [
 ]
 
 
-@pytest.mark.parametrize("precision", FEW, ids=str)
+# Those whose parts are stored as in others of these, or in a named precision.
+_SLOW = [FEW[k] for k in (1, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [pytest.param(p, marks=[pytest.mark.slow] if p in _SLOW else []) for p in FEW],
+    ids=str,
+)
 def test_executors_agree(precision: Precision) -> None:
     results = []
     for name in ("torch", "numba", "triton"):

@@ -5,7 +5,7 @@ element's index in the whole parameter), so the executor, the layout, the other 
 from a checkpoint and a cut into shards change nothing. 20,000 updates of 1e-5 move a weight of 1 to
 1.20, within the spread of a random walk, where Grow and Kahan in bf16 arithmetic stop at 1.0039,
 and with float32 registers overshoot (1.224) or, for updates of 5e-6, stop at 1.002 and not 1.10.
-By default a quarter of them is run, to 1.05.
+By default a tenth of them is run, to 1.02.
 """
 
 from __future__ import annotations
@@ -66,12 +66,22 @@ def train(params: list[Tensor], steps: int = 5, **options: Any) -> dict[str, Ten
     return stored(optimizer)
 
 
-@each
+# Kernels are compiled: the second moments of light and plus differ as without chance.
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(o, marks=[pytest.mark.slow] if o["precision"] == "light" else [])
+        for o in RANDOM
+    ],
+    ids=lambda o: "-".join(o.values()),
+)
 def test_executors_agree(options: dict[str, Any]) -> None:
     results = []
     for name in ("torch", "numba", "triton"):
         with mcf.executor(name):
-            results.append(train(layouts(), track_metrics=name == "numba", **options))
+            # With metrics it is another kernel, so that two of them stand for all.
+            tracked = name == "numba" and options["precision"] in ("plus", "8bit")
+            results.append(train(layouts(), track_metrics=tracked, **options))
     assert_same(results[1], results[0], "numba")
     assert_same(results[2], results[0], "triton")
 
@@ -150,7 +160,7 @@ def test_copies_and_old_groups(options: dict[str, Any]) -> None:
 
 
 # After so many updates of 1e-5, where nearest rounding with float32 registers has gone too far.
-OVERSHOT = {5_000: 1.0558, 20_000: 1.2243}
+OVERSHOT = {2_000: 1.02245, 20_000: 1.2243}
 
 
 def walk(count: int, n: int, update: float = 1e-5, **options: Any) -> Tensor:
@@ -164,7 +174,7 @@ def walk(count: int, n: int, update: float = 1e-5, **options: Any) -> Tensor:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_many_small_updates(count: int) -> None:
     for precision in ("kahan", "light"):
         stuck = walk(count, 4, precision=precision, compute_dtype=BF16)
