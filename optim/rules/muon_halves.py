@@ -12,7 +12,6 @@ from mcf.kernels import registry, streams
 from mcf.kernels.tables import as_tensor
 from mcf.optim.rules import muon_formulas
 from mcf.optim.sharding.owners import Owners
-from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step import stretched
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import GradientForm, given_scalars, kernel
@@ -111,7 +110,7 @@ class Halves:
             return stretched.update(self.second, some, own, lines, table.live, table.first[part])
 
         params = [row[0] for row in rows]
-        owners = Owners(table.params[0]) if is_sharded(table.params[0]) else None
+        owners = Owners.of(table.params[0])
         if owners is None:
             return lambda: torch.cat(self.run(params, first, second))
         return lambda: torch.cat(self._run_shared(owners, table.params, params, first, second))

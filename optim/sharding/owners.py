@@ -35,6 +35,13 @@ class Owners:
         self._cut, self._same = _Line(mesh, cut), _Line(mesh, same)
         self.count = self._cut.size * self._same.size
 
+    @classmethod
+    def of(cls, p: Tensor) -> Owners | None:
+        """None for a plain matrix, and for a process that has no part of it."""
+        if not shards.is_sharded(p) or p.device_mesh.get_coordinate() is None:  # type: ignore[attr-defined]
+            return None
+        return cls(p)
+
     def turned(
         self,
         params: Sequence[Tensor],

@@ -125,3 +125,28 @@ def test_muon_turns_each_matrix_once_in_the_world(world: World, size: int) -> No
         assert sorted(shape for mine in every for shape in mine) == sorted(SQUARES)
         # In round robin: nobody has more than its share.
         assert max(map(len, every)) == -(-len(SQUARES) // size)
+
+
+def outside() -> list[str]:
+    """A step of a process that is in no place of the mesh, and of one that is."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = DeviceMesh("cpu", torch.tensor([0]))
+    found = []
+    for make in ("AdamW", "Muon"):
+        there = mesh.get_coordinate() is not None
+        full = random((4, 3) if there else (0,), BF16, 1)
+        how = {"run_check": False, "shape": torch.Size((4, 3)), "stride": (3, 1)}
+        p = nn.Parameter(DTensor.from_local(full, mesh, [Replicate()], **how))
+        p.grad = DTensor.from_local(torch.ones_like(full), mesh, [Replicate()], **how)
+        with mcf.executor("torch"):
+            getattr(mcf.optim, make)([p], lr=0.01, nonfinite="skip").step()
+        found.append(layouts.digest(layouts.shards.local(p.detach())))
+    return found
+
+
+def test_a_process_outside_the_mesh(world: World) -> None:
+    first, second = world.run(2, outside)
+    assert first != second
+    assert len(set(second)) == 1
