@@ -129,7 +129,7 @@ def test_a_nan_of_one_process_ends_all_with_one_line(
     assert said[1] == ""
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_full_disk_of_one_process(world: World, folder: Path, one: Path, rank: int) -> None:
     name = f"full{rank}"
     how_not = {"accident": "full_disk 2000", "rank": rank}

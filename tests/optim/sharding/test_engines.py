@@ -73,6 +73,8 @@ def test_engine(world: World, engine: str, options: dict[str, Any], size: int) -
         assert found == _one(options.get("dtype", BF16), False)
 
 
+# By default the rules are tried with hand-made gradients (test_same_bits.py).
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "options"),
     [("fsdp", {}), ("fsdp_tensor_parallel", {"shape": (2, 2), "sequence": True})],

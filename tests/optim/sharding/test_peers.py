@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.helpers.processes import World
 from tests.optim.sharding import engines, saved
 from tests.optim.sharding.test_saved import EVERYDAY
@@ -29,6 +31,7 @@ def test_flashoptim_3_the_first_step_after_a_round_trip(world: World, tmp_path: 
         assert mine == saved.uninterrupted(EVERYDAY, 3)
 
 
+@pytest.mark.slow
 def test_flashoptim_5_6_uneven_shards_are_exported_and_offloaded_ones_stepped(world: World) -> None:
     """Its export raised for shards of uneven sizes, and its step for shards on the CPU."""
     engine: tuple[str, dict[str, Any]] = ("fsdp_offload", {})

@@ -64,7 +64,9 @@ def of_size(size: int) -> list[Layout]:
     return [x for x in LAYOUTS if x.size == size]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "size", [pytest.param(n, marks=[pytest.mark.slow] if n in (1, 3) else []) for n in SIZES]
+)
 def test_by_address(world: World, size: int) -> None:
     """Kernels that are prepared once and repeated."""
     options = [{**FIRST.options, "precision": "plus", "low": "stochastic"}]

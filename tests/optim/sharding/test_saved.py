@@ -98,7 +98,15 @@ FLAGS: list[dict[str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("flags", FLAGS, ids=lambda f: "-".join(f) or "none")
+@pytest.mark.parametrize(
+    "flags",
+    # By default what moves states between processes, and what names them otherwise.
+    [
+        pytest.param(f, marks=[pytest.mark.slow] if k in (0, 1, 2, 4, 6) else [])
+        for k, f in enumerate(FLAGS)
+    ],
+    ids=lambda f: "-".join(f) or "none",
+)
 @pytest.mark.parametrize("layout", ["fsdp", pytest.param("fsdp_tp", marks=pytest.mark.slow)])
 def test_options(world: World, flags: dict[str, bool], layout: str) -> None:
     size = 3 if layout == "fsdp" else 4
@@ -109,6 +117,7 @@ def test_options(world: World, flags: dict[str, bool], layout: str) -> None:
         assert found == _uninterrupted(False, 5)
 
 
+@pytest.mark.slow
 def test_full_states_from_one_layout_to_another(world: World) -> None:
     flags = {"full_state_dict": True, "broadcast_from_rank0": True}
     second = ("fsdp_tensor_parallel", {"shape": (2, 2)})
