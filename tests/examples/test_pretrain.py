@@ -24,9 +24,17 @@ ALL = options.STRATEGIES
 BYTES = {"plain": 8, "kahan": 10, "light": 10, "plus": 12, "fp32_states": 12, "master": 16}
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """One run of all strategies with two seeds: its folder and what it printed."""
+# A run knows nothing of a strategy but its name and options; each trains in tests of its own.
+FEW = ("plain", "plus", "master")
+
+
+@pytest.fixture(
+    scope="module", params=[FEW, pytest.param(ALL, marks=pytest.mark.slow)], ids=["few", "all"]
+)
+def finished(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str, tuple[str, ...]]:
+    """One run of some strategies with two seeds: its folder, what it printed, and they."""
     from pretrain import main
 
     folder = tmp_path_factory.mktemp("finished")
@@ -40,19 +48,21 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "--seeds",
         "0",
         "3",
+        "--strategies",
+        *request.param,
     ]
-    # Of every strategy here; that it runs on the default executor is seen of one elsewhere.
+    # Of several strategies here; that it runs on the default executor is seen of one elsewhere.
     with torch_restored(), contextlib.redirect_stdout(printed), mcf.executor("torch"):
         code = main(arguments)
     assert code == 0
-    return folder / "run", printed.getvalue()
+    return folder / "run", printed.getvalue(), request.param
 
 
 def test_a_run_leaves_metrics_table_and_plots(finished):
     """One test for all files, since the run is the expensive part."""
-    folder, printed = finished
+    folder, printed, strategies = finished
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    expected = [(s, seed, step) for seed in (0, 3) for s in ALL for step in range(1, 8)]
+    expected = [(s, seed, step) for seed in (0, 3) for s in strategies for step in range(1, 8)]
     assert [(row["strategy"], row["seed"], row["step"]) for row in lines] == expected
     for row in lines:
         assert ("val_loss" in row) == (row["step"] in (3, 6, 7))
@@ -65,7 +75,7 @@ def test_a_run_leaves_metrics_table_and_plots(finished):
     with (folder / "summary.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [(row["strategy"], row["seed"]) for row in table] == [
-        (s, seed) for seed in ("0", "3") for s in ALL
+        (s, seed) for seed in ("0", "3") for s in strategies
     ]
     for row in table:
         own = [
@@ -81,7 +91,7 @@ def test_a_run_leaves_metrics_table_and_plots(finished):
         assert float(row["bytes_per_param"]) == pytest.approx(BYTES[row["strategy"]] + counters)
         assert float(row["step_ns_per_param"]) > 0
 
-    for strategy in ALL:
+    for strategy in strategies:
         assert f"\n{strategy} " in printed
     assert "master's seed-to-seed spread" in printed
     assert (folder / "summary.txt").read_text() in printed
@@ -106,7 +116,10 @@ def test_strategies_share_initial_weights_and_first_batch(finished):
 def test_precision_matters(finished):
     """The strategies differ in what the weights took: float32 master weights lose nothing."""
     rows = list(report.read_lines((finished[0] / "metrics.jsonl").read_text()))
-    error = {s: np.mean([abs(1 - r["edq_ratio"]) for r in rows if r["strategy"] == s]) for s in ALL}
+    error = {
+        s: np.mean([abs(1 - r["edq_ratio"]) for r in rows if r["strategy"] == s])
+        for s in finished[2]
+    }
     assert error["master"] < 1e-3
     assert error["plus"] < 1e-2 < error["plain"]
 

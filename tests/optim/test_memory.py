@@ -72,13 +72,13 @@ with mcf.executor("numba"):
 RUNS: dict[str, dict[str, Any]] = {
     "plus": {"make": "AdamW"},
     "plus with metrics": {"make": "AdamW", "track_metrics": True},
-    "SGD": {"make": "SGD", "momentum": 0.9},
     "strided": {"make": "AdamW", "gradient": "expanded"},
     "with a temporary": {"make": "AdamW", "temporary": 0.02},
 }
 MORE: dict[str, dict[str, Any]] = {
     "plus in bf16 arithmetic": {"make": "AdamW", "compute_dtype": "bfloat16"},
     "master": {"make": "AdamW", "precision": "master"},
+    "SGD": {"make": "SGD", "momentum": 0.9},
 }
 # Allowed to copy slabs of 65536 elements, whatever the tensor's size; the rest nothing at all.
 EXCEPTIONS = {"strided", "with a temporary"}

@@ -46,7 +46,9 @@ class Subclass(DistributedDataParallel):
 
 
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("wrap", [DistributedDataParallel, Subclass])
+@pytest.mark.parametrize(
+    "wrap", [DistributedDataParallel, pytest.param(Subclass, marks=pytest.mark.slow)]
+)
 def test_wrapped_before(wrap: Callable[[nn.Module], nn.Module]) -> None:
     net = model()
     wrapped = nn.Sequential(wrap(net))

@@ -104,7 +104,7 @@ def test_metrics(world: World, engine: str, options: dict[str, Any], size: int) 
 
 
 # torch's own scaler takes gradients of one mesh alone, and no plain ones beside them.
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fused", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     ("engine", "options", "size"),
     [("fsdp", {}, 3), ("fsdp", {}, 4), ("hsdp", {"shape": (2, 2)}, 4)],
