@@ -49,13 +49,20 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {"lr": 2e-2, "precision": "eco_stochastic"}),
 ]
 
+EVERYDAY = [
+    k
+    for k, (name, options, *_) in enumerate(ENGINES)
+    if name in ("ddp", "fsdp", "hsdp", "tensor_parallel", "fsdp_tensor_parallel")
+    and not options.get("sequence")
+]
 CASES = [
     pytest.param(
         name,
         options,
         size,
         id=f"{name}-{k}-{size}",
-        marks=[pytest.mark.slow] if size in slow else [],
+        # By default one case of each way to cut; what engines do besides is slow.
+        marks=[] if k in EVERYDAY and size not in slow else [pytest.mark.slow],
     )
     for k, (name, options, sizes, slow) in enumerate(ENGINES)
     for size in sorted((*sizes, *slow))

@@ -58,22 +58,22 @@ def check(
 
 FIRST = next(v for v in VARIANTS if v.make is mcf.optim.AdamW)
 SIZES = sorted({x.size for x in LAYOUTS})
+# By default the layouts of three and four processes, which have all that those of fewer have.
+LARGEST = [pytest.param(n, marks=[] if n > 2 else [pytest.mark.slow]) for n in SIZES]
 
 
 def of_size(size: int) -> list[Layout]:
     return [x for x in LAYOUTS if x.size == size]
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(n, marks=[pytest.mark.slow] if n in (1, 3) else []) for n in SIZES]
-)
+@pytest.mark.parametrize("size", LARGEST)
 def test_by_address(world: World, size: int) -> None:
     """Kernels that are prepared once and repeated."""
     options = [{**FIRST.options, "precision": "plus", "low": "stochastic"}]
     check(world, of_size(size), FIRST, options, "numba")
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", LARGEST)
 def test_by_operator(world: World, size: int) -> None:
     few = [{"precision": "split16"}, {"precision": "8bit", "max_grad_norm": 0.5}]
     check(world, of_size(size), FIRST, [{**FIRST.options, **o} for o in few])
@@ -104,7 +104,7 @@ def test_every_strategy_of_every_rule(world: World, variant: Variant) -> None:
     check(world, [MIXED], variant, runs(variant), "numba")
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", LARGEST)
 def test_muon(world: World, size: int) -> None:
     """Each matrix is orthogonalised whole, by one process."""
     muon = Variant("muon", mcf.optim.Muon, {"weight_decay": 0.1})
