@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from mcf.kernels.tables import table_of
 from mcf.optim import expansions
-from mcf.optim.sharding.across import Across
+from mcf.optim.sharding.across import Across, has_replicas
 from mcf.optim.sharding.shards import local
 from mcf.optim.step.norm import Components, finite, total_norm
 
@@ -107,28 +107,36 @@ def unscales(optimizer: Optimizer) -> bool:
 
     As in torch, with `fused=True`: clients refuse to clip gradients that are still scaled. And
     where torch cannot divide: float16 gradients, expansions, and sums and graphs that its writing
-    to gradients would break.
+    to gradients would break. And for replicas: torch does not ask them whether one of them has an
+    infinity, and would call the step of the others alone.
     """
     if getattr(optimizer, "_released", False) or getattr(optimizer, "_accumulator", None):
         return True
     return any(
         group.get("fused")
         or group.get("capturable")
-        or any(p.dtype == torch.float16 or expansions.is_expansion(p) for p in group["params"])
+        or any(
+            p.dtype == torch.float16 or expansions.is_expansion(p) or has_replicas(p)
+            for p in group["params"]
+        )
         for group in optimizer.param_groups
     )
 
 
 def factor(
-    settings: Settings, gradients: Sequence[Found], sharers: Sequence[Across] = ()
+    settings: Settings,
+    gradients: Sequence[Found],
+    sharers: Sequence[Across] = (),
+    everyone: Sequence[Across] = (),
 ) -> tuple[float | Tensor, bool | Tensor]:
     """What multiplies every gradient in this step, and whether the step is taken at all.
 
     Each is a tensor where a device knows it, and for `capturable` groups: then nothing is read.
 
     It is given the gradients where the settings say that it `looks` at them. `sharers` are all that
-    have parts of any parameter, with and without gradient: they all call this, with the same
-    parameters in the same order, and get the same answers or errors.
+    have parts of any parameter, with and without gradient, and `everyone` are those that have any
+    of it, replicas too: they all call this, with the same parameters in the same order. Whether the
+    step is taken is the same for everyone, also if only one of several replicas has an infinity.
 
     1 / grad_scale, which a `torch.amp.GradScaler` sets, times min(1, max_grad_norm / (norm +
     1e-6)), torch's formula for clipping, of the norm of all unscaled gradients; in float64.
@@ -147,13 +155,13 @@ def factor(
     # GradScaler looked already: where it found something, that is what it is there for.
     live: bool | Tensor = True
     if found is not None:
-        for who in sharers:
+        for who in everyone:
             # One process's infinity is everyone's, or some would step and others not.
             flag = found if isinstance(found, Tensor) else table_of([found])
             found = who.reduce(flag.ne(0).to(torch.int32), "max")
         live = found.reshape(()) == 0 if _by_device(found, apart) else float(found) == 0
     if settings.nonfinite != "torch" and live is not False:
-        finite = _all_finite(settings.nonfinite, gradients, apart, sharers)
+        finite = _all_finite(settings.nonfinite, gradients, apart, everyone)
         if isinstance(live, Tensor) and isinstance(finite, Tensor):
             live = live & finite.to(live.device)
         elif finite is not True:
@@ -199,24 +207,24 @@ def _inverse(scale: Any, apart: bool) -> float | Tensor:
 
 
 def _all_finite(
-    policy: str, gradients: Sequence[Found], apart: bool, sharers: Sequence[Across]
+    policy: str, gradients: Sequence[Found], apart: bool, everyone: Sequence[Across]
 ) -> bool | Tensor:
     flags = [finite(g.components) for g in gradients]
-    if not flags and not sharers:
+    if not flags and not everyone:
         return True
     home = flags[0].device if flags else torch.device("cpu")
     here = [torch.ones((), dtype=torch.bool, device=home), *(f.to(home) for f in flags)]
     together = torch.stack(here)
     if policy == "skip":
         found = together.all()
-        for who in sharers:
+        for who in everyone:
             found = who.reduce((~found).to(torch.int32), "max") == 0
         return found if _by_device(found, apart) else bool(found)
     # One wait for the device.
     bad = [g.place for g, ok in zip(gradients, together.tolist()[1:], strict=True) if not ok]
     # Of the first one the place, as the largest of negative numbers.
     first = torch.tensor(-1 - min(bad) if bad else _NONE, dtype=torch.int64, device="cpu")
-    for who in sharers:
+    for who in everyone:
         first = who.reduce(first, "max")
     place = -1 - int(first)
     if first == _NONE:

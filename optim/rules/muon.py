@@ -17,6 +17,7 @@ from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.rules import muon_formulas, muon_halves
 from mcf.optim.rules.rule import FIRST, Coefficients, Rule
+from mcf.optim.sharding.lines import Replicas
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.strategies import WITHOUT_SECOND
 
@@ -34,6 +35,19 @@ _RULES = {
     )
     for nesterov in (False, True)
 }
+
+
+def _divided(replicas: Replicas | None) -> dict[bool, Rule]:
+    """The rules for processes that divide the matrices of a step among them."""
+    if replicas is None:
+        return _RULES
+    return {
+        nesterov: dataclasses.replace(
+            rule,
+            launcher=functools.partial(muon_halves.Halves, nesterov=nesterov, replicas=replicas),
+        )
+        for nesterov, rule in _RULES.items()
+    }
 
 
 class Muon(LowPrecisionOptimizer):
@@ -61,6 +75,11 @@ class Muon(LowPrecisionOptimizer):
         compute_dtype: see `mcf.optim.AdamW`; NS is the same under each.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
+        process_group: processes that have the same plain parameters and gradients, as under
+            DistributedDataParallel (`model.process_group`): each matrix is orthogonalised by one of
+            them, in round robin (Dion, arXiv:2504.05295), and they exchange results, with the same
+            bits. All of them step together. None: each works on all matrices. Shared parameters
+            (DTensors) need none: their mesh says who has them. Not part of checkpoints.
         options: see `mcf.optim.AdamW`.
 
     Guarantees: those of `mcf.optim.AdamW` for the buffer and for the parameter given O. O itself
@@ -68,7 +87,10 @@ class Muon(LowPrecisionOptimizer):
     gradient reach the whole matrix.
 
     Raises:
-        ValueError, TypeError: as `mcf.optim.AdamW`; and for parameters that are not matrices.
+        ValueError, TypeError: as `mcf.optim.AdamW`; for parameters that are not matrices; for a
+            `process_group` without this process or that is none; in a step, before anything is
+            changed, if its processes do not have the same matrices to step.
+        RuntimeError: for a `process_group` where torch.distributed is not initialized.
         ImportError: where torch has no Muon (before 2.9).
     """
 
@@ -91,9 +113,11 @@ class Muon(LowPrecisionOptimizer):
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,
+        process_group: Any = None,
         **options: Unpack[Options],
     ) -> None:
         """See the class."""
+        self._rules = _divided(None if process_group is None else Replicas(process_group))
         muon_halves.torchs("_zeropower_via_newtonschulz")
         defaults = {
             "lr": lr,
@@ -143,7 +167,18 @@ class Muon(LowPrecisionOptimizer):
         return super()._arithmetic(group, p, where)
 
     def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULES[group["nesterov"]]
+        return self._rules[group["nesterov"]]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimizer; groups of processes are not pickled."""
+        self.__dict__.setdefault("_rules", _RULES)
+        super().__setstate__(state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy with copies of the parameters, for the same processes."""
+        made = super().__deepcopy__(memo)
+        made._rules = self._rules
+        return made
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

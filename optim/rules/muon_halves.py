@@ -11,7 +11,9 @@ from torch import Tensor
 from mcf.kernels import registry, streams
 from mcf.kernels.tables import as_tensor
 from mcf.optim.rules import muon_formulas
+from mcf.optim.sharding.lines import Replicas
 from mcf.optim.sharding.owners import Owners
+from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step import stretched
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import GradientForm, given_scalars, kernel
@@ -58,8 +60,16 @@ class Halves:
         random: whether either draws random numbers.
     """
 
-    def __init__(self, bucket: Bucket, track_metrics: bool, *, nesterov: bool) -> None:
-        """The kernels of a bucket."""
+    def __init__(
+        self,
+        bucket: Bucket,
+        track_metrics: bool,
+        *,
+        nesterov: bool,
+        replicas: Replicas | None = None,
+    ) -> None:
+        """The kernels of a bucket; `replicas` divide what is orthogonalised of plain matrices."""
+        self._replicas = replicas
         arith, self._options = bucket.arithmetic, bucket.hyper.options
         read = muon_formulas.orthogonal_format(arith.component)
         self.first = muon_formulas.momentum_kernel(arith, bucket.form, nesterov)
@@ -88,7 +98,9 @@ class Halves:
     whole = True
 
     def direct(self, rows: Sequence[Sequence[Tensor]]) -> DirectHalves | None:
-        """See `mcf.optim.step.launch.Launcher`."""
+        """See `mcf.optim.step.launch.Launcher`; what travels goes by the operator."""
+        if self._replicas is not None and self._replicas.size > 1:
+            return None
         return DirectHalves(self, rows) if registry.prepare(self.first, rows[:1]) else None
 
     def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
@@ -110,7 +122,9 @@ class Halves:
             return stretched.update(self.second, some, own, lines, table.live, table.first[part])
 
         params = [row[0] for row in rows]
-        owners = Owners.of(table.params[0])
+        owners = Owners.of(table.params[0], self._replicas)
+        if self._replicas is not None and not is_sharded(table.params[0]):
+            self._replicas.agree(table.params)
         if owners is None:
             return lambda: torch.cat(self.run(params, first, second))
         return lambda: torch.cat(self._run_shared(owners, table.params, params, first, second))
@@ -137,7 +151,7 @@ class Halves:
         first: Half,
         second: Half,
     ) -> list[Any]:
-        """The same for parameters of which each process has a part."""
+        """The same for parameters of which each process has a part, or of which all have all."""
         found = []
         for start in range(0, len(params), owners.count):
             part = slice(start, min(start + owners.count, len(params)))

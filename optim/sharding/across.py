@@ -80,3 +80,26 @@ def every(params: Iterable[Tensor]) -> list[Across]:
     those without gradients count, which one process may have and another not.
     """
     return list(dict.fromkeys(found for p in params if (found := across(p)) is not None))
+
+
+def everyone(params: Iterable[Tensor]) -> list[Across]:
+    """All processes of all meshes of some parameters, replicas among them.
+
+    What all have to decide alike is reduced over these: replicas have the same gradients, but a
+    device that fails has its own. In the same order on every process, as `every`.
+    """
+    specs = {id(p._spec): p._spec for p in params if is_sharded(p)}  # type: ignore[attr-defined]
+    return list(dict.fromkeys(found for spec in specs.values() if (found := _all(spec.mesh))))
+
+
+def has_replicas(p: Tensor) -> bool:
+    """Whether several processes have the same part of a parameter, as its placements say."""
+    if not is_sharded(p):
+        return False
+    mesh, places = p._spec.mesh, p._spec.placements  # type: ignore[attr-defined]
+    return any(not is_cut(place) and mesh.size(k) > 1 for k, place in enumerate(places))
+
+
+def _all(mesh: Any) -> Across | None:
+    dims = tuple(k for k in range(mesh.ndim) if mesh.size(k) > 1)
+    return Across(mesh, dims) if dims and mesh.get_coordinate() is not None else None

@@ -15,32 +15,44 @@ import torch
 from torch import Tensor
 
 from mcf.optim.sharding import shards
+from mcf.optim.sharding.lines import Line, OfMesh, Replicas
 from mcf.optim.sharding.shards import is_cut
 
 
 class Owners:
     """The processes that share some matrices, all of one mesh and cut along the same dimensions.
 
+    Or that have the same plain matrices.
+
     Attributes:
         count: how many there are, and how many matrices travel at a time.
     """
 
-    def __init__(self, p: Tensor) -> None:
-        """Of a matrix like those that will travel."""
+    def __init__(self, cut: OfMesh | None, same: Line, device: torch.device) -> None:
+        """Those with different parts of a matrix, those with the same, and where parts travel."""
+        # As many matrices as these have each an owner among them, and parts in all of them.
+        self._cut, self._row_size = cut, 1 if cut is None else cut.size
+        self._same, self._device = same, device
+        self.count = self._row_size * same.size
+
+    @classmethod
+    def of(cls, p: Tensor, replicas: Replicas | None = None) -> Owners | None:
+        """Of a matrix like those that will travel.
+
+        None for a plain matrix without replicas, and for a process that has no part of it.
+        """
+        if not shards.is_sharded(p):
+            if replicas is None or replicas.size == 1:
+                return None
+            return cls(None, replicas, p.device)
         mesh: Any = p.device_mesh  # type: ignore[attr-defined]
+        if mesh.get_coordinate() is None:
+            return None
         every = [k for k in range(mesh.ndim) if mesh.size(k) > 1]
         cut = tuple(k for k in every if is_cut(p.placements[k]))  # type: ignore[attr-defined]
         same = tuple(k for k in every if k not in cut)
-        self._mesh = mesh
-        self._cut, self._same = _Line(mesh, cut), _Line(mesh, same)
-        self.count = self._cut.size * self._same.size
-
-    @classmethod
-    def of(cls, p: Tensor) -> Owners | None:
-        """None for a plain matrix, and for a process that has no part of it."""
-        if not shards.is_sharded(p) or p.device_mesh.get_coordinate() is None:  # type: ignore[attr-defined]
-            return None
-        return cls(p)
+        parts = OfMesh(mesh, cut) if cut else None
+        return cls(parts, OfMesh(mesh, same), torch.device(mesh.device_type))
 
     def turned(
         self,
@@ -61,10 +73,9 @@ class Owners:
         if not params:
             return []
         home = parts[0].device
-        device = torch.device(self._mesh.device_type)
-        here = [x.to(device) for x in parts]
+        here = [x.to(self._device) for x in parts]
         # Those that processes with the same parts as this one work on.
-        rows = [range(k, min(k + self._cut.size, len(params))) for k in self._starts(len(params))]
+        rows = [range(k, min(k + self._row_size, len(params))) for k in self._starts(len(params))]
         mine = rows[self._same.me]
         found = dict(zip(mine, self._row(params, here, mine, turn), strict=True))
         for k, x in self._from_others(here, rows, found).items():
@@ -72,7 +83,7 @@ class Owners:
         return [found[k].to(home) for k in range(len(params))]
 
     def _starts(self, count: int) -> list[int]:
-        return [min(r * self._cut.size, count) for r in range(self._same.size)]
+        return [min(r * self._row_size, count) for r in range(self._same.size)]
 
     def _row(
         self,
@@ -83,6 +94,8 @@ class Owners:
     ) -> list[Tensor]:
         """The parts that are here of the matrices of a row, each of which gets an owner."""
         line = self._cut
+        if line is None:
+            return [turn(here[k]) for k in row]
         own = row[line.me] if line.me < len(row) else None
         places: list[Any] = []
         if own is not None:
@@ -123,68 +136,3 @@ class Owners:
                 made[k] = x[start:stop].view(here[k].shape)
                 start = stop
         return made
-
-
-class _Line:
-    """The processes along some dimensions of a mesh, in row-major order, and which is this one."""
-
-    def __init__(self, mesh: Any, dims: tuple[int, ...]) -> None:
-        self._mesh, self._dims = mesh, dims
-        self.size = math.prod(mesh.size(d) for d in dims)
-        at = mesh.get_coordinate()
-        self.me = 0
-        for d in dims:
-            self.me = self.me * mesh.size(d) + at[d]
-
-    def places(self, p: Tensor, k: int) -> list[Tensor]:
-        """The indices of each dimension of a tensor that the k-th of them has."""
-        at = list(self._mesh.get_coordinate())
-        for d in reversed(self._dims):
-            k, at[d] = divmod(k, self._mesh.size(d))
-        device = torch.device(self._mesh.device_type)
-        return [
-            torch.arange(n, device=device) if x is None else torch.from_numpy(x).to(device)
-            for n, x in zip(p.shape, shards.indices(p, tuple(at)), strict=True)
-        ]
-
-    def exchange(self, t: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
-        """So many elements to each of them, and so many from each."""
-        if self.size == 1:
-            return t
-        from torch import distributed
-
-        made = t.new_empty(sum(taken))
-        group = _group(self._mesh, self._dims)
-        distributed.all_to_all_single(made, t, list(taken), list(given), group=group)
-        return made
-
-    def gather(self, t: Tensor) -> list[Tensor]:
-        """What each of them has, tensors of one size."""
-        from torch import distributed
-
-        made = [torch.empty_like(t) for _ in range(self.size)]
-        distributed.all_gather(made, t, group=_group(self._mesh, self._dims))
-        return made
-
-
-# By the mesh itself and not by its value: that of process groups that were destroyed is equal.
-_GROUPS: dict[int, tuple[Any, dict[tuple[int, ...], Any]]] = {}
-
-
-def _group(mesh: Any, dims: tuple[int, ...]) -> Any:
-    """The processes along some dimensions of a mesh: a group that is made at the first call."""
-    if len(dims) == 1:
-        return mesh.get_group(dims[0])
-    owner, known = _GROUPS.get(id(mesh), (None, {}))
-    if owner is not mesh:
-        known = {}
-        _GROUPS[id(mesh)] = mesh, known
-    if dims not in known:
-        from torch import distributed
-
-        at = mesh.get_coordinate()
-        place = tuple(slice(None) if d in dims else at[d] for d in range(mesh.ndim))
-        ranks = mesh.mesh[place].reshape(-1).tolist()
-        # Called by its members alone.
-        known[dims] = distributed.new_group(ranks, use_local_synchronization=True)
-    return known[dims]

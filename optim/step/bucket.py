@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from mcf.optim import entries, expansions, gradients, randomness
 from mcf.optim.rules.rule import Coefficients, Rule
 from mcf.optim.sharding import shards
-from mcf.optim.sharding.across import Across, every
+from mcf.optim.sharding.across import Across, every, everyone
 from mcf.optim.step.kernel import GradientForm, states
 from mcf.optim.storage.arithmetic import Arithmetic
 
@@ -117,7 +117,16 @@ class Request:
     @functools.cached_property
     def sharers(self) -> list[Across]:
         """All groups of processes that share any parameter that is asked for."""
-        return every(self.places if self.only is None else [self.only])
+        return every(self._asked)
+
+    @functools.cached_property
+    def everyone(self) -> list[Across]:
+        """All processes that have any parameter that is asked for, replicas among them."""
+        return everyone(self._asked)
+
+    @property
+    def _asked(self) -> Iterable[Tensor]:
+        return self.places if self.only is None else [self.only]
 
     def made(self, p: Tensor) -> Group:
         """A parameter's state where there is one: what others keep there alone is none."""

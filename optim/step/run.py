@@ -120,7 +120,7 @@ class Steps:
                 for b in buckets
                 for w, p in b.named
             ]
-        return gradients.factor(request.gradients, found, request.sharers)
+        return gradients.factor(request.gradients, found, request.sharers, request.everyone)
 
     def _renew(self, request: Request, made: Sequence[Prepared]) -> None:
         """Keep what of a step can be repeated."""

@@ -1,0 +1,155 @@
+"""Processes in an order, among which matrices are divided: of a mesh, or those of a group."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.tables import table_of
+from mcf.optim.sharding import shards
+
+
+class Line:
+    """Some processes in an order, and which is this one.
+
+    Attributes:
+        size: how many there are.
+        me: the number of this one.
+        group: of torch.distributed.
+    """
+
+    size: int
+    me: int
+    group: Any
+
+    def exchange(self, t: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """So many elements to each of them, and so many from each."""
+        from torch import distributed
+
+        made = t.new_empty(sum(taken))
+        distributed.all_to_all_single(made, t, list(taken), list(given), group=self.group)
+        return made
+
+    def gather(self, t: Tensor) -> list[Tensor]:
+        """What each of them has, tensors of one size."""
+        from torch import distributed
+
+        made = [torch.empty_like(t) for _ in range(self.size)]
+        distributed.all_gather(made, t, group=self.group)
+        return made
+
+
+class OfMesh(Line):
+    """The processes along some dimensions of a mesh, in row-major order."""
+
+    def __init__(self, mesh: Any, dims: tuple[int, ...]) -> None:
+        self._mesh, self._dims = mesh, dims
+        self.size = math.prod(mesh.size(d) for d in dims)
+        at = mesh.get_coordinate()
+        self.me = 0
+        for d in dims:
+            self.me = self.me * mesh.size(d) + at[d]
+
+    def places(self, p: Tensor, k: int) -> list[Tensor]:
+        """The indices of each dimension of a tensor that the k-th of them has."""
+        at = list(self._mesh.get_coordinate())
+        for d in reversed(self._dims):
+            k, at[d] = divmod(k, self._mesh.size(d))
+        device = torch.device(self._mesh.device_type)
+        return [
+            torch.arange(n, device=device) if x is None else torch.from_numpy(x).to(device)
+            for n, x in zip(p.shape, shards.indices(p, tuple(at)), strict=True)
+        ]
+
+    @property
+    def group(self) -> Any:
+        """See `Line`."""
+        return _group(self._mesh, self._dims)
+
+
+class Replicas(Line):
+    """The processes of a group, all of which have the same plain parameters and gradients."""
+
+    def __init__(self, process_group: Any) -> None:
+        """Of a group of torch.distributed.
+
+        Raises:
+            TypeError: for what is no group.
+            RuntimeError: where torch.distributed is not initialized.
+            ValueError: for a group without this process.
+        """
+        from torch import distributed
+
+        if not distributed.is_available() or not distributed.is_initialized():
+            raise RuntimeError(
+                "process_group was given, and torch.distributed is not initialized; allowed is "
+                "None, or a group after init_process_group"
+            )
+        # What `new_group` returns to processes that are not in it is no group.
+        if process_group is distributed.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError(_NOT_IN.format(distributed.get_rank()))
+        if not isinstance(process_group, distributed.ProcessGroup):
+            raise TypeError(
+                "process_group must be a torch.distributed.ProcessGroup or None, got "
+                f"{type(process_group).__name__}"
+            )
+        self.group, self.size = process_group, distributed.get_world_size(process_group)
+        self.me = distributed.get_rank(process_group)
+        if self.me < 0:
+            raise ValueError(_NOT_IN.format(distributed.get_rank()))
+        self._agreed: set[tuple[int, int]] = set()
+
+    def agree(self, params: Sequence[Tensor]) -> None:
+        """See that all have the same matrices to step; asked once for each list of them.
+
+        Raises:
+            ValueError: on every process, where two have others.
+        """
+        kinds = repr([(tuple(p.shape), p.dtype) for p in params])
+        mine = len(params), zlib.crc32(kinds.encode())
+        if mine in self._agreed or self.size == 1:
+            return
+        every = [
+            (int(t[0]), int(t[1]))
+            for t in self.gather(table_of(mine, torch.int64).to(params[0].device))
+        ]
+        for rank, theirs in enumerate(every):
+            if theirs != every[0]:
+                raise ValueError(
+                    "process_group has processes with other matrices to step: process 0 has "
+                    f"{every[0][0]}, process {rank} {theirs[0]}, and they differ in shapes or "
+                    "dtypes; allowed are processes with the same parameters, and gradients for the "
+                    "same of them"
+                )
+        self._agreed.add(mine)
+
+
+_NOT_IN = "process_group does not have this process (rank {}); all that step have to be in it"
+
+
+# By the mesh itself and not by its value: that of process groups that were destroyed is equal.
+_GROUPS: dict[int, tuple[Any, dict[tuple[int, ...], Any]]] = {}
+
+
+def _group(mesh: Any, dims: tuple[int, ...]) -> Any:
+    """The processes along some dimensions of a mesh: a group that is made at the first call."""
+    if len(dims) == 1:
+        return mesh.get_group(dims[0])
+    owner, known = _GROUPS.get(id(mesh), (None, {}))
+    if owner is not mesh:
+        known = {}
+        _GROUPS[id(mesh)] = mesh, known
+    if dims not in known:
+        from torch import distributed
+
+        at = mesh.get_coordinate()
+        place = tuple(slice(None) if d in dims else at[d] for d in range(mesh.ndim))
+        ranks = mesh.mesh[place].reshape(-1).tolist()
+        # Called by its members alone.
+        known[dims] = distributed.new_group(ranks, use_local_synchronization=True)
+    return known[dims]
