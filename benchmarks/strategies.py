@@ -71,7 +71,7 @@ def train(
 ) -> dict[str, Any]:  # fmt: skip
     """One training; the row of the table."""
     torch.manual_seed(seed)
-    gpt = model.build(chosen, corpus.vocab_size, seed, device)
+    gpt = model.build(chosen, corpus.vocab_size, seed, device).to(variant.weights)
     tracked = {"track_metrics": True} if variant.family == "ours" else {}
     optimizer = variant.make(groups(gpt, chosen.weight_decay), chosen.lr, beta2, seed, **tracked)
     found: list[dict[str, float]] = []
@@ -162,7 +162,7 @@ def speed(path: Path, found: list[Variant], device: torch.device) -> None:
         )
         for v in found
         # It drops gradients that it has used: all steps but the first would do nothing.
-        if v.family != "heavyball"
+        if v.family != "heavyball" and v.weights == torch.bfloat16
     }
     path.unlink(missing_ok=True)
     for name, nanoseconds in measure.step_nanoseconds(gpt, makers, rounds=30).items():

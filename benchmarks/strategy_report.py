@@ -76,14 +76,30 @@ def show(paths: list[Path], image: Path) -> None:
         print("nothing to report yet")
         return
     print(table(lines, list(lines[0])))
-    draw(rows, found, betas, image)
+    draw(rows, found, {b: f"beta2 = {b}" for b in betas}, image)
     print(f"\n{image}")
 
 
+def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of (bytes, loss): those that have less loss than all with as many bytes or fewer."""
+    found: list[tuple[float, float]] = []
+    for point in sorted(points):
+        if not found or point[1] < found[-1][1]:
+            found.append(point)
+    return found
+
+
 def draw(
-    rows: Rows, found: dict[tuple[str, str], list[float]], betas: list[str], image: Path
+    rows: Rows, found: dict[tuple[str, str], list[float]], titles: dict[str, str], image: Path
 ) -> None:
-    """One panel for each beta2: bytes per parameter, mean loss gap and its standard error."""
+    """One panel for each beta2: bytes per parameter, mean loss gap, its standard error, frontier.
+
+    Args:
+        rows: with "variant", "family" and "bytes_per_param".
+        found: gaps by variant and panel.
+        titles: of the panels, in their order.
+        image: the file.
+    """
     from matplotlib.figure import Figure
 
     size = {r["variant"]: float(r["bytes_per_param"]) for r in rows}
@@ -93,28 +109,31 @@ def draw(
         return "#0072B2" if family[name] == "ours" else "#D55E00"
 
     # Wide panels, one above the other: names stand beside their points.
-    figure = Figure(figsize=(10, 3.6 * len(betas)), layout="constrained")
-    panels = figure.subplots(len(betas), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for axes, beta2 in zip(panels, betas, strict=True):
+    figure = Figure(figsize=(10, 3.6 * len(titles)), layout="constrained")
+    axes_of = figure.subplots(len(titles), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    points = {
+        panel: {n: (size[n], statistics.fmean(v)) for (n, p), v in found.items() if p == panel}
+        for panel in titles
+    }
+    for axes, (panel, title) in zip(axes_of, titles.items(), strict=True):
         # Linear near the truth, where most are; logarithmic beyond.
         axes.set_yscale("symlog", linthresh=0.004)
-        shown = {name: values for (name, b), values in found.items() if b == beta2}
-        for name, values in shown.items():
+        for name, point in points[panel].items():
+            values = found[name, panel]
             error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-            axes.errorbar(
-                size[name], statistics.fmean(values), error, fmt="o", color=colour(name), ms=4
-            )
+            axes.errorbar(*point, error, fmt="o", color=colour(name), ms=4)
+        best = frontier(list(points[panel].values()))
+        axes.step(*zip(*best, strict=True), where="post", color="#009E73", linewidth=1, alpha=0.6)
         axes.axhline(0, color="#999999", linewidth=0.8)
-        axes.set_title(f"beta2 = {beta2}", loc="left", fontsize=11)
+        axes.set_title(title, loc="left", fontsize=11)
         axes.set_ylabel("validation loss - float32 master weights")
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(0.12)
-    panels[-1].set_xlabel("bytes per parameter, gradient included")
+    axes_of[-1].set_xlabel("bytes per parameter, gradient included")
     # Names last: they need the panels' common scales.
     figure.canvas.draw()
-    for axes, beta2 in zip(panels, betas, strict=True):
-        named = {n: (size[n], statistics.fmean(v)) for (n, b), v in found.items() if b == beta2}
-        _name(axes, named, colour)
+    for axes, panel in zip(axes_of, titles, strict=True):
+        _name(axes, points[panel], colour)
     image.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(image, dpi=110)
 

@@ -29,12 +29,14 @@ class Variant:
         family: whose it is.
         make: makes it from (groups, lr, beta2, seed).
         hardest: whether it runs under the largest beta2 only.
+        weights: dtype of the parameters.
     """
 
     name: str
     family: str
     make: Make
     hardest: bool = False
+    weights: torch.dtype = torch.bfloat16
 
 
 def _ours(precision: str, low: str = "nearest") -> Make:
@@ -57,33 +59,54 @@ def _theirs(module: str, name: str, **options: Any) -> Make:
     return make
 
 
-def variants(device: torch.device) -> list[Variant]:
-    """All that can run here; a line says which of the others' are left out, and why."""
+def ours() -> list[Variant]:
+    """Every precision, and two of them with low words that are rounded stochastically."""
     # With float32 registers `kahan` is `light`, bit for bit.
     found = [Variant(p, "ours", _ours(p)) for p in PRECISIONS if p != "kahan"]
     for p in ("light", "plus"):
         found.append(Variant(f"{p}, low=stochastic", "ours", _ours(p, "stochastic")))
-    peers = [
+    return found
+
+
+def theirs() -> list[Variant]:
+    """Other projects' optimizers, whether they are installed and run here or not."""
+    return [
         Variant("torch bf16", "torch", _theirs("torch.optim", "AdamW")),
+        Variant("torch fp32", "torch", _theirs("torch.optim", "AdamW"), weights=torch.float32),
         Variant("optimi Kahan", "optimi", _theirs("optimi", "AdamW", kahan_sum=True)),
         Variant("torchao bf16 stochastic", "torchao",
                 _theirs("torchao.optim.adam", "_AdamW", bf16_stochastic_round=True)),
         Variant("torchao 8 bit stochastic", "torchao",
                 _theirs("torchao.optim", "AdamW8bit", bf16_stochastic_round=True)),
+        Variant("torchao 4 bit stochastic", "torchao",
+                _theirs("torchao.optim", "AdamW4bit", bf16_stochastic_round=True)),
         Variant("heavyball bf16+16", "heavyball",
                 _theirs("heavyball", "AdamW", storage_dtype="bfloat16", param_ecc="bf16+16",
                         compile_step=False)),
-    ]  # fmt: skip
-    if device.type == "cuda":
         # It has no CPU path: "Quantization requires a CUDA device".
-        peers.append(Variant("flashoptim", "flashoptim", _theirs("flashoptim", "FlashAdamW")))
-    for peer in peers:
-        try:
-            weight = torch.nn.Parameter(torch.ones(8, 8, dtype=torch.bfloat16, device=device))
-            weight.grad = torch.ones_like(weight)
-            peer.make([{"params": [weight], "weight_decay": 0.1}], 1e-3, 0.999, 0).step()
-        except Exception as error:
-            print(f"{peer.name} is left out: {type(error).__name__}: {error}")
+        Variant("flashoptim", "flashoptim", _theirs("flashoptim", "FlashAdamW")),
+    ]  # fmt: skip
+
+
+def lacks(variant: Variant, device: torch.device) -> str:
+    """Why a variant cannot run here, found by a step; nothing where it can."""
+    if variant.family == "flashoptim" and device.type != "cuda":
+        return "it needs a GPU"
+    try:
+        weight = torch.nn.Parameter(torch.ones(8, 8, dtype=variant.weights, device=device))
+        weight.grad = torch.ones_like(weight)
+        variant.make([{"params": [weight], "weight_decay": 0.1}], 1e-3, 0.999, 0).step()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def variants(device: torch.device) -> list[Variant]:
+    """All that can run here; a line says which of the others' are left out, and why."""
+    found = ours()
+    for peer in theirs():
+        if reason := lacks(peer, device):
+            print(f"{peer.name} is left out: {reason}")
         else:
             found.append(dataclasses.replace(peer, hardest=True))
     return found
