@@ -20,6 +20,7 @@ from mcf.optim.step import rewritten
 from mcf.optim.step.bucket import Named, Request, new_state
 from mcf.optim.step.run import Steps
 from mcf.optim.storage.base import Storage
+from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
 
 
@@ -144,17 +145,8 @@ class LowPrecisionOptimizer(GroupedOptimizer):
             raise ValueError(
                 f"p of shape {list(p.shape)} is not one of this optimizer's parameters"
             )
-        state = self._followed(p)
-        tensors = [local(p.detach())]
-        storage: Storage = SINGLE
-        if state and not expansions.is_expansion(p):
-            storage = self._arithmetic(self._group_of(p), p, "p").strategy.param
-            tensors += [local(state[storage.hidden])] if storage.hidden else []
-        components = (
-            expansions.components(tensors[0])
-            if expansions.is_expansion(p)
-            else storage.components(tensors)
-        )
+        storage, tensors = self._stored(p)
+        components = storage.components(tensors)
         if exact:
             return tuple(like(p, t) for t in components)
         if p.dtype not in FORMATS:
@@ -165,6 +157,21 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         for low in components[1:]:
             value += low.to(kind)
         return like(p, value)
+
+    def _stored(self, p: Tensor) -> tuple[Storage, list[Tensor]]:
+        """How a parameter's value is kept, and what is here of the tensors that keep it.
+
+        The parameter itself (the components of an expansion) and the state beside it, where there
+        is one; as the next step begins with them.
+        """
+        state = self._followed(p)
+        if expansions.is_expansion(p):
+            return PAIR, list(expansions.components(p))
+        tensors = [local(p.detach())]
+        if not state:
+            return SINGLE, tensors
+        storage = self._arithmetic(self._group_of(p), p, "p").strategy.param
+        return storage, tensors + ([local(state[storage.hidden])] if storage.hidden else [])
 
     @torch.no_grad()
     def _followed(self, p: Tensor) -> Group:

@@ -26,6 +26,7 @@ from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN
+from mcf.optim.storage.values import Value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,14 +204,28 @@ def _stored(
             left = _store(meaning, name, SINGLE if low is None else PAIR, kept)
         else:
             continue
-        count = int(_over_all(p, (left != 0).sum(), "sum"))
-        if count:
-            share = (left.abs() / value[0].abs())[left != 0]
-            here = share.max() if share.numel() else share.new_zeros(())
-            # As an integer, of which a maximum keeps NaN.
-            largest = _over_all(p, here.double().view(torch.int64), "max").view(torch.float64)
-            report.append(Rounded(where, name, count, p.numel(), largest.item()))
+        report += rounding(p, where, name, value, left)
     return new
+
+
+def rounding(p: Tensor, where: str, what: str, value: Value, left: Tensor) -> list[Rounded]:
+    """What storing a value of a parameter's shape has rounded, over all processes; or nothing.
+
+    Args:
+        p: the parameter.
+        where: see `Rounded`.
+        what: see `Rounded`.
+        value: the value of what is here.
+        left: what is left of it.
+    """
+    count = int(_over_all(p, (left != 0).sum(), "sum"))
+    if not count:
+        return []
+    share = (left.abs() / value[0].abs())[left != 0]
+    here = share.max() if share.numel() else share.new_zeros(())
+    # As an integer, of which a maximum keeps NaN.
+    largest = _over_all(p, here.double().view(torch.int64), "max").view(torch.float64)
+    return [Rounded(where, what, count, p.numel(), largest.item())]
 
 
 def _store(meaning: Meaning, name: str, storage: Storage, tensors: list[Tensor]) -> Tensor:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from mcf.kernels.formats import FORMATS
+from mcf.optim import expansions, validation
+from mcf.optim.conversion.states import Report, Rounded, rounding
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.sharding.shards import is_sharded
+from mcf.optim.sharding.shards import is_sharded, local, moved_like
+from mcf.optim.step.bucket import new_state
+from mcf.optim.storage import values
+from mcf.optim.storage.base import Storage
+from mcf.optim.storage.pair import PAIR
+from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.values import Value
 from mcf.optim.stream_names import unwrapped
 
 
-@torch.no_grad()
 def float32_weights(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Tensor]:
     """A model's state dict in which each trained weight has the value that is really stored.
 
         weights = mcf.optim.float32_weights(model, optimizer)  # on every process
         if distributed.get_rank() == 0:
             safetensors.torch.save_file(weights, "model.safetensors")
+
+    `load_float32_weights` is the way back.
 
     Args:
         model: also under DistributedDataParallel, `fully_shard` or tensor parallelism; all
@@ -30,18 +43,145 @@ def float32_weights(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[
         a pair of two numbers that are further apart than 24 bits is rounded. Others, and buffers,
         are as they are. For bf16 weights take `model.state_dict()`.
     """
-    mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return named_weights(model, optimizer, optimizer.master_weight)
+
+
+@torch.no_grad()
+def named_weights(
+    model: nn.Module, optimizer: LowPrecisionOptimizer, weight: Callable[[Tensor], Any]
+) -> dict[str, Tensor]:
+    """`float32_weights` with what a function says of each parameter of the optimizer."""
+    mine = {id(p) for p in optimizer._parameters()}
     found = {}
-    for name, value in model.state_dict(keep_vars=True).items():
-        if not isinstance(value, Tensor):
-            # What modules keep of their own (`get_extra_state`) is no weight.
-            continue
-        stored = value.detach()
-        if id(value) in mine:
-            weight = optimizer.master_weight(value)
-            assert isinstance(weight, Tensor)
-            stored = weight
+    for name, value in _tensors(model):
+        stored: Any = weight(value) if id(value) in mine else value.detach()
         if is_sharded(stored):
-            stored = stored.full_tensor()  # type: ignore[attr-defined]
-        found[unwrapped(name)] = stored.to("cpu", copy=True).contiguous()
+            stored = stored.full_tensor()
+        found[name] = stored.to("cpu", copy=True).contiguous()
     return found
+
+
+@torch.no_grad()
+def load_float32_weights(
+    model: nn.Module, optimizer: LowPrecisionOptimizer, weights: Mapping[str, Tensor]
+) -> Report:
+    """Set weights to the values of a float32 model, with all bits that the precision stores.
+
+        weights = model.state_dict()  # float32
+        optimizer = CollageAdamW(model.to(torch.bfloat16).parameters(), mode="light")
+        report = mcf.optim.load_float32_weights(model, optimizer, weights)
+
+    `model.to(torch.bfloat16)` alone drops the lower 16 bits of every weight, and an optimizer that
+    is made then starts from what is left.
+
+    Each value goes to the parameter and what is stored beside it (a low word, further bits, a
+    master copy; the state is made where there is none), rounded once to what both hold: exactly
+    under `"split16"` and `"master"`, to 16 bits or more under `"light"`, `"plus"` and
+    `"split8"`. Moments and counts of steps stay as they are. Frozen parameters, those of others and
+    buffers are copied, as `load_state_dict` does.
+
+    Args:
+        model: whose parameters the optimizer has; also under wrappers and of DTensors, then all
+            processes call this.
+        optimizer: of its parameters, or of some.
+        weights: by the names of the plain model, as `float32_weights`, a float32 model's
+            `state_dict()` or a safetensors file have them: plain tensors of any floating-point
+            dtype, or DTensors. Of names that share one parameter one is enough.
+
+    Returns:
+        What was rounded, by the names.
+
+    Raises:
+        ValueError, TypeError: for names that are missing or too many, for other shapes, and for
+            dtypes that are none of the four; before anything is changed.
+    """
+    mine = {id(p) for p in optimizer._parameters()}
+    given = {unwrapped(name): t for name, t in weights.items() if isinstance(t, Tensor)}
+    own = _tensors(model)
+    there = {id(t) for name, t in own if name in given}
+    missing = [name for name, t in own if name not in given and id(t) not in there]
+    unknown = sorted(given.keys() - {name for name, _ in own})
+    if missing or unknown:
+        raise ValueError(
+            f"weights lack {missing} and have {unknown}, which the model has not; allowed are the "
+            "names of the model's state dict"
+        )
+    pairs = [(name, t, given[name]) for name, t in own if name in given]
+    for name, t, new in pairs:
+        if new.shape != t.shape:
+            raise ValueError(
+                f"weights[{name!r}] has shape {list(new.shape)}; the model's {list(t.shape)}"
+            )
+        if id(t) in mine and t.requires_grad:
+            validation.parameter(name, t, True)
+            if new.dtype not in FORMATS:
+                allowed = ", ".join(map(str, FORMATS))
+                raise TypeError(f"weights[{name!r}] has dtype {new.dtype}; allowed are {allowed}")
+    report: list[Rounded] = []
+    for name, t, new in pairs:
+        here = local(moved_like(t, new.detach().to(t.device)))
+        if id(t) in mine and t.requires_grad:
+            value = values.exact(here)
+            report += rounding(t, name, "param", value, keep_weight(optimizer, t, value))
+        else:
+            local(t.detach()).copy_(here)
+    return Report(tuple(report))
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Parameters and buffers by the names of the plain model.
+
+    What modules keep of their own (`get_extra_state`) is no weight.
+    """
+    found = model.state_dict(keep_vars=True).items()
+    return [(unwrapped(name), t) for name, t in found if isinstance(t, Tensor)]
+
+
+# -- one parameter -----------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def keep_weight(optimizer: LowPrecisionOptimizer, p: Tensor, value: Value) -> Tensor:
+    """Make a value that of one of an optimizer's parameters, as far as its precision stores it.
+
+    Args:
+        optimizer: its state of the parameter is made where it is needed.
+        p: the parameter, not frozen.
+        value: of what is here of it.
+
+    Returns:
+        What is left of the value.
+    """
+    tensors, storage = list(expansions.components(p.detach())), _visible(p)
+    if not expansions.is_expansion(p):
+        group = optimizer._group_of(p)
+        arith = optimizer._arithmetic(group, p, "p")
+        storage = arith.strategy.param
+        if storage.hidden:
+            if not optimizer._made(p):
+                made = new_state(optimizer._rule(group), arith, p, bool(group["capturable"]))
+                optimizer.state[p].update(made)
+            tensors.append(local(optimizer.state[p][storage.hidden]))
+    left = storage.keep(value, tensors)
+    expansions.stepped(p)
+    return left
+
+
+@torch.no_grad()
+def write_visible(p: Tensor, value: Value) -> None:
+    """Write a value, rounded to a parameter's format, into what is here of it."""
+    _visible(p).keep(value, list(expansions.components(p.detach())))
+    expansions.stepped(p)
+
+
+@torch.no_grad()
+def restore(p: Tensor, before: Sequence[Tensor]) -> None:
+    """Write the components of before into what is here of a parameter."""
+    for t, old in zip(expansions.components(p.detach()), before, strict=True):
+        t.copy_(old)
+    expansions.stepped(p)
+
+
+def _visible(p: Tensor) -> Storage:
+    """How a parameter itself keeps a value."""
+    return PAIR if expansions.is_expansion(p) else SINGLE

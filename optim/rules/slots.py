@@ -16,6 +16,11 @@ def param_value(hi, lo):
     unfilled("param_value")
 
 
+def param_components(hi, lo):
+    """The parameter as two numbers whose sum it is."""
+    unfilled("param_components")
+
+
 def param_moved(hi, lo, new_hi, new_lo):
     """How far the stored parameter moved."""
     unfilled("param_moved")

@@ -1,0 +1,78 @@
+"""What checkpoints of averages of weights hold, checked before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.optim.sharding.shards import like, local, moved_like
+
+_ENTRIES = ("calls", "components", "decay", "every", "state")
+
+# A parameter, and what was saved of it.
+Saved = list[tuple[Tensor, Mapping[str, Any]]]
+
+
+def checked(
+    state_dict: Any, params: Sequence[Tensor], names: Sequence[str], dtypes: Sequence[torch.dtype]
+) -> Saved:
+    """The entries of a checkpoint beside their parameters.
+
+    Args:
+        state_dict: what is loaded.
+        params: the parameters as checkpoints count them.
+        names: of the components.
+        dtypes: of the average of each parameter.
+
+    Raises:
+        ValueError, TypeError: where they do not fit.
+    """
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
+    if sorted(state_dict) != sorted(_ENTRIES):
+        raise ValueError(f"state_dict has {sorted(state_dict)}; allowed are {list(_ENTRIES)}")
+    if state_dict["components"] != len(names):
+        raise ValueError(
+            f"state_dict has components={state_dict['components']}; this average has {len(names)}"
+        )
+    _count("calls", state_dict["calls"])
+    found = []
+    for k, entry in state_dict["state"].items():
+        if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k < len(params):
+            raise ValueError(
+                f"state_dict has an average of parameter {k!r}; the optimizer has {len(params)}"
+            )
+        where, p = f"the average of parameter {k}", params[k]
+        if sorted(entry) != sorted(("n_averaged", *names)):
+            raise ValueError(f"{where} has {sorted(entry)}; allowed are {['n_averaged', *names]}")
+        _count(f"n_averaged of {where}", entry["n_averaged"])
+        for name in names:
+            t = entry[name]
+            if not isinstance(t, Tensor):
+                raise TypeError(f"{name} of {where} is a {type(t).__name__}, not a tensor")
+            if t.shape != p.shape or t.dtype != dtypes[k]:
+                raise ValueError(
+                    f"{name} of {where} has shape {list(t.shape)} and dtype {t.dtype}; its "
+                    f"parameter has {list(p.shape)}, and averages here are {dtypes[k]}"
+                )
+        found.append((p, entry))
+    return found
+
+
+def _count(what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{what} is {value!r}; allowed is a whole number from 0")
+
+
+def loaded(found: Saved) -> dict[Tensor, dict[str, Any]]:
+    """Copies on the parameters' devices and in their layouts."""
+    return {p: {name: _placed(p, value) for name, value in entry.items()} for p, entry in found}
+
+
+def _placed(p: Tensor, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return like(p, local(moved_like(p, value.detach())).to(p.device, copy=True))

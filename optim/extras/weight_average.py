@@ -1,0 +1,325 @@
+"""Averages of the weights of a training: exponential (EMA) or with equal weights (SWA)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from mcf.kernels.formats import format_of
+from mcf.kernels.tables import table_of
+from mcf.optim import expansions, validation
+from mcf.optim.conversion.weights import keep_weight, named_weights, restore, write_visible
+from mcf.optim.extras import average_checkpoint
+from mcf.optim.operator import update_
+from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.rules import average
+from mcf.optim.sharding.shards import like, local
+from mcf.optim.step.rewritten import version
+from mcf.optim.storage import values
+from mcf.optim.storage.base import Storage
+from mcf.optim.storage.pair import PAIR
+from mcf.optim.storage.single import SINGLE
+
+# How an average is kept, by the number of its components.
+KEPT: dict[int, Storage] = {1: SINGLE, 2: PAIR}
+
+
+class WeightAverage:
+    r"""An average of all weights of an optimizer, of their true values, kept as an expansion.
+
+    a <- a + (1 - decay) (w - a) after every step, or with `decay=None` a <- a + (w - a) / n, the
+    mean of n weights (Izmailov et al. 2018, arXiv:1803.05407); the first a is w. w is what the
+    optimizer really stores: p + param_lo, p and its further bits, or the master copy.
+
+        average = WeightAverage(optimizer, decay=0.999)
+        for batch in data:
+            ...
+            optimizer.step()  # updates the average, too
+        with average.swapped():
+            evaluate(model)
+
+    In one bf16 number an average of decay .999 takes no w that is nearer than a quarter to a:
+    a thousandth of the difference is below half a unit. Two components (the default) take 2**-9 of
+    that, `dtype=torch.float32` with one component 2**-16. One update is
+    off by at most 2**-17 |a| for two components of bf16, 2**-22 of fp16, 2**-46 of float32,
+    2**-8, 2**-11, 2**-24 for one of them, and by 2**-22 (1 - decay) (|w| + |a|) from its
+    float32 registers (2**-51 for float64 parameters); fp16 also underflows, by 2**-24.
+
+    Args:
+        optimizer: one of this package. Parameters are averaged from the first update on in which
+            they require gradients, those that are added later, too.
+        decay: in [0, 1), or None for equal weights; an attribute that may change at any time.
+        components: of the average, 1 or 2, each of the parameter's dtype: two bf16 numbers by
+            default, of which the first is the bf16 average.
+        dtype: None, or torch.float32 for float32 components of the averages of 16-bit parameters.
+        every: after how many calls of `optimizer.step` the average is updated; None for by
+            `update()` alone. An attribute, too.
+
+    Guarantees: the same bits on every executor, for any layout and sharding, and after a resume
+    (`state_dict`). Averages of DTensors are DTensors; no process waits for another.
+
+    Raises:
+        ValueError, TypeError: for what is out of range, naming the argument.
+        RuntimeError: for an update while a CUDA graph is captured whose replays would repeat the
+            weight of this one: of equal weights, and of the first update of a parameter.
+    """
+
+    def __init__(
+        self,
+        optimizer: LowPrecisionOptimizer,
+        decay: float | None = 0.999,
+        *,
+        components: int = 2,
+        dtype: torch.dtype | None = None,
+        every: int | None = 1,
+    ) -> None:
+        """See the class."""
+        if not isinstance(optimizer, LowPrecisionOptimizer):
+            raise TypeError(
+                f"optimizer is a {type(optimizer).__name__}; allowed are those of mcf.optim"
+            )
+        if isinstance(components, bool) or components not in KEPT:
+            raise ValueError(f"Invalid components: {components!r}; allowed are 1 and 2")
+        if dtype not in (None, torch.float32):
+            raise ValueError(f"Invalid dtype: {dtype}; allowed are None and torch.float32")
+        self.decay, self.every = decay, every
+        self._check()
+        self._optimizer, self._components, self._dtype = optimizer, components, dtype
+        # Of each parameter: how many weights were averaged, and what is here of the components.
+        self._state: dict[Tensor, dict[str, Any]] = {}
+        self._calls = 0
+        self._swapped = False
+        self._handles: list[RemovableHandle] = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def close(self) -> None:
+        """Follow `optimizer.step` no more; the average stays, and `update()` works."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the weights as they are now; everything is checked before anything is changed."""
+        if self._swapped:
+            raise RuntimeError("update() inside swapped(): the weights are the averages there")
+        self._check()
+        work = [
+            (where, p)
+            for index in range(len(self._optimizer.param_groups))
+            for where, p in self._optimizer._named(index)
+            if p in self._state or not validation.later(p)
+        ]
+        rows: dict[Any, list[tuple[Tensor, dict[str, Any], list[Tensor]]]] = {}
+        for where, p in work:
+            entry = self._entry(where, p)
+            self._check_capture(where, entry)
+            weights, tensors = self._optimizer._stored(p)
+            read = tensors if weights.visible else tensors[1:]
+            component = format_of(self._kind(p), where)
+            stored = tuple(average.FORMATS[t.dtype] for t in read)
+            spec = average.kernel(weights, stored, KEPT[self._components], component)
+            kept = [local(entry[n]) for n in self._names()]
+            rows.setdefault((spec, p.device), []).append((p, entry, [*kept, *read]))
+        for (spec, _), mine in rows.items():
+            table = table_of([[self._weight(entry)] for _, entry, _ in mine])
+            update_(spec, [row for *_, row in mine], table)
+        for mine in rows.values():
+            for p, entry, _ in mine:
+                entry["n_averaged"] += 1
+                self._state[p] = entry
+
+    @torch.no_grad()
+    def init_state(self) -> None:
+        """Make the averages of all parameters that have none, of no weights yet.
+
+        For filling them in place, as torch.distributed.checkpoint does.
+        """
+        for index in range(len(self._optimizer.param_groups)):
+            for where, p in self._optimizer._named(index):
+                if not validation.later(p):
+                    self._state[p] = self._entry(where, p)
+
+    # -- what is averaged ----------------------------------------------------------------------
+
+    @torch.no_grad()
+    def weight(self, p: Tensor, *, exact: bool = False) -> Tensor | tuple[Tensor, ...]:
+        """The average of a parameter; its weight where nothing was averaged yet.
+
+        Args:
+            p: one of the optimizer's parameters.
+            exact: return the components, whose sum is the average, largest first, not copied.
+
+        Returns:
+            As `master_weight` of the optimizer: a new float32 tensor (float64 for a float64
+            parameter) in p's shape and layout, or with `exact` a tuple.
+
+        Raises:
+            ValueError: if `p` is not a parameter of the optimizer.
+        """
+        entry = self._state.get(p)
+        if entry is None or not entry["n_averaged"]:
+            return self._optimizer.master_weight(p, exact=exact)
+        kept = tuple(entry[n] for n in self._names())
+        if exact:
+            return kept
+        kind = torch.float64 if p.dtype == torch.float64 else torch.float32
+        return like(p, values.rounded(values.exact(*map(local, kept)), kind))
+
+    def float32_weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """`mcf.optim.float32_weights` of a model, with the averages in place of the weights."""
+        return named_weights(model, self._optimizer, self.weight)
+
+    @contextlib.contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Have the averages as weights, rounded to the parameters' dtype, inside a `with` block.
+
+        Afterwards the weights have the bits of before, and training goes on as if nothing had
+        been. It takes the memory of a second set of parameters.
+
+        Raises:
+            RuntimeError: where it is entered twice; from a step and an `update` inside; and
+                afterwards, if anything wrote the weights inside, which is undone.
+        """
+        if self._swapped:
+            raise RuntimeError("swapped() inside swapped()")
+        mine = [p for p, entry in self._state.items() if entry["n_averaged"]]
+        with torch.no_grad():
+            saved = [[t.clone() for t in expansions.components(p.detach())] for p in mine]
+        self._swapped = True
+        try:
+            for p in mine:
+                write_visible(p, self._value(p))
+            written = list(map(version, mine))
+            yield
+            if list(map(version, mine)) != written:
+                raise RuntimeError(
+                    "weights were written inside swapped(), which was undone: they were averages"
+                )
+        finally:
+            self._swapped = False
+            for p, before in zip(mine, saved, strict=False):
+                restore(p, before)
+
+    @torch.no_grad()
+    def copy_to_weights(self) -> None:
+        """Make the averages the weights, for good: with what the optimizer stores beside them.
+
+        Each is rounded once to what the precision stores. Moments stay as they are.
+        """
+        if self._swapped:
+            raise RuntimeError("copy_to_weights() inside swapped()")
+        for p, entry in self._state.items():
+            if entry["n_averaged"]:
+                keep_weight(self._optimizer, p, self._value(p))
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs for the same bits: plain data and tensors, not copied.
+
+        States are under the number of their parameter, counted as the optimizer's checkpoint does.
+        """
+        own = {"calls": self._calls, "decay": self.decay, "every": self.every}
+        state = {
+            k: self._state[p]
+            for k, p in enumerate(self._optimizer._parameters())
+            if p in self._state
+        }
+        return {**own, "components": self._components, "state": state}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned, of any layout of the parameters; `decay`, too.
+
+        Raises:
+            ValueError, TypeError: where it is of other components, dtypes, shapes or parameters;
+                then nothing has changed.
+        """
+        params = list(self._optimizer._parameters())
+        found = average_checkpoint.checked(
+            state_dict, params, self._names(), [self._kind(p) for p in params]
+        )
+        before = self.decay, self.every
+        self.decay, self.every = state_dict["decay"], state_dict["every"]
+        try:
+            self._check()
+        except (ValueError, TypeError):
+            self.decay, self.every = before
+            raise
+        self._state = average_checkpoint.loaded(found)
+        self._calls = int(state_dict["calls"])
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.decay is not None:
+            validation.number("decay", self.decay, high=1.0, open_high=True)
+        every = self.every
+        if every is None:
+            return
+        if isinstance(every, bool) or not isinstance(every, int):
+            raise TypeError(f"every must be an int or None, got {type(every).__name__}")
+        if every < 1:
+            raise ValueError(f"Invalid every: {every}; allowed is a whole number from 1, or None")
+
+    def _names(self) -> tuple[str, ...]:
+        return ("average", "average_lo")[: self._components]
+
+    def _kind(self, p: Tensor) -> torch.dtype:
+        """The dtype of a parameter's average."""
+        return torch.promote_types(p.dtype, self._dtype) if self._dtype else p.dtype
+
+    def _entry(self, where: str, p: Tensor) -> dict[str, Any]:
+        """A parameter's state, which is new where there is none, and is nowhere yet."""
+        entry = self._state.get(p)
+        if entry is None:
+            validation.parameter(where, p, True)
+            here = expansions.leading(p.detach())
+            zero = torch.zeros_like(here, dtype=self._kind(p), memory_format=torch.preserve_format)
+            return {"n_averaged": 0, **{n: like(p, zero.clone()) for n in self._names()}}
+        kept = entry["average"]
+        if kept.shape != p.shape or kept.dtype != self._kind(p) or kept.device != p.device:
+            raise ValueError(
+                f"{where} has shape {list(p.shape)}, dtype {p.dtype} and device {p.device}, its "
+                f"average {list(kept.shape)}, {kept.dtype} and {kept.device}: they changed since"
+            )
+        return entry
+
+    def _check_capture(self, where: str, entry: dict[str, Any]) -> None:
+        """Raise where a CUDA graph would hold the weight that this update alone has."""
+        if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+            return
+        if self.decay is None or not entry["n_averaged"]:
+            raise RuntimeError(
+                f"update() of {where} while a CUDA graph is captured, whose replays would repeat "
+                "the weight of this update; allowed is decay with an update before the capture"
+            )
+
+    def _weight(self, entry: dict[str, Any]) -> float:
+        """c of the formula."""
+        count: int = entry["n_averaged"]
+        if self.decay is None or not count:
+            return 1.0 / (count + 1)
+        return 1.0 - float(self.decay)
+
+    def _value(self, p: Tensor) -> values.Value:
+        """The exact average of what is here of a parameter."""
+        entry = self._state[p]
+        return values.exact(*(local(entry[n]) for n in self._names()))
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._swapped:
+            raise RuntimeError("step() inside swapped(): the weights are the averages there")
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._calls += 1
+        if self.every is not None and self._calls % self.every == 0:
+            self.update()
