@@ -39,7 +39,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 import quality_report as report
 from harness import environment, machine
-from quality_tasks import Stack, Task, tasks
+from quality_tasks import STEPS, TASKS, Stack, Task
 from strategies import BETA2, rate
 from strategy_variants import TRUTH, Variant, lacks, ours, set_rate, stored_bytes, theirs
 
@@ -113,8 +113,7 @@ def find(names: list[str]) -> Iterator[Variant]:
 def study(arguments: argparse.Namespace, path: Path) -> None:
     """All trainings that are not in the results."""
     found = list(find(arguments.strategies))
-    known = tasks(arguments.steps)
-    chosen = [known[name] for name in arguments.tasks]
+    chosen = [TASKS[name](arguments.steps) for name in arguments.tasks]
     where = environment(CPU)
     where["torchao"] = importlib.metadata.version("torchao")
     stacks = [
@@ -138,13 +137,12 @@ def main(argv: list[str] | None = None) -> None:
     """Run what is missing, then report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), metavar="NAME")
-    parser.add_argument("--tasks", nargs="+", choices=("text", "pieces"),
-                        default=["text", "pieces"])  # fmt: skip
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--beta2", nargs="+", type=float, default=list(BETA2))
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=24, help="how many")
     parser.add_argument("--stack", type=int, default=8, help="seeds trained at once")
-    parser.add_argument("--steps", type=int, help="updates, of both tasks; else their own")
+    parser.add_argument("--steps", type=int, default=STEPS, help="updates")
     parser.add_argument("--threads", type=int, default=1)
     results = ROOT / "benchmarks" / "results" / f"quality-{machine(CPU)}.jsonl"
     parser.add_argument("--results", type=Path, default=results)

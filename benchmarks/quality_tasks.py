@@ -49,11 +49,6 @@ class Task:
     told: Callable[[float], float]
 
 
-def tasks(steps: int | None = None) -> dict[str, Task]:
-    """Both tasks; `steps` for fewer updates than theirs."""
-    return {task.name: task for task in (_text(steps or 1500), _pieces(steps or 1500))}
-
-
 def _text(steps: int) -> Task:
     chosen = options.parse(
         ["--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--batch-size", "8",
@@ -169,3 +164,8 @@ class Stack:
 
     def _one(self, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return self.task.loss(functional_call(self._model, weights, (x,)), y)
+
+
+# Each makes its task for a number of updates.
+TASKS = {"text": _text, "pieces": _pieces}
+STEPS = 1500
