@@ -59,6 +59,38 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `sampled` make the cases slow that do not run at every change."""
+    tests: dict[tuple[object, ...], list[pytest.Function]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and not any(item.iter_markers("slow")):
+            assert isinstance(item, pytest.Function)
+            tests.setdefault((item.parent, item.originalname), []).append(item)
+    for cases in tests.values():
+        marker = cases[0].get_closest_marker("sampled")
+        assert marker is not None
+        kept = _sampled(cases, *marker.args, **marker.kwargs)
+        for case in cases:
+            if case not in kept:
+                case.add_marker(pytest.mark.slow)
+
+
+def _sampled(cases: list[pytest.Function], every: int = 0) -> list[pytest.Function]:
+    """Each `every`-th case; without a number so few that every value of every parameter is used."""
+    if every:
+        return cases[::every]
+    kept = []
+    wanted = {c: {(name, id(value)) for name, value in c.callspec.params.items()} for c in cases}
+    while wanted:
+        # The first of those with most values that no other has yet.
+        most = max(wanted, key=lambda case: len(wanted[case]))
+        used = wanted[most]
+        kept.append(most)
+        wanted = {case: values - used for case, values in wanted.items() if values - used}
+    return kept
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip(NO_GPU)

@@ -44,6 +44,21 @@ def test_warns():
     warnings.warn("a warning")
 """
 
+SAMPLED = """
+import pytest
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("x", range(3))
+@pytest.mark.parametrize("y", "ab")
+def test_values(x, y):
+    pass
+
+@pytest.mark.sampled(every=4)
+@pytest.mark.parametrize("z", range(10))
+def test_fourth(z):
+    pass
+"""
+
 
 @pytest.fixture(scope="module")
 def inner(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -90,6 +105,19 @@ def test_require_gpu_turns_gpu_skips_into_failures(inner: Path) -> None:
 def test_slow_and_nightly_run_when_asked(inner: Path) -> None:
     found = outcomes(inner, "-m", "slow or nightly")
     assert found == {"test_slow": "PASSED", "test_nightly": "PASSED"}
+
+
+def test_sampled(inner: Path) -> None:
+    (inner / "tests" / "test_sampled.py").write_text(SAMPLED)
+    try:
+        by_default = outcomes(inner, "tests/test_sampled.py").keys()
+        slow = outcomes(inner, "tests/test_sampled.py", "-m", "slow").keys()
+    finally:
+        (inner / "tests" / "test_sampled.py").unlink()
+    values = {"test_values[a-0]", "test_values[b-1]", "test_values[a-2]"}
+    assert by_default == values | {"test_fourth[0]", "test_fourth[4]", "test_fourth[8]"}
+    assert len(slow) == 3 + 7
+    assert not slow & by_default
 
 
 def test_unknown_marker_is_an_error(inner: Path, tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from mcf.optim.sharding.by_identity import ByIdentity
 from mcf.optim.sharding.shards import is_cut, is_sharded, same_place
 
 
@@ -41,23 +42,19 @@ def across(p: Tensor) -> Across | None:
     if not is_sharded(p):
         return None
     spec = p._spec  # type: ignore[attr-defined]
-    known = _KNOWN.get(id(spec))
-    if known is not None and known[0] is spec:
-        return known[1]
+    known = _KNOWN.get(spec)
+    if known is not None:
+        return known or None
     mesh = spec.mesh
     dims = [k for k, place in enumerate(spec.placements) if is_cut(place) and mesh.size(k) > 1]
     # A process outside the mesh has no part, and is not asked.
     found = Across(mesh, tuple(dims)) if dims and mesh.get_coordinate() is not None else None
-    if len(_KNOWN) > _MOST:
-        _KNOWN.clear()
-    _KNOWN[id(spec)] = spec, found
+    _KNOWN.set(spec, found or False)
     return found
 
 
-# Of each layout that was asked for, which the parameter holds. Not by its value: meshes of process
-# groups that were destroyed are equal to those of new ones.
-_KNOWN: dict[int, tuple[Any, Across | None]] = {}
-_MOST = 1 << 14
+# Of each layout that was asked for, also where all of a parameter is here (False).
+_KNOWN: ByIdentity[Across | Literal[False]] = ByIdentity()
 
 
 def place_gradient(p: Tensor) -> None:

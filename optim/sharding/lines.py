@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mcf.kernels.tables import table_of
 from mcf.optim.sharding import shards
+from mcf.optim.sharding.by_identity import ByIdentity
 
 
 class Line:
@@ -132,18 +133,17 @@ class Replicas(Line):
 _NOT_IN = "process_group does not have this process (rank {}); all that step have to be in it"
 
 
-# By the mesh itself and not by its value: that of process groups that were destroyed is equal.
-_GROUPS: dict[int, tuple[Any, dict[tuple[int, ...], Any]]] = {}
+_GROUPS: ByIdentity[dict[tuple[int, ...], Any]] = ByIdentity()
 
 
 def _group(mesh: Any, dims: tuple[int, ...]) -> Any:
     """The processes along some dimensions of a mesh: a group that is made at the first call."""
     if len(dims) == 1:
         return mesh.get_group(dims[0])
-    owner, known = _GROUPS.get(id(mesh), (None, {}))
-    if owner is not mesh:
+    known = _GROUPS.get(mesh)
+    if known is None:
         known = {}
-        _GROUPS[id(mesh)] = mesh, known
+        _GROUPS.set(mesh, known)
     if dims not in known:
         from torch import distributed
 

@@ -118,10 +118,10 @@ def _serve(pipe: Any) -> None:
         finally:
             if distributed.is_initialized():
                 distributed.destroy_process_group()
-            _forget_layouts()
+            forget_layouts()
 
 
-def _forget_layouts() -> None:
+def forget_layouts() -> None:
     """What DTensor keeps of operators names meshes, whose groups of processes are gone."""
     if "torch.distributed.tensor" not in sys.modules:
         return
