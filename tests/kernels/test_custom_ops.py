@@ -59,6 +59,7 @@ def test_opcheck(operation: Operation) -> None:
         torch.library.opcheck(operator(operation), [t.mT if t.ndim == 2 else t for t in given])
 
 
+@pytest.mark.sampled(every=4)
 @by_operation
 @by_format
 def test_fake_tensors_have_the_shape_and_dtype_of_real_ones(
@@ -92,6 +93,7 @@ def chain_arguments(fmt: Format) -> list[Tensor]:
 
 
 # What is compiled here is the same for each executor, and differs by format in its dtypes.
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("executor", "fmt"),
     [

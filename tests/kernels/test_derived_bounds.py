@@ -44,6 +44,7 @@ def relative(operation: str, terms: int, fmt: Format, *, float_second: bool = Fa
     return expansion_bound(operation, terms, float_second=float_second).relative(fmt.dtype)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_products(case: tuple[str, int, bool], fmt: Format) -> None:
     operation, terms, float_second = case
@@ -53,6 +54,7 @@ def test_products(case: tuple[str, int, bool], fmt: Format) -> None:
     assert derived <= relative(operation, terms, fmt, float_second=float_second)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("terms", [3, 4])
 def test_quotients_and_roots(terms: int, fmt: Format) -> None:
     # `pair_times4` has the Fast2Sums of `product4`.

@@ -151,6 +151,7 @@ def test_abs_and_neg(fmt: Format) -> None:
 
 
 # Each number is a loop of its own: by default one number is compiled, which is not a power of two.
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("count", "executor"), [(1, "torch"), (2, "torch"), (5, "numba"),
                                                  (16, "torch")])  # fmt: skip
 def test_renormalize_to_any_number_of_components(count: int, executor: str) -> None:

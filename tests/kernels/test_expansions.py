@@ -70,6 +70,7 @@ COMPILED = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("operation", "fmt", "terms"), COMPILED)
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
 def test_bits_are_those_of_the_reference(
@@ -146,6 +147,7 @@ def test_special_values_are_those_of_plain_arithmetic(
         assert bool((t[special] == 0).all())
 
 
+@pytest.mark.sampled(every=3)
 @by_terms
 @by_format
 @by_operation

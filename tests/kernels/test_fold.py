@@ -57,11 +57,13 @@ def check_sums(fmt: Format, terms: int, lengths: tuple[int, ...], executor: str)
             assert_same_bits(actual, expected, f"{executor} {spec.name} {length}")
 
 
+@pytest.mark.sampled(every=2)
 @by_case
 def test_numba_sums_have_the_bits_of_torch(fmt: Format, terms: int) -> None:
     check_sums(fmt, terms, LENGTHS, "numba")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("executor", EXECUTORS[2:])
 @by_case
 def test_triton_sums_have_the_bits_of_torch(fmt: Format, terms: int, executor: str) -> None:
@@ -133,6 +135,7 @@ def worst(
     return largest
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("fmt", "terms"), CASES, ids=lambda c: getattr(c, "name", c))
 def test_bound(fmt: Format, terms: int) -> None:
     for rows, length in ((50, 1), (20, 5), (3, 300), (2, 9 * LANES)):

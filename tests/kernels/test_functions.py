@@ -73,6 +73,7 @@ def same(a: Number, b: Number) -> bool:
     return a == b or (a != a and b != b)
 
 
+@pytest.mark.sampled(every=3)
 @by_format
 @by_operation
 @by_executor
@@ -132,6 +133,7 @@ def test_the_public_function_has_these_bits_where_the_result_is_finite(
 
 
 # Each case is compiled: by default in a format of wide registers and one that is its own register.
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "fmt",
     [pytest.param(f, marks=[pytest.mark.slow] if f in (FP16, FP32) else []) for f in FORMATS],

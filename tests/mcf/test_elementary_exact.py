@@ -87,6 +87,7 @@ def whole_powers(fmt: Format, terms: int) -> list[tuple[Fraction, Fraction]]:
     return out
 
 
+@pytest.mark.sampled(every=4)
 @each_length
 @each_format
 def test_whole_powers_are_exact(fmt: Format, terms: int) -> None:
@@ -154,6 +155,7 @@ def test_powers_of_ten_beside_which_nothing_is_exact(fmt: Format, terms: int) ->
             assert value != 3
 
 
+@pytest.mark.sampled(every=2)
 @each_length
 def test_one_zero_and_signs(terms: int) -> None:
     def at(x: float) -> tuple[Tensor, ...]:

@@ -23,6 +23,7 @@ def _bits(x: tuple[Tensor, ...]) -> list[Tensor]:
     return [c.view(kinds[c.dtype]) for c in x]
 
 
+@pytest.mark.sampled
 @on_each_executor
 @pytest.mark.parametrize("name", _ALL)
 def test_executors_agree(name: str, executor: str) -> None:

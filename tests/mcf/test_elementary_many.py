@@ -46,6 +46,7 @@ EVERYDAY = ("exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan"
 EVERYDAY += ("pow", "hypot")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "name", [pytest.param(f, marks=[] if f in EVERYDAY else [pytest.mark.slow]) for f in FUNCTIONS]
 )
@@ -70,6 +71,7 @@ def every(name: str, fmt: Format) -> torch.Tensor:
     return x[inside[name]] if name in inside else x
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "fmt", [BF16, pytest.param(FP16, marks=pytest.mark.slow)], ids=lambda f: f.name
 )

@@ -50,6 +50,7 @@ def _cut(components: Components, terms: int) -> Components:
 both = pytest.mark.parametrize("terms", [2, 4])
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_products_without_their_last_component(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every function: four components have none to spare."""
@@ -64,6 +65,7 @@ def test_products_without_their_last_component(name: str, monkeypatch: pytest.Mo
     assert _fails(name, terms=4)
 
 
+@pytest.mark.sampled(every=3)
 @both
 @pytest.mark.parametrize(
     ("name", "module"),

@@ -46,6 +46,7 @@ def _padded(x: Tensor, terms: int) -> tuple[Tensor, ...]:
     return (x, *(torch.zeros_like(x) for _ in range(terms - 1)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("terms", [1, 3])
 @pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", UNARY)
@@ -57,6 +58,7 @@ def test_one_argument(name: str, fmt: Format, terms: int) -> None:
     _same_class(getattr(mcf.elementary, name)(_padded(x, terms)), theirs, x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("terms", [1, 3])
 @pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", BINARY)

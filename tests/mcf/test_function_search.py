@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.miss
 RECORDED = search.recorded()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_worst_inputs_found_are_within_the_bound(name: str) -> None:
     for case in search.OF_FUNCTIONS.values():
@@ -47,6 +48,7 @@ def test_the_worst_inputs_found_are_within_the_bound(name: str) -> None:
             assert f"{float(entry['error']):.2f}" == f"{WORST_OF_FOUR[name]:.2f}"
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
     [("expm1", FP64, 4), ("atan", FP64, 4), ("log10", FP64, 4), ("pow", FP64, 4), ("tan", FP64, 3),

@@ -156,6 +156,7 @@ def excess(
     return float(abs(sum(values(result), Fraction(0)) - exact) / allowed)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("operation", "fmt", "terms"),
     # Products of pairs of fp16 fall below the range of their errors.

@@ -73,6 +73,7 @@ def assert_capturable_is_the_same(make: Any, case: Case, count: int, **options: 
         assert found.metrics() == expected.metrics()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("variant", "case"), crossed(VARIANTS), ids=str)
 def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
     with mcf.executor("torch"):
@@ -83,6 +84,7 @@ def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
 _SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("nadam", "sgd-momentum")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
 @pytest.mark.parametrize("name", ["adamw", "radam-decoupled", *_SLOW])
 def test_the_bits_of_the_host_on(executor: str, name: str) -> None:

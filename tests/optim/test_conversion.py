@@ -55,6 +55,7 @@ def fractions(optimizer: AdamW, p: Tensor) -> dict[str, list[Fraction]]:
 PAIRS = list(itertools.product(PRECISIONS, PRECISIONS))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=["-to-".join(p) for p in PAIRS])
 def test_every_pair(source: str, target: str) -> None:
     first = trained(source)

@@ -58,6 +58,7 @@ def train(name: str, executor: str) -> Any:
     return optimizer
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("device", "dtype"), DEFAULTS, ids=str)
 @pytest.mark.parametrize("executor", ["numba", "torch"])
 @pytest.mark.parametrize("name", MADE)

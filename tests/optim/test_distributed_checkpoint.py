@@ -101,6 +101,7 @@ def _options() -> list[Any]:
     return found
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("flags", "strict"), _options())
 def test_all_options(flags: tuple[bool, ...], strict: bool) -> None:
     kept = dict(zip(FLAGS, flags, strict=True))

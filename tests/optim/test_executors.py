@@ -158,6 +158,7 @@ def counts(case: Case, count: int) -> int:
     return 100 if case in LONG else count
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ADAMW, ids=str)
 def test_numba_is_torch_adamw(case: Case, count: int) -> None:
@@ -165,6 +166,7 @@ def test_numba_is_torch_adamw(case: Case, count: int) -> None:
     compare("numba", AdamW, steps, awkward(case.dtype), **OPTIONS, **case.options())
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", SGD_CASES, ids=str)
 def test_numba_is_torch_sgd(case: Case, count: int) -> None:
@@ -173,6 +175,7 @@ def test_numba_is_torch_sgd(case: Case, count: int) -> None:
         compare("numba", SGD, count, awkward(case.dtype), **options)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
 def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) -> None:
@@ -185,6 +188,7 @@ def test_numba_is_torch_large(case: Case) -> None:
     compare("numba", AdamW, 2, large(case.dtype), **OPTIONS, **case.options())
 
 
+@pytest.mark.sampled(every=3)
 @needs_triton
 @pytest.mark.parametrize("case", ADAMW, ids=str)
 def test_triton_is_torch_adamw(case: Case) -> None:

@@ -134,6 +134,7 @@ def test_the_dtype_alone_changes_nothing(make: Any, dtype: torch.dtype) -> None:
     assert_same(run(make, parameter(N, dtype), [g.float() for g in given]), narrow)
 
 
+@pytest.mark.sampled(every=3)
 @on_each_executor
 @pytest.mark.parametrize("case", cases(("plus",)), ids=str)
 def test_on_each_executor(case: Case, executor: str) -> None:

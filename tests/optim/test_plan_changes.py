@@ -48,6 +48,7 @@ def run(change: Callable[[Any], None], keep: bool, **options: Any) -> Any:
     return optimizer
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
 def test_changes_between_steps(change: Callable[[Any], None]) -> None:
     kept, reference = run(change, True), run(change, False)
@@ -89,6 +90,7 @@ def test_executors_between_steps() -> None:
 
 
 # How layouts are compared is none of their concern.
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("comparison", ["guards"], indirect=True)
 @pytest.mark.parametrize("made", [AdamW, NAdam, SGD, Lion])
 @pytest.mark.parametrize("steps", [0, 3])

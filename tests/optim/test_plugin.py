@@ -103,6 +103,7 @@ _PAIRS = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("precision", "make", "options"), _PAIRS)
 def test_every_precision_stays_near(precision: str, make: Any, options: dict[str, Any]) -> None:
     # Weights near 1 have a bf16 unit of 2**-8; twenty steps of a single component lose a few of
@@ -146,6 +147,7 @@ ROUNDINGS: list[tuple[str, str]] = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("precision", "low"), ROUNDINGS)
 @pytest.mark.parametrize("options", [{}, {"maximize": True}], ids=str)
 def test_in_float64_sgd_has_the_bits_of_ours(

@@ -204,6 +204,7 @@ def test_weights_alone(precision: str) -> None:
         assert (p - 3).abs().max() < 0.1
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("precision", HIDDEN)
 def test_repeated_and_general_steps(precision: str) -> None:
     # Clamping after every step, as some losses need: with a plan and without.

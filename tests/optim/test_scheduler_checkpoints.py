@@ -110,6 +110,7 @@ def _crossed() -> list[Any]:
     ]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("name", "kind"), _crossed())
 def test_schedulers_of_torch(name: str, kind: str) -> None:
     assert_resumes(optimizers()[kind], SCHEDULES[name])

@@ -56,6 +56,7 @@ def refused(optimizer: LowPrecisionOptimizer, error: type[Exception], words: str
 
 
 # The torch executor checks every step in full, Numba's repeats the last.
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 @pytest.mark.parametrize("made", [0, 3], ids=["new", "stepped"])
 @pytest.mark.parametrize(

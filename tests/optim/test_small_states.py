@@ -126,6 +126,7 @@ def test_moments_out_of_range(executor: str) -> None:
                 assert (v == 10).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "8bit_split8"])
 def test_damage_is_kept(executor: str, precision: str) -> None:

@@ -101,6 +101,7 @@ def test_other_forms_of_attention(options: dict[str, Any]) -> None:
         torch.testing.assert_close(plain(a).detach(), b.detach(), **CLOSE)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_transformer_layers(norm_first: bool) -> None:
