@@ -128,6 +128,7 @@ def test_kernel_of_many_tensors(name: str, target: str) -> None:
     check(code.compile_kernel(spec, target, many=True), spec)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_many_unaligned_tensors(target: str) -> None:
     """The mutant of the test above: without the alignment's hint no access is wide."""
@@ -219,6 +220,7 @@ def test_unaligned_tensors_are_read_by_single_elements(name: str, target: str) -
     assert not wide
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("fmt", "target"),
     [(BF16, "sm_90"), (FP16, "gfx942")],
@@ -229,6 +231,7 @@ def test_zeros_of_absent_components_are_multiplied(fmt: Format, target: str) -> 
     assert code.compile_kernel(operators.kernel(operators.FMA, fmt, 1, 1, 4), target).asm
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_more_than_2_31_elements(target: str) -> None:
     """From there on Triton passes the number of elements in 64 bits, to a kernel of its own."""

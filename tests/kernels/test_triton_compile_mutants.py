@@ -57,6 +57,7 @@ def rejected(spec: Elementwise, target: str, message: str, **compilation: Any) -
         check(compiled, spec)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("name", "target"),
     [
@@ -85,6 +86,7 @@ def mutated_on(target: str, name: str) -> str:
     return name if target == "gfx942" else f"{name}_cuda"
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
 def test_vague_division(mutate: Patch, target: str) -> None:
     """Triton's `/` on float32."""
@@ -98,6 +100,7 @@ def test_approximate_division_in_ptx(mutate: Patch) -> None:
     rejected(KERNELS["adamw_plain_bf16_wide"], "sm_90", found)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_vague_root(mutate: Patch, target: str) -> None:
     """Triton's `sqrt` on float32."""
@@ -109,6 +112,7 @@ def exponential(x):
     return tl.exp(x)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_another_approximation(mutate: Patch, target: str) -> None:
     mutate(device_functions, "_neg", exponential)
@@ -136,6 +140,7 @@ def cast_to_bf16(x):
     return x.to(tl.bfloat16).to(tl.float32)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_rounding_that_llvm_narrows(mutate: Patch, target: str) -> None:
     without(mutate, (Dialect.CUDA, BF16))
@@ -147,11 +152,13 @@ def test_narrowed_fp16_on_amd(mutate: Patch) -> None:
     rejected(KERNELS["mul_fp16"], "gfx942", "narrowed to fp16")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_narrow_loads(target: str) -> None:
     rejected(KERNELS["mul_bf16"], target, "16-byte loads in .*: 0 where 4", aligned=False)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_spills(target: str) -> None:
     spec = KERNELS["adamw_master_bf16_wide"]
