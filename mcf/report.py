@@ -1,0 +1,181 @@
+"""For bug reports: `python -m mcf.report` says what is installed, compares bits, times a little."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+import mcf
+from mcf.kernels import registry
+from mcf.optim import AdamW
+
+PACKAGES = ("mcf-torch", "torch", "triton", "numba", "llvmlite", "numpy")
+
+
+def environment() -> Iterator[tuple[str, str]]:
+    """Versions, machine and settings, a name and a text each."""
+    for name in PACKAGES:
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield name, "not installed"
+    yield "python", f"{platform.python_version()} ({platform.python_implementation()})"
+    yield "system", platform.platform()
+    yield "processor", f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    for k in range(torch.cuda.device_count()):
+        yield f"gpu {k}", torch.cuda.get_device_name(k)
+    for name in sorted(os.environ):
+        if name.startswith(("MCF_", "TRITON_", "NUMBA_", "OMP_NUM")):
+            yield name, os.environ[name]
+    for name, reason in executors().items():
+        yield f"executor {name}", reason or "available"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            named = (line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+            return next(named, platform.machine())
+    except OSError:
+        return platform.processor() or platform.machine()
+
+
+def executors() -> dict[str, str]:
+    """Each executor, and why it cannot run; an empty text where it can."""
+    found = {}
+    for name in registry.EXECUTORS:
+        try:
+            registry.named(name)
+            found[name] = ""
+        except ImportError as error:
+            found[name] = str(error)
+    return found
+
+
+def _whole(count: int, seed: int, bits: int) -> Tensor:
+    """Whole numbers of so many bits times powers of two, in float64: the same on every machine."""
+    made = torch.Generator().manual_seed(seed)
+    whole = torch.randint(-(2**bits), 2**bits, (count,), generator=made).double()
+    exponents = torch.randint(-8, 8, (count,), generator=made).tolist()
+    return whole * torch.tensor([2.0 ** (k - bits) for k in exponents], dtype=torch.float64)
+
+
+def _arithmetic(device: str) -> Iterator[Tensor]:
+    for dtype, terms in ((torch.bfloat16, 2), (torch.float32, 3), (torch.float64, 2)):
+        x, y = (mcf.tensor(_whole(999, k, 50), terms, dtype).to(device) for k in (1, 2))
+        for z in (x + y, x * y, x / (y * y + 1), (x * x).sqrt(), x.sum(), x.exp()):
+            yield from z.components
+
+
+def _weights(seed: int, device: str) -> Tensor:
+    return _whole(27 * 38, seed, 7).bfloat16().reshape(27, 38).to(device)
+
+
+def _training(precision: str, device: str) -> Iterator[Tensor]:
+    w = torch.nn.Parameter(_weights(3, device))
+    optimizer = AdamW([("w", w)], lr=2.0**-6, precision=precision)
+    for k in range(5):
+        w.grad = _weights(4 + k, device)
+        optimizer.step()
+    yield w.detach()
+    for _, value in sorted(optimizer.state[w].items()):
+        if isinstance(value, Tensor):
+            yield value
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Of all bits."""
+    made = hashlib.sha256()
+    for t in tensors:
+        made.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return made.hexdigest()[:16]
+
+
+# What is computed, and what has come out wherever it was tried.
+WORK: dict[str, tuple[Callable[[str], Iterable[Tensor]], str]] = {
+    "arithmetic": (_arithmetic, "72d1b0ec4f1b9b22"),
+    "AdamW plus": (lambda device: _training("plus", device), "b9fbbe83a98fb2cc"),
+    "AdamW 8bit": (lambda device: _training("8bit", device), "3f1d07359e043eda"),
+}
+
+
+def bits() -> Iterator[tuple[str, str, str, bool]]:
+    """The self-test: work, executor, digest of the results, and whether it is the recorded one."""
+    places = [(name, "cpu") for name, reason in executors().items() if not reason]
+    places += [("triton", "cuda")] * (torch.cuda.is_available() and ("triton", "cpu") in places)
+    for work, (compute, recorded) in WORK.items():
+        for name, device in places:
+            with mcf.executor(name):
+                found = digest(compute(device))
+            yield work, name if device == "cpu" else f"{name} on {device}", found, found == recorded
+
+
+def _median(call: Callable[[], object], device: str) -> float:
+    times = []
+    for k in range(8):
+        start = time.perf_counter()
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if k > 2:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def speed(device: str, count: int = 1 << 22) -> Iterator[tuple[str, float]]:
+    """Milliseconds, each the median of five calls after three: for orders of magnitude."""
+
+    def step(make: Callable[[list[Tensor]], torch.optim.Optimizer], dtype: torch.dtype) -> float:
+        w = torch.nn.Parameter(torch.ones(count, dtype=dtype, device=device))
+        w.grad = torch.full_like(w, 2.0**-10)
+        return 1e3 * _median(make([w]).step, device)
+
+    x = torch.ones(count, device=device)
+    yield f"copy of {count} float32", 1e3 * _median(x.clone, device)
+    yield (
+        f"step of {count}, torch fused float32",
+        step(lambda p: torch.optim.AdamW(p, fused=True), torch.float32),
+    )
+    for precision in ("plus", "8bit"):
+        make = (lambda name: lambda p: AdamW(p, precision=name))(precision)
+        yield f"step of {count}, {precision}", step(make, torch.bfloat16)
+    pair = mcf.tensor(x.double() / 3, 2, torch.float32)
+    yield f"product of {count} float32 pairs", 1e3 * _median(lambda: pair * pair, device)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print all of it; 1 where any bits are not the recorded ones."""
+    parser = argparse.ArgumentParser(
+        "python -m mcf.report",
+        description="Versions and machine, a comparison of all executors' bits with recorded "
+        "ones, and a few timings. Put its output into bug reports.",
+    )
+    parser.add_argument("--no-speed", action="store_true", help="leave the timings out")
+    given = parser.parse_args(arguments)
+    for name, text in environment():
+        print(f"{name + ':':18} {text}")
+    print("\nbits")
+    wrong = 0
+    for work, where, found, same in bits():
+        wrong += not same
+        print(f"  {work:12} {where:16} {found}  {'as recorded' if same else 'DIFFERENT'}")
+    if not given.no_speed:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        print(f"\nmilliseconds on {device}")
+        for name, value in speed(device):
+            print(f"  {name:40} {value:8.2f}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
