@@ -36,6 +36,10 @@ class Field:
         draw: which random bits of the element that takes: "weight", "first" or "second".
         uniform: whether the tensor has one element, which stands for every index. Never the first
             field of a kernel, never written.
+
+    A field whose format packs two numbers into an element has half as many elements as the others
+    in its last dimension, which is even. Never the first field of a kernel, never uniform, and
+    always a code.
     """
 
     name: str
@@ -146,6 +150,11 @@ class Elementwise:
         """Which random bits it draws for each element."""
         coded = {code.field for code in self.codes}
         return frozenset(f.draw for f in self.fields if f.stochastic or f.name in coded)
+
+    @functools.cached_property
+    def packed(self) -> bool:
+        """Whether a field has two numbers in an element: then neighbours are computed together."""
+        return any(f.format.packed > 1 for f in self.fields)
 
     @property
     def random(self) -> bool:

@@ -20,6 +20,8 @@ class Format:
         emax: exponent of the largest finite number, (2 - 2**(1-p)) * 2**emax.
         dtype: the torch dtype that stores it, or None for a toy format (used in proofs by
             exhaustion; it has no storage and lives in float64 registers).
+        packed: how many numbers, neighbours in the last dimension, are in one element of a tensor;
+            the first in the lowest bits.
     """
 
     name: str
@@ -27,6 +29,11 @@ class Format:
     emin: int
     emax: int
     dtype: torch.dtype | None = None
+    packed: int = 1
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a tensor for numbers of a shape, whose last dimension `packed` divides."""
+        return shape if self.packed == 1 else (*shape[:-1], shape[-1] // self.packed)
 
     @property
     def u(self) -> Fraction:
@@ -49,9 +56,9 @@ class Format:
         return Fraction(2) ** (self.emin - self.p + 1)
 
     @property
-    def itemsize(self) -> int:
+    def itemsize(self) -> float:
         """Bytes of one number in memory; a toy format has none."""
-        return 0 if self.dtype is None else self.dtype.itemsize
+        return 0 if self.dtype is None else self.dtype.itemsize / self.packed
 
     @property
     def register(self) -> Format:
@@ -75,6 +82,8 @@ FP64 = Format("fp64", 53, -1022, 1023, torch.float64)
 INT16 = Format("int16", 16, 0, 15, torch.int16)
 INT8 = Format("int8", 8, 0, 7, torch.int8)
 UINT8 = Format("uint8", 8, 0, 7, torch.uint8)
+# Two to a byte.
+UINT4 = Format("uint4", 4, 0, 3, torch.uint8, packed=2)
 
 FORMATS: dict[torch.dtype, Format] = {
     torch.bfloat16: BF16,

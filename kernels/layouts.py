@@ -40,6 +40,14 @@ def same_layout(row: Sequence[Tensor]) -> bool:
     return is_dense(first) and all(t.stride() == first.stride() for t in row)
 
 
+def _part(t: Tensor, size: int, dim: int, start: int, length: int) -> Tensor:
+    """`narrow` in terms of a dimension of `size` elements, which in `t` may be two to one."""
+    here = t.shape[dim]
+    if here == size:
+        return t.narrow(dim, start, length)
+    return t.narrow(dim, start * here // size, length * here // size)
+
+
 def _slabs(row: Sequence[Tensor], first: int = 0) -> Iterator[tuple[list[Tensor], int]]:
     """Cut tensors of one shape into corresponding parts of at most SLAB elements.
 
@@ -51,9 +59,12 @@ def _slabs(row: Sequence[Tensor], first: int = 0) -> Iterator[tuple[list[Tensor]
         return
     dim = next(d for d, n in enumerate(shape) if n > 1)
     step = max(1, shape[dim] * SLAB // size)
+    if any(t.shape[dim] != shape[dim] for t in row):
+        # Whole bytes.
+        step = max(2, step - step % 2)
     for start in range(0, shape[dim], step):
         length = min(step, shape[dim] - start)
-        part = [t.narrow(dim, start, length) for t in row]
+        part = [_part(t, shape[dim], dim, start, length) for t in row]
         yield from _slabs(part, first + start * (size // shape[dim]))
 
 
@@ -70,7 +81,7 @@ def _below_period(row: Sequence[Tensor], index: int) -> Iterator[tuple[list[Tens
     start = 0
     while start < size:
         end = min(size, start + _PERIOD - (index + start) % _PERIOD)
-        yield [t.view(-1)[start:end] for t in row], index + start
+        yield [_part(t.view(-1), size, 0, start, end - start) for t in row], index + start
         start = end
 
 

@@ -15,6 +15,7 @@ from mcf.optim import (
     expansions,
     gradients,
     options,
+    randomness,
     state_validation,
     stream_names,
     validation,
@@ -172,6 +173,8 @@ class GroupedOptimizer(Optimizer):
         strategy = strategy_of(group["precision"]).with_low(group["low"])
         computed = options.dtype_of(group["compute_dtype"])
         found = arithmetic(strategy, p.dtype, computed, where).of_shape(tuple(p.shape))
+        if found.strategy.packed:
+            randomness.whole_pairs(where, p, group["precision"])
         self._check_arithmetic(group, found, where)
         return expansions.arithmetic(found, p, where)
 
@@ -223,7 +226,7 @@ class GroupedOptimizer(Optimizer):
         self._check_precision(group)
         self._check_scheduled(group)
         rule = self._rule(group)
-        narrow = strategy_of(group["precision"]).narrow
+        strategy = strategy_of(group["precision"])
         kinds: dict[tuple[Any, ...], list[Named]] = {}
         for where, p in named:
             if p.grad is None:
@@ -234,9 +237,9 @@ class GroupedOptimizer(Optimizer):
                 validation.gradient(where, p, p.grad)
                 # What one launch sums over its rows belongs to the same processes.
                 shared = (p.device_mesh, across(p)) if is_sharded(p) else None  # type: ignore[attr-defined]
-                vector = narrow and len(p.shape) < 2
+                stored = strategy.of_shape(tuple(p.shape)).name
                 form, expansion = self._form(p), expansions.is_expansion(p)
-                kind = (p.dtype, p.device, form, expansion, shared, vector)
+                kind = (p.dtype, p.device, form, expansion, shared, stored)
                 kinds.setdefault(kind, []).append((where, p))
         buckets = []
         for (_, device, form, *_), mine in kinds.items():

@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from mcf.optim import validation
-from mcf.optim.storage.strategies import STORAGES, STRATEGIES, Strategy
+from mcf.optim.storage.strategies import STORAGES, STRATEGIES, Strategy, named
 
 _PARAMETERS = tuple(n for n, s in STORAGES.items() if s.parameter_bytes is not None)
 # What versions before had as an experiment.
@@ -37,7 +37,7 @@ class Precision:
             float32 copy).
         exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`,
             `"stochastic"` (bf16 rounded stochastically), `"ratio8"` (8 bits, relative to the root
-            of the stored second moment).
+            of the stored second moment), `"ratio4"` (the same in 4 bits, two to a byte).
         exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`,
             `"stochastic"`, `"ue6m2"` (8 bits). Without an effect for rules that have none.
         rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter.
@@ -87,22 +87,18 @@ class Precision:
     @property
     def strategy(self) -> Strategy:
         """The same, as optimizers use it."""
-        found = Strategy(
-            "_".join(
-                [self.param, self.exp_avg, self.exp_avg_sq]
-                + ["stochastic"] * (self.rounding == "stochastic")
-                + ["feedback"] * self.feedback
-            ),
-            STORAGES[self.param],
-            STORAGES[self.exp_avg],
-            STORAGES[self.exp_avg_sq],
-            self.rounding == "stochastic",
-            self.feedback,
+        words = [self.param, self.exp_avg, self.exp_avg_sq]
+        words += ["stochastic"] * (self.rounding == "stochastic") + ["feedback"] * self.feedback
+        return named(
+            Strategy(
+                "_".join(words),
+                STORAGES[self.param],
+                STORAGES[self.exp_avg],
+                STORAGES[self.exp_avg_sq],
+                self.rounding == "stochastic",
+                self.feedback,
+            )
         )
-        for named in STRATEGIES.values():
-            if dataclasses.replace(found, name=named.name) == named:
-                return named
-        return found
 
     def __str__(self) -> str:
         return self.strategy.name

@@ -72,6 +72,26 @@ def in_one(p: Tensor) -> bool:
     return not shards.is_sharded(p) or len(shards.stretches(p).starts) <= 1
 
 
+def whole_pairs(where: str, p: Tensor, precision: str) -> None:
+    """What is here of a parameter has both of any two neighbours whose codes share a byte.
+
+    Raises:
+        ValueError: the same on every process that shares the parameter.
+    """
+    if not shards.whole_pairs(p):
+        raise ValueError(
+            f"{where} of shape {list(p.shape)} is cut by {tuple(p.placements)} between two "  # type: ignore[attr-defined]
+            f"columns whose codes share a byte under precision={precision!r}; allowed are cuts of "
+            "the last dimension at even places, or precision='8bit'"
+        )
+    if not shards.is_sharded(p) and _said(p) % 2:
+        raise ValueError(
+            f"{where} begins at the odd index {_said(p)} of its whole tensor (set_index_offset), "
+            f"but under precision={precision!r} two neighbours share a byte; allowed are even "
+            "ones, or precision='8bit'"
+        )
+
+
 def set_stream(p: Tensor, stream: str | int) -> None:
     """Say which stream of random numbers `p` gets, whatever optimizer it is in and where.
 

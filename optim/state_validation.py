@@ -61,11 +61,12 @@ def state(
                 f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
                 "are plain tensors"
             )
-        if t.dtype != fmt.dtype or t.shape != p.shape:
+        shape = fmt.shape(tuple(p.shape))
+        if t.dtype != fmt.dtype or t.shape != shape:
             raise ValueError(
                 f"state {name!r} of {where} has dtype {t.dtype} and shape {list(t.shape)}; a "
                 f"parameter of dtype {p.dtype} and shape {list(p.shape)} needs {fmt.dtype} and "
-                f"{list(p.shape)} (was the parameter changed after its state was made?)"
+                f"{list(shape)} (was the parameter changed after its state was made?)"
             )
         if placed and not same_place(p, t):
             raise TypeError(

@@ -1,16 +1,19 @@
-"""Numbers of 8 bits that optimizers store, rounded to one of two neighbours at random.
+"""Numbers of 8 and 4 bits that optimizers store, rounded to one of two neighbours at random.
 
-A code is a byte as an integer from 0, which is what a register of the kernels holds. Rounding takes
-16 random bits r, each value of which is as likely: it adds (r + 1/2) / 2**16 of the distance to the
-next number, and cuts. So a number of the format stays, the order of numbers is kept, what is stored
-is one of the two neighbours, and its mean over r is x rounded to nearest at 16 bits below the
-format's last one: |mean - x| <= 2**-17 of the distance between the neighbours (for `to_e4m3` below
-2**-8 that and 2**-21 more).
+A code is an integer from 0 to 255 or 15, which is what a register of the kernels holds. Rounding
+takes 16 random bits r, each value of which is as likely: it adds (r + 1/2) / 2**16 of the distance
+to the next number, and cuts. So a number of the format stays, the order of numbers is kept, what is
+stored is one of the two neighbours, and its mean over r is x rounded to nearest at 16 bits below
+the format's last one: |mean - x| <= 2**-17 of the distance between the neighbours (for `to_e4m3`
+below 2**-8 and for `to_4_bits` that and 2**-21 more).
 
 - Unsigned, of 6 exponent bits and 2 of the significand: 0 and the normal numbers from 2**-60 to 10,
   with 3 bits of precision; code 255 is NaN. There are no subnormal numbers and no infinity.
 - e4m3 of 4 x: the numbers of OCP's e4m3 over 4, with 4 bits of precision, normal from 2**-8 to 112,
   multiples of 2**-11 below; code 127 is NaN, and 128 the sign.
+- 4 bits: 0, 1/16, 1/8, 1/4, 3/8, 1/2, 1, 3 in the order of codes 0 to 7; 8 is the sign, and code 8
+  alone NaN. The distances never fall, so that the place of a number among them is a concave
+  function of it, the least of four linear ones; and the number at a place the largest of four.
 """
 
 from mcf.kernels.algorithms.primitives import (
@@ -89,3 +92,40 @@ def to_e4m3_over_4(x, random):
     code = wor(code, wshl(wshr(pattern, 31), 7))
     # Without the sign of NaN, which depends on the processor.
     return number(where(size < constant(x, 0x7F800000), code, wor(wand(code, 0), 0x7F)))
+
+
+def from_4_bits(code):
+    """The number of a code of 4 bits, exactly."""
+    pattern = word(code)
+    k = number(wand(pattern, 7))
+    # k / 16, (k - 1) / 8, (k - 4) / 2, 2 k - 11.
+    low = rn(k * constant(code, 123 << 23))
+    middle = rn(rn(k * constant(code, 124 << 23)) - constant(code, 124 << 23))
+    high = rn(rn(k * constant(code, 126 << 23)) - constant(code, 128 << 23))
+    top = rn(rn(k + k) - constant(code, 0x41300000))
+    value = where(low < middle, middle, low)
+    value = where(value < high, high, value)
+    value = where(value < top, top, value)
+    value = from_bits(wor(bits(value), wshl(wand(pattern, 8), 28)))
+    return where(code == constant(code, 130 << 23), constant(code, 0x7FC00000), value)
+
+
+def to_4_bits(x, random):
+    """The code of 4 bits by 16 random bits; 3 for all above, NaN of infinity and NaN."""
+    pattern = bits(x)
+    size = from_bits(wand(pattern, 0x7FFFFFFF))
+    # 16 x, 8 x + 1, 2 x + 4, x / 2 + 11 / 2, and 8 more: a unit in the last place is 2**-20.
+    low = rn(rn(size * constant(x, 131 << 23)) + constant(x, 130 << 23))
+    middle = rn(rn(size * constant(x, 130 << 23)) + constant(x, 0x41100000))
+    high = rn(rn(size + size) + constant(x, 0x41400000))
+    top = rn(rn(size * constant(x, 126 << 23)) + constant(x, 0x41580000))
+    place = where(middle < low, middle, low)
+    place = where(high < place, high, place)
+    place = where(top < place, top, place)
+    # Also for NaN.
+    place = where(place < constant(x, 0x41700000), place, constant(x, 0x41700000))
+    # The half of the last random bit; the upper bits are those of 8, whose code is 0.
+    code = wand(wshr(wadd(wadd(bits(place), wshl(random, 4)), 8), 20), 7)
+    # 0 has no sign.
+    code = wor(code, wand(wand(wshr(pattern, 28), 8), wadd(code, 7)))
+    return number(where(size < constant(x, 0x7F800000), code, wor(wand(code, 0), 8)))

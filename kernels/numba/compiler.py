@@ -67,9 +67,12 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
     namespace["store_lane"] = memory.storing(register, register, count - 1, count)
     namespace["store_total"] = memory.storing(FP64, FP64, count - 1, count)
     for k, field in enumerate(spec.fields):
-        namespace[f"load_{field.name}"] = memory.loading(register, field.format, k, count)
+        pair = spec.packed and not field.uniform
+        loading = memory.loading_pair if pair else memory.loading
+        storing = memory.storing_pair if pair else memory.storing
+        namespace[f"load_{field.name}"] = loading(register, field.format, k, count)
         if field.written:
-            namespace[f"store_{field.name}"] = memory.storing(register, field.format, k, count)
+            namespace[f"store_{field.name}"] = storing(register, field.format, k, count)
             namespace[f"round_{field.name}"] = rounding(register, field.format, payloads)
     return callback(text, f"<mcf numba {spec.name} {spec.serial}>", namespace)
 

@@ -47,9 +47,13 @@ def source(spec: Elementwise) -> str:
 
     Sums are added up in vector registers, CHUNK elements at a time: their order depends on the
     processor's vectors, and on nothing else.
+
+    Where numbers are packed an index of the loop is of two neighbours, see `_pair`.
     """
     values = [f.name if f.uniform else f"{f.name}_address" for f in spec.fields] + [*spec.scalars]
-    lines = [] if spec.sums is not None else loops.step("step", "i", values, _body(spec))
+    lines = _one(spec) if spec.packed else []
+    body = _pair(spec) if spec.packed else _body(spec)
+    lines += [] if spec.sums is not None else loops.step("step", "i", values, body)
     wide = spec.sums is not None or any(f.format in (FP32, FP64) for f in spec.fields)
     lines += [
         "def kernel(data):",
@@ -64,7 +68,8 @@ def source(spec: Elementwise) -> str:
         lines.append(indent + line)
 
     for name, array in (("row", "rows"), ("first", "starts"), ("last", "stops")):
-        emit(f"{name} = number({array}, item)")
+        half = " >> 1" if spec.packed and name != "row" else ""
+        emit(f"{name} = number({array}, item){half}")
     for k, field in enumerate(spec.fields):
         emit(f"{field.name}_address = word(addresses, row * {len(spec.fields)} + {k})")
     for k, scalar in enumerate(spec.scalars):
@@ -82,7 +87,7 @@ def source(spec: Elementwise) -> str:
     for k in terms:
         emit(f"    total{k} = {'NONE' if k >= spec.sum_count - spec.counts else 'ZERO'}")
     emit("    for i in range(start, min(start + CHUNK, last)):")
-    lines += [indent + "        " + line for line in _body(spec)]
+    lines += [indent + "        " + line for line in body]
     for k in terms:
         emit(f"    sum{k} += total{k}")
     for k in terms:
@@ -107,6 +112,52 @@ def _body(spec: Elementwise) -> list[str]:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
         lines.append(f"{terms}, = sum_terms({spec.call_of(spec.sums)})")
         lines += [f"total{k} = accumulate(total{k}, term{k})" for k in range(spec.sum_count)]
+    return lines
+
+
+def _arguments(spec: Elementwise) -> list[str]:
+    """What the function of one element takes, beside its index."""
+    read = [f.name for f in spec.fields if f.read and not f.uniform]
+    return [*read, *(f.name for f in spec.fields if f.uniform), *spec.scalars]
+
+
+def _one(spec: Elementwise) -> list[str]:
+    """A function of one element's numbers: what is stored of it, and its terms."""
+    kept = [spec.kept(field) for _, field in spec.stores]
+    lines = [
+        *spec.decode_statements(),
+        f"{spec.outputs()} = function({spec.call()})",
+        *spec.draw_statements("index"),
+        *spec.store_statements(),
+    ]
+    if spec.sums is not None:
+        terms = [f"term{k}" for k in range(spec.sum_count)]
+        lines.append(f"{', '.join(terms)}, = sum_terms({spec.call_of(spec.sums)})")
+        kept += terms
+    lines.append(f"return {', '.join(kept)},")
+    return loops.step("one", "index", _arguments(spec), lines)
+
+
+def _pair(spec: Elementwise) -> list[str]:
+    """The statements for elements 2 i and 2 i + 1: one load and store for both of each tensor.
+
+    A lane of a vector has both, as a word of two 16-bit numbers or a byte of two of 4 bits.
+    """
+    lines = []
+    for f in spec.fields:
+        if f.read and not f.uniform:
+            lines.append(f"{f.name}_0, {f.name}_1 = load_{f.name}({f.name}_address, i)")
+    shared = {*spec.scalars, *(f.name for f in spec.fields if f.uniform)}
+    kept = [f"kept_{field}" for _, field in spec.stores]
+    kept += [f"term{k}" for k in range(spec.sum_count)]
+    for k, index in enumerate(("i + i", "i + i + 1")):
+        given = [x if x in shared else f"{x}_{k}" for x in _arguments(spec)]
+        call = f"one({', '.join([f'element({index})', *given])})"
+        lines.append(f"{', '.join(f'{x}_{k}' for x in kept)}, = {call}")
+    for _, field in spec.stores:
+        lines.append(f"store_{field}({field}_address, i, kept_{field}_0, kept_{field}_1)")
+    for k in range(spec.sum_count):
+        lines += [f"total{k} = accumulate(total{k}, term{k}_{j})" for j in range(2)]
     return lines
 
 

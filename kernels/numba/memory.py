@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT8, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT4, UINT8, Format
 from mcf.kernels.numba.instructions import INTEGERS, LLVM, NUMBA
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -84,6 +84,78 @@ def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
             return c.get_dummy_value()
 
         return types.void(types.uint64, types.int64, kind), generate
+
+    return store
+
+
+def _pair(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
+    """The address of the elements 2 i and 2 i + 1 as one integer, and the bits of each."""
+    width = 4 if fmt == UINT4 else fmt.dtype.itemsize * 8  # type: ignore[union-attr]
+    return b.gep(b.inttoptr(address, ir.IntType(2 * width).as_pointer()), [index]), width
+
+
+@functools.cache
+def loading_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
+    """Intrinsic (address, i) -> elements 2 i and 2 i + 1, in one load; float32 registers."""
+    assert register == FP32, "pairs are of 32-bit registers"
+
+    @intrinsic
+    def load(context, address, i):
+        result = types.UniTuple(types.float32, 2)
+
+        def generate(c, b, signature, args):
+            pointer, width = _pair(b, args[0], args[1], fmt)
+            both = b.load(pointer, align=max(1, width // 8))
+            _no_alias(b.module, both, index, count)
+            if fmt == BF16:
+                patterns = b.shl(both, _const(16)), b.and_(both, _const(-65536))
+                return c.make_tuple(b, result, [b.bitcast(w, ir.FloatType()) for w in patterns])
+            one = ir.IntType(width)
+            halves = [b.trunc(both, one), b.trunc(b.lshr(both, both.type(width)), one)]
+            if fmt == FP32:
+                found = [b.bitcast(w, ir.FloatType()) for w in halves]
+            elif fmt == FP16:
+                found = [b.fpext(b.bitcast(w, ir.HalfType()), ir.FloatType()) for w in halves]
+            elif fmt in (UINT4, UINT8):
+                # Signed, as a conversion of 32 bits is everywhere.
+                found = [b.sitofp(b.zext(w, _I32), ir.FloatType()) for w in halves]
+            else:
+                found = [b.sitofp(b.sext(w, _I32), ir.FloatType()) for w in halves]
+            return c.make_tuple(b, result, found)
+
+        return result(types.uint64, types.int64), generate
+
+    return load
+
+
+@functools.cache
+def storing_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
+    """Intrinsic (address, i, x, y): store both, already rounded to `fmt`, in one store."""
+    assert register == FP32, "pairs are of 32-bit registers"
+
+    @intrinsic
+    def store(context, address, i, x, y):
+        def generate(c, b, signature, args):
+            pointer, width = _pair(b, args[0], args[1], fmt)
+            two = ir.IntType(2 * width)
+            if fmt == BF16:
+                low, high = (b.bitcast(x, _I32) for x in args[2:])
+                both = b.or_(b.lshr(low, _const(16)), b.and_(high, _const(-65536)))
+            elif fmt in (FP16, FP32):
+                kind = _I16 if fmt == FP16 else _I32
+                if fmt == FP16:
+                    args = [*args[:2], *(b.fptrunc(x, ir.HalfType()) for x in args[2:])]
+                low, high = (b.zext(b.bitcast(x, kind), two) for x in args[2:])
+                both = b.or_(low, b.shl(high, two(width)))
+            else:
+                low, high = (b.fptosi(x, _I32) for x in args[2:])
+                low = b.and_(low, _const((1 << width) - 1))
+                both = b.or_(low, b.shl(high, _const(width)))
+                both = both if width == 16 else b.trunc(both, two)
+            _no_alias(b.module, b.store(both, pointer, align=max(1, width // 8)), index, count)
+            return c.get_dummy_value()
+
+        return types.void(types.uint64, types.int64, types.float32, types.float32), generate
 
     return store
 

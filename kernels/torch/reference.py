@@ -78,10 +78,11 @@ class Reference(Executor):
                         values[f"out_{result}"] = helpers["correct"](*_named(correction, values))
                     kept, rounded = _kept(spec, helpers, values, result, fields[field])
                     values |= {f"new_{field}": rounded, f"kept_{field}": kept}
-                    stored = kept.to(flat[field].dtype)
+                    cells, stored = _cells(fields[field], part), _packed(fields[field], kept)
+                    stored = stored.to(flat[field].dtype)
                     if live is not None:
-                        stored = torch.where(live != 0, stored, flat[field][part])
-                    flat[field][part] = stored
+                        stored = torch.where(live != 0, stored, flat[field][cells])
+                    flat[field][cells] = stored
                 if spec.sums is not None and sum_terms is not None:
                     terms = sum_terms(*_named(spec.call_of(spec.sums), values))
                     sums = torch.stack([t.sum(dtype=torch.float64) for t in terms])
@@ -121,8 +122,23 @@ def _bindings(register: Format, arithmetic: Format, roundings: Any, slots: Any) 
 def _read(field: Field, flat: Tensor, part: slice, kind: torch.dtype | None) -> Tensor:
     """A copy of a field's elements for a part of the indices, in a register's format."""
     if not field.uniform:
-        flat = flat[part]
+        flat = flat[_cells(field, part)]
+    if field.format.packed > 1:
+        flat = torch.stack((flat & 15, flat >> 4), -1).view(-1)
     return flat.to(kind, copy=True)
+
+
+def _cells(field: Field, part: slice) -> slice:
+    """The elements of a field's tensor for a part of the indices, which begins at an even one."""
+    return slice(part.start // field.format.packed, part.stop // field.format.packed)
+
+
+def _packed(field: Field, kept: Tensor) -> Tensor:
+    """What is stored of some elements."""
+    if field.format.packed == 1:
+        return kept
+    first, second = kept.to(torch.uint8).view(-1, 2).unbind(-1)
+    return first | second << 4
 
 
 def _drawn(

@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
-from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.rounding import storage
+from mcf.kernels.triton.rounding import jit, storage
 
 # 8 elements for each of 128 threads: loads and stores of 16 bytes for 16-bit tensors.
 BLOCK = 1024
@@ -35,6 +35,7 @@ TABLES = ["addresses_ptr", "sizes_ptr", "owners_ptr", "blocks_ptr", "scalars_ptr
 _TYPES = {
     "int8": tl.int8,
     "uint8": tl.uint8,
+    "uint4": tl.uint8,
     "int16": tl.int16,
     "bf16": tl.bfloat16,
     "fp16": tl.float16,
@@ -116,17 +117,24 @@ def _blocks(spec: Elementwise, lines: list[str]) -> str:
 
 
 def _body(spec: Elementwise, masked: bool) -> list[str]:
-    mask = ", mask=live" if masked else ""
-    lines = []
+    lines, fields = [], {f.name: f for f in spec.fields}
+    if spec.packed:
+        # Of a tensor with two numbers in an element, the elements.
+        lines.append("pairs = start // 2 + tl.arange(0, BLOCK // 2)")
+        lines += ["live_pairs = pairs * 2 < n"] if masked else []
+    cells = {f.name: _cells(f, masked) for f in spec.fields}
     for f in spec.fields:
         if f.read and not f.uniform:
-            lines.append(f"{f.name} = widen_{f.name}(tl.load({f.name}_ptr + i{mask}))")
+            loaded = f"tl.load({f.name}_ptr + {cells[f.name]})"
+            lines.append(f"{f.name} = widen_{f.name}({unpacked(f, loaded)})")
     lines += spec.decode_statements()
     lines += spec.draw_statements("i.to(tl.int32)")
     lines.append(f"{spec.outputs()} = function({spec.call()})")
     lines += spec.store_statements()
     for _, field in spec.stores:
-        lines.append(f"tl.store({field}_ptr + i, narrow_{field}({spec.kept(field)}){mask})")
+        where, *masks = cells[field].split(", ")
+        kept = packed(fields[field], f"narrow_{field}({spec.kept(field)})")
+        lines.append(f"tl.store({', '.join([f'{field}_ptr + {where}', kept, *masks])})")
     if spec.sums is not None:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
         lines.append(f"{terms}, = sum_terms({spec.call_of(spec.sums)})")
@@ -136,6 +144,34 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
             place = f"tl.program_id(0).to(tl.int64) * {spec.sum_count} + {k}"
             lines.append(f"tl.store(sums_ptr + {place}, {total})")
     return ["        " + line for line in lines]
+
+
+def _cells(field: Field, masked: bool) -> str:
+    """The indices of a block in a field's tensor, and the mask."""
+    index, live = ("i", "live") if field.format.packed == 1 else ("pairs", "live_pairs")
+    return f"{index}, mask={live}" if masked else index
+
+
+def unpacked(field: Field, loaded: str) -> str:
+    """The numbers of elements that were loaded: neighbours are in one thread, before and after."""
+    if field.format.packed == 1:
+        return loaded
+    return f"unpack({loaded}, BLOCK)"
+
+
+def packed(field: Field, kept: str) -> str:
+    """The elements that hold some numbers."""
+    return kept if field.format.packed == 1 else f"pack({kept}, BLOCK)"
+
+
+def _unpack(x, BLOCK: tl.constexpr):
+    both = x.to(tl.int32)
+    return tl.reshape(tl.join(both & 15, both >> 4), (BLOCK,))
+
+
+def _pack(x, BLOCK: tl.constexpr):
+    low, high = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
+    return (low | (high << 4)).to(tl.uint8)
 
 
 @functools.cache
@@ -150,6 +186,10 @@ def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
     if spec.sums is not None:
         namespace["sum_terms"] = bind(spec.sums)
         namespace["combine"] = tl.standard._sum_combine
+    if spec.packed:
+        both = (_unpack, _pack)
+        interpreted = dialect is Dialect.INTERPRETER
+        namespace |= zip(("unpack", "pack"), both if interpreted else map(jit, both), strict=True)
     for field in spec.fields:
         widen, rounding, narrow = storage(spec.register, field.format, dialect)
         namespace[f"widen_{field.name}"] = widen

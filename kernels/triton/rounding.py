@@ -10,7 +10,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT8, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT4, UINT8, Format
 from mcf.kernels.triton.dialect import Dialect
 
 
@@ -105,7 +105,7 @@ _OPAQUE_ROUNDINGS = {
 
 def rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
     """The function x -> x rounded to nearest even in `fmt`, kept in the register."""
-    if fmt in (INT8, UINT8, INT16):
+    if fmt in (INT8, UINT4, UINT8, INT16):
         return _same
     if fmt == register:
         return _kept_cuda if dialect is Dialect.CUDA else _same
@@ -155,6 +155,10 @@ def _to_int8(x):
     return x.to(tl.int8)
 
 
+def _to_int32(x):
+    return x.to(tl.int32)
+
+
 def _to_uint8(x):
     # By way of 32 bits: a conversion of its own saturates on some GPUs and wraps on others.
     return x.to(tl.int32).to(tl.uint8)
@@ -167,6 +171,8 @@ _CASTS = {
     FP64: _to_fp64,
     INT8: _to_int8,
     UINT8: _to_uint8,
+    # Two are put together afterwards.
+    UINT4: _to_int32,
     INT16: _to_int16,
 }
 

@@ -120,7 +120,9 @@ def _placed(p: Tensor, old: Tensor, entry: Mapping[str, Any]) -> tuple[Tensor, d
     def placed(t: Any) -> Any:
         t = unpacked(old, t)
         shared = isinstance(t, Tensor) and (is_sharded(p) or is_sharded(t))
-        return local(moved_like(p, t)) if shared and t.shape == p.shape else t
+        if not shared or not (t.shape == p.shape or codes.numbers_of(t, p.shape)):
+            return t
+        return local(moved_like(p, t))
 
     kept = {name: placed(t) for name, t in entry.items()}
     return placed(old.detach()), kept

@@ -153,6 +153,8 @@ class AdamW(MomentOptimizer):
       element (`mcf.optim.storage.codes`), rounded stochastically too; those of vectors (biases,
       norm layers) are in bf16, as under `"bf16_sr"`. Second moments above 10 are 10 there, and
       those of gradients below 1e-9 2**-60. bf16 only.
+    - `"4bit"` (5.5): the same with first moments in codes of 4 bits, two neighbours of a row to a
+      byte; matrices whose last dimension is odd have those of `"8bit"`. bf16 only.
     - `"8bit_split8"` (7): the same moments with the parameter of `"split8"`. bf16 only.
     - `"eco"` (8): the parameter's rounding error goes into the first moment, so that later updates
       make up for it (ECO, arXiv:2601.22101); betas[0] must not be 0.

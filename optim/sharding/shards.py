@@ -48,7 +48,7 @@ def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     Args:
         p: the parameter; where it is plain, the tensor is `here`.
         here: a part of p's local shape, of any dtype; further dimensions may follow, or p's last
-            ones, which lie together, be left out.
+            ones, which lie together, be left out, or the last one be half as long.
         shape: of the whole, p's unless given.
     """
     if not is_sharded(p):
@@ -62,6 +62,8 @@ def like(p: Tensor, here: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     inner = [math.prod(more[k + 1 :]) for k in range(len(more))]
     left_out = max(1, math.prod(p.shape[len(shape) :]))
     strides = (*(s * within // left_out for s in p.stride()[: len(shape)]), *inner)
+    if len(shape) == p.ndim and shape != p.shape:
+        strides = tuple(math.prod(shape[k + 1 :]) for k in range(p.ndim))
     # Not `from_local`, which would move what is kept on the CPU to the devices of the mesh.
     meta = TensorMeta(shape, strides, here.dtype)
     spec = DTensorSpec(p.device_mesh, tuple(p.placements), tensor_meta=meta)  # type: ignore[attr-defined]
@@ -129,11 +131,11 @@ def stretches(p: Tensor) -> Stretches:
 def part(p: Tensor, whole: Tensor) -> Tensor:
     """What is here of a whole tensor that is laid out as a parameter; a copy, unless it is all.
 
-    Further dimensions may follow those of the parameter.
+    Further dimensions may follow those of the parameter, whose last one may be half as long.
     """
     if not is_sharded(p):
         return whole
-    for d, here in enumerate(_indices(tuple(p.shape), *_layout(p))):
+    for d, here in enumerate(_indices(tuple(whole.shape[: p.ndim]), *_layout(p))):
         if here is not None:
             whole = whole.index_select(d, torch.from_numpy(here).to(whole.device))
     return whole
@@ -148,6 +150,34 @@ def indices(p: Any, at: tuple[int, ...]) -> tuple[Any, ...]:
         tuple(p.shape), tuple(p.device_mesh.shape), at, tuple(p.placements)
     )
     return found
+
+
+def whole_pairs(p: Tensor) -> bool:
+    """Whether every process has neighbours in the last dimension, 2 k and 2 k + 1, together.
+
+    The last dimension is even. It is the same question for a tensor of half that dimension, laid
+    out alike: whether that has the pairs whose elements p has.
+    """
+    if not is_sharded(p):
+        return True
+    mesh = tuple(p.device_mesh.shape)  # type: ignore[attr-defined]
+    return _whole_pairs(tuple(p.shape), mesh, tuple(p.placements))  # type: ignore[attr-defined]
+
+
+@functools.lru_cache(1 << 12)
+def _whole_pairs(
+    shape: tuple[int, ...], mesh: tuple[int, ...], placements: tuple[Any, ...]
+) -> bool:
+    last = len(shape) - 1
+    cuts = [m for m, _ in _cuts(mesh, placements) if placements[m].dim == last]
+    halves = (*shape[:-1], shape[-1] // 2)
+    for at in np.ndindex(*(mesh[m] if m in cuts else 1 for m in range(len(mesh)))):
+        here, pairs = (_indices(s, mesh, at, placements)[last] for s in (shape, halves))
+        if here is not None and not np.array_equal(
+            here, (2 * pairs[:, None] + np.arange(2)).ravel()
+        ):
+            return False
+    return True
 
 
 def _layout(p: Any) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[Any, ...]]:

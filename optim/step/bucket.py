@@ -196,6 +196,7 @@ def new_state(rule: Rule, arithmetic: Arithmetic, p: Tensor, capturable: bool) -
         if name == param.hidden:
             here = param.start(like, like, arithmetic.component)
         else:
-            here = torch.zeros_like(like, dtype=fmt.dtype, memory_format=torch.preserve_format)
-        state[name] = shards.like(p, here)
+            made = like if fmt.packed == 1 else like.new_empty(fmt.shape(tuple(like.shape)))
+            here = torch.zeros_like(made, dtype=fmt.dtype, memory_format=torch.preserve_format)
+        state[name] = shards.like(p, here, fmt.shape(tuple(p.shape)))
     return state

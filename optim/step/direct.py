@@ -95,6 +95,10 @@ class DirectBucket:
         # For this step: tensors and their addresses, a list of those of all parameters each.
         self._tensors = [list(column) for column in zip(*(r.tensors for r in rows), strict=True)]
         self._addresses = _addresses(self._tensors)
+        # Bytes of an element of the parameter in each tensor.
+        self._sizes: list[float] = [column[0].element_size() for column in self._tensors]
+        formats = states(rule, bucket.arithmetic).values()
+        self._sizes[2 + self._paired :] = [fmt.itemsize for fmt in formats]
         numbers = [[row.entry[name] for row in rows] for name in self._numbers]
         shapes = [tuple(p.shape) if rule.shaped else () for p in self.params]
         self._cells = Cells(numbers, shapes)
@@ -251,8 +255,7 @@ class DirectBucket:
         self._table = table.scaled(torch.from_numpy(scalars), names, scale)
         self._rows = self._addresses
         if self._cut is not None:
-            sizes = [column[0].element_size() for column in self._tensors]
-            self._rows = list(map(self._cut.addresses, self._addresses, sizes))
+            self._rows = list(map(self._cut.addresses, self._addresses, self._sizes))
 
     def repairs(self, request: Request, marks: Marks) -> list[tuple[str, list[Repair]]]:
         """What has to be written beside weights that others wrote."""

@@ -48,12 +48,18 @@ class Cut:
     def rows(self, rows: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Each stretch of some rows of contiguous tensors, one for each parameter."""
         flat = [[t.view(-1) for t in row] for row in rows]
+
+        def stretch(t: Tensor, size: int, start: int, length: int) -> Tensor:
+            # Of two numbers to an element half as many.
+            per = size // max(1, t.numel())
+            return t.narrow(0, start // per, length // per)
+
         return [
-            [t.narrow(0, int(start), int(length)) for t in flat[owner]]
-            for owner, start, length in zip(self.owners, self.starts, self.lengths, strict=True)
+            [stretch(t, flat[k][0].numel(), int(start), int(length)) for t in flat[k]]
+            for k, start, length in zip(self.owners, self.starts, self.lengths, strict=True)
         ]
 
-    def addresses(self, column: array[int], itemsize: int) -> array[int]:
+    def addresses(self, column: array[int], itemsize: float) -> array[int]:
         """Of the stretches of tensors, one for each parameter, of elements of so many bytes."""
         places = np.asarray(column, np.uint64)[self.owners]
         made: Any = places + (self.starts * itemsize).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Moments as codes of 8 bits, each element by itself: no scales and no blocks.
+"""Moments as codes of 8 or 4 bits, each element by itself: no scales and no blocks.
 
 A second moment v is an unsigned number of 6 exponent bits and 2 of the significand, from 2**-60 to
 10; a first moment m the e4m3 number of 4 m / u, where u is the power of two in
@@ -8,7 +8,9 @@ guaranteed are in `mcf.kernels.algorithms.codes`. Scaling by u is exact.
 
 |m| <= c sqrt(v) by Cauchy's inequality, c^2 = (1 - b1)^2 / ((1 - b2) (1 - b1^2 / b2)) for
 b1^2 < b2: 7.3 at betas of (.9, .999), at most 1 / sqrt(1 - b2). So the quotient needs no scale; 112
-is enough for b2 = .9999 and every b1.
+is enough for b2 = .9999 and every b1. In 4 bits |m| is at most 3 u, more than 3 sqrt(v), and what
+is above is cut. Two neighbours of 4 bits share a byte, so that their tensor has half as many
+elements in its last dimension.
 
 What is stored for each element depends on that element alone: it is the same for any shards, and
 one kernel decodes it in registers, steps and encodes it.
@@ -23,15 +25,17 @@ from torch import Tensor
 
 from mcf.kernels.algorithms.codes import (
     constant,
+    from_4_bits,
     from_e4m3_over_4,
     from_unsigned,
+    to_4_bits,
     to_e4m3_over_4,
     to_unsigned,
     unsigned_bits,
 )
 from mcf.kernels.algorithms.primitives import bits, from_bits, rn, wadd, where, wshl, wshr, wsub
 from mcf.kernels.bind import Algorithm, Binder
-from mcf.kernels.formats import FP32, UINT8, Format
+from mcf.kernels.formats import FP32, UINT4, UINT8, Format
 from mcf.kernels.torch.registers import primitives
 from mcf.optim.rules.slots import stored_bits, unit
 from mcf.optim.storage import values
@@ -61,27 +65,38 @@ def encode_ratio(first, random, second, kept):
     return to_e4m3_over_4(rn(first * inverse), random)
 
 
+def decode_ratio4(code, second):
+    """m = r u, r in 4 bits."""
+    return rn(from_4_bits(code) * from_bits(wshl(unit(bits(second)), 23)))
+
+
+def encode_ratio4(first, random, second, kept):
+    """r = m / u, rounded to 4 bits."""
+    inverse = from_bits(wshl(wsub(254, unit(stored_bits(second, kept))), 23))
+    return to_4_bits(rn(first * inverse), random)
+
+
 def bits_of_code(second, kept):
     """Those of v as it is stored; of v itself where it is cut off, so that m shrinks with it."""
     return where(second > constant(second, 0x41200000), bits(second), unsigned_bits(kept))
 
 
 class Code(Single):
-    """A moment as a code of 8 bits; of moments alone."""
+    """A moment as a code of 8 bits, or two codes of 4 bits to a byte; of moments alone."""
 
     parameter_bytes = None
     wide = True
     stochastic = True
 
-    def __init__(self, name: str, coding: Coding) -> None:
-        """How it is called, and how a number becomes a code."""
-        self.name, self.coding = name, coding
-        self.first_bytes = 1 if coding.relative else None
-        self.second_bytes = None if coding.relative else 1
+    def __init__(self, name: str, coding: Coding, kept: Format = UINT8) -> None:
+        """How it is called, how a number becomes a code, and what keeps that."""
+        self.name, self.coding, self._kept = name, coding, kept
+        self.first_bytes = kept.itemsize if coding.relative else None
+        self.second_bytes = None if coding.relative else kept.itemsize
 
     def format(self, component: Format) -> Format:
         """See `Storage`."""
-        return UINT8
+        return self._kept
 
     def second_moment(self, strict: bool) -> dict[str, Algorithm]:
         """See `Storage`."""
@@ -89,6 +104,7 @@ class Code(Single):
 
 
 RATIO8 = Code("ratio8", Coding(decode_ratio, encode_ratio, relative=True))
+RATIO4 = Code("ratio4", Coding(decode_ratio4, encode_ratio4, relative=True), UINT4)
 UNSIGNED8 = Code("ue6m2", Coding(from_unsigned, to_unsigned, relative=False))
 
 # The second moments of rules, and what a first moment beside them is relative to.
@@ -107,12 +123,15 @@ def holds(name: str, state: Mapping[str, Tensor]) -> bool:
 
 def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
     """The numbers of a moment in codes, as a step reads them; float32."""
-    code = state[name].float()
+    code = state[name]
     if name != _FIRST:
-        found: Tensor = _bound()(from_unsigned)(code)
+        found: Tensor = _bound()(from_unsigned)(code.float())
         return found
     second, _, slots = _beside(state)
-    found = _bound(slots)(decode_ratio)(code, second)
+    decode: Algorithm = decode_ratio
+    if code.shape != second.shape:
+        code, decode = torch.stack((code & 15, code >> 4), -1).view(second.shape), decode_ratio4
+    found = _bound(slots)(decode)(code.float(), second)
     return found
 
 
@@ -123,8 +142,19 @@ def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
         code = _bound()(to_unsigned)(number, half)
     else:
         second, kept, slots = _beside(state)
-        code = _bound(slots)(encode_ratio)(number, half, second, kept)
+        packed = state[name].shape != second.shape
+        encode = encode_ratio4 if packed else encode_ratio
+        code = _bound(slots)(encode)(number, half, second, kept)
+        if packed:
+            low, high = code.unflatten(-1, (-1, 2)).unbind(-1)
+            code = low + 16 * high
     state[name].copy_(code)
+
+
+def numbers_of(t: Tensor, shape: Sequence[int]) -> bool:
+    """Whether a tensor can be that of two codes to a byte for numbers of a shape."""
+    halves = (*shape[:-1], shape[-1] / 2) if shape else ()
+    return t.dtype == UINT8.dtype and tuple(t.shape) == halves
 
 
 def in_order(names: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from mcf.optim.storage.base import Storage
-from mcf.optim.storage.codes import RATIO8, UNSIGNED8
+from mcf.optim.storage.codes import RATIO4, RATIO8, UNSIGNED8
 from mcf.optim.storage.float32 import FLOAT32
 from mcf.optim.storage.pair import KAHAN, PAIR
 from mcf.optim.storage.single import SINGLE
@@ -20,7 +20,8 @@ from mcf.optim.storage.stochastic import STOCHASTIC
 STORAGES: dict[str, Storage] = {
     s.name: s
     for s in (
-        SINGLE, KAHAN, PAIR, SPLIT16, SPLIT8, FLOAT32, STOCHASTIC, RATIO8, UNSIGNED8,
+        SINGLE, KAHAN, PAIR, SPLIT16, SPLIT8, FLOAT32, STOCHASTIC, RATIO8, RATIO4,
+        UNSIGNED8,
     )
 }  # fmt: skip
 
@@ -64,16 +65,24 @@ class Strategy:
         """Whether a moment is a code of few bits, which vectors are not."""
         return self.first.coding is not None or self.second.coding is not None
 
+    @property
+    def packed(self) -> bool:
+        """Whether two numbers share a byte."""
+        return self.first is RATIO4
+
     def of_shape(self, shape: tuple[int, ...]) -> Strategy:
         """The same for a whole tensor of a shape.
 
         Vectors (of norm layers, biases) keep wider moments than codes of few bits, in bf16: they
-        are a thousandth of a model's bytes, and their gradients are not like matrices'.
+        are a thousandth of a model's bytes, and their gradients are not like matrices'. Where the
+        last dimension is odd the codes of 4 bits are of 8 bits.
         """
-        if not self.narrow or len(shape) > 1:
-            return self
-        name = f"{self.name}_vectors"
-        return dataclasses.replace(self, name=name, first=STOCHASTIC, second=STOCHASTIC)
+        if self.narrow and len(shape) < 2:
+            name = f"{self.name}_vectors"
+            return named(dataclasses.replace(self, name=name, first=STOCHASTIC, second=STOCHASTIC))
+        if self.packed and shape[-1] % 2:
+            return named(dataclasses.replace(self, name=f"{self.name}_odd", first=RATIO8))
+        return self
 
     @property
     def bf16_only(self) -> bool:
@@ -111,6 +120,7 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("stochastic", SINGLE, stochastic=True),
         Strategy("bf16_sr", SINGLE, STOCHASTIC, STOCHASTIC, stochastic=True),
         Strategy("8bit", SINGLE, RATIO8, UNSIGNED8, stochastic=True),
+        Strategy("4bit", SINGLE, RATIO4, UNSIGNED8, stochastic=True),
         Strategy("8bit_split8", SPLIT8, RATIO8, UNSIGNED8),
         Strategy("eco", SINGLE, feedback=True),
         Strategy("eco_stochastic", SINGLE, stochastic=True, feedback=True),
@@ -118,6 +128,12 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("master", FLOAT32, FLOAT32, FLOAT32),
     )
 }
+
+
+def named(strategy: Strategy) -> Strategy:
+    """The strategy of STRATEGIES that is the same but for its name, or itself."""
+    same = (s for s in STRATEGIES.values() if dataclasses.replace(strategy, name=s.name) == s)
+    return next(same, strategy)
 
 
 # What any rule with two moments can have; the others need a first moment of which the update is a

@@ -6,7 +6,7 @@ import collections
 import re
 
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import INT8, UINT8
+from mcf.kernels.formats import INT8, UINT4, UINT8
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_table import asked
 
@@ -39,7 +39,7 @@ def full_block_accesses(spec: Elementwise) -> tuple[int, int]:
         if field.uniform:
             continue
         assert field.format.dtype is not None
-        accesses = field.format.dtype.itemsize * code.elements(spec) // 16
+        accesses = int(field.format.itemsize * code.elements(spec) // 16)
         loads += accesses * field.read
         stores += accesses * field.written
     return loads, stores
@@ -126,8 +126,8 @@ def check_ptx(ptx: str, spec: Elementwise, many: bool = False) -> list[str]:
     problems += _differs("16-byte loads of a full block in PTX", loads[True], needed_loads)
     problems += _differs("16-byte stores of a full block in PTX", stores[True], needed_stores)
     # Besides, each scalar and uniform tensor is loaded once, and what has one byte an element moves
-    # by 8 bytes.
-    short = [f for f in spec.fields if f.format in (INT8, UINT8)]
+    # by 8 bytes, two in a byte by 4.
+    short = [f for f in spec.fields if f.format in (INT8, UINT4, UINT8)]
     short_loads = sum(f.read for f in short)
     once = len(spec.scalars) + sum(f.uniform for f in spec.fields)
     # Of many tensors a block finds its row, its place, the size and each tensor's address.

@@ -38,6 +38,7 @@ EVERYDAY = (
     "adamw_master_bf16_wide_metrics",
     "adamw_stochastic_bf16_wide",
     "adamw_8bit_bf16_wide",
+    "adamw_4bit_bf16_wide",
     "coefficients_adam",
     "expansion_fma_222_fp64_one_y",
 )

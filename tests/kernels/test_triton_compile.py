@@ -54,6 +54,7 @@ _OLD = (
 )
 _NEW = (
     "adamw_8bit_bf16_wide",
+    "adamw_4bit_bf16_wide",
     "mul_fp16",
     "adamw_master_bf16_wide_metrics",
     "adamw_plain_fp64_wide",

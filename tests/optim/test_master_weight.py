@@ -13,7 +13,7 @@ from tests.helpers import assert_same_bits, numbers
 from tests.optim.helpers import BF16, FP32, FP64, Case, cases, parameter, random, steps, value
 
 # The parameter alone.
-SINGLE = ("plain", "fp32_states", "stochastic", "bf16_sr", "8bit", "eco", "eco_stochastic")
+SINGLE = ("plain", "fp32_states", "stochastic", "bf16_sr", "8bit", "4bit", "eco", "eco_stochastic")
 
 
 @pytest.fixture(autouse=True)

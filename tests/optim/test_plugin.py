@@ -87,7 +87,7 @@ def test_full_precision_is_torch(make: Any, options: dict[str, Any], dtype: torc
 
 
 # A precision stores what any optimizer computes: by default all of them with one, three with all.
-_STORED = [p for p in mcf.optim.PRECISIONS if "eco" not in p and "8bit" not in p]
+_STORED = [p for p in mcf.optim.PRECISIONS if "eco" not in p and "bit" not in p]
 _PAIRS = [
     pytest.param(
         p,

@@ -31,14 +31,14 @@ ROWS: dict[str, tuple[Any, dict[str, Any]]] = {
 def size(make: Any, precision: str, options: dict[str, Any]) -> str:
     """Bytes per parameter after a step, gradient included, or a dash."""
     try:
-        optimizer = make([parameter((2, 3), BF16)], precision=precision, **options)
+        optimizer = make([parameter((2, 4), BF16)], precision=precision, **options)
     except ValueError:
         return "-"
     with mcf.executor("torch"):
         steps(optimizer, 1)
     (p,) = optimizer.param_groups[0]["params"]
-    tensors = [p, p.grad, *(t for t in optimizer.state[p].values() if t.shape == p.shape)]
-    return str(sum(t.element_size() for t in tensors))
+    tensors = [p, p.grad, *(t for t in optimizer.state[p].values() if t.dim())]
+    return f"{sum(t.nbytes for t in tensors) / p.numel():g}"
 
 
 def test_bytes() -> None:

@@ -128,7 +128,7 @@ def test_moments_out_of_range(executor: str) -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "8bit_split8"])
+@pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "4bit", "8bit_split8"])
 def test_damage_is_kept(executor: str, precision: str) -> None:
     """NaN and infinity reach parameter and moments of their element, and stay."""
     with mcf.executor(executor):

@@ -41,6 +41,7 @@ RANDOM: list[dict[str, Any]] = [
     {"precision": "stochastic"},
     {"precision": "bf16_sr"},
     {"precision": "8bit"},
+    {"precision": "4bit"},
     {"precision": "8bit_split8"},
     {"precision": "eco_stochastic"},
     {"precision": "kahan", "low": "stochastic"},
