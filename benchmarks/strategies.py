@@ -36,6 +36,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 import strategy_report as report
 from harness import machine
+from horizon import falling
 from pretraining import data, measure, model, options
 from strategy_variants import Variant, set_rate, stored_bytes, variants
 from torch import nn
@@ -169,26 +170,12 @@ def speed(path: Path, found: list[Variant], device: torch.device) -> None:
         append(path, {"variant": name, "ns_per_param": round(nanoseconds, 3)})
 
 
-def horizon(path: Path, found: list[Variant], device: torch.device, steps: int = 3000) -> None:
-    """Updates of 4e-6 down to 1e-6 on weights of 1: the share of the way that ours have gone.
-
-    Others' keep what their visible weights lack in forms of their own.
-    """
+def horizon(path: Path, found: list[Variant], device: torch.device) -> None:
+    """The share of the way that ours go in small updates."""
     done = {row["variant"] for row in report.read(path)}
     missing = [v for v in found if v.family == "ours" and v.name not in done]
     for variant in tqdm(missing, desc="long horizon"):
-        weight = nn.Parameter(torch.ones(512, dtype=torch.bfloat16, device=device))
-        weight.grad = torch.full_like(weight, -1)
-        # A bf16 second moment takes this beta2 exactly; with .999 it stalls, and updates grow.
-        optimizer: Any = variant.make([{"params": [weight], "weight_decay": 0.0}], 4e-6, 0.5, 0)
-        way = 0.0
-        for t in range(steps):
-            lr = 1e-6 + 3e-6 * (1 + math.cos(math.pi * t / steps)) / 2
-            set_rate(optimizer, lr)
-            optimizer.step()
-            way += lr
-        end = optimizer.master_weight(weight).double()
-        append(path, {"variant": variant.name, "gone": round(float((end - 1).mean() / way), 4)})
+        append(path, {"variant": variant.name, "gone": round(falling(variant, device), 4)})
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ class Variant:
         make: makes it from (groups, lr, beta2, seed).
         hardest: whether it runs under the largest beta2 only.
         weights: dtype of the parameters.
+        rate: the learning rate is multiplied by it, in `quality.py`.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Variant:
     make: Make
     hardest: bool = False
     weights: torch.dtype = torch.bfloat16
+    rate: float = 1.0
 
 
 def _ours(precision: str, low: str = "nearest") -> Make:
