@@ -23,8 +23,9 @@ STEPS, N = 3000, 400
 
 def gone(**options: Any) -> float:
     """The mean share of the way that weights have gone."""
-    p = Parameter(torch.ones(N, dtype=BF16))
-    p.grad = torch.full((N,), -1.0, dtype=BF16)
+    # A matrix, as vectors keep wider moments than codes.
+    p = Parameter(torch.ones(20, N // 20, dtype=BF16))
+    p.grad = torch.full_like(p, -1.0)
     optimizer = AdamW([p], 4e-6, (0.5, 0.5), weight_decay=0.0, **options)
     way = 0.0
     for t in range(STEPS):
@@ -59,6 +60,14 @@ def test_stochastic_low_words_arrive(precision: str) -> None:
 
 
 @pytest.mark.statistical
-def test_stochastic_weights_arrive() -> None:
+@pytest.mark.parametrize("precision", ["stochastic", "bf16_sr", "8bit", "4bit"])
+def test_stochastic_weights_arrive(precision: str) -> None:
+    # Moments of a constant gradient are numbers of every code once they are there.
     spread = (7.5e-3 * 2**-7 / N) ** 0.5
-    assert abs(gone(precision="stochastic") - 1) < 5 * spread / 7.5e-3
+    assert abs(gone(precision=precision) - 1) < 5 * spread / 7.5e-3
+
+
+@pytest.mark.parametrize("precision", ["split8", "8bit_split8"])
+def test_8_bits_more_do_not_take_the_smallest_updates(precision: str) -> None:
+    # Half a unit of a weight of 1 in 8 + 8 bits is 2^-16, above every update.
+    assert gone(precision=precision) == 0
