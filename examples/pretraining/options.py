@@ -14,6 +14,11 @@ from pretraining import scale_options
 from pretraining.arguments import Help, Parser, Unset, integer, real
 
 STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
+# Trained where they are named.
+OTHERS = (
+    "split16", "split8", "stochastic", "bf16_sr", "8bit", "8bit_split8", "4bit", "eco",
+    "eco_stochastic",
+)  # fmt: skip
 
 # Options that decide where results go and how often they are saved, but not what they are.
 # All others must agree when a run is resumed.
@@ -172,8 +177,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     train = parser.add_argument_group("training")
     train.add_argument(
-        "--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), metavar="NAME",
-        help="precision strategies to compare",
+        "--strategies", nargs="+", choices=(*STRATEGIES, *OTHERS), default=list(STRATEGIES),
+        metavar="NAME", help="precision strategies to compare, also " + ", ".join(OTHERS),
     )
     train.add_argument(
         "--seeds", nargs="+", type=integer(0, _MOST_SEED), default=[0], metavar="N",
