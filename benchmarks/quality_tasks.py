@@ -77,11 +77,14 @@ def _text(steps: int) -> Task:
 
 
 def _pieces(steps: int) -> Task:
-    """y = B max(A x, 0) + noise for integers A, B: exact in float32 but for scaling by 2^-k."""
+    """y = B max(A x, 0) + noise, all of them integers below 2^24 and so exact, over 2^k."""
     chosen = options.parse(["--steps", str(steps), "--lr", "4e-3", "--beta2", "0.5"])
     inputs, hidden, outputs, rows = 32, 64, 8, 64
     draw = np.random.default_rng(13)
-    a, b = draw.integers(-4, 5, (inputs, hidden)), draw.integers(-4, 5, (hidden, outputs))
+    a, b = (
+        draw.integers(-4, 5, shape).astype(np.float32)
+        for shape in ((inputs, hidden), (hidden, outputs))
+    )
 
     def build(seed: int) -> nn.Module:
         net = nn.Sequential(
@@ -100,9 +103,9 @@ def _pieces(steps: int) -> Task:
 
     def made(key: list[int], rows: int) -> tuple[Tensor, ...]:
         generator = np.random.default_rng(key)
-        x = generator.integers(-8, 9, (rows, inputs))
+        x = generator.integers(-8, 9, (rows, inputs)).astype(np.float32)
         y = np.maximum(x @ a, 0) @ b + generator.integers(-256, 257, (rows, outputs))
-        return tuple(torch.from_numpy(part * 2.0**-k).float() for part, k in ((x, 3), (y, 9)))
+        return tuple(torch.from_numpy(part).float() * 2.0**-k for part, k in ((x, 3), (y, 9)))
 
     # No seed is as large.
     held_out = made([2**32], 2048)
