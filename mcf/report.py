@@ -65,9 +65,11 @@ def executors() -> dict[str, str]:
 def _whole(count: int, seed: int, bits: int) -> Tensor:
     """Whole numbers of so many bits times powers of two, in float64: the same on every machine."""
     made = torch.Generator().manual_seed(seed)
-    whole = torch.randint(-(2**bits), 2**bits, (count,), generator=made).double()
-    exponents = torch.randint(-8, 8, (count,), generator=made).tolist()
-    return whole * torch.tensor([2.0 ** (k - bits) for k in exponents], dtype=torch.float64)
+    whole = torch.randint(-(2**bits), 2**bits, (count,), generator=made, device="cpu").double()
+    exponents = torch.randint(-8, 8, (count,), generator=made, device="cpu").tolist()
+    return whole * torch.tensor(
+        [2.0 ** (k - bits) for k in exponents], dtype=torch.float64, device="cpu"
+    )
 
 
 def _arithmetic(device: str) -> Iterator[Tensor]:

@@ -39,6 +39,7 @@ MESHES = [("fsdp", (1, 2, 1)), ("tp", (1, 1, 2))]
 MORE = [("ddp", (2, 1, 1)), ("hsdp", (2, 2, 1)), ("fsdp", (1, 4, 1)), ("fsdp+tp", (1, 2, 2))]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("how", "sizes"), [*MESHES, *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)]
 )

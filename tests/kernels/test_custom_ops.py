@@ -51,6 +51,7 @@ def terms(operation: Operation) -> int:
     return sum(operation.components or ())
 
 
+@pytest.mark.sampled(every=3)
 @by_operation
 def test_opcheck(operation: Operation) -> None:
     for fmt, shape in ((BF16, (5, 3)), (FP64, ())):

@@ -8,6 +8,7 @@ are lost, and of four, which are computed with four, where the last one is.
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from typing import Any
 
@@ -31,12 +32,22 @@ from mcf.kernels import FP64, operations
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import inputs, worst
 
+# Of values; that executors have the same bits other tests say.
+pytestmark = pytest.mark.usefixtures("on_torch")
 
-def _fails(name: str, fmt: Format = FP64, terms: int = 2) -> bool:
-    for arguments in inputs(name, fmt, terms, 30, seed=1):
+
+@pytest.fixture(scope="module", autouse=True)
+def bounds() -> None:
+    """Bounds are counted from the steps that mutants change, and kept: before anything changes."""
+    for name, terms in itertools.product(FUNCTIONS, (2, 4)):
+        bound(name, FP64, terms)
+
+
+def _fails(name: str, terms: int = 2) -> bool:
+    for arguments in inputs(name, FP64, terms, 30, seed=1):
         result = getattr(mcf.elementary, name)(*arguments)
-        relative, _ = worst(name, fmt, arguments, result)
-        if relative > bound(name, fmt, terms):
+        relative, _ = worst(name, FP64, arguments, result)
+        if relative > bound(name, FP64, terms):
             return True
     return False
 
@@ -96,6 +107,7 @@ def test_a_constant_cut(
     assert _fails(name, terms=terms)
 
 
+@pytest.mark.sampled(every=3)
 @both
 @pytest.mark.parametrize(
     ("name", "table", "module"),

@@ -46,6 +46,7 @@ def accumulate(p: Parameter, gradients: list[Tensor]) -> tuple[Any, GradientAccu
     return optimizer, accumulator
 
 
+@pytest.mark.sampled(every=3)
 @on_each_executor
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
 def test_error(dtype: torch.dtype, executor: str) -> None:

@@ -134,6 +134,7 @@ def test_every_arithmetic_is_listed() -> None:
     assert LIMITS.keys() == set(cases(dtypes=(BF16,)))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(c, marks=[] if c in FEW else [pytest.mark.slow]) for c in LIMITS],

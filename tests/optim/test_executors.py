@@ -212,6 +212,7 @@ def test_triton_is_torch_other_rules(variant: Variant, case: Case) -> None:
     compare("triton", variant.make, count, a_block_and_more(case.dtype)[:3], **options)
 
 
+@pytest.mark.sampled(every=2)
 @needs_triton
 @pytest.mark.parametrize("case", [Case("plus", BF16, BF16), Case("plus", FP16, FP32)], ids=str)
 def test_triton_is_torch_100_steps(case: Case) -> None:
@@ -246,6 +247,7 @@ def test_layouts_are_what_they_claim() -> None:
     assert [p.stride() for p in params] == strides
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("track_metrics", [False, True])
 def test_threads(track_metrics: bool) -> None:
     # Two threads share tensors above SERIAL, one runs the rest; cuts are not at tensors' ends.

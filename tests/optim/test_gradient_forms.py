@@ -93,6 +93,7 @@ def test_value_as_torch(make: Any, dtype: torch.dtype) -> None:
     assert_same(mine, run(make, p, clipped))
 
 
+@pytest.mark.sampled(every=3)
 @on_each_executor
 @pytest.mark.parametrize("case", cases(("plus",), (BF16,)), ids=str)
 def test_value_on_each_executor(case: Case, executor: str) -> None:

@@ -88,6 +88,7 @@ def test_executors_agree(options: dict[str, Any]) -> None:
     assert_same(results[2], results[0], "triton")
 
 
+@pytest.mark.sampled(every=3)
 @each
 def test_layout_does_not_matter(options: dict[str, Any]) -> None:
     found = train(layouts(), **options)

@@ -20,6 +20,9 @@ from mcf.kernels.formats import format_of
 from mcf.linalg import cholesky_factor, lu_factors, parts, qr_factors, triangular
 from tests.helpers import integers
 
+# Of values; that executors have the same bits other tests say.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 CASES = [
     (torch.float64, 2),
     (torch.float64, 4),
@@ -109,6 +112,7 @@ def test_lu_without_pivoting() -> None:
     lu_error(a, factors, pivots)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("dtype", "terms", "size"), _every(SQUARE, 7))
 def test_cholesky(dtype: torch.dtype, terms: int, size: int) -> None:
     a = random(dtype, terms, size, size)
@@ -143,6 +147,7 @@ def test_qr(dtype: torch.dtype, terms: int, shape: tuple[int, int]) -> None:
     assert all(torch.equal(x, y) for x, y in zip(upper, qr_factors.factor(a)[1], strict=True))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("dtype", "terms", "flags"), _every(list(range(8)), 0))
 def test_triangular(dtype: torch.dtype, terms: int, flags: int) -> None:
     """Residuals of both sides, both triangles, with and without the unit diagonal."""

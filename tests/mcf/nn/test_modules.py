@@ -15,6 +15,9 @@ import mcf
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
 
+# Of values; that executors have the same bits other tests say.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 F = nn.functional
 
 

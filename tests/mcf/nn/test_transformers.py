@@ -19,6 +19,9 @@ from torch import Tensor, nn
 import mcf
 from tests.helpers.draws import bell
 
+# Of values; that executors have the same bits other tests say.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 F64 = torch.float64
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
 

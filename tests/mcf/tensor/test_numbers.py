@@ -19,6 +19,9 @@ import torch
 
 import mcf
 
+# Of values; that executors have the same bits other tests say.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 TENTH = mcf.tensor("0.1")
 DEEP = mcf.tensor("0.1", 3, torch.float64)
 BELOW_ONE = mcf.tensor(1 - Fraction(1, 2**90), 2, torch.float64)

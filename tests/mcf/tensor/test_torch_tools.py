@@ -18,6 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 import mcf
 
+# Of values; that executors have the same bits other tests say.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 POINT = mcf.tensor([Fraction(3) + Fraction(1, 2**70), "-0.5"], 3, torch.float64)
 
 

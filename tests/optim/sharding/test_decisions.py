@@ -47,6 +47,7 @@ def one(function: Callable[..., Any], *args: Any) -> Any:
     return function("plain", {}, *args)
 
 
+@pytest.mark.sampled(every=2)
 @each
 def test_clipping(world: World, engine: str, options: dict[str, Any], size: int) -> None:
     for found in world.run(size, decisions.clipped, engine, options):
@@ -57,6 +58,7 @@ def test_clipping(world: World, engine: str, options: dict[str, Any], size: int)
 VALUES = [(math.nan, -1), pytest.param(math.inf, 0, marks=pytest.mark.slow)]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("engine", "options", "size"), CUT)
 @pytest.mark.parametrize(("value", "index"), VALUES, ids=str)
 def test_skip(
@@ -67,6 +69,7 @@ def test_skip(
         assert spoiled == without == one(decisions.skipped, name, value, index)[1]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("engine", "options", "size"), CUT)
 @pytest.mark.parametrize(("value", "index"), VALUES, ids=str)
 def test_raise(
@@ -81,6 +84,7 @@ def test_raise(
     assert unchanged
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("engine", "options", "size"), CUT)
 def test_nan_goes_through_the_norm(
     world: World, engine: str, options: dict[str, Any], size: int
@@ -89,6 +93,7 @@ def test_nan_goes_through_the_norm(
         assert found == ("nan", False)
 
 
+@pytest.mark.sampled(every=2)
 @each
 def test_metrics(world: World, engine: str, options: dict[str, Any], size: int) -> None:
     expected = one(decisions.measured)
@@ -104,6 +109,7 @@ def test_metrics(world: World, engine: str, options: dict[str, Any], size: int) 
 
 
 # torch's own scaler takes gradients of one mesh alone, and no plain ones beside them.
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("fused", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     ("engine", "options", "size"),

@@ -72,6 +72,7 @@ def released(shard: bool, release: bool) -> dict[str, str]:
         return layouts.digests(named, optimizer)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_release(world: World, size: int) -> None:
     """Every bit of one process's step after the backward pass."""

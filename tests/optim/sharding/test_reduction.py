@@ -71,6 +71,7 @@ def mean(several: list[Tensor], count: int, dtype: torch.dtype) -> list[Fraction
     return [nearest(s / count, dtype) for s in sums]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
 @pytest.mark.parametrize("span", [10, 30, 200])
 def test_a_mean_is_the_exact_one_rounded_once(dtype: torch.dtype, span: int) -> None:
@@ -194,6 +195,7 @@ MORE = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("kind", "size"), [*ENGINES, *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)]
 )
@@ -211,6 +213,7 @@ def test_other_dtypes(world: World, kind: str, size: int, dtype: torch.dtype) ->
     assert world.run(size, reductions.engine, kind, "exact", dtype) == [expected] * size
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("kind", "size"), [("ddp", 2), ("fsdp", 2), ("hsdp", 4)])
 def test_engines_with_float32_sums_agree_among_themselves(
     world: World, one: Any, kind: str, size: int

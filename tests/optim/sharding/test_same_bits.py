@@ -62,8 +62,8 @@ def check(
 
 FIRST = next(v for v in VARIANTS if v.make is mcf.optim.AdamW)
 SIZES = sorted({x.size for x in LAYOUTS})
-# By default the layouts of three and four processes, which have all that those of fewer have.
-LARGEST = [pytest.param(n, marks=[] if n > 2 else [pytest.mark.slow]) for n in SIZES]
+# By default the layouts of four processes, which have all that those of fewer have but the odd.
+LARGEST = [pytest.param(n, marks=[] if n == max(SIZES) else [pytest.mark.slow]) for n in SIZES]
 
 
 def of_size(size: int) -> list[Layout]:
@@ -94,6 +94,7 @@ RULES = {v.make: v for v in VARIANTS}
 BEST = ("plus", "light")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("variant", RULES.values(), ids=str)
 def test_all_rules(world: World, variant: Variant) -> None:
     """On a layout with everything in it: rows, columns, strided, replicated, plain, empty."""
@@ -124,6 +125,7 @@ def test_every_strategy_of_muon(world: World, size: int) -> None:
     check(world, of_size(size), muon, runs(muon), "numba")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_other_dtypes(world: World, dtype: torch.dtype) -> None:
     options = {"lr": 0.01, "precision": "plus", "eps": 1e-6}
@@ -244,6 +246,7 @@ def rewritten(parts: bool) -> str:
     return ""
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("parts", [False, True])
 def test_rewritten_weights(world: World, parts: bool) -> None:
     world.run(4, rewritten, parts)

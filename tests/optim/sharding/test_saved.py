@@ -98,6 +98,7 @@ FLAGS: list[dict[str, bool]] = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "flags",
     # By default what moves states between processes, and what names them otherwise.
@@ -125,6 +126,7 @@ def test_full_states_from_one_layout_to_another(world: World) -> None:
         assert found == _uninterrupted(False, 5)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("how", ["convert", "load_converted"])
 @pytest.mark.parametrize(
     ("source", "target"),
@@ -142,6 +144,7 @@ def test_conversion(world: World, source: str, target: str, how: str) -> None:
         assert found == expected
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("size", "engine", "options"),
     [
@@ -158,6 +161,7 @@ def test_states_are_where_parameters_are(
         assert all(found)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("size", "engine", "options"),
     [

@@ -74,6 +74,7 @@ def check_moves(layout: Layout) -> None:
             assert torch.equal(shards.local(found), shards.local(there)), (shape, other)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["rows3", "columns2", "strided", "mixed_grid"])
 def test_moves(world: World, name: str) -> None:
     """From whole tensors and from other layouts, as checkpoints have them."""

@@ -42,6 +42,7 @@ def loaded(layout: Layout, precisions: tuple[str, ...]) -> list[bool]:
     return answers
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["one", "rows2"])
 def test_loaded(world: World, name: str) -> None:
     """16-bit integers too, which it has as bytes."""
