@@ -32,16 +32,19 @@ def run(options: Options) -> None:
     devices = options.devices or int(os.environ.get("WORLD_SIZE", "8"))
     strategy = scale_options.strategy(options)
     size = options.micro_batch or max(1, options.batch_size // devices)
+    sequence = options.sequence_parallel
     name = options.model or f"gpt of {shape.layers} x {shape.width}"
     lines = [
         f"{name}: {shape.parameters(vocabulary):,} parameters, {vocabulary:,} tokens, context "
         f"{shape.context:,}; {strategy} on {devices:,} device(s), micro-batches of {size}, "
-        f"gradients reduced {options.reduce}",
+        f"gradients reduced {options.reduce}{', sequences cut, too' if sequence else ''}",
         f"{'parallel':10}{'mesh':>14}{'parameters':>16}" + "".join(f"{c:>13}" for c in _COLUMNS),
     ]
     shards = options.shards or min(8, devices)
-    for how, mesh in scaling.strategies(devices, options.tensor, shards).items():
+    for how, mesh in scaling.strategies(devices, options.tensor, shards, sequence).items():
         if shape.groups % mesh.tensor or shape.hidden % mesh.tensor:
+            continue
+        if mesh.sequence and shape.context % mesh.tensor:
             continue
         micro = max(1, options.batch_size // (size * mesh.data))
         work = Work(shape, vocabulary, size, micro, state_bytes(strategy))

@@ -73,6 +73,7 @@ class Options:
     parallel: str
     shards: int | None
     tensor: int
+    sequence_parallel: bool
     reduce: str
     micro_batch: int | None
     dry_run: bool

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -92,13 +93,29 @@ class Parallel:
         """Lay a part of the model out: a block, or all the rest."""
         if self.mesh.tensor > 1 and isinstance(part, Block):
             # One input for several matrices, so that its gradient is summed over processes once.
-            whole = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+            # Between matrices activations are whole, or each process has its part of the sequence.
+            stream = Shard(1) if self.mesh.sequence else Replicate()
+            whole = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
             plan: dict[str, Any] = {"attention": whole, "mlp": whole}
+            if self.mesh.sequence:
+                plan |= {name: SequenceParallel() for name in ("norm_attention", "norm_mlp")}
             columns = ("attention.query", "attention.key", "attention.value", "mlp.expand")
             plan |= {name: ColwiseParallel() for name in columns}
             if part.mlp.gate is not None:
                 plan["mlp.gate"] = ColwiseParallel()
-            plan |= {name: RowwiseParallel() for name in ("attention.project", "mlp.contract")}
+            for name in ("attention.project", "mlp.contract"):
+                plan[name] = RowwiseParallel(output_layouts=stream)
+            parallelize_module(part, self._dims["tensor"], plan)
+        elif self.mesh.sequence:
+            # Of the model: sequences are cut before the first block, and whole behind the last.
+            plan = {
+                "blocks.0": PrepareModuleInput(
+                    input_layouts=Replicate(), desired_input_layouts=Shard(1), use_local_output=True
+                ),
+                "norm": PrepareModuleInput(
+                    input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=True
+                ),
+            }
             parallelize_module(part, self._dims["tensor"], plan)
         if sharded:
             dims = ("replicas", "shards") if self.mesh.replicas > 1 else "shards"

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 PARALLEL = ("none", "ddp", "fsdp", "hsdp", "tp", "fsdp+tp")
 REDUCE = ("engine", "float32", "exact")
 FIELDS = frozenset(
-    {"model", "parallel", "shards", "tensor", "reduce", "micro_batch", "dry_run", "devices"}
+    {
+        "model",
+        "parallel",
+        "shards",
+        "tensor",
+        "sequence_parallel",
+        "reduce",
+        "micro_batch",
+        "dry_run",
+        "devices",
+    }
 )
 
 
@@ -43,6 +53,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tensor", type=integer(2), default=2, metavar="N",
         help="fsdp+tp: processes that share a matrix; tp: all do",
+    )
+    group.add_argument(
+        "--sequence-parallel", action="store_true",
+        help="tp, fsdp+tp: those that share a matrix share the sequences between two (norms, "
+        "residual stream)",
     )
     group.add_argument(
         "--reduce", choices=REDUCE, default="engine", metavar="HOW",
@@ -88,6 +103,14 @@ def check(parser: argparse.ArgumentParser, options: Options) -> None:
         )
     if options.shards is not None and options.parallel != "hsdp" and not options.dry_run:
         parser.error("argument --shards: needs --parallel hsdp")
+    if options.sequence_parallel:
+        if options.parallel not in ("tp", "fsdp+tp") and not options.dry_run:
+            parser.error("argument --sequence-parallel: needs --parallel tp or fsdp+tp")
+        if options.reduce != "engine":
+            parser.error(
+                f"argument --reduce: {options.reduce} does not go with --sequence-parallel, whose "
+                "norms have gradients that the engine sums over sequences; allowed is engine"
+            )
 
 
 def strategy(options: Options) -> str:
@@ -124,10 +147,17 @@ def mesh(options: Options, devices: int, machine: int) -> Mesh | str:
     elif how == "fsdp+tp":
         if devices % tensor:
             return f"--tensor: {tensor} does not divide {devices} processes"
-        found = Mesh(1, devices // tensor, tensor)
+        found = Mesh(1, devices // tensor, tensor, options.sequence_parallel)
+    elif how == "tp":
+        found = Mesh(1, 1, devices, options.sequence_parallel)
     else:
-        found = {"ddp": Mesh(devices), "fsdp": Mesh(1, devices), "tp": Mesh(1, 1, devices)}[how]
+        found = {"ddp": Mesh(devices), "fsdp": Mesh(1, devices)}[how]
     model = shape(options)
+    if found.sequence and model.context % found.tensor:
+        return (
+            f"--sequence-parallel: {found.tensor} processes cannot share a --context of "
+            f"{model.context} tokens"
+        )
     if model.groups % found.tensor or model.hidden % found.tensor:
         return (
             f"--parallel: {how} of {found.tensor} processes cannot share {model.groups} heads of "

@@ -22,11 +22,13 @@ class Mesh:
         replicas: have the same shards (DDP: of whole parameters).
         shards: FSDP's, which cut all parameters.
         tensor: tensor parallel processes, which cut the matrices of the blocks.
+        sequence: whether each of these keeps its part of every sequence alone between matrices.
     """
 
     replicas: int = 1
     shards: int = 1
     tensor: int = 1
+    sequence: bool = False
 
     @property
     def data(self) -> int:
@@ -39,14 +41,14 @@ class Mesh:
         return self.data * self.tensor
 
 
-def strategies(devices: int, tensor: int, shards: int) -> dict[str, Mesh]:
+def strategies(devices: int, tensor: int, shards: int, sequence: bool = False) -> dict[str, Mesh]:
     """The mesh of each strategy on so many devices, of those that divide them."""
     found = {"ddp": Mesh(devices), "fsdp": Mesh(1, devices)}
     if devices % shards == 0 and 1 < shards < devices:
         found["hsdp"] = Mesh(devices // shards, shards)
-    found["tp"] = Mesh(1, 1, devices)
+    found["tp"] = Mesh(1, 1, devices, sequence)
     if devices % tensor == 0 and 1 < tensor < devices:
-        found["fsdp+tp"] = Mesh(1, devices // tensor, tensor)
+        found["fsdp+tp"] = Mesh(1, devices // tensor, tensor, sequence)
     return found
 
 
@@ -103,7 +105,7 @@ def memory(work: Work, mesh: Mesh, reduce: str = "engine") -> dict[str, float]:
         found["sums"] = (SUM if reduce == "exact" else SUM / 2) * mine / mesh.replicas
     one = activations(work, mesh)
     tokens = work.windows * shape.context
-    inputs = WORD * tokens * shape.width
+    inputs = WORD * tokens * shape.width / (mesh.tensor if mesh.sequence else 1)
     found["activations"] = one + shape.layers * inputs if work.recompute else shape.layers * one
     found["logits"] = (WORD + 8) * tokens * work.vocabulary
     return found
@@ -113,12 +115,15 @@ def activations(work: Work, mesh: Mesh) -> float:
     """Bytes that one block keeps for its backward pass in 16 bits, the attention fused.
 
     s b h (10 + 24 / t) (Korthikanti et al. 2022, arXiv:2205.05198, equation 2 without its attention
-    term), for an MLP of 4 h, scaled to the hidden size of another.
+    term), for an MLP of 4 h, scaled to the hidden size of another. With sequence parallelism
+    s b h (4 + 30 / t): torch keeps what it gathered for attention and MLP, 2 s b h each, where the
+    paper gathers it again (34 / t, equation 4).
     """
     shape = work.shape
     each = work.windows * shape.context * shape.width
     wide = (3 if shape.llama else 2) * shape.hidden / (8 * shape.width)
-    return each * (10 + (8 + 16 * wide) / mesh.tensor)
+    whole = 4 if mesh.sequence else 10
+    return each * (whole + (10 - whole + 8 + 16 * wide) / mesh.tensor)
 
 
 def traffic(work: Work, mesh: Mesh, reduce: str = "engine") -> dict[str, float]:
@@ -131,7 +136,9 @@ def traffic(work: Work, mesh: Mesh, reduce: str = "engine") -> dict[str, float]:
     (they stay until backward), all gradients once.
     Replicas: gradients all-reduced, once (DDP with `no_sync`) or in each micro-batch (HSDP, and
     exact or float32 sums in DDP); those of HSDP exchange sums once instead, and then the means.
-    Tensor: four all-reduces of activations in a block and micro-batch.
+    Tensor: four all-reduces of activations in a block and micro-batch. Sequence parallelism: each
+    is a reduce-scatter and an all-gather, as many bytes; besides, the last norm's inputs are
+    gathered, and the gradient of the first block's; gradients of the blocks' norms are all-reduced.
     """
     shape, k = work.shape, work.micro_batches
     gathered = WORD * held(work, mesh) * mesh.shards
@@ -154,6 +161,10 @@ def traffic(work: Work, mesh: Mesh, reduce: str = "engine") -> dict[str, float]:
         tokens = work.windows * shape.context
         each = WORD * tokens * shape.width
         found["tensor"] = 4 * 2 * k * shape.layers * each * _share(mesh.tensor)
+        if mesh.sequence:
+            # FSDP asks for sums in each micro-batch.
+            norms = WORD * 2 * shape.layers * shape.norm() * (k if mesh.shards > 1 else 1)
+            found["tensor"] += 2 * (k * each + norms) * _share(mesh.tensor)
     return found
 
 

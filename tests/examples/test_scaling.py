@@ -36,7 +36,9 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
 
 
 MESHES = [("fsdp", (1, 2, 1)), ("tp", (1, 1, 2))]
-MORE = [("ddp", (2, 1, 1)), ("hsdp", (2, 2, 1)), ("fsdp", (1, 4, 1)), ("fsdp+tp", (1, 2, 2))]
+# Sequences cut between matrices.
+MORE = [("tp", (1, 1, 2, True)), ("fsdp+tp", (1, 2, 2, True))]
+MORE += [("ddp", (2, 1, 1)), ("hsdp", (2, 2, 1)), ("fsdp", (1, 4, 1)), ("fsdp+tp", (1, 2, 2))]
 
 
 @pytest.mark.sampled(every=2)
@@ -54,8 +56,7 @@ def test_bytes_held_and_sent_are_those_on_paper(world: World, how: str, sizes: A
         assert found["scatter"] == sent.get("gradients", 0)
         # DDP reduces below Python, where nobody counts.
         assert found["reduce"] == (sent.get("replicas", 0) if how != "ddp" else 0)
-        # Activations are float32 on a CPU.
-        assert found["tensor"] == 2 * sent.get("tensor", 0)
+        assert found["tensor"] == sent.get("tensor", 0)
 
 
 def test_bytes_of_states_are_counted() -> None:
@@ -76,6 +77,20 @@ def test_dry_run(capsys: pytest.CaptureFixture[str], reduce: str) -> None:
     fsdp = scaling.memory(work, Mesh(1, 64), reduce)
     assert amount(fsdp["states"]) in text
     assert amount(sum(fsdp.values())) in text
+
+
+def test_sequences_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Inputs of blocks are a part for each process, and so is half of what a block keeps whole."""
+    arguments = ["--dry-run", "--model=llama-405b", "--devices=4096", "--tensor=8"]
+    assert main([*arguments, "--batch-size=512", "--micro-batch=1", "--sequence-parallel"]) == 0
+    (row,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("fsdp+tp"))
+    shape = SHAPES["llama-405b"]
+    work = Work(shape, shape.vocabulary, 1, 1)
+    whole, cut = (scaling.memory(work, Mesh(1, 512, 8, s))["activations"] for s in (False, True))
+    assert amount(cut) in row
+    tokens = shape.context * shape.width
+    inputs = 2 * shape.layers * tokens
+    assert whole - cut == inputs * 7 / 8 + 6 * tokens * 7 / 8
 
 
 def test_the_page_has_the_table() -> None:

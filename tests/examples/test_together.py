@@ -73,10 +73,14 @@ def test_the_same_bits(world: World, folder: Path, one: Path, how: str, size: in
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize(("how", "size"), [("tp", 2), ("fsdp+tp", 4)])
-def test_tensor_parallel_trains(world: World, folder: Path, one: Path, how: str, size: int) -> None:
+def test_tensor_parallel_trains(
+    world: World, folder: Path, one: Path, how: str, size: int, sequence: bool
+) -> None:
     """Its sums inside a matrix product are others, so that bits are too."""
-    codes, _, path = run(world, size, folder, how)
+    more = ["--sequence-parallel", "--reduce=engine"] if sequence else []
+    codes, _, path = run(world, size, folder, how, *more, name=f"{how}{size}{sequence}")
     assert codes == [0] * size
     mine, theirs = cases.tensors(path), cases.tensors(one)
     assert mine.keys() == theirs.keys()
@@ -199,6 +203,8 @@ def test_a_damaged_checkpoint_costs_some_updates(
         (["--micro-batch=3"], "--micro-batch: 3 does not divide --batch-size 4"),
         (["--shards=2"], "--shards: needs --parallel hsdp"),
         (["--parallel=hsdp", "--shards=2"], "--shards: 2 does not divide 1 processes"),
+        (["--sequence-parallel"], "--sequence-parallel: needs --parallel tp or fsdp+tp"),
+        (["--parallel=tp", "--sequence-parallel", "--reduce=exact"], "--reduce: exact does not go"),
         (["--parallel=fsdp+tp"], "--tensor: 2 does not divide 1 processes"),
     ],
 )

@@ -151,7 +151,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def held(how: str, sizes: tuple[int, int, int]) -> dict[str, float]:
+def held(how: str, sizes: tuple[Any, ...]) -> dict[str, float]:
     """Bytes of what this process has, and of what it sends in an update, counted."""
     if str(EXAMPLES) not in sys.path:
         sys.path.insert(0, str(EXAMPLES))
@@ -197,9 +197,10 @@ def held(how: str, sizes: tuple[int, int, int]) -> dict[str, float]:
                     counted(each, lambda output, input, *a, **k: ("scatter", total(input)))
                 )
         stack.enter_context(counted("all_reduce", lambda t, *a, **k: ("reduce", 2 * total(t))))
-        with Reduced() as tensor:
+        with Functional(sizes[2]) as tensor:
             parallel.backward(windows, 0)
-    optimizer.step()
+    with tensor:
+        optimizer.step()
     params = [local(p) for _, p in parallel.named_parameters()]
     grads = [local(p.grad) for _, p in parallel.named_parameters()]
     states = [
@@ -209,18 +210,24 @@ def held(how: str, sizes: tuple[int, int, int]) -> dict[str, float]:
         if isinstance(t, torch.Tensor) and t.dim()
     ]
     found = {"parameters": params, "gradients": grads, "states": states}
-    sent["tensor"] = sum(map(total, tensor.seen)) * 2 * (sizes[2] - 1) / sizes[2]
+    sent["tensor"] = tensor.sent
     return {k: sum(map(total, v)) for k, v in found.items()} | sent
 
 
-class Reduced(TorchDispatchMode):
-    """What tensor parallelism all-reduces, by operators of its own."""
+class Functional(TorchDispatchMode):
+    """What tensor parallelism sends, by operators of its own, as if all numbers were of 16 bits.
 
-    def __init__(self) -> None:
+    On a CPU activations are float32, and gradients of norms are not.
+    """
+
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.seen: list[torch.Tensor] = []
+        self._size, self.sent = size, 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "all_reduce" in str(func) and "functional" in str(func):
-            self.seen.append(args[0])
+        if "functional" in str(func):
+            p = self._size
+            whole = {"all_reduce": 2, "all_gather": p, "reduce_scatter": 1}
+            times = next((n for name, n in whole.items() if name in str(func)), 0)
+            self.sent += 2 * times * args[0].numel() * (p - 1) / p if times else 0.0
         return func(*args, **(kwargs or {}))
