@@ -117,6 +117,10 @@ def main() -> None:
         "--sizes", nargs="+", default=["1M", "16M", "64M", "300x"], metavar="SIZE",
         help="parameters in units of 2**20, as 16M, or 300x for a model of 300 tensors",
     )  # fmt: skip
+    parser.add_argument(
+        "--variants", nargs="+", metavar="NAME",
+        help="rows of the table, beside those that ratios refer to (default: all)",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=21, help="rounds (default: %(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=6.0,
@@ -139,6 +143,12 @@ def main() -> None:
     if not optimi:
         print("torch-optimi is not installed; its rows are left out", file=sys.stderr)
     found = variants(optimi)
+    names = [v.name for v in found]
+    unknown = sorted(set(options.variants or ()) - set(names))
+    if unknown:
+        parser.error(f"argument --variants: {unknown} are not among {names}")
+    if options.variants:
+        found = [v for v in found if v.name in {FUSED, OPTION_D, *options.variants}]
     rows = []
     for size in options.sizes:
         rows += run_size(size, found, options, device)

@@ -37,8 +37,8 @@ class Variant:
     name: str
     family: str
     make: Make
-    bytes_moved: int | None
-    bytes_held: int
+    bytes_moved: float | None
+    bytes_held: float
 
 
 def _parameters(
@@ -127,13 +127,13 @@ def _optimi(foreach: bool) -> Make:
     return make
 
 
-def _bytes(precision: str) -> tuple[int, int]:
+def _bytes(precision: str) -> tuple[float, float]:
     """Bytes per parameter that a step moves, and that parameter, gradient and states take."""
-    optimizer = AdamW([torch.nn.Parameter(torch.zeros(1, 1).bfloat16())], precision=precision)
+    optimizer = AdamW([torch.nn.Parameter(torch.zeros(1, 2).bfloat16())], precision=precision)
     group = optimizer.param_groups[0]
     arith = optimizer._arithmetic(group, group["params"][0], "params[0]")
     fields = kernel(optimizer._rule(group), arith, False).fields
-    sizes = [f.format.dtype.itemsize if f.format.dtype else 0 for f in fields]
+    sizes = [f.format.itemsize for f in fields]
     moved = sum(n * (f.read + f.written) for n, f in zip(sizes, fields, strict=True))
     return moved, sum(sizes)
 
