@@ -17,8 +17,8 @@ _serial = itertools.count()
 
 # What generated code calls something else.
 _TAKEN = frozenset(
-    "data addresses rows starts stops scalars sums count counter item row first last start n i "
-    "live random function".split()
+    "data addresses rows starts stops scalars sums parts shares arrival turn share end count "
+    "counter item row first last start n i live random function".split()
 )
 
 

@@ -19,11 +19,14 @@ from mcf.optim.randomness import set_stream as set_stream
 from mcf.optim.rules.adam import Adam as Adam
 from mcf.optim.rules.adamax import Adamax as Adamax
 from mcf.optim.rules.adamw import AdamW as AdamW
+from mcf.optim.rules.adan import Adan as Adan
+from mcf.optim.rules.ademamix import AdEMAMix as AdEMAMix
 from mcf.optim.rules.collage_adamw import CollageAdamW as CollageAdamW
 from mcf.optim.rules.lion import Lion as Lion
 from mcf.optim.rules.muon import Muon as Muon
 from mcf.optim.rules.nadam import NAdam as NAdam
 from mcf.optim.rules.radam import RAdam as RAdam
+from mcf.optim.rules.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
 from mcf.optim.rules.sgd import SGD as SGD
 from mcf.optim.sharding.engines import set_gradient_reduction as set_gradient_reduction
 from mcf.optim.sharding.reduction import GradientReduction as GradientReduction

@@ -23,7 +23,13 @@ _NAMES = frozenset(
         "exp_avg",
         "exp_avg_sq",
         "max_exp_avg_sq",
+        "exp_avg_slow",
+        "exp_avg_diff",
+        "previous_grad",
         "exp_inf",
+        "z_minus_y",
+        "lr_max",
+        "weight_sum",
         "momentum_buffer",
         "mu_product",
     )

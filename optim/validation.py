@@ -55,6 +55,26 @@ def betas(value: Any) -> None:
         raise ValueError("betas must be either both floats or both Tensors")
 
 
+def three_betas(value: Any) -> None:
+    """`betas` is three floats in [0, 1)."""
+    if not isinstance(value, (tuple, list)) or len(value) != 3:
+        raise ValueError(f"Invalid betas: {value!r}; allowed are three numbers")
+    for k, beta in enumerate(value):
+        if isinstance(beta, Tensor):
+            raise TypeError(f"betas[{k}] is a Tensor; allowed are numbers in [0, 1)")
+        number(f"beta parameter at index {k}", beta, high=1.0, open_high=True)
+
+
+def steps(name: str, value: Any) -> None:
+    """A number of steps from 1, or None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int or None, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"Invalid {name}: {value}; allowed is a whole number from 1, or None")
+
+
 def flag(name: str, value: Any) -> None:
     """A hyperparameter that is True or False."""
     if not isinstance(value, bool):

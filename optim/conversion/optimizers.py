@@ -20,16 +20,20 @@ from mcf.optim.precision import Precision, strategy_of
 from mcf.optim.rules.adam import Adam
 from mcf.optim.rules.adamax import Adamax
 from mcf.optim.rules.adamw import AdamW
+from mcf.optim.rules.adan import Adan
+from mcf.optim.rules.ademamix import AdEMAMix
 from mcf.optim.rules.collage_adamw import CollageAdamW
 from mcf.optim.rules.lion import Lion
 from mcf.optim.rules.muon import Muon
 from mcf.optim.rules.nadam import NAdam
 from mcf.optim.rules.radam import RAdam
+from mcf.optim.rules.schedule_free import ScheduleFreeAdamW
 from mcf.optim.rules.sgd import SGD
 
 # The longer names first, as one is part of others.
 _OURS: tuple[type[LowPrecisionOptimizer], ...] = (
-    CollageAdamW, AdamW, NAdam, RAdam, Adamax, Adam, SGD, Lion, Muon,
+    CollageAdamW, ScheduleFreeAdamW, AdEMAMix, AdamW, NAdam, RAdam, Adamax, Adam, Adan, SGD, Lion,
+    Muon,
 )  # fmt: skip
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mcf.kernels.formats import FORMATS
-from mcf.optim import expansions, validation
+from mcf.optim import expansions, validation, visible
 from mcf.optim.conversion.states import Report, Rounded, rounding
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.sharding.shards import is_sharded, local, moved_like
 from mcf.optim.step.bucket import new_state
 from mcf.optim.storage import values
-from mcf.optim.storage.base import Storage
-from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.values import Value
 from mcf.optim.stream_names import unwrapped
 
@@ -152,7 +149,7 @@ def keep_weight(optimizer: LowPrecisionOptimizer, p: Tensor, value: Value) -> Te
     Returns:
         What is left of the value.
     """
-    tensors, storage = list(expansions.components(p.detach())), _visible(p)
+    tensors, storage = list(expansions.components(p.detach())), visible.kept(p)
     if not expansions.is_expansion(p):
         group = optimizer._group_of(p)
         arith = optimizer._arithmetic(group, p, "p")
@@ -165,23 +162,3 @@ def keep_weight(optimizer: LowPrecisionOptimizer, p: Tensor, value: Value) -> Te
     left = storage.keep(value, tensors)
     expansions.stepped(p)
     return left
-
-
-@torch.no_grad()
-def write_visible(p: Tensor, value: Value) -> None:
-    """Write a value, rounded to a parameter's format, into what is here of it."""
-    _visible(p).keep(value, list(expansions.components(p.detach())))
-    expansions.stepped(p)
-
-
-@torch.no_grad()
-def restore(p: Tensor, before: Sequence[Tensor]) -> None:
-    """Write the components of before into what is here of a parameter."""
-    for t, old in zip(expansions.components(p.detach()), before, strict=True):
-        t.copy_(old)
-    expansions.stepped(p)
-
-
-def _visible(p: Tensor) -> Storage:
-    """How a parameter itself keeps a value."""
-    return PAIR if expansions.is_expansion(p) else SINGLE

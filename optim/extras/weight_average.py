@@ -12,8 +12,8 @@ from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels.formats import format_of
 from mcf.kernels.tables import table_of
-from mcf.optim import expansions, validation
-from mcf.optim.conversion.weights import keep_weight, named_weights, restore, write_visible
+from mcf.optim import expansions, validation, visible
+from mcf.optim.conversion.weights import keep_weight, named_weights
 from mcf.optim.extras import average_checkpoint
 from mcf.optim.operator import update_
 from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -191,12 +191,11 @@ class WeightAverage:
         if self._swapped:
             raise RuntimeError("swapped() inside swapped()")
         mine = [p for p, entry in self._state.items() if entry["n_averaged"]]
-        with torch.no_grad():
-            saved = [[t.clone() for t in expansions.components(p.detach())] for p in mine]
+        saved = list(map(visible.copied, mine))
         self._swapped = True
         try:
             for p in mine:
-                write_visible(p, self._value(p))
+                visible.write(p, self._value(p))
             written = list(map(version, mine))
             yield
             if list(map(version, mine)) != written:
@@ -206,7 +205,7 @@ class WeightAverage:
         finally:
             self._swapped = False
             for p, before in zip(mine, saved, strict=False):
-                restore(p, before)
+                visible.restore(p, before)
 
     @torch.no_grad()
     def copy_to_weights(self) -> None:
@@ -262,13 +261,7 @@ class WeightAverage:
     def _check(self) -> None:
         if self.decay is not None:
             validation.number("decay", self.decay, high=1.0, open_high=True)
-        every = self.every
-        if every is None:
-            return
-        if isinstance(every, bool) or not isinstance(every, int):
-            raise TypeError(f"every must be an int or None, got {type(every).__name__}")
-        if every < 1:
-            raise ValueError(f"Invalid every: {every}; allowed is a whole number from 1, or None")
+        validation.steps("every", self.every)
 
     def _names(self) -> tuple[str, ...]:
         return ("average", "average_lo")[: self._components]

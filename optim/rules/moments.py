@@ -52,6 +52,7 @@ def two_moments(
     *,
     decoupled: bool,
     results: tuple[str, ...] = (),
+    firsts: tuple[str, ...] = (),
     maxima: tuple[str, ...] = (),
     coefficients: tuple[Coefficients, ...] = (),
     **fields: Any,
@@ -64,7 +65,8 @@ def two_moments(
             `results`, then the update and the increment of exp_avg_sq.
         decoupled: where the weight decay enters.
         results: see `function`.
-        maxima: states that are the largest second moment so far.
+        firsts: further states that are kept as first moments are.
+        maxima: further states that are kept as second moments are, their maxima so far say.
         coefficients: besides those that every such rule has.
         fields: further fields of `Rule`; `slots` in addition to those of the weight decay.
     """
@@ -77,7 +79,12 @@ def two_moments(
         ),
         metrics=adamw_terms,
         metric_count=4,
-        states=(("exp_avg", FIRST), ("exp_avg_sq", SECOND), *((n, SECOND) for n in maxima)),
+        states=(
+            ("exp_avg", FIRST),
+            *((n, FIRST) for n in firsts),
+            ("exp_avg_sq", SECOND),
+            *((n, SECOND) for n in maxima),
+        ),
         coefficients=(CORRECTIONS, *coefficients),
         slots=(
             *(decay.DECOUPLED if decoupled else decay.L2),

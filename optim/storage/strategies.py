@@ -142,3 +142,6 @@ WITHOUT_FEEDBACK = tuple(s.name for s in STRATEGIES.values() if not s.feedback)
 
 # What rules without a second moment can have.
 WITHOUT_SECOND = tuple(n for n in WITHOUT_FEEDBACK if n != "plus" and not STRATEGIES[n].narrow)
+
+# What rules can have of whose moments one is not bounded by the root of the second moment.
+WITHOUT_CODES = tuple(n for n in WITHOUT_FEEDBACK if not STRATEGIES[n].narrow)

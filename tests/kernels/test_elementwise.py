@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from mcf.kernels.algorithms import two_sum
 from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import PRIMITIVE_NAMES, Binder
 from mcf.kernels.elementwise import Elementwise, Field, parameters
+from mcf.kernels.numba import element_loops
 from mcf.kernels.numba.cpu import ITEM, SERIAL
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell
@@ -106,6 +108,25 @@ def test_no_rows(executor: str) -> None:
 def test_stores_must_match_what_is_written() -> None:
     with pytest.raises(ValueError, match=r"kernel axpy: stores \(\) do not match \['y'\]"):
         dataclasses.replace(SPEC, stores=())
+
+
+@pytest.mark.parametrize("name", ["share", "end", "turn", "item", "parts"])
+def test_names_of_the_loops_are_no_scalars(name: str) -> None:
+    """A scalar called `share` made threads take an item twice."""
+    with pytest.raises(ValueError, match=rf"generated code has other things named .*'{name}'"):
+        dataclasses.replace(SPEC, scalars=(*SPEC.scalars, name))
+
+
+def test_all_that_a_loop_assigns_is_reserved() -> None:
+    spec = dataclasses.replace(SPEC, sums=None, sum_count=0, counts=0)
+    text = element_loops.source(spec).split("def kernel(data):")[1]
+    assigned = set(re.findall(r"^ *(\w+) = ", text, re.MULTILINE))
+    assigned |= set(re.findall(r"^ *for (\w+) in", text, re.MULTILINE))
+    own = {f"{f.name}_address" for f in spec.fields} | set(spec.scalars)
+    assert {"share", "item", "row"} <= assigned - own
+    for name in sorted(assigned - own):
+        with pytest.raises(ValueError, match="other things named"):
+            dataclasses.replace(spec, scalars=(*spec.scalars, name))
 
 
 def test_every_parameter_needs_a_source() -> None:

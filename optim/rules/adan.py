@@ -1,0 +1,199 @@
+"""The update of Adan, Adam with Nesterov momentum (Xie et al. 2022, arXiv:2208.06677)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
+from mcf.optim import validation
+from mcf.optim.options import Options
+from mcf.optim.precision import Precision
+from mcf.optim.rules.moments import MomentOptimizer, two_moments
+from mcf.optim.rules.rule import Coefficients, Rule
+from mcf.optim.rules.slots import (
+    accumulate,
+    decay_and_add,
+    decayed,
+    param_value,
+    regularized,
+    scaled_gradient,
+    second_moment_value,
+    unbias,
+)
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.strategies import WITHOUT_CODES
+
+
+def adan(
+    param,
+    param_lo,
+    grad,
+    grad_lo,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    exp_avg_diff,
+    previous_grad,
+    grad_scale,
+    grad_limit,
+    lr,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    beta2_lo,
+    one_minus_beta2,
+    beta_diff,
+    one_minus_beta_diff,
+    diff_weight,
+    later,
+    shrinkage,
+    bias_correction1,
+    inverse_bias_correction1,
+    bias_correction2,
+    inverse_bias_correction2,
+    eps,
+    weight_decay,
+):
+    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+
+    d = g - g_before (0 in the first step);  m <- beta1 m + (1 - beta1) g;
+    n <- beta_diff n + (1 - beta_diff) d;  v <- beta2 v + (1 - beta2) (g + beta_diff d)^2;
+    p <- (p - lr (m^ + beta_diff n^) / (sqrt(v^) + eps)) / (1 + lr weight_decay),
+    with m^, n^, v^ bias-corrected. That is p plus an update of
+    -lr ((m^ + beta_diff n^) / (sqrt(v^) + eps) + weight_decay p) / (1 + lr weight_decay).
+    """
+    decay = rn(weight_decay * param_value(param, param_lo))
+    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
+    difference = where(later > ZERO, rn(gradient - previous_grad), ZERO)
+    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
+    exp_avg_diff = rn(rn(beta_diff * exp_avg_diff) + rn(one_minus_beta_diff * difference))
+    ahead = rn(gradient + rn(beta_diff * difference))
+    increment = rn(one_minus_beta2 * rn(ahead * ahead))
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
+    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    total = rn(first + rn(diff_weight * exp_avg_diff))
+    direction = decayed(rn(div(total, rn(root + eps))), decay)
+    update = neg(rn(rn(lr * direction) * shrinkage))
+    param, param_lo = accumulate(param, param_lo, update)
+    return (
+        param,
+        param_lo,
+        exp_avg,
+        exp_avg_sq,
+        exp_avg_sq_lo,
+        exp_avg_diff,
+        gradient,
+        update,
+        increment,
+    )
+
+
+def differences(beta_diff, power_beta_diff, step, lr, weight_decay, proximal):
+    """1 - b2, b2 / (1 - b2^t), whether a gradient came before, 1 / (1 + lr weight_decay) or 1."""
+    whole = rn(ONE + rn(lr * weight_decay))
+    return (
+        rn(ONE - beta_diff),
+        rn(div(beta_diff, rn(ONE - power_beta_diff))),
+        where(step > ONE, ONE, ZERO),
+        where(proximal > ZERO, rn(div(ONE, whole)), ONE),
+    )
+
+
+_RULE = two_moments(
+    "adan",
+    adan,
+    decoupled=True,
+    results=("exp_avg_diff", "previous_grad"),
+    firsts=("exp_avg_diff", "previous_grad"),
+    coefficients=(
+        Coefficients(
+            differences, ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
+        ),
+    ),
+)  # fmt: skip
+
+
+class Adan(MomentOptimizer):
+    r"""Adan (arXiv:2208.06677), each tensor stored as a precision says.
+
+    d = g - g_before; m <- b1 m + (1 - b1) g; n <- b2 n + (1 - b2) d;
+    v <- b3 v + (1 - b3) (g + b2 d)^2;
+    p <- (p - lr (m^ + b2 n^) / (sqrt(v^) + eps)) / (1 + lr weight_decay),
+    m^ = m / (1 - b1^t), n^ = n / (1 - b2^t), v^ = v / (1 - b3^t); d is 0 in the first step.
+
+    Names, defaults and the sense of betas are those of the authors' implementation (sail-sg/Adan);
+    the paper writes 1 - b for b. States are `exp_avg`, `exp_avg_diff`, `exp_avg_sq` and
+    `previous_grad`, the gradient as the step took it (scaled and clipped), which is stored as the
+    first moment is: exactly, where it is a bf16 gradient that was neither.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: decay rates of m, n and v, floats in [0, 1).
+        eps: added to the denominator.
+        weight_decay: proximal weight decay, p / (1 + lr weight_decay).
+        no_prox: decay p by lr weight_decay p instead, as AdamW does.
+        precision: any of `mcf.optim.AdamW` but those of 4 and 8 bits and of ECO.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+    """
+
+    precisions = WITHOUT_CODES
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float, float] = (0.98, 0.92, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        no_prox: bool = False,
+        *,
+        precision: str | Precision = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "no_prox": no_prox,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        validation.three_betas(group["betas"])
+        super()._check_group({**group, "betas": group["betas"][::2]})
+        validation.flag("no_prox", group["no_prox"])
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return _RULE
+
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        beta1, beta2, beta3 = group["betas"]
+        return {
+            **super()._given({**group, "betas": (beta1, beta3)}, arith, read),
+            "beta_diff": float(beta2),
+            "proximal": 0.0 if group["no_prox"] else 1.0,
+        }

@@ -1,0 +1,272 @@
+"""The update of AdEMAMix (Pagliardini, Ablin and Grangier 2024, arXiv:2409.03137)."""
+
+from __future__ import annotations
+
+import decimal
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
+from mcf.optim import validation
+from mcf.optim.options import Options
+from mcf.optim.precision import Precision
+from mcf.optim.rules.moments import MomentOptimizer, two_moments
+from mcf.optim.rules.rule import Coefficients, Rule
+from mcf.optim.rules.slots import (
+    accumulate,
+    decay_and_add,
+    decayed,
+    param_value,
+    regularized,
+    scaled_gradient,
+    second_moment_value,
+    unbias,
+)
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.pair import PAIR
+from mcf.optim.storage.strategies import WITHOUT_CODES
+
+
+def ademamix(
+    param,
+    param_lo,
+    grad,
+    grad_lo,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    exp_avg_slow,
+    exp_avg_slow_lo,
+    grad_scale,
+    grad_limit,
+    lr,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    beta2_lo,
+    one_minus_beta2,
+    beta3,
+    beta3_lo,
+    one_minus_beta3,
+    alpha,
+    bias_correction1,
+    inverse_bias_correction1,
+    bias_correction2,
+    inverse_bias_correction2,
+    eps,
+    weight_decay,
+):
+    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+
+    m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;  n <- beta3 n + (1 - beta3) g;
+    p <- p - lr ((m^ + alpha n) / (sqrt(v^) + eps) + weight_decay p), with m^, v^ bias-corrected.
+
+    The slow average n takes a ten-thousandth of a gradient: it is stored as the second moment is,
+    which has the same need.
+    """
+    decay = rn(weight_decay * param_value(param, param_lo))
+    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
+    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
+    increment = rn(one_minus_beta2 * rn(gradient * gradient))
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    share = rn(one_minus_beta3 * gradient)
+    exp_avg_slow, exp_avg_slow_lo = decay_and_add(
+        exp_avg_slow, exp_avg_slow_lo, beta3, beta3_lo, share
+    )
+    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
+    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    slow = rn(alpha * second_moment_value(exp_avg_slow, exp_avg_slow_lo))
+    update = neg(rn(lr * decayed(rn(div(rn(first + slow), rn(root + eps))), decay)))
+    param, param_lo = accumulate(param, param_lo, update)
+    return (
+        param,
+        param_lo,
+        exp_avg,
+        exp_avg_sq,
+        exp_avg_sq_lo,
+        exp_avg_slow,
+        exp_avg_slow_lo,
+        update,
+        increment,
+    )
+
+
+def slow_rates(
+    step,
+    whole_beta3,
+    first_inverse_log,
+    last_inverse_log,
+    beta3_warmup,
+    final_alpha,
+    alpha_warmup,
+    beta3_splitter,
+):
+    """beta3 in two components, 1 - beta3, and alpha, in their warm-ups.
+
+    alpha_t = min(t / T_alpha, 1) alpha; 1 / ln beta3_t goes linearly from 1 / ln beta1 to
+    1 / ln beta3 in T_beta3 steps (arXiv:2409.03137, appendix A.1), so that the half-life does.
+    """
+    way = rn(rn(div(step, beta3_warmup)) * rn(last_inverse_log - first_inverse_log))
+    inverse = rn(first_inverse_log + way)
+    warm = where(inverse < ZERO, one_minus_exp(rn(div(ONE, inverse))), ONE)
+    one_minus = where(step < beta3_warmup, warm, rn(ONE - whole_beta3))
+    beta3 = where(step < beta3_warmup, rn(ONE - one_minus), whole_beta3)
+    high = leading_bits(beta3, beta3_splitter)
+    low = leading_bits(rn(beta3 - high), beta3_splitter)
+    part = rn(rn(div(step, alpha_warmup)) * final_alpha)
+    return high, low, one_minus, where(step < alpha_warmup, part, final_alpha)
+
+
+def leading_bits(x, splitter):
+    """The p - s leading bits of x for a splitter of 2^s + 1 (Veltkamp's); x for 1."""
+    c = rn(splitter * x)
+    return rn(c - rn(c - x))
+
+
+def one_minus_exp(x):
+    """1 - e^x for x < 0, to a few units in the last place for x above -18.
+
+    With y = x / 2^8 it is Taylor's sum of ten terms over 10!, whose coefficients are whole numbers,
+    and e^(2y) - 1 = E (2 + E), which loses nothing to cancellation.
+    """
+    y = rn(x * 0.00390625)
+    total = rn(rn(rn(y + 10.0) * y) + 90.0)
+    total = rn(rn(rn(rn(total * y) + 720.0) * y) + 5040.0)
+    total = rn(rn(rn(rn(total * y) + 30240.0) * y) + 151200.0)
+    total = rn(rn(rn(rn(total * y) + 604800.0) * y) + 1814400.0)
+    total = rn(rn(total * y) + 3628800.0)
+    e = rn(div(rn(total * y), rn(ONE * 3628800.0)))
+    e = rn(e * rn(e + 2.0))
+    e = rn(e * rn(e + 2.0))
+    e = rn(e * rn(e + 2.0))
+    e = rn(e * rn(e + 2.0))
+    e = rn(e * rn(e + 2.0))
+    e = rn(e * rn(e + 2.0))
+    e = rn(e * rn(e + 2.0))
+    return neg(rn(e * rn(e + 2.0)))
+
+
+@functools.cache
+def inverse_log(beta: float) -> float:
+    """1 / ln beta to nearest, and 0 for 0: the C library's logarithm is another on others."""
+    if not beta:
+        return 0.0
+    context = decimal.Context(prec=50)
+    return float(context.divide(decimal.Decimal(1), context.ln(decimal.Decimal(beta))))
+
+
+_SLOW = ("exp_avg_slow", "exp_avg_slow_lo")
+_RULE = two_moments(
+    "ademamix",
+    ademamix,
+    decoupled=True,
+    results=_SLOW,
+    maxima=_SLOW[:1],
+    coefficients=(
+        Coefficients(slow_rates, ("beta3", "beta3_lo", "one_minus_beta3", "alpha")),
+    ),
+)  # fmt: skip
+
+
+class AdEMAMix(MomentOptimizer):
+    r"""AdEMAMix (arXiv:2409.03137), each tensor stored as a precision says.
+
+    m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; n <- b3 n + (1 - b3) g;
+    p <- p - lr ((m^ + alpha n) / (sqrt(v^) + eps) + weight_decay p),
+    m^ = m / (1 - b1^t), v^ = v / (1 - b2^t).
+
+    The slow average n, `exp_avg_slow`, takes 1 - b3, a ten-thousandth, of each gradient. One bf16
+    number loses that where it is below half a unit, 2^-9 of n. So n is stored as v is: under
+    `"plus"` as an expansion, under `"bf16_sr"` rounded stochastically.
+
+    Names and defaults are those of the authors' implementation (apple/ml-ademamix), but that the
+    fast average is `exp_avg`, as in Adam. Warm-ups are those of the paper; the implementation adds
+    1e-8 to betas inside logarithms.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: decay rates of m, v and n, floats in [0, 1).
+        alpha: how much of n is added to m^.
+        beta3_warmup: in so many steps the rate of n goes from betas[0] to betas[2], its half-life
+            linearly; None for at once.
+        alpha_warmup: in so many steps alpha goes linearly from 0; None for at once.
+        eps: added to the denominator.
+        weight_decay: decoupled weight decay.
+        precision: any of `mcf.optim.AdamW` but those of 4 and 8 bits, where n has no bound, and of
+            ECO.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+    """
+
+    precisions = WITHOUT_CODES
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        alpha: float = 2.0,
+        beta3_warmup: int | None = None,
+        alpha_warmup: int | None = None,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        precision: str | Precision = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "alpha": alpha,
+            "beta3_warmup": beta3_warmup,
+            "alpha_warmup": alpha_warmup,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        validation.three_betas(group["betas"])
+        super()._check_group({**group, "betas": group["betas"][:2]})
+        validation.number("alpha", group["alpha"])
+        for name in ("beta3_warmup", "alpha_warmup"):
+            validation.steps(name, group[name])
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return _RULE
+
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        beta1, beta2, beta3 = group["betas"]
+        paired = arith.strict and arith.strategy.second is PAIR
+        return {
+            **super()._given({**group, "betas": (beta1, beta2)}, arith, read),
+            "whole_beta3": float(beta3),
+            "first_inverse_log": inverse_log(float(beta1)),
+            "last_inverse_log": inverse_log(float(beta3)),
+            # A step is at least 1.
+            "beta3_warmup": float(group["beta3_warmup"] or 1),
+            "final_alpha": float(group["alpha"]),
+            "alpha_warmup": float(group["alpha_warmup"] or 1),
+            "beta3_splitter": 2.0 ** (53 - arith.component.p) + 1 if paired else 1.0,
+        }

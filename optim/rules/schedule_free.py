@@ -1,0 +1,306 @@
+"""The update of schedule-free AdamW (Defazio et al. 2024, arXiv:2405.15682)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
+from mcf.optim import validation, visible
+from mcf.optim.options import Options
+from mcf.optim.precision import Precision
+from mcf.optim.rules.ademamix import leading_bits
+from mcf.optim.rules.moments import MomentOptimizer
+from mcf.optim.rules.rule import SECOND, Coefficients, Rule
+from mcf.optim.rules.slots import (
+    accumulate,
+    decay_and_add,
+    param_value,
+    scaled_gradient,
+    second_moment_value,
+)
+from mcf.optim.rules.terms import adamw_terms
+from mcf.optim.sharding.shards import like, local
+from mcf.optim.storage import values
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.pair import PAIR
+from mcf.optim.storage.strategies import WITHOUT_CODES
+
+
+def schedule_free(
+    param,
+    param_lo,
+    grad,
+    grad_lo,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    z_minus_y,
+    z_minus_y_lo,
+    grad_scale,
+    grad_limit,
+    beta2,
+    beta2_lo,
+    one_minus_beta2,
+    towards_z,
+    rate,
+    rest,
+    rest_lo,
+    rate_of_rest,
+    eps,
+    weight_decay,
+):
+    """One step: the new state, the update of the parameter and the increment of exp_avg_sq.
+
+    v <- beta2 v + (1 - beta2) g^2;  u = g / (sqrt(v) + eps) + weight_decay y;
+    y <- y + c (z - y) - lr_t (1 - beta1 (1 - c)) u;  z - y <- (1 - c) (z - y - beta1 lr_t u).
+
+    The parameter is y. The second line is the authors' z <- z - lr_t u in terms of the difference:
+    a momentum with a rate of 1 - c, nearly 1, that is stored as the second moment is.
+    """
+    decay = rn(weight_decay * param_value(param, param_lo))
+    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    increment = rn(one_minus_beta2 * rn(gradient * gradient))
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    root = rn(sqrt(second_moment_value(exp_avg_sq, exp_avg_sq_lo)))
+    direction = rn(rn(div(gradient, rn(root + eps))) + decay)
+    towards = rn(towards_z * second_moment_value(z_minus_y, z_minus_y_lo))
+    update = rn(towards - rn(rate * direction))
+    moved = neg(rn(rate_of_rest * direction))
+    z_minus_y, z_minus_y_lo = decay_and_add(z_minus_y, z_minus_y_lo, rest, rest_lo, moved)
+    param, param_lo = accumulate(param, param_lo, update)
+    return (
+        param,
+        param_lo,
+        exp_avg_sq,
+        exp_avg_sq_lo,
+        z_minus_y,
+        z_minus_y_lo,
+        update,
+        increment,
+    )
+
+
+def shares(
+    lr,
+    beta1,
+    whole_beta2,
+    power_whole_beta2,
+    step,
+    warmup_steps,
+    step_power,
+    lr_power,
+    splitter,
+    lr_max,
+    weight_sum,
+):
+    """1 - b2, c, lr_t (1 - b1 (1 - c)), 1 - c in two components, b1 (1 - c) lr_t; lr_max, the sum.
+
+    lr_t = lr min(t / warmup_steps, 1) sqrt(1 - b2^t); c = w_t / (w_1 + ... + w_t),
+    w_t = t^r max(lr_1, ..., lr_t)^weight_lr_power.
+    """
+    warm = rn(lr * rn(div(step, warmup_steps)))
+    now = where(step < warmup_steps, warm, lr)
+    now = rn(now * rn(sqrt(rn(ONE - power_whole_beta2))))
+    largest = where(now > lr_max, now, lr_max)
+    weight = rn(small_power(step, step_power) * small_power(largest, lr_power))
+    total = rn(weight_sum + weight)
+    share = where(total > ZERO, rn(div(weight, where(total > ZERO, total, ONE))), ZERO)
+    rest = rn(ONE - share)
+    kept = rn(beta1 * rest)
+    high = leading_bits(rest, splitter)
+    low = leading_bits(rn(rest - high), splitter)
+    return (
+        rn(ONE - whole_beta2),
+        share,
+        rn(now * rn(ONE - kept)),
+        high,
+        low,
+        rn(kept * now),
+        largest,
+        total,
+    )
+
+
+def small_power(x, exponent):
+    """x^0, x^1 or x^2."""
+    return where(exponent > ONE, rn(x * x), where(exponent > ZERO, x, rn(x - x) + ONE))
+
+
+_RULE = Rule(
+    name="schedule_free",
+    function=schedule_free,
+    results=(
+        "param", "param_lo", "exp_avg_sq", "exp_avg_sq_lo", "z_minus_y", "z_minus_y_lo",
+        "update", "increment",
+    ),
+    metrics=adamw_terms,
+    metric_count=4,
+    states=(("exp_avg_sq", SECOND), ("z_minus_y", SECOND)),
+    numbers=(("lr_max", 0.0), ("weight_sum", 0.0)),
+    decoupled=True,
+    coefficients=(
+        Coefficients(
+            shares,
+            ("one_minus_beta2", "towards_z", "rate", "rest", "rest_lo", "rate_of_rest",
+             "new_lr_max", "new_weight_sum"),
+        ),
+    ),
+)  # fmt: skip
+
+# Where a parameter's state keeps y while the parameter is x; the second of an expansion.
+_TRAINED = ("trained_param", "trained_param_lo")
+
+
+class ScheduleFreeAdamW(MomentOptimizer):
+    r"""Schedule-free AdamW (arXiv:2405.15682), each tensor stored as a precision says.
+
+    v <- b2 v + (1 - b2) g^2; u = g / (sqrt(v) + eps) + weight_decay y; z <- z - lr_t u;
+    x <- x + c (z - x); y = b1 x + (1 - b1) z, where gradients are taken; x is the average with
+    which to evaluate. lr_t = lr min(t / warmup_steps, 1) sqrt(1 - b2^t),
+    c = w_t / (w_1 + ... + w_t), w_t = t^r max(lr_1, ..., lr_t)^weight_lr_power.
+
+    Stored is y, the parameter, and z - y: a momentum with the rate 1 - c, which is nearly 1. So it
+    is kept as v is, under `"plus"` as an expansion. In the authors' implementation
+    (facebookresearch/schedule_free), whose names, defaults and update these are, z and
+    y are numbers of the parameter's dtype, which in bf16 take no update below half a unit.
+
+        optimizer.train()  # the parameters are y
+        ...  # train
+        optimizer.eval()   # the parameters are x, rounded to their dtype
+        ...  # evaluate, save the model
+        optimizer.train()  # y again, bit for bit
+
+    A state dict of the optimizer has what `train()` needs, in both modes.
+
+    Args:
+        params: parameters, named parameters or groups, as in torch; dense and floating-point.
+        lr: learning rate, a float or a 1-element tensor; may change at every step.
+        betas: the share of x in y, in (0, 1), and the decay rate of v, in [0, 1).
+        eps: added to the denominator.
+        weight_decay: decoupled weight decay, at y.
+        warmup_steps: the rate rises linearly in so many steps.
+        r: the power of t in the weight of the average: 0, 1 or 2.
+        weight_lr_power: that of the largest rate: 0, 1 or 2.
+        precision: any of `mcf.optim.AdamW` but those of 4 and 8 bits and of ECO.
+        compute_dtype: see `mcf.optim.AdamW`.
+        maximize: maximize the objective.
+        track_metrics: let every step sum what `metrics()` returns.
+        options: see `mcf.optim.AdamW`.
+
+    Guarantees and errors are those of `mcf.optim.AdamW`.
+
+    Raises:
+        RuntimeError: from a step in eval mode.
+    """
+
+    precisions = WITHOUT_CODES
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 0.0025,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        warmup_steps: int = 0,
+        r: int = 0,
+        weight_lr_power: int = 2,
+        *,
+        precision: str | Precision = "plus",
+        compute_dtype: torch.dtype = torch.float32,
+        maximize: bool = False,
+        track_metrics: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        """See the class."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "warmup_steps": warmup_steps,
+            "r": r,
+            "weight_lr_power": weight_lr_power,
+            "train_mode": True,
+            "precision": precision,
+            "compute_dtype": compute_dtype,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, track_metrics=track_metrics, **options)
+
+    def eval(self) -> None:
+        """Make the parameters x, rounded to their dtype; they keep what `train()` needs."""
+        self._turn(False)
+
+    def train(self) -> None:
+        """Make the parameters y again, with the bits of before `eval()`."""
+        self._turn(True)
+
+    @torch.no_grad()
+    def _turn(self, train: bool) -> None:
+        for group in self.param_groups:
+            if group["train_mode"] == train:
+                continue
+            for p in group["params"]:
+                state = self._made(p)
+                if state and train:
+                    names = [n for n in _TRAINED if n in self.state[p]]
+                    visible.restore(p, [local(self.state[p].pop(n)) for n in names])
+                elif state:
+                    average = self._average(group, p, state)
+                    kept = zip(_TRAINED, visible.copied(p), strict=False)
+                    self.state[p].update({n: like(p, t) for n, t in kept})
+                    visible.write(p, average)
+            group["train_mode"] = train
+        # A step that repeats the last one would not ask for the mode.
+        self._steps.forget()
+
+    def _average(self, group: dict[str, Any], p: Tensor, state: dict[str, Any]) -> values.Value:
+        """x = y - (1 - b1) / b1 (z - y), of what is here of a parameter."""
+        storage, tensors = self._stored(p)
+        high, low = storage.value(tensors)
+        names = (n for n in ("z_minus_y", "z_minus_y_lo") if n in state)
+        ahead, _ = values.exact(*(local(state[n]) for n in names))
+        beta1 = float(group["betas"][0])
+        back = ahead * ((1 - beta1) / beta1)
+        return values.exact(high, low - back)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        beta1 = group["betas"][0]
+        if not isinstance(beta1, Tensor) and beta1 == 0:
+            raise ValueError("Invalid beta parameter at index 0: 0; allowed is (0, 1)")
+        count = group["warmup_steps"]
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise TypeError(f"warmup_steps must be an int, got {type(count).__name__}")
+        validation.number("warmup_steps", count)
+        for name in ("r", "weight_lr_power"):
+            if isinstance(group[name], bool) or group[name] not in (0, 1, 2):
+                raise ValueError(f"Invalid {name}: {group[name]!r}; allowed are 0, 1 and 2")
+        validation.flag("train_mode", group["train_mode"])
+
+    def _check_scheduled(self, group: dict[str, Any]) -> None:
+        if not group["train_mode"]:
+            raise RuntimeError("step() in eval mode, where parameters are averages; call train()")
+        super()._check_scheduled(group)
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return _RULE
+
+    def _given(
+        self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        paired = arith.strict and arith.strategy.second is PAIR
+        return {
+            **super()._given(group, arith, read),
+            # A step is at least 1.
+            "warmup_steps": float(group["warmup_steps"] or 1),
+            "step_power": float(group["r"]),
+            "lr_power": float(group["weight_lr_power"]),
+            "splitter": 2.0 ** (53 - arith.component.p) + 1 if paired else 1.0,
+        }

@@ -1,0 +1,338 @@
+"""AdEMAMix, Adan and schedule-free AdamW: exact in float64, the same bits everywhere, their modes.
+
+Contract in float64: that of `test_exact_rules`. Mutants: warm-ups left out, another power of the
+weights, decay of the other kind.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.kernels import host
+from mcf.optim import Adan, AdEMAMix, ScheduleFreeAdamW
+from mcf.optim.rules import ademamix
+from tests.helpers import assert_same_bits
+from tests.helpers.executors import EXECUTORS
+from tests.helpers.processes import World
+from tests.optim.exact_adamw import floats
+from tests.optim.exact_recent import Recent
+from tests.optim.helpers import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    assert_same,
+    cases,
+    parameter,
+    random,
+    steps,
+    stored,
+)
+from tests.optim.sharding import layouts
+from tests.optim.sharding.layouts import LAYOUTS, Layout
+from tests.optim.test_exact_rules import STEPS, TOLERANCE, N
+from tests.optim.variants import Variant
+
+_MORE: dict[str, Any] = {"lr": 3e-3, "eps": 1e-6, "weight_decay": 0.1}
+_ADEMAMIX = {**_MORE, "betas": (0.9, 0.99, 0.999), "alpha": 2.0}
+_FREE = {**_MORE, "betas": (0.9, 0.99)}
+RECENT = [
+    Variant("ademamix", AdEMAMix, {**_ADEMAMIX, "beta3_warmup": 20, "alpha_warmup": 30}),
+    Variant("ademamix-at-once", AdEMAMix, _ADEMAMIX),
+    Variant("ademamix-from-0", AdEMAMix,
+            {**_ADEMAMIX, "betas": (0.0, 0.99, 0.999), "beta3_warmup": 20}),
+    Variant("adan", Adan, {**_MORE, "betas": (0.98, 0.92, 0.99)}),
+    Variant("adan-no-prox", Adan, {**_MORE, "betas": (0.98, 0.92, 0.99), "no_prox": True}),
+    Variant("schedule-free", ScheduleFreeAdamW, {**_FREE, "warmup_steps": 10}),
+    Variant("schedule-free-weighted", ScheduleFreeAdamW,
+            {**_FREE, "r": 2, "weight_lr_power": 1}),
+]  # fmt: skip
+FIRST = [RECENT[0], RECENT[3], RECENT[5]]
+every = pytest.mark.parametrize("variant", RECENT, ids=str)
+each = pytest.mark.parametrize("variant", FIRST, ids=str)
+
+
+def compared(variant: Variant, **wrong: Any) -> tuple[float, Any, Recent]:
+    """The relative distance from the rule without rounding, both after some steps."""
+    p = Parameter(random(N, FP64, 1))
+    start = p.detach().clone()
+    exact = Recent(variant.rule, start, {**variant.options, **wrong})
+    optimizer = variant.make([p], **variant.options)
+    for t in range(STEPS):
+        p.grad = random(N, FP64, 10 + t, 10.0 ** -(t % 7))
+        exact.step(p.grad)
+        optimizer.step()
+    end = floats(exact.p)
+    return float((p.detach() - end).norm() / (end - start).norm()), optimizer, exact
+
+
+@every
+@pytest.mark.usefixtures("on_torch")
+def test_float64_is_exact(variant: Variant) -> None:
+    found, optimizer, exact = compared(variant)
+    print(f"{variant}: {found:.2g}")
+    assert found < TOLERANCE
+    if variant.make is ScheduleFreeAdamW:
+        (p,) = optimizer.param_groups[0]["params"]
+        optimizer.eval()
+        x = floats(exact.x)
+        assert float((p.detach() - x).norm() / (x - random(N, FP64, 1)).norm()) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("variant", "wrong"),
+    [
+        (RECENT[0], {"beta3_warmup": None}),
+        (RECENT[0], {"alpha_warmup": None}),
+        (RECENT[3], {"no_prox": True}),
+        (RECENT[5], {"warmup_steps": 11}),
+        (RECENT[6], {"r": 1}),
+        (RECENT[6], {"weight_lr_power": 2}),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("on_torch")
+def test_another_rule_is_rejected(variant: Variant, wrong: dict[str, Any]) -> None:
+    assert compared(variant, **wrong)[0] > 1e6 * TOLERANCE
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_adan_is_optimis() -> None:
+    optimi = pytest.importorskip("optimi")
+    mine, theirs = parameter(20, FP64), parameter(20, FP64)
+    options = {"lr": 1e-2, "betas": (0.98, 0.92, 0.99), "eps": 1e-6, "weight_decay": 0.02}
+    both = Adan([mine], **options), optimi.Adan([theirs], kahan_sum=False, **options)
+    for optimizer in both:
+        steps(optimizer, 20)
+    # Each rounds by some 2**-53 in a step.
+    assert (mine - theirs).abs().max() < 1e-13
+
+
+def test_one_minus_exp() -> None:
+    """1 - e^x to 16 units in the last place (measured: 6) for x from -18 to -1e-16."""
+    function = host.bind(ademamix.one_minus_exp)
+    with mpmath.workprec(200):
+        for k in range(500):
+            x = -18.0 * 0.93**k
+            right = -mpmath.expm1(mpmath.mpf(x))
+            assert abs(function(x) / right - 1) < 16 * 2.0**-53
+    assert ademamix.inverse_log(0.0) == 0.0
+
+
+# -- low precision -----------------------------------------------------------------------------
+
+
+@each
+@pytest.mark.usefixtures("on_torch")
+def test_of_float64s_way(variant: Variant) -> None:
+    """How far bf16 is from float64 after 100 steps, as a share of the way."""
+    found, start = {}, random(200, BF16, 1)
+    for precision in ("float64", "plain", "plus", "master"):
+        dtype = FP64 if precision == "float64" else BF16
+        p = Parameter(start.to(dtype, copy=True))
+        options = {**variant.options, "lr": 3e-4, "weight_decay": 0.0}
+        given = {} if dtype == FP64 else {"precision": precision}
+        optimizer = variant.make([p], **options, **given)
+        for t in range(100):
+            p.grad = random(200, BF16, 2 + t % 50, 0.1).to(dtype)
+            optimizer.step()
+        found[precision] = optimizer.master_weight(p).double() - start.double()
+    right = found.pop("float64")
+    distance = {n: float((t - right).norm() / right.norm()) for n, t in found.items()}
+    print(variant, {n: f"{x:.2g}" for n, x in distance.items()})
+    assert distance["master"] < 1e-3
+    assert distance["plus"] < 0.02 < 0.2 < distance["plain"]
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_slow_averages_need_pairs() -> None:
+    """Of rate .999 a bf16 number stops at a quarter of the gradients: its unit is 2^-9 there."""
+    found = {}
+    for precision in ("plain", "plus"):
+        p = parameter(1, BF16)
+        optimizer = AdEMAMix([p], 0.0, betas=(0.9, 0.99, 0.999), precision=precision)
+        p.grad = torch.ones(1, dtype=BF16)
+        for _ in range(400):
+            optimizer.step()
+        found[precision] = float(optimizer.state[p]["exp_avg_slow"])
+    assert found["plain"] == 0.25
+    assert abs(found["plus"] / (1 - 0.999**400) - 1) < 2.0**-8
+
+
+def test_strict_rates_are_pairs() -> None:
+    """Of .9999 eight bits are 1; two components are what rounding to bf16 twice gives."""
+    split = host.bind(ademamix.leading_bits)
+    for beta in (0.9999, 0.999, 0.875, 0.98765):
+        for dtype, bits in ((BF16, 8), (FP16, 11)):
+            high = split(beta, 2.0 ** (53 - bits) + 1)
+            assert high == torch.tensor(beta, dtype=FP64).to(dtype).item()
+    assert split(0.9999, 1.0) == 0.9999
+
+
+# -- the same bits -----------------------------------------------------------------------------
+
+
+def bits(variant: Variant, executor: str, options: dict[str, Any], dtype: Any) -> dict[str, Tensor]:
+    params = [parameter((5, 7), dtype, 1), parameter(11, FP32, 2), parameter((), dtype, 3)]
+    with mcf.executor(executor):
+        optimizer = variant.make(params, **variant.options, **options)
+        # More than a warm-up.
+        steps(optimizer, 12)
+        if variant.make is ScheduleFreeAdamW:
+            optimizer.eval()
+        found = stored(optimizer)
+    return {name: t.cpu() for name, t in found.items() if isinstance(t, Tensor)}
+
+
+def _crossed() -> list[Any]:
+    """By default one arithmetic of each rule on one executor beside torch's."""
+    found = []
+    for variant in FIRST:
+        for case in cases(variant.make.precisions):
+            for executor in EXECUTORS[1:]:
+                usual = (case.precision, case.dtype, case.strict) == ("plus", BF16, False)
+                marks = [] if usual and executor == "numba" else [pytest.mark.slow]
+                name = executor if isinstance(executor, str) else executor.values[0]
+                marks += [] if isinstance(executor, str) else list(executor.marks)
+                found.append(pytest.param(variant, case, name, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("variant", "case", "executor"), _crossed(), ids=str)
+def test_executors_agree(variant: Variant, case: Any, executor: str) -> None:
+    options = case.options()
+    if case.strict:
+        options["eps"] = 1e-4
+        variant = Variant(variant.name, variant.make, {**variant.options, "eps": 1e-4})
+        del options["eps"]
+    right = bits(variant, "torch", options, case.dtype)
+    assert_same(bits(variant, executor, options, case.dtype), right)
+
+
+@pytest.mark.parametrize(
+    "executor", ["torch", *(pytest.param(e, marks=pytest.mark.slow) for e in ("numba", "triton"))]
+)
+@each
+def test_counted_on_a_device(variant: Variant, executor: str) -> None:
+    right = bits(variant, "torch", {"precision": "plus"}, BF16)
+    found = bits(variant, executor, {"precision": "plus", "capturable": True}, BF16)
+    assert_same(found, right)
+
+
+@each
+@pytest.mark.usefixtures("on_torch")
+def test_resumed(variant: Variant) -> None:
+    runs = []
+    for again in (False, True):
+        p = parameter(9, BF16)
+        optimizer = variant.make([p], **variant.options)
+        steps(optimizer, 5)
+        if again:
+            saved = copy.deepcopy(optimizer.state_dict())
+            optimizer = variant.make([p], **variant.options)
+            optimizer.load_state_dict(saved)
+        steps(optimizer, 5, seed=7)
+        runs.append(stored(optimizer))
+    assert_same(*runs)
+
+
+def shared(layout: Layout | None) -> list[Any]:
+    found = []
+    for variant in FIRST:
+        options = {**variant.options, "precision": "plus", "low": "stochastic"}
+        name = variant.make.__name__
+        found.append(layouts.trained(layout, name, options, executor="torch")[0])
+    return found
+
+
+def shared_by(several: list[Layout]) -> list[Any]:
+    return [shared(x) for x in several]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", sorted({x.size for x in LAYOUTS}))
+def test_shared_parameters(world: World, size: int) -> None:
+    right = shared(None)
+    several = [x for x in LAYOUTS if x.size == size]
+    for found in world.run(size, shared_by, several):
+        for layout, theirs in zip(several, found, strict=True):
+            assert theirs == right, layout.name
+
+
+# -- schedule-free: two modes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["plus", "light", "master", "split16", "bf16_sr"])
+@pytest.mark.usefixtures("on_torch")
+def test_modes(precision: str) -> None:
+    """Evaluation changes no bit of the training, also where it is saved and resumed in between."""
+    runs = []
+    for how in ("never", "between", "saved"):
+        p, q = parameter((3, 4), BF16), parameter(5, FP32)
+        optimizer = ScheduleFreeAdamW([p, q], 0.01, precision=precision)
+        steps(optimizer, 4)
+        before = stored(optimizer)
+        if how != "never":
+            optimizer.eval()
+            optimizer.eval()
+            assert not torch.equal(p, before["0.param"])
+            with pytest.raises(RuntimeError, match=r"step\(\) in eval mode.*call train\(\)"):
+                optimizer.step()
+        if how == "saved":
+            saved = copy.deepcopy(optimizer.state_dict())
+            optimizer = ScheduleFreeAdamW([p, q], 0.01, precision=precision)
+            optimizer.load_state_dict(saved)
+        optimizer.train()
+        assert_same(stored(optimizer), before)
+        steps(optimizer, 3, seed=9)
+        runs.append(stored(optimizer))
+    for run in runs[1:]:
+        assert_same(run, runs[0])
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (AdEMAMix, {"betas": (0.9, 0.99)}, r"Invalid betas: \(0.9, 0.99\); allowed are three"),
+        (AdEMAMix, {"betas": (0.9, 0.99, 1.0)}, "beta parameter at index 2: 1.0"),
+        (Adan, {"betas": (0.9, 0.99, torch.tensor(0.9))}, r"betas\[2\] is a Tensor"),
+        (AdEMAMix, {"alpha": -1.0}, "Invalid alpha: -1.0"),
+        (AdEMAMix, {"alpha_warmup": 0}, "Invalid alpha_warmup: 0; allowed is a whole number"),
+        (AdEMAMix, {"beta3_warmup": 0.5}, "beta3_warmup must be an int or None, got float"),
+        (AdEMAMix, {"precision": "8bit"}, "precision"),
+        (Adan, {"precision": "eco"}, "precision"),
+        (Adan, {"no_prox": 1}, "no_prox must be True or False"),
+        (ScheduleFreeAdamW, {"betas": (0.0, 0.9)}, r"index 0: 0; allowed is \(0, 1\)"),
+        (ScheduleFreeAdamW, {"warmup_steps": -1}, "Invalid warmup_steps: -1"),
+        (ScheduleFreeAdamW, {"warmup_steps": 1.5}, "warmup_steps must be an int, got float"),
+        (ScheduleFreeAdamW, {"r": 3}, "Invalid r: 3; allowed are 0, 1 and 2"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(make: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        make([parameter(2, BF16)], **options)
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_decay_apart_from_the_rate() -> None:
+    """`decouple_lr`: at the peak rate the same as a decay that is larger by 1 / peak_lr."""
+    for variant in FIRST:
+        found = []
+        for options in ({"weight_decay": 0.5}, {"weight_decay": 0.005, "decouple_lr": True}):
+            p = parameter(6, FP64)
+            steps(variant.make([p], **{**variant.options, "lr": 0.01, **options}), 1)
+            found.append(p.detach())
+        assert (found[0] - found[1]).abs().max() < 1e-15
+        assert_same_bits(found[0].sign(), found[1].sign())
