@@ -24,8 +24,11 @@ from tests.helpers.function_search import climb
 from tests.helpers.function_survey import Case
 from tests.helpers.mutation import Space, mutated, unrelated
 
-pytestmark = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.missing()))
-
+pytestmark = [
+    pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.missing())),
+    # Of values; that executors have the same bits other tests say.
+    pytest.mark.usefixtures("on_torch"),
+]
 
 RECORDED = search.recorded()
 
