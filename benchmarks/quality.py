@@ -18,6 +18,7 @@ before the next stack, so that a study cut short is one of fewer seeds.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.metadata
 import itertools
 import json
@@ -114,10 +115,19 @@ def find(names: list[str]) -> Iterator[Variant]:
             yield known[name]
 
 
+def _task(name: str, steps: int, lr: float | None) -> Task:
+    task = TASKS[name](steps)
+    if lr is None:
+        return task
+    # Another task in the results.
+    chosen = dataclasses.replace(task.chosen, lr=lr)
+    return dataclasses.replace(task, name=f"{name} at {lr:g}", chosen=chosen)
+
+
 def study(arguments: argparse.Namespace, path: Path) -> None:
     """All trainings that are not in the results."""
     found = list(find(arguments.strategies))
-    chosen = [TASKS[name](arguments.steps) for name in arguments.tasks]
+    chosen = [_task(name, arguments.steps, arguments.lr) for name in arguments.tasks]
     where = environment(CPU)
     where["torchao"] = importlib.metadata.version("torchao")
     stacks = [
@@ -147,6 +157,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=24, help="how many")
     parser.add_argument("--stack", type=int, default=8, help="seeds trained at once")
     parser.add_argument("--steps", type=int, default=STEPS, help="updates")
+    parser.add_argument("--lr", type=float, help="highest learning rate, if not the task's own")
     parser.add_argument("--threads", type=int, default=1)
     results = ROOT / "benchmarks" / "results" / f"quality-{machine(CPU)}.jsonl"
     parser.add_argument("--results", type=Path, default=results)
