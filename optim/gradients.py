@@ -155,10 +155,7 @@ def factor(
     # GradScaler looked already: where it found something, that is what it is there for.
     live: bool | Tensor = True
     if found is not None:
-        for who in everyone:
-            # One process's infinity is everyone's, or some would step and others not.
-            flag = found if isinstance(found, Tensor) else table_of([found])
-            found = who.reduce(flag.ne(0).to(torch.int32), "max")
+        found = found_by_any(found, everyone)
         live = found.reshape(()) == 0 if _by_device(found, apart) else float(found) == 0
     if settings.nonfinite != "torch" and live is not False:
         finite = _all_finite(settings.nonfinite, gradients, apart, everyone)
@@ -180,6 +177,17 @@ def factor(
         clip = torch.where(clip > 1, 1.0, clip)
         result = result * (clip if _by_device(clip, apart) else clip.item())
     return result, live
+
+
+def found_by_any(found: Any, everyone: Sequence[Across]) -> Any:
+    """A `torch.amp.GradScaler`'s flag, 0 or 1: one process's infinity is everyone's.
+
+    Or some would step and others not.
+    """
+    for who in everyone:
+        flag = found if isinstance(found, Tensor) else table_of([found])
+        found = who.reduce(flag.ne(0).to(torch.int32), "max")
+    return found
 
 
 def check_capturable(nonfinite: str) -> None:

@@ -18,6 +18,7 @@ from mcf.optim.extras import wrap_rules as rules
 from mcf.optim.extras import wrap_storage as storage
 from mcf.optim.extras import wrap_strategies as strategies
 from mcf.optim.precision import Precision, by_name
+from mcf.optim.sharding.across import everyone, place_gradient
 from mcf.optim.step import rewritten
 from mcf.optim.step.rewritten import Marks
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
@@ -60,8 +61,13 @@ def collage(
             another shape than the parameter, and those without dimensions, are kept as they are.
         options: those of the class.
 
-    Guarantees: with `precision="master"` in float32 the bits are those of the class on float32
-    parameters. The rules of this package and the class round at other places: see `Collage`.
+    Parameters that processes share (DTensors) are given to the class as such: it computes on parts,
+    and what it asks of the whole torch sends for, where it can. All processes step together.
+
+    Guarantees: for a class that treats each element by itself the bits of one process, however
+    parameters are shared. With `precision="master"` in float32 the bits are those of the class on
+    float32 parameters. The rules of this package and the class round at other places: see
+    `Collage`.
 
     Raises:
         ValueError, TypeError: as the class does, and for what this package refuses. Options are
@@ -140,7 +146,7 @@ class Collage(Optimizer):
             for k, p in enumerate(group["params"]):
                 where = f"params[{k}] of param_groups[{index}]"
                 if not validation.later(p):
-                    rules.parameter(where, p)
+                    validation.parameter(where, p)
                     if self._arithmetic(group, p, where).strategy.random:
                         stream_names.names(words, group)
             self._try(index)
@@ -189,7 +195,8 @@ class Collage(Optimizer):
                 if p.grad is None:
                     validation.replaced(where, p)
                 else:
-                    rules.parameter(where, p)
+                    validation.parameter(where, p)
+                    place_gradient(p)
                     validation.gradient(where, p, p.grad)
                     arith = self._arithmetic(group, p, where)
                     storage.check(where, p, self.state.get(p, {}), arith)
@@ -197,8 +204,10 @@ class Collage(Optimizer):
                     if arith.strategy.random and not known:
                         known = randomness.numbers(self.param_groups)
         found = getattr(self, "found_inf", None)
-        if found is not None and float(found) != 0:
-            return loss
+        if found is not None:
+            every = everyone(p for group in self.param_groups for p in group["params"])
+            if float(gradients.found_by_any(found, every)) != 0:
+                return loss
         scale = getattr(self, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)
         rewritten.follow(self._marks, [(w, p, self.state.get(p, {}), a) for w, _, p, a in work])

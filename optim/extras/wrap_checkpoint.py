@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from mcf.optim import stream_names
+from mcf.optim.sharding.shards import is_sharded, moved_like
 
 Group = Mapping[str, Any]
 
@@ -45,10 +46,11 @@ def states(
     for group, other in zip(groups, state_dict["param_groups"], strict=True):
         for key, p in zip(other["params"], group["params"], strict=True):
             for name, value in state_dict["state"].get(key, {}).items():
-                moved = isinstance(value, Tensor) and value.dim() > 0
-                found[p][name] = (
-                    value.detach().to(p.device, copy=True) if moved else copy.deepcopy(value)
-                )
+                if not isinstance(value, Tensor) or not value.dim():
+                    found[p][name] = copy.deepcopy(value)
+                    continue
+                laid = moved_like(p, value.detach()) if value.shape == p.shape else value.detach()
+                found[p][name] = laid.clone() if is_sharded(laid) else laid.to(p.device, copy=True)
     return found
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from mcf.optim import validation
-from mcf.optim.sharding.shards import is_sharded
+from mcf.optim.sharding.shards import is_sharded, like, local
 
 Group = Mapping[str, Any]
 
@@ -35,12 +34,18 @@ def snapshot(group: Group) -> dict[str, Any]:
 def try_steps(make: Callable[[], Optimizer], group: Group, where: str) -> None:
     """Make two steps on stand-ins for a group's parameters, one for each number of dimensions.
 
+    Of shared ones one for each layout, which is as large as the parameter: a class that asks for
+    more than a part of it asks the other processes.
+
     Raises:
         ValueError: saying what went wrong, so that it goes wrong before anything is changed.
     """
-    kinds = {(p.dim(), p.device): p for p in group["params"] if not is_lazy(p)}
-    for (dims, device), p in kinds.items():
-        weight = torch.zeros([1] * dims, dtype=torch.float32, device=device, requires_grad=True)
+    kinds = {(p.dim(), p.device, _layout(p)): p for p in group["params"] if not is_lazy(p)}
+    for (dims, device, layout), p in kinds.items():
+        weight = torch.zeros([1] * dims, dtype=torch.float32, device=device)
+        if layout is not None:
+            weight = like(p, torch.zeros_like(local(p), dtype=torch.float32))
+        weight.requires_grad_()
         weight.grad = torch.ones_like(weight)
         inner = make()
         inner.param_groups = [{**theirs(group), "params": [weight]}]
@@ -53,6 +58,10 @@ def try_steps(make: Callable[[], Optimizer], group: Group, where: str) -> None:
                 f"{type(inner).__name__} makes no step on a parameter of shape {list(p.shape)} "
                 f"with the options of {where}: {type(error).__name__}: {error}"
             ) from error
+
+
+def _layout(p: Tensor) -> Any:
+    return (p.device_mesh, tuple(p.placements)) if is_sharded(p) else None  # type: ignore[attr-defined]
 
 
 def step(inner: Optimizer) -> None:
@@ -75,13 +84,3 @@ def names_of(given: Collection[str]) -> frozenset[str]:
     if isinstance(given, str):
         raise TypeError(f"second_moments is the string {given!r}; allowed are several names")
     return frozenset(given)
-
-
-def parameter(where: str, p: Tensor) -> None:
-    """A parameter of which all is here: what a class of torch makes of a part nobody knows."""
-    if is_sharded(p):
-        raise TypeError(
-            f"{where} is a DTensor, and a class of torch would step what is here of it as if it "
-            "were all; allowed are plain tensors, or an optimizer of mcf.optim"
-        )
-    validation.parameter(where, p)

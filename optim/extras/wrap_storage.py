@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.tables import table_of
 from mcf.optim.extras.wrap_rules import is_state
-from mcf.optim.operator import registered, update_
+from mcf.optim.operator import registered
+from mcf.optim.sharding.shards import like, local
+from mcf.optim.step.stretched import update
 from mcf.optim.storage import values
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.pair import PAIR, kahan
@@ -46,10 +48,10 @@ def check(where: str, p: Tensor, state: Mapping[str, Any], arith: Arithmetic) ->
 
 def value(p: Tensor, state: Mapping[str, Any], arith: Arithmetic, wide: torch.dtype) -> Tensor:
     """A stored parameter in a wide register: rounded once."""
-    storage = arith.strategy.param
+    storage, here = arith.strategy.param, local(p.detach())
     if storage.hidden not in state:
-        return p.detach().to(wide)
-    return storage.register([p.detach(), state[storage.hidden]], wide)
+        return like(p, here.to(wide))
+    return like(p, storage.register([here, local(state[storage.hidden])], wide))
 
 
 def store(
@@ -57,20 +59,26 @@ def store(
 ) -> None:
     """Give a stored parameter its new value, or the update where it is an expansion."""
     storage, stochastic = arith.strategy.param, arith.strategy.stochastic
-    table = table_of([stream if stochastic else ()])
-    tensors = [p.detach()]
+    here, made = local(p.detach()), local(new)
+    tensors = [here]
     if storage.hidden:
         if storage.hidden not in state:
-            state[storage.hidden] = storage.start(p, p, arith.component)
-        tensors.append(state[storage.hidden])
+            state[storage.hidden] = like(p, storage.start(here, here, arith.component))
+        tensors.append(local(state[storage.hidden]))
     if storage.has_low:
-        change = (new - old).to(arith.component.register.dtype)
-        rows = [[*tensors, change]]
-        update_(kernel(arith.component, stochastic), rows, table)
+        change = (made - local(old)).to(arith.component.register.dtype)
+        spec = kernel(arith.component, stochastic)
+        _update(spec, p, [*tensors, change], stream if stochastic else ())
     elif stochastic:
-        update_(rounding("weight"), [[p, values.rounded(values.exact(new), torch.float32)]], table)
+        number = values.rounded(values.exact(made), torch.float32)
+        _update(rounding("weight"), p, [here, number], stream)
     else:
-        storage.keep(values.exact(new), tensors)
+        storage.keep(values.exact(made), tensors)
+
+
+def _update(spec: Elementwise, p: Tensor, row: list[Tensor], scalars: Sequence[float]) -> None:
+    """Run a kernel on what is here of a parameter."""
+    update(spec, [p], [row], table_of([scalars]), None, ())
 
 
 # States that are the parameter's and not the class's.
@@ -88,7 +96,9 @@ def read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> A
     if not is_state(t, p):
         return t
     low = state.get(f"{name}_lo")
-    return SINGLE.register([t], wide) if low is None else PAIR.register([t, low], wide)
+    if low is None:
+        return like(p, SINGLE.register([local(t)], wide))
+    return like(p, PAIR.register([local(t), local(low)], wide))
 
 
 def write(
@@ -108,17 +118,17 @@ def write(
         state[name] = new
         return
     kind = arith.strategy.second if second else arith.strategy.first
-    exact = values.exact(new)
+    exact = values.exact(local(new))
     fmt = arith.second_moment if second else arith.first_moment
     for part, stored in kind.moment(name, fmt).items():
         if part not in state or state[part].dtype != stored.dtype:
-            state[part] = torch.zeros_like(p, dtype=stored.dtype)
+            state[part] = like(p, torch.zeros_like(local(p.detach()), dtype=stored.dtype))
     if kind.stochastic:
         number = values.rounded(exact, torch.float32)
         draw = "second" if second else "first"
-        update_(rounding(draw), [[state[name], number]], table_of([stream]))
+        _update(rounding(draw), p, [local(state[name]), number], stream)
     else:
-        kind.keep(exact, [state[part] for part in kind.moment(name, fmt)])
+        kind.keep(exact, [local(state[part]) for part in kind.moment(name, fmt)])
 
 
 def replaced(value):

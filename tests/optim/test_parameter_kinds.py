@@ -223,22 +223,18 @@ def mesh() -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def test_a_class_of_torch_refuses_sharded_parameters(mesh: Any) -> None:
-    from torch.distributed.tensor import Shard, distribute_tensor
+def test_a_class_of_torch_takes_sharded_parameters(mesh: Any) -> None:
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
     good = parameter((4, 3), BF16)
-    p = Parameter(distribute_tensor(torch.ones(4, 3, dtype=BF16), mesh, [Shard(0)]))
-    with pytest.raises(
-        TypeError, match=r"params\[1\] of param_groups\[0\] is a DTensor, and a class"
-    ):
-        plugin([good, p])
-    optimizer = plugin([good, parameter(2, BF16)])
-    optimizer.param_groups[0]["params"][1] = p
+    p = Parameter(distribute_tensor(good.detach().clone(), mesh, [Shard(0)]))
+    optimizer = plugin([good, p])
     good.grad, p.grad = torch.ones_like(good), torch.ones_like(p)
-    with pytest.raises(
-        TypeError, match=r"params\[1\] of param_groups\[0\] is a DTensor, and a class"
-    ):
-        optimizer.step()
+    optimizer.step()
+    assert isinstance(p, DTensor)
+    assert torch.equal(p.to_local(), good)
+    for name, t in optimizer.state[p].items():
+        assert isinstance(t, DTensor) == (t.dim() > 0), name
 
 
 @pytest.mark.parametrize("make", [AdamW, SGD])
