@@ -58,6 +58,31 @@ def test_each_matrix_once_and_the_same_bits(world: World, size: int, executor: s
     assert max(counts) == -(-len(SHAPES) // size)
 
 
+def beside_shared(together: bool) -> tuple[dict[str, str], int]:
+    """Matrices cut by rows or columns, had by all, and plain, in one group."""
+    layout = next(x for x in layouts.LAYOUTS if x.name == "mixed") if together else None
+    with mcf.executor("torch"):
+        mesh = layouts.mesh_of(layout) if layout else None
+        named = layouts.params(layout, mesh, torch.bfloat16, (*SHAPES, *SHAPES))
+        group = world_group() if together else None
+        optimizer = mcf.optim.Muon(named, process_group=group, **OPTIONS)
+        right = muon_halves.Halves._turned
+        with mock.patch.object(muon_halves.Halves, "_turned", autospec=True) as turned:
+            turned.side_effect = right
+            for t in range(2):
+                layouts.set_gradients(named, t)
+                optimizer.step()
+        return layouts.digests(named, optimizer), turned.call_count
+
+
+@pytest.mark.slow
+def test_beside_shared_matrices(world: World) -> None:
+    expected, every = beside_shared(False)
+    found = world.run(3, beside_shared, True)
+    assert [digests for digests, _ in found] == [expected] * 3
+    assert sum(count for _, count in found) == every
+
+
 def under_ddp(together: bool) -> dict[str, str]:
     """Three steps of the matrices of a model, the rest left as it is."""
     with quiet(), mcf.executor("torch"):
