@@ -23,7 +23,7 @@ PROGRESS := \
 # One worker takes a whole test file, so that its kernels are compiled once.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help setup test test-slow test-nightly pretrain pretrain-distributed bench lint types format hooks dist lock versions clean distclean
+.PHONY: help setup test test-slow test-nightly pretrain pretrain-distributed bench lint tree types docs format hooks dist lock versions clean distclean
 
 help: ## this list
 	@printf 'make TARGET [ARGS="..."]\n\n'
@@ -77,11 +77,23 @@ lint: $(READY) ## ruff and mypy, as pre-commit runs them
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory types
 
-# mypy sees the packages where the import names say they are: through a tree of links, mcf/optim -> optim.
-types: $(READY)
+# mypy and mkdocs see the packages where the import names say they are: through a tree of links, mcf/optim -> optim.
+tree:
 	@rm -rf build/types && mkdir -p build/types/mcf
 	@ln -s "$(CURDIR)"/mcf/* "$(CURDIR)/optim" "$(CURDIR)/kernels" build/types/mcf/
+
+types: $(READY) tree
 	cd build/types && "$(abspath $(BIN))/mypy" --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p mcf
+
+# In an environment of its own, which sees the packages of the other one.
+build/docs/.ready: docs/site/requirements.txt $(READY)
+	@"$(BIN)/python" -m venv build/docs
+	@build/docs/bin/python -m pip --disable-pip-version-check install -q --require-virtualenv --no-deps -r docs/site/requirements.txt
+	@"$(BIN)/python" -c 'import site; print(site.getsitepackages()[0])' > "$$(build/docs/bin/python -c 'import site; print(site.getsitepackages()[0])')/development.pth"
+	@touch $@
+
+docs: build/docs/.ready tree ## build/site: the documentation as a site, every link checked; make docs ARGS=serve shows it while you write
+	PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs $(or $(ARGS),build --strict)
 
 format: $(READY) ## let ruff fix and format
 	$(BIN)/ruff check --fix

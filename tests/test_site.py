@@ -1,0 +1,58 @@
+"""The pages of the documentation lead somewhere, and all of them are in the site (`make docs`)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """As code hosts and the site make them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", h.lower()) for h in headings]
+    return {h.strip().replace(" ", "-") for h in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_links(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    lost = []
+    for link in LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert not lost
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert {p.name for p in ROOT.glob("docs/*.md")} <= set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def test_the_links_of_the_site() -> None:
+    """What `make docs` makes of links to the repository, and the names of the reference."""
+    pytest.importorskip("mkdocs", reason="mkdocs is installed by make docs, in its environment")
+    import runpy
+
+    site = runpy.run_path(str(ROOT / "docs" / "site" / "hooks.py"))
+    linked: set[str] = set()
+    page = (
+        "a [b](../README.md#two-commands) [c](../optim/optimizer.py) [d](../benchmarks) [e](x.md)"
+    )
+    assert site["in_site"](page, "docs", "tensor.md", linked) == (
+        "a [b](index.md#two-commands) [c](files/optim/optimizer.py) d [e](x.md)"
+    )
+    assert linked == {"optim/optimizer.py"}
+    names = site["public"]((ROOT / "optim" / "__init__.py").read_text())
+    assert names["AdamW"] == "mcf.optim.rules.adamw.AdamW"
+    assert "_STRATEGIES" not in names
