@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -119,6 +120,8 @@ def _serve(pipe: Any) -> None:
             if distributed.is_initialized():
                 distributed.destroy_process_group()
             forget_layouts()
+            # Engines are full of circles, which keep their groups: with threads that look for news.
+            gc.collect()
 
 
 def forget_layouts() -> None:
