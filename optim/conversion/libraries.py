@@ -43,8 +43,9 @@ class Meaning:
 def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: str) -> Meaning:
     """The meaning of a parameter and its state.
 
-    Known are the states of this package, of torch.optim, optimi (`kahan_comp`), bf16_fused_adam
-    (`mantissas`), torchao (8-bit, 4-bit and fp8 states, which say themselves what they are).
+    Known are the states of this package, of torch.optim, bf16_fused_adam (`mantissas`), torchao
+    (8-bit, 4-bit and fp8 states, which say themselves what they are), and what
+    `mcf.optim.conversion.others` makes plain.
 
     Raises:
         ValueError, TypeError: for a state that none of them has.

@@ -56,7 +56,9 @@ def convert(
     in `plus` or `light` with all the bits they hold.
 
     Args:
-        optimizer: one of this package, of torch.optim, optimi, bf16_fused_adam or torchao.
+        optimizer: one of this package, of torch.optim, optimi, bf16_fused_adam, torchao,
+            bitsandbytes, FlashOptim, HeavyBall, TransformerEngine, TorchDistX or the Collage
+            authors' (AdamW and Adam of each, Lion and SGD where torch or it has them).
         precision: the target's; by default that of `optimizer`, else the class's own default.
         to: the target's class; by default the same, or ours of that name. Of torch.optim for a
             way back: states then have the parameter's dtype, as torch keeps them.
@@ -159,7 +161,16 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def _entry(optimizer: Optimizer, p: Tensor) -> Mapping[str, Any]:
     """What an optimizer keeps of a parameter; where others wrote that, as a step would take it."""
     mine = isinstance(optimizer, LowPrecisionOptimizer) and optimizer._followed(p)
-    return mine or optimizer.state.get(p, {})
+    entry: Mapping[str, Any] = mine or optimizer.state.get(p, {})
+    unscaled = getattr(optimizer, "get_unscaled_state", None)
+    if unscaled is not None:
+        # TransformerEngine's, whose scales are elsewhere.
+        return {name: unscaled(p, name) for name in entry}
+    return {
+        # FlashOptim's, objects around tensors.
+        name: value.materialize() if hasattr(value, "materialize") else value
+        for name, value in entry.items()
+    }
 
 
 def _is_foreign(cls: type) -> bool:
@@ -171,6 +182,9 @@ def _class(optimizer: Optimizer) -> type[Optimizer]:
     if isinstance(optimizer, LowPrecisionOptimizer):
         return type(optimizer)
     name = type(optimizer).__name__
+    if hasattr(optimizer, "adam_w_mode"):
+        # TransformerEngine's and apex's FusedAdam are either.
+        return AdamW if optimizer.adam_w_mode else Adam
     for known in _OURS:
         if known.__name__ in name:
             return known

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.tables import table_of
-from mcf.optim.conversion import libraries
+from mcf.optim.conversion import libraries, others
 from mcf.optim.conversion.libraries import Meaning
 from mcf.optim.expansions import is_expansion
 from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -99,7 +99,8 @@ def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) ->
                 )
             made.append((p, old.detach(), {}))
             continue
-        meaning = libraries.read(*_placed(p, old, entry), given, where)
+        plain = others.translated(old, entry, given, where)
+        meaning = libraries.read(*_placed(p, old, plain), given, where)
         state, storage = _state(target, group, p, meaning, where)
         here = {name: local(t) for name, t in state.items()}
         new = _stored(p, meaning, here, storage, report, where)

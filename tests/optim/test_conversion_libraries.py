@@ -136,10 +136,11 @@ def test_from_optimi(dtype: torch.dtype, kind: dict[str, Any]) -> None:
     if dtype == BF16:
         expected = expected + state["kahan_comp"].double()
     mine, report = convert(source, "light")
-    assert report.exact
+    assert {r.what for r in report.rounded} <= {"exp_avg", "exp_avg_sq"}
     (p,) = parameters(mine)
     assert_same_bits(sum(c.double() for c in mine.master_weight(p, exact=True)), expected)
-    assert_same_bits(mine.state[p]["exp_avg"], state["exp_avg"])
+    # Its moments are divided by 1 - beta^t.
+    assert_same_bits(mine.state[p]["exp_avg"], (state["exp_avg"].double() * (1 - 0.9**5)).to(dtype))
     assert mine.state[p]["step"].item() == 5
     assert mine.param_groups[0]["betas"] == (0.9, 0.95)
     assert mine.param_groups[0]["decouple_lr"] == bool(kind)

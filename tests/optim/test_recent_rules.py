@@ -21,7 +21,6 @@ from mcf.optim import Adan, AdEMAMix, ScheduleFreeAdamW
 from mcf.optim.rules import ademamix
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import EXECUTORS
-from tests.helpers.processes import World
 from tests.optim.exact_adamw import floats
 from tests.optim.exact_recent import Recent
 from tests.optim.helpers import (
@@ -36,8 +35,6 @@ from tests.optim.helpers import (
     steps,
     stored,
 )
-from tests.optim.sharding import layouts
-from tests.optim.sharding.layouts import LAYOUTS, Layout
 from tests.optim.test_exact_rules import STEPS, TOLERANCE, N
 from tests.optim.variants import Variant
 
@@ -242,29 +239,6 @@ def test_resumed(variant: Variant) -> None:
         steps(optimizer, 5, seed=7)
         runs.append(stored(optimizer))
     assert_same(*runs)
-
-
-def shared(layout: Layout | None) -> list[Any]:
-    found = []
-    for variant in FIRST:
-        options = {**variant.options, "precision": "plus", "low": "stochastic"}
-        name = variant.make.__name__
-        found.append(layouts.trained(layout, name, options, executor="torch")[0])
-    return found
-
-
-def shared_by(several: list[Layout]) -> list[Any]:
-    return [shared(x) for x in several]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", sorted({x.size for x in LAYOUTS}))
-def test_shared_parameters(world: World, size: int) -> None:
-    right = shared(None)
-    several = [x for x in LAYOUTS if x.size == size]
-    for found in world.run(size, shared_by, several):
-        for layout, theirs in zip(several, found, strict=True):
-            assert theirs == right, layout.name
 
 
 # -- schedule-free: two modes ------------------------------------------------------------------
