@@ -81,10 +81,13 @@ def show(paths: list[Path], image: Path) -> None:
 
 
 def frontier(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (bytes, loss): those that have less loss than all with as many bytes or fewer."""
+    """Of (bytes, gap): those that are nearer to no gap than all with as many bytes or fewer.
+
+    Not those of the least loss: what ends below float32 masters is noise or another learning rate.
+    """
     found: list[tuple[float, float]] = []
-    for point in sorted(points):
-        if not found or point[1] < found[-1][1]:
+    for point in sorted(points, key=lambda point: (point[0], abs(point[1]))):
+        if not found or abs(point[1]) < abs(found[-1][1]):
             found.append(point)
     return found
 
@@ -123,7 +126,7 @@ def draw(
             error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
             axes.errorbar(*point, error, fmt="o", color=colour(name), ms=4)
         best = frontier(list(points[panel].values()))
-        axes.step(*zip(*best, strict=True), where="post", color="#009E73", linewidth=1, alpha=0.6)
+        axes.plot(*zip(*best, strict=True), color="#009E73", linewidth=1, alpha=0.6, zorder=0)
         axes.axhline(0, color="#999999", linewidth=0.8)
         axes.set_title(title, loc="left", fontsize=11)
         axes.set_ylabel("validation loss - float32 master weights")

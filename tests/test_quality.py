@@ -80,7 +80,8 @@ def test_what_is_reported(quality: ModuleType) -> None:
 
 def test_the_frontier_has_what_nothing_smaller_beats(quality: ModuleType) -> None:
     frontier = importlib.import_module("strategy_report").frontier
-    assert frontier([(8, 2), (6, 3), (7, 3), (16, 1), (12, 2)]) == [(6, 3), (8, 2), (16, 1)]
+    points = [(8, 2), (6, -3), (7, 3), (16, 0), (12, -2), (8, 1)]
+    assert frontier(points) == [(6, -3), (8, 1), (16, 0)]
 
 
 def test_stacks_are_whole(quality: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
