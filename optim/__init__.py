@@ -28,6 +28,7 @@ from mcf.optim.rules.nadam import NAdam as NAdam
 from mcf.optim.rules.radam import RAdam as RAdam
 from mcf.optim.rules.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
 from mcf.optim.rules.sgd import SGD as SGD
+from mcf.optim.rules.stable_adamw import StableAdamW as StableAdamW
 from mcf.optim.sharding.engines import set_gradient_reduction as set_gradient_reduction
 from mcf.optim.sharding.reduction import GradientReduction as GradientReduction
 from mcf.optim.sharding.reduction import reduce_gradients as reduce_gradients

@@ -29,11 +29,12 @@ from mcf.optim.rules.nadam import NAdam
 from mcf.optim.rules.radam import RAdam
 from mcf.optim.rules.schedule_free import ScheduleFreeAdamW
 from mcf.optim.rules.sgd import SGD
+from mcf.optim.rules.stable_adamw import StableAdamW
 
 # The longer names first, as one is part of others.
 _OURS: tuple[type[LowPrecisionOptimizer], ...] = (
-    CollageAdamW, ScheduleFreeAdamW, AdEMAMix, AdamW, NAdam, RAdam, Adamax, Adam, Adan, SGD, Lion,
-    Muon,
+    CollageAdamW, ScheduleFreeAdamW, StableAdamW, AdEMAMix, AdamW, NAdam, RAdam, Adamax, Adam, Adan,
+    SGD, Lion, Muon,
 )  # fmt: skip
 
 

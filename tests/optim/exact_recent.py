@@ -19,6 +19,8 @@ class Recent(Exact):
         # Further averages and the gradient of before; x and z of schedule-free AdamW.
         self.n, self.before = np.zeros_like(self.p), np.zeros_like(self.p)
         self.x, self.z = self.p.copy(), self.p.copy()
+        # Of each step of StableAdamW, whether its rate was divided.
+        self.clipped: list[bool] = []
         self.weights, self.largest_rate = CONTEXT.mpf(0), CONTEXT.mpf(0)
 
     def step(self, g: Tensor) -> None:
@@ -76,6 +78,22 @@ class Recent(Exact):
         else:
             whole = ONE + ((fixed(o["lr"]) * fixed(o["weight_decay"])) >> BITS)
             self.p = over(self.p - times(fixed(o["lr"]), direction), whole)
+
+    def stableadamw(self, x: Integers) -> None:
+        o = self.options
+        beta1, beta2 = o["betas"]
+        self.m = self.moment(fixed(beta1), self.m, x)
+        self.v = self.moment(fixed(beta2), self.v, times(x, x))
+        second = over(self.v, real(1 - self.power(beta2)))
+        least = times(fixed(o["eps"]), fixed(o["eps"]))
+        pairs = zip(map(int, times(x, x)), map(int, second), strict=True)
+        shares = [over(a, max(b, least)) for a, b in pairs]
+        rms = CONTEXT.sqrt(CONTEXT.mpf(sum(shares)) / len(shares) / ONE)
+        self.clipped.append(rms > 1)
+        rate = CONTEXT.mpf(o["lr"]) / max(1, rms)
+        first = over(self.m, real(1 - self.power(beta1)))
+        whole = over(first, self.divisor(beta2)) + times(fixed(o["weight_decay"]), self.p)
+        self.p = self.p - times(real(rate), whole)
 
     def schedulefreeadamw(self, x: Integers) -> None:
         """In the paper's x, y and z; p is y."""

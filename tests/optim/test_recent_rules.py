@@ -1,4 +1,4 @@
-"""AdEMAMix, Adan and schedule-free AdamW: exact in float64, the same bits everywhere, their modes.
+"""AdEMAMix, Adan, schedule-free AdamW, StableAdamW: exact in float64, the same bits, their modes.
 
 Contract in float64: that of `test_exact_rules`. Mutants: warm-ups left out, another power of the
 weights, decay of the other kind.
@@ -17,7 +17,7 @@ from torch.nn import Parameter
 
 import mcf
 from mcf.kernels import host
-from mcf.optim import Adan, AdEMAMix, ScheduleFreeAdamW
+from mcf.optim import Adan, AdEMAMix, ScheduleFreeAdamW, StableAdamW
 from mcf.optim.rules import ademamix
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import EXECUTORS
@@ -51,8 +51,9 @@ RECENT = [
     Variant("schedule-free", ScheduleFreeAdamW, {**_FREE, "warmup_steps": 10}),
     Variant("schedule-free-weighted", ScheduleFreeAdamW,
             {**_FREE, "r": 2, "weight_lr_power": 1}),
+    Variant("stable-adamw", StableAdamW, {**_MORE, "betas": (0.9, 0.99)}),
 ]  # fmt: skip
-FIRST = [RECENT[0], RECENT[3], RECENT[5]]
+FIRST = [RECENT[0], RECENT[3], RECENT[5], RECENT[7]]
 every = pytest.mark.parametrize("variant", RECENT, ids=str)
 each = pytest.mark.parametrize("variant", FIRST, ids=str)
 
@@ -77,6 +78,9 @@ def test_float64_is_exact(variant: Variant) -> None:
     found, optimizer, exact = compared(variant)
     print(f"{variant}: {found:.2g}")
     assert found < TOLERANCE
+    if variant.make is StableAdamW:
+        # Some rates are divided, and some are not.
+        assert 0 < sum(exact.clipped) < STEPS
     if variant.make is ScheduleFreeAdamW:
         (p,) = optimizer.param_groups[0]["params"]
         optimizer.eval()
@@ -93,6 +97,7 @@ def test_float64_is_exact(variant: Variant) -> None:
         (RECENT[5], {"warmup_steps": 11}),
         (RECENT[6], {"r": 1}),
         (RECENT[6], {"weight_lr_power": 2}),
+        (RECENT[7], {"eps": 1e-3}),
     ],
     ids=str,
 )
@@ -111,6 +116,35 @@ def test_adan_is_optimis() -> None:
         steps(optimizer, 20)
     # Each rounds by some 2**-53 in a step.
     assert (mine - theirs).abs().max() < 1e-13
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_stable_adamw_is_optimis() -> None:
+    optimi = pytest.importorskip("optimi", reason="a peer of the benchmarks")
+    mine, theirs = parameter(20, FP64), parameter(20, FP64)
+    options = {"lr": 1e-2, "betas": (0.9, 0.9), "eps": 1e-6, "weight_decay": 0.02}
+    both = (
+        StableAdamW([mine], **options),
+        optimi.StableAdamW([theirs], kahan_sum=False, triton=False, foreach=False, **options),
+    )
+    for optimizer in both:
+        for t in range(20):
+            steps(optimizer, 1, seed=t, scale=10.0 ** (t % 3))
+    assert (mine - theirs).abs().max() < 1e-13
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_nothing_is_clipped_by_what_is_not_finite() -> None:
+    """An infinity, a gradient of zeros, a tensor without elements: the other elements move on."""
+    p, zero, nothing = parameter(4, BF16, 1), parameter(3, BF16, 2), parameter(0, BF16)
+    optimizer = StableAdamW([p, zero, nothing], 0.01, eps=0.0, weight_decay=0.0)
+    before = p.detach().clone(), zero.detach().clone()
+    p.grad = torch.tensor([1.0, torch.inf, -1.0, 1.0], dtype=BF16)
+    zero.grad, nothing.grad = torch.zeros(3, dtype=BF16), torch.zeros(0, dtype=BF16)
+    optimizer.step()
+    moved = p.detach().float() - before[0].float()
+    assert moved[[0, 2, 3]].sign().tolist() == [-1.0, 1.0, -1.0]
+    assert not moved[1].isfinite()
 
 
 def test_one_minus_exp() -> None:

@@ -10,7 +10,18 @@ import torch
 
 import mcf
 import mcf.optim
-from mcf.optim import SGD, Adamax, AdamW, Adan, AdEMAMix, Lion, Muon, NAdam, ScheduleFreeAdamW
+from mcf.optim import (
+    SGD,
+    Adamax,
+    AdamW,
+    Adan,
+    AdEMAMix,
+    Lion,
+    Muon,
+    NAdam,
+    ScheduleFreeAdamW,
+    StableAdamW,
+)
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from tests.optim.helpers import BF16, parameter, steps
 
@@ -21,6 +32,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any]]] = {
     "with `amsgrad`": (AdamW, {"amsgrad": True}),
     "NAdam, RAdam": (NAdam, {}),
     "Adamax": (Adamax, {}),
+    "StableAdamW": (StableAdamW, {}),
     "AdEMAMix": (AdEMAMix, {}),
     "Adan": (Adan, {}),
     "ScheduleFreeAdamW": (ScheduleFreeAdamW, {}),
@@ -64,5 +76,5 @@ def test_every_optimizer_has_its_row() -> None:
     section = PAGE.split("\n## Rules\n")[1].split("<!-- bytes: begin -->")[0]
     listed = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
     assert listed == found - {"CollageAdamW"}
-    for name in listed - {"Lion", "AdEMAMix", "Adan", "ScheduleFreeAdamW"}:
+    for name in listed - {"Lion", "AdEMAMix", "Adan", "ScheduleFreeAdamW", "StableAdamW"}:
         assert issubclass(getattr(torch.optim, name), torch.optim.Optimizer)
