@@ -21,6 +21,7 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 REFERENCE = {
     "api/mcf.md": ("mcf", "mcf/__init__.py", ()),
