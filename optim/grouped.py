@@ -173,6 +173,8 @@ class GroupedOptimizer(Optimizer):
         strategy = strategy_of(group["precision"]).with_low(group["low"])
         computed = options.dtype_of(group["compute_dtype"])
         found = arithmetic(strategy, p.dtype, computed, where).of_shape(tuple(p.shape))
+        if not self._rule(group).seconds:
+            found = found.without_second()
         if found.strategy.packed:
             randomness.whole_pairs(where, p, group["precision"])
         self._check_arithmetic(group, found, where)

@@ -37,7 +37,8 @@ class Precision:
             float32 copy).
         exp_avg: storage of the first moment or momentum buffer, `"single"` or `"float32"`,
             `"stochastic"` (bf16 rounded stochastically), `"ratio8"` (8 bits, relative to the root
-            of the stored second moment), `"ratio4"` (the same in 4 bits, two to a byte).
+            of the stored second moment), `"ratio4"` (the same in 4 bits, two to a byte);
+            `"se5m2"` (8 bits) for rules without a second moment.
         exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`,
             `"stochastic"`, `"ue6m2"` (8 bits). Without an effect for rules that have none.
         rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter.
@@ -158,10 +159,18 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
     composed = None if known or not custom else parts(precision)
     if composed is None:
         validation.choice("precision", precision, named)
-    elif composed.strategy.narrow and "8bit" not in named:
+    elif composed.strategy.narrow and not _codes_fit(composed, named):
+        more = " and 'se5m2'" if "8bit" in named and "plus" not in named else ""
         raise ValueError(
             f"precision={precision!r} keeps moments as codes that need a second moment, which "
-            f"{optimizer} has not; allowed are 'single', 'float32' and 'stochastic' for exp_avg"
+            f"{optimizer} has not, or are too coarse for {optimizer}; allowed are 'single', "
+            f"'float32' and 'stochastic'{more} for exp_avg"
+        )
+    elif composed.exp_avg == "se5m2" and "plus" in named:
+        raise ValueError(
+            f"precision={precision!r} keeps a first moment by itself in 8 bits, and {optimizer} "
+            "has a second one that it can be relative to, which is better; allowed are 'ratio8' "
+            "and 'ratio4' for exp_avg"
         )
     elif composed.feedback and "eco" not in named:
         raise ValueError(
@@ -169,6 +178,12 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
             f"that the update of {optimizer} is a multiple of; allowed is "
             "feedback=False"
         )
+
+
+def _codes_fit(composed: Precision, named: tuple[str, ...]) -> bool:
+    """Whether an optimizer that allows some precisions by name has moments for these codes."""
+    # "plus" is for second moments.
+    return "8bit" in named and ("plus" in named or not composed.exp_avg.startswith("ratio"))
 
 
 @functools.cache

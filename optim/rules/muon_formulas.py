@@ -6,7 +6,7 @@ import functools
 
 from mcf.kernels import streams
 from mcf.kernels.algorithms.primitives import ONE, neg, rn
-from mcf.kernels.elementwise import Elementwise, Field
+from mcf.kernels.elementwise import Code, Elementwise, Field
 from mcf.kernels.formats import BF16, FP64, Format
 from mcf.optim.operator import registered
 from mcf.optim.rules.rule import Rule
@@ -14,6 +14,7 @@ from mcf.optim.rules.slots import accumulate, ahead, param_value, scaled_gradien
 from mcf.optim.rules.terms import param_terms
 from mcf.optim.step.kernel import GradientForm
 from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.base import Coding
 
 
 def muon_momentum(
@@ -70,17 +71,25 @@ UPDATE = Rule(
 
 def momentum_kernel(arith: Arithmetic, form: GradientForm, nesterov: bool) -> Elementwise:
     """The first half of a step: the buffer, and the matrix to orthogonalise in a tensor."""
-    stochastic = arith.strategy.first.stochastic
-    return _momentum_kernel(arith.format, arith.first_moment, form, nesterov, stochastic)
+    first = arith.strategy.first
+    how = first.stochastic, first.coding
+    return _momentum_kernel(arith.format, arith.first_moment, form, nesterov, *how)
 
 
 @functools.cache
 def _momentum_kernel(
-    arithmetic: Format, stored: Format, form: GradientForm, nesterov: bool, stochastic: bool
+    arithmetic: Format,
+    stored: Format,
+    form: GradientForm,
+    nesterov: bool,
+    stochastic: bool,
+    coding: Coding | None,
 ) -> Elementwise:
     words = ["muon_nesterov" if nesterov else "muon_momentum", arithmetic.name, stored.name]
     words += ["stochastic"] if stochastic else []
-    buffer = Field("momentum_buffer", stored, written=True, stochastic=stochastic, draw="first")
+    rounded = stochastic and coding is None
+    buffer = Field("momentum_buffer", stored, written=True, stochastic=rounded, draw="first")
+    codes = [] if coding is None else [Code(buffer.name, coding.decode, coding.encode)]
     return registered(
         Elementwise(
             name="_".join(words) + form.suffix(stored),
@@ -104,6 +113,7 @@ def _momentum_kernel(
                 ("scaled_gradient", form.slot),
                 ("ahead", nesterov_ahead if nesterov else plain_ahead),
             ),
+            codes=tuple(codes),
         )
     )
 

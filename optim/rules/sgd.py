@@ -110,9 +110,9 @@ class SGD(LowPrecisionOptimizer):
         weight_decay: L2 penalty.
         nesterov: Nesterov momentum; needs a momentum and no dampening.
         precision: `"plain"`, `"kahan"`, `"light"`, `"split16"`, `"split8"`, `"stochastic"`,
-            `"bf16_sr"`, `"eco"`, `"eco_stochastic"` or `"master"`; see `mcf.optim.AdamW`. Those of
-            ECO keep rounding errors in the momentum buffer: they need a momentum, and not
-            Nesterov's.
+            `"bf16_sr"`, `"8bit"` (a momentum of 8 bits, of 3 of precision, from 2**-28 to 14),
+            `"eco"`, `"eco_stochastic"` or `"master"`; see `mcf.optim.AdamW`. Those of ECO keep
+            rounding errors in the momentum buffer: they need a momentum, and not Nesterov's.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
@@ -122,8 +122,8 @@ class SGD(LowPrecisionOptimizer):
     """
 
     precisions = (
-        "plain", "kahan", "light", "split16", "split8", "stochastic", "bf16_sr", "eco",
-        "eco_stochastic", "master",
+        "plain", "kahan", "light", "split16", "split8", "stochastic", "bf16_sr", "8bit",
+        "eco", "eco_stochastic", "master",
     )  # fmt: skip
 
     def __init__(

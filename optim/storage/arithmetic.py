@@ -60,6 +60,11 @@ class Arithmetic:
         found = self.strategy.of_shape(shape)
         return self if found is self.strategy else dataclasses.replace(self, strategy=found)
 
+    def without_second(self) -> Arithmetic:
+        """The same for a rule without a second moment; see `Strategy.without_second`."""
+        found = self.strategy.without_second()
+        return self if found is self.strategy else dataclasses.replace(self, strategy=found)
+
     def slots(self) -> dict[str, Algorithm]:
         """The functions that fill a rule's slots."""
         param, second = self.strategy.param, self.strategy.second

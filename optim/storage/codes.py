@@ -12,6 +12,9 @@ is enough for b2 = .9999 and every b1. In 4 bits |m| is at most 3 u, more than 3
 is above is cut. Two neighbours of 4 bits share a byte, so that their tensor has half as many
 elements in its last dimension.
 
+A rule without a second moment has nothing that its momentum could be relative to: that is the e5m2
+number of 2**12 times it, from 2**-26 to 14 with 3 bits, and multiples of 2**-28 below.
+
 What is stored for each element depends on that element alone: it is the same for any shards, and
 one kernel decodes it in registers, steps and encodes it.
 """
@@ -27,9 +30,11 @@ from mcf.kernels.algorithms.codes import (
     constant,
     from_4_bits,
     from_e4m3_over_4,
+    from_e5m2_over_4096,
     from_unsigned,
     to_4_bits,
     to_e4m3_over_4,
+    to_e5m2_over_4096,
     to_unsigned,
     unsigned_bits,
 )
@@ -91,8 +96,9 @@ class Code(Single):
     def __init__(self, name: str, coding: Coding, kept: Format = UINT8) -> None:
         """How it is called, how a number becomes a code, and what keeps that."""
         self.name, self.coding, self._kept = name, coding, kept
-        self.first_bytes = kept.itemsize if coding.relative else None
-        self.second_bytes = None if coding.relative else kept.itemsize
+        first = coding.decode is not from_unsigned
+        self.first_bytes = kept.itemsize if first else None
+        self.second_bytes = None if first else kept.itemsize
 
     def format(self, component: Format) -> Format:
         """See `Storage`."""
@@ -105,11 +111,14 @@ class Code(Single):
 
 RATIO8 = Code("ratio8", Coding(decode_ratio, encode_ratio, relative=True))
 RATIO4 = Code("ratio4", Coding(decode_ratio4, encode_ratio4, relative=True), UINT4)
+SIGNED8 = Code("se5m2", Coding(from_e5m2_over_4096, to_e5m2_over_4096, relative=False))
 UNSIGNED8 = Code("ue6m2", Coding(from_unsigned, to_unsigned, relative=False))
 
 # The second moments of rules, and what a first moment beside them is relative to.
 _UNITS = {"exp_avg_sq": root, "exp_inf": norm}
 _FIRST = "exp_avg"
+# A first moment beside which there is none.
+_ALONE = "momentum_buffer"
 
 # To nearest: half of what is added to a number before it is cut.
 _HALF = 0x8000
@@ -125,7 +134,8 @@ def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
     """The numbers of a moment in codes, as a step reads them; float32."""
     code = state[name]
     if name != _FIRST:
-        found: Tensor = _bound()(from_unsigned)(code.float())
+        number = from_e5m2_over_4096 if name == _ALONE else from_unsigned
+        found: Tensor = _bound()(number)(code.float())
         return found
     second, _, slots = _beside(state)
     decode: Algorithm = decode_ratio
@@ -139,7 +149,7 @@ def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
     """Store the numbers of a moment as codes, to nearest; a first moment after the second one."""
     half = torch.full_like(number, _HALF, dtype=torch.int32)
     if name != _FIRST:
-        code = _bound()(to_unsigned)(number, half)
+        code = _bound()(to_e5m2_over_4096 if name == _ALONE else to_unsigned)(number, half)
     else:
         second, kept, slots = _beside(state)
         packed = state[name].shape != second.shape

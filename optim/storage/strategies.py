@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from mcf.optim.storage.base import Storage
-from mcf.optim.storage.codes import RATIO4, RATIO8, UNSIGNED8
+from mcf.optim.storage.codes import RATIO4, RATIO8, SIGNED8, UNSIGNED8
 from mcf.optim.storage.float32 import FLOAT32
 from mcf.optim.storage.pair import KAHAN, PAIR
 from mcf.optim.storage.single import SINGLE
@@ -21,7 +21,7 @@ STORAGES: dict[str, Storage] = {
     s.name: s
     for s in (
         SINGLE, KAHAN, PAIR, SPLIT16, SPLIT8, FLOAT32, STOCHASTIC, RATIO8, RATIO4,
-        UNSIGNED8,
+        SIGNED8, UNSIGNED8,
     )
 }  # fmt: skip
 
@@ -69,6 +69,12 @@ class Strategy:
     def packed(self) -> bool:
         """Whether two numbers share a byte."""
         return self.first is RATIO4
+
+    def without_second(self) -> Strategy:
+        """The same for a rule without a second moment, which its first could be relative to."""
+        if self.first.coding is None or not self.first.coding.relative:
+            return self
+        return dataclasses.replace(self, name=f"{self.name}_alone", first=SIGNED8)
 
     def of_shape(self, shape: tuple[int, ...]) -> Strategy:
         """The same for a whole tensor of a shape.
@@ -140,8 +146,9 @@ def named(strategy: Strategy) -> Strategy:
 # multiple.
 WITHOUT_FEEDBACK = tuple(s.name for s in STRATEGIES.values() if not s.feedback)
 
-# What rules without a second moment can have.
+# What rules without a second moment can have; and those whose momentum is as good in 8 bits.
 WITHOUT_SECOND = tuple(n for n in WITHOUT_FEEDBACK if n != "plus" and not STRATEGIES[n].narrow)
+WITH_CODES = (*WITHOUT_SECOND, "8bit")
 
 # What rules can have of whose moments one is not bounded by the root of the second moment.
 WITHOUT_CODES = tuple(n for n in WITHOUT_FEEDBACK if not STRATEGIES[n].narrow)

@@ -75,7 +75,7 @@ def arithmetics(precisions: set[str]) -> list[Arithmetic]:
 def optimizer_kernels() -> list[Elementwise]:
     """Each update rule under each arithmetic, with and without metrics."""
     return [
-        kernel(rule, arith, track_metrics)
+        kernel(rule, arith if rule.seconds else arith.without_second(), track_metrics)
         for rules, classes in _optimizer_modules()
         for rule in rules
         for arith in arithmetics({p for c in classes for p in c.precisions})
@@ -102,7 +102,7 @@ def gradient_kernels() -> list[Elementwise]:
 def muon_kernels() -> list[Elementwise]:
     """The first half of Muon's step, and the second where its matrix is not in the component."""
     found: dict[Elementwise, None] = {}
-    for arith in arithmetics(set(muon.Muon.precisions)):
+    for arith in (a.without_second() for a in arithmetics(set(muon.Muon.precisions))):
         forms = [GradientForm(arith.component)]
         if arith == Arithmetic(STRATEGIES["light"], BF16, strict=False):
             forms.append(GradientForm(FP32, clipped=True))

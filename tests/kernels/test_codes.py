@@ -44,11 +44,20 @@ def e4m3_over_4(code: int) -> Fraction:
     return (Fraction(8 + f) * Fraction(2) ** (e - 1) if e else Fraction(f)) / 2**11
 
 
+def e5m2_over_4096(code: int) -> Fraction:
+    """The model: OCP's e5m2, bias 15, over 2**12."""
+    e, f = divmod(code, 4)
+    return (Fraction(4 + f) * Fraction(2) ** (e - 1) if e else Fraction(f)) / 2**28
+
+
 # Name: decode, encode, the model, and the codes of finite numbers from 0.
 FORMATS: dict[str, tuple[Any, Any, Callable[[int], Fraction], range]] = {
     "unsigned": (codes.from_unsigned, codes.to_unsigned, unsigned, range(255)),
     "e4m3": (codes.from_e4m3_over_4, codes.to_e4m3_over_4, e4m3_over_4, range(127)),
+    "e5m2": (codes.from_e5m2_over_4096, codes.to_e5m2_over_4096, e5m2_over_4096, range(124)),
 }
+# Those with a sign as torch has them, and what those are over.
+OCP = {"e4m3": (torch.float8_e4m3fn, 2.0**2), "e5m2": (torch.float8_e5m2, 2.0**12)}
 each = pytest.mark.parametrize("name", FORMATS)
 
 
@@ -69,11 +78,14 @@ def test_every_code(name: str) -> None:
         assert found[255].isnan()
         assert (Fraction(found[254].item()), Fraction(found[1].item())) == (10, Fraction(1, 2**60))
     else:
-        assert found[[127, 255]].isnan().all()
-        assert_same_bits(found[128:255], -found[:127])
-        assert found[126] == 112
-        ocp = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float() / 4
-        assert_same_bits(found[~ocp.isnan()], ocp[~ocp.isnan()])
+        end = len(finite)
+        assert found[end:128].isnan().all()
+        assert found[128 + end :].isnan().all()
+        assert_same_bits(found[128 : 128 + end], -found[:end])
+        assert found[end - 1] == {"e4m3": 112, "e5m2": 14}[name]
+        dtype, over = OCP[name]
+        ocp = torch.arange(256).to(torch.uint8).view(dtype).float() / over
+        assert_same_bits(found[ocp.isfinite()], ocp[ocp.isfinite()])
     exact = bind(decode, FP32)
     assert all(exact(Fraction(c)) == model(c) for c in finite)
 
@@ -148,6 +160,7 @@ def test_the_mean_of_any_number() -> None:
     # Below 2**-8 an addition rounds to nearest before, at 2**-21 of the distance.
     assert off("unsigned", codes.to_unsigned) <= 2**-17
     assert off("e4m3", codes.to_e4m3_over_4) <= 2**-17 + 2**-21
+    assert off("e5m2", codes.to_e5m2_over_4096) <= 2**-17 + 2**-21
     assert off("unsigned", without_half) > 1.9 * 2**-17
     assert off("unsigned", of_15_bits) > 2**-17
 
@@ -179,9 +192,10 @@ def test_special_numbers(name: str) -> None:
             assert found == [0, 0, 1, 1, 1, 254, 254, 254, 254, 255, 255]
         else:
             assert found[:2] == [0, 128]
-            assert found[7:] == [126, 126, 127, 127]
+            top = FORMATS[name][3][-1]
+            assert found[7:] == [top, top, 127, 127]
             negative = encode(-x, torch.full_like(x, word, dtype=torch.int32)).tolist()
-            assert negative[7:9] == [254, 254]
+            assert negative[7:9] == [top + 128, top + 128]
             assert [n % 128 for n in negative] == [n % 128 for n in found]
             # The sign of NaN depends on the processor, and on who computes.
             assert negative[9:] == [127, 127]
