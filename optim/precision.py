@@ -163,7 +163,7 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
         more = " and 'se5m2'" if "8bit" in named and "plus" not in named else ""
         raise ValueError(
             f"precision={precision!r} keeps moments as codes that need a second moment, which "
-            f"{optimizer} has not, or are too coarse for {optimizer}; allowed are 'single', "
+            f"{optimizer} has not or is not bounded by; allowed are 'single', "
             f"'float32' and 'stochastic'{more} for exp_avg"
         )
     elif composed.exp_avg == "se5m2" and "plus" in named:

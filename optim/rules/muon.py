@@ -19,7 +19,7 @@ from mcf.optim.rules import muon_formulas, muon_halves
 from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.sharding.lines import Replicas
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.strategies import WITH_CODES
+from mcf.optim.storage.strategies import WITHOUT_SECOND
 
 _ADJUSTMENTS = (None, "original", "match_rms_adamw")
 
@@ -94,7 +94,7 @@ class Muon(LowPrecisionOptimizer):
         ImportError: where torch has no Muon (before 2.9).
     """
 
-    precisions = WITH_CODES
+    precisions = WITHOUT_SECOND
     takes_expansions = False
 
     def __init__(

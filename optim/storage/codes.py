@@ -117,8 +117,7 @@ UNSIGNED8 = Code("ue6m2", Coding(from_unsigned, to_unsigned, relative=False))
 # The second moments of rules, and what a first moment beside them is relative to.
 _UNITS = {"exp_avg_sq": root, "exp_inf": norm}
 _FIRST = "exp_avg"
-# A first moment beside which there is none.
-_ALONE = "momentum_buffer"
+_MOMENTUM = "momentum_buffer"
 
 # To nearest: half of what is added to a number before it is cut.
 _HALF = 0x8000
@@ -133,8 +132,8 @@ def holds(name: str, state: Mapping[str, Tensor]) -> bool:
 def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
     """The numbers of a moment in codes, as a step reads them; float32."""
     code = state[name]
-    if name != _FIRST:
-        number = from_e5m2_over_4096 if name == _ALONE else from_unsigned
+    if _is_alone(name, state) or name != _FIRST:
+        number = from_e5m2_over_4096 if _is_alone(name, state) else from_unsigned
         found: Tensor = _bound()(number)(code.float())
         return found
     second, _, slots = _beside(state)
@@ -148,8 +147,10 @@ def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
 def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
     """Store the numbers of a moment as codes, to nearest; a first moment after the second one."""
     half = torch.full_like(number, _HALF, dtype=torch.int32)
-    if name != _FIRST:
-        code = _bound()(to_e5m2_over_4096 if name == _ALONE else to_unsigned)(number, half)
+    if _is_alone(name, state):
+        code = _bound()(to_e5m2_over_4096)(number, half)
+    elif name != _FIRST:
+        code = _bound()(to_unsigned)(number, half)
     else:
         second, kept, slots = _beside(state)
         packed = state[name].shape != second.shape
@@ -165,6 +166,11 @@ def numbers_of(t: Tensor, shape: Sequence[int]) -> bool:
     """Whether a tensor can be that of two codes to a byte for numbers of a shape."""
     halves = (*shape[:-1], shape[-1] / 2) if shape else ()
     return t.dtype == UINT8.dtype and tuple(t.shape) == halves
+
+
+def _is_alone(name: str, state: Mapping[str, Tensor]) -> bool:
+    """Whether a moment is a first one without a second beside it."""
+    return name == _MOMENTUM or (name == _FIRST and not any(n in state for n in _UNITS))
 
 
 def in_order(names: Sequence[str]) -> list[str]:

@@ -146,9 +146,10 @@ def named(strategy: Strategy) -> Strategy:
 # multiple.
 WITHOUT_FEEDBACK = tuple(s.name for s in STRATEGIES.values() if not s.feedback)
 
-# What rules without a second moment can have; and those whose momentum is as good in 8 bits.
-WITHOUT_SECOND = tuple(n for n in WITHOUT_FEEDBACK if n != "plus" and not STRATEGIES[n].narrow)
-WITH_CODES = (*WITHOUT_SECOND, "8bit")
+# What rules without a second moment can have.
+WITHOUT_SECOND = tuple(
+    n for n in WITHOUT_FEEDBACK if n == "8bit" or (n != "plus" and not STRATEGIES[n].narrow)
+)
 
 # What rules can have of whose moments one is not bounded by the root of the second moment.
 WITHOUT_CODES = tuple(n for n in WITHOUT_FEEDBACK if not STRATEGIES[n].narrow)
