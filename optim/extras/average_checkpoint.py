@@ -1,4 +1,4 @@
-"""What checkpoints of averages of weights hold, checked before it is loaded."""
+"""What is kept of an average of weights, new or from a checkpoint, which is checked first."""
 
 from __future__ import annotations
 
@@ -8,12 +8,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.optim import expansions, validation
 from mcf.optim.sharding.shards import like, local, moved_like
 
 _ENTRIES = ("calls", "components", "decay", "every", "state")
 
 # A parameter, and what was saved of it.
 Saved = list[tuple[Tensor, Mapping[str, Any]]]
+
+
+def entry_of(
+    entry: dict[str, Any] | None,
+    where: str,
+    p: Tensor,
+    dtype: torch.dtype,
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """What is kept of a parameter's average; of no weights yet where there is none.
+
+    Args:
+        entry: what there is.
+        where: names the parameter.
+        p: the parameter.
+        dtype: of its average.
+        names: of the components.
+
+    Raises:
+        ValueError, TypeError: for a parameter that is none or has changed.
+    """
+    if entry is None:
+        validation.parameter(where, p, True)
+        here = expansions.leading(p.detach())
+        zero = torch.zeros_like(here, dtype=dtype, memory_format=torch.preserve_format)
+        return {"n_averaged": 0, **{n: like(p, zero.clone()) for n in names}}
+    kept = entry["average"]
+    if kept.shape != p.shape or kept.dtype != dtype or kept.device != p.device:
+        raise ValueError(
+            f"{where} has shape {list(p.shape)}, dtype {p.dtype} and device {p.device}, its "
+            f"average {list(kept.shape)}, {kept.dtype} and {kept.device}: they changed since"
+        )
+    return entry
 
 
 def checked(

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels.formats import format_of
 from mcf.kernels.tables import table_of
-from mcf.optim import expansions, validation, visible
+from mcf.optim import validation, visible
 from mcf.optim.conversion.weights import keep_weight, named_weights
 from mcf.optim.extras import average_checkpoint
 from mcf.optim.operator import update_
@@ -272,19 +272,9 @@ class WeightAverage:
 
     def _entry(self, where: str, p: Tensor) -> dict[str, Any]:
         """A parameter's state, which is new where there is none, and is nowhere yet."""
-        entry = self._state.get(p)
-        if entry is None:
-            validation.parameter(where, p, True)
-            here = expansions.leading(p.detach())
-            zero = torch.zeros_like(here, dtype=self._kind(p), memory_format=torch.preserve_format)
-            return {"n_averaged": 0, **{n: like(p, zero.clone()) for n in self._names()}}
-        kept = entry["average"]
-        if kept.shape != p.shape or kept.dtype != self._kind(p) or kept.device != p.device:
-            raise ValueError(
-                f"{where} has shape {list(p.shape)}, dtype {p.dtype} and device {p.device}, its "
-                f"average {list(kept.shape)}, {kept.dtype} and {kept.device}: they changed since"
-            )
-        return entry
+        return average_checkpoint.entry_of(
+            self._state.get(p), where, p, self._kind(p), self._names()
+        )
 
     def _check_capture(self, where: str, entry: dict[str, Any]) -> None:
         """Raise where a CUDA graph would hold the weight that this update alone has."""

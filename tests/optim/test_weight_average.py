@@ -227,7 +227,7 @@ def test_every_and_update() -> None:
 
 
 @on_each_executor
-@pytest.mark.parametrize("precision", ["plus", "split16"])
+@pytest.mark.parametrize("precision", ["plus", pytest.param("split16", marks=pytest.mark.slow)])
 def test_executors_agree(executor: str, precision: str) -> None:
     def run() -> dict[str, Tensor]:
         # Not contiguous, one element, none.
