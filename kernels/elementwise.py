@@ -36,6 +36,8 @@ class Field:
         draw: which random bits of the element that takes: "weight", "first" or "second".
         uniform: whether the tensor has one element, which stands for every index. Never the first
             field of a kernel, never written.
+        table: whether the tensor is a table of float64, which the kernel reads by `gather`, at any
+            place and any number of times; `uniform` too.
 
     A field whose format packs two numbers into an element has half as many elements as the others
     in its last dimension, which is even. Never the first field of a kernel, never uniform, and
@@ -49,6 +51,7 @@ class Field:
     stochastic: bool = False
     draw: str = "weight"
     uniform: bool = False
+    table: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

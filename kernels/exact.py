@@ -111,6 +111,33 @@ WORDS: dict[str, Any] = {
 }
 
 
+# Longs are Python's integers in [-2**63, 2**63).
+
+
+def _bits64(x: Number) -> int:
+    return int.from_bytes(struct.pack(">d", float(x)), "big", signed=True)
+
+
+def _from_bits64(w: int) -> Number:
+    (x,) = struct.unpack(">d", w.to_bytes(8, "big", signed=True))
+    return Fraction(x) if math.isfinite(x) else x
+
+
+LONGS: dict[str, Any] = {
+    "const": lambda x: Fraction(x) if math.isfinite(x) else x,
+    "whole": int,
+    "bits64": _bits64,
+    "from_bits64": _from_bits64,
+    "long": int,
+    "floating": Fraction,
+    "floor": lambda x: Fraction(math.floor(x)) if is_finite(x) else x,
+    "rint": lambda x: Fraction(round(x)) if is_finite(x) else x,
+    "absolute": abs,
+    "gather": lambda table, index: table[index],
+    "invert": lambda condition: not condition,
+}
+
+
 def bind(
     algorithm: FunctionType,
     fmt: Format,
@@ -176,6 +203,7 @@ def primitives(
         "sqrt": lambda x: square_root(x, register or fmt),
         "where": lambda condition, a, b: a if condition else b,
         **WORDS,
+        **LONGS,
         "SPLITTER": Fraction(2 ** ((fmt.p + 1) // 2) + 1),
         "ZERO": Fraction(0),
         "ONE": Fraction(1),

@@ -138,6 +138,73 @@ def wsar(a, count):
     _unbound("wsar")
 
 
+# A long is 64 bits beside float64 registers: an integer in two's complement. Python's `+`, `-`,
+# `&`, `|`, `<<`, `>>` (with copies of the sign) and comparisons work on it, modulo 2**64.
+
+
+def const(x):
+    """A literal as a register."""
+    _unbound("const")
+
+
+def whole(k):
+    """An integer literal as a long."""
+    _unbound("whole")
+
+
+def bits64(x):
+    """The long with the bits of a float64 register."""
+    _unbound("bits64")
+
+
+def from_bits64(w):
+    """The float64 register with the bits of a long."""
+    _unbound("from_bits64")
+
+
+def long(x):
+    """A float64 register that holds an integer, as a long."""
+    _unbound("long")
+
+
+def floating(w):
+    """A long of at most 53 bits and a sign as a float64 register."""
+    _unbound("floating")
+
+
+def floor(x):
+    """The largest integer at most x, as a register."""
+    _unbound("floor")
+
+
+def rint(x):
+    """The integer nearest to x, the even one of two, with the sign of x; as a register."""
+    _unbound("rint")
+
+
+def absolute(x):
+    """|x|, the sign bit turned off."""
+    _unbound("absolute")
+
+
+def gather(table, index):
+    """The entry of a table (`Field.table`) at a long, which is inside it."""
+    _unbound("gather")
+
+
+def invert(condition):
+    """Whether the condition does not hold."""
+    _unbound("invert")
+
+
+def narrow(x):
+    """Round to nearest even in the format that stores results, where that is not the arithmetic's.
+
+    The register keeps its width.
+    """
+    _unbound("narrow")
+
+
 # Veltkamp's constant 2**ceil(p/2) + 1 of the arithmetic's format.
 SPLITTER = None
 

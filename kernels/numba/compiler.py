@@ -39,7 +39,7 @@ def bindings(
     """Binds algorithms as functions that Numba inlines."""
     return _Binder(
         jit,
-        primitives(register, arithmetic, dict(roundings), payloads),
+        primitives(register, arithmetic, dict(roundings), payloads) | {"gather": memory.gather},
         dict(slots),
     )
 

@@ -75,7 +75,9 @@ def source(spec: Elementwise) -> str:
     for k, scalar in enumerate(spec.scalars):
         emit(f"{scalar} = load_lane(scalars, row * {len(spec.scalars)} + {k})")
     for field in spec.fields:
-        if field.uniform:
+        if field.table:
+            emit(f"{field.name} = {field.name}_address")
+        elif field.uniform:
             emit(f"{field.name} = load_{field.name}({field.name}_address, 0)")
     if spec.sums is None:
         emit(loops.call("step", "first", "last", values))

@@ -216,6 +216,59 @@ WORDS = {
 }
 
 
+@jit
+def _whole(k):
+    return np.int64(k)
+
+
+@jit
+def _invert(condition):
+    return not condition
+
+
+@intrinsic
+def from_bits64(context, w):
+    """Intrinsic: the float64 with the pattern of an integer."""
+    return types.float64(types.int64), lambda c, b, s, args: b.bitcast(args[0], LLVM[FP64])
+
+
+@intrinsic
+def _long(context, x):
+    return types.int64(types.float64), lambda c, b, s, args: b.fptosi(args[0], _I64)
+
+
+@intrinsic
+def _floating(context, w):
+    return types.float64(types.int64), lambda c, b, s, args: b.sitofp(args[0], LLVM[FP64])
+
+
+def _of_register(name: str) -> Any:
+    """One of LLVM's functions of a float64."""
+
+    @intrinsic
+    def function(context, x):
+        def generate(c, b, signature, args):
+            return b.call(b.module.declare_intrinsic(name, [LLVM[FP64]]), args)
+
+        return types.float64(types.float64), generate
+
+    return function
+
+
+LONGS = {
+    "const": _same,
+    "whole": _whole,
+    "bits64": bits64,
+    "from_bits64": from_bits64,
+    "long": _long,
+    "floating": _floating,
+    "floor": _of_register("llvm.floor"),
+    "rint": _of_register("llvm.rint"),
+    "absolute": _of_register("llvm.fabs"),
+    "invert": _invert,
+}
+
+
 def primitives(
     register: Format, arithmetic: Format, roundings: Mapping[str, Format], payloads: bool
 ) -> dict[str, Any]:
@@ -230,6 +283,7 @@ def primitives(
         "sqrt": _sqrt,
         "where": _where,
         **WORDS,
+        **LONGS,
         "SPLITTER": number(2 ** ((arithmetic.p + 1) // 2) + 1),
         "ZERO": number(0),
         "ONE": number(1),

@@ -24,13 +24,17 @@ def _const(value: int) -> Any:
     return ir.Constant(_I32, value)
 
 
+def _table_scope(module: Any) -> Any:
+    return module.add_metadata(["mcf tables", module.add_metadata(["mcf"])])
+
+
 def _no_alias(module: Any, instruction: Any, index: int, count: int) -> None:
     domain = module.add_metadata(["mcf"])
     scopes = [module.add_metadata([f"mcf field {k}", domain]) for k in range(count)]
-    others = [s for k, s in enumerate(scopes) if k != index]
+    # Nothing that a kernel stores overlaps a table.
+    others = [s for k, s in enumerate(scopes) if k != index] + [_table_scope(module)]
     instruction.set_metadata("alias.scope", module.add_metadata([scopes[index]]))
-    if others:
-        instruction.set_metadata("noalias", module.add_metadata(others))
+    instruction.set_metadata("noalias", module.add_metadata(others))
 
 
 def _cell(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
@@ -62,6 +66,19 @@ def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
         return kind(types.uint64, types.int64), generate
 
     return load
+
+
+@intrinsic
+def gather(context, table, index):
+    """Intrinsic (address, i) -> entry i of a table of float64 that no kernel writes."""
+
+    def generate(c, b, signature, args):
+        pointer, size = _cell(b, args[0], args[1], FP64)
+        value = b.load(pointer, align=size)
+        value.set_metadata("alias.scope", b.module.add_metadata([_table_scope(b.module)]))
+        return value
+
+    return types.float64(types.uint64, types.int64), generate
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -120,6 +122,31 @@ WORDS: dict[str, Any] = {
 }
 
 
+@functools.cache
+def _literal(x: float, dtype: torch.dtype, sign: float) -> Tensor:
+    return torch.tensor(x, dtype=dtype, device="cpu")
+
+
+def _const(x: float) -> Tensor:
+    # A number without dimensions goes with tensors of any device; equal keys tell no zeros apart.
+    return _literal(x, torch.float64, math.copysign(1.0, x))
+
+
+LONGS: dict[str, Any] = {
+    "const": _const,
+    "whole": lambda k: _literal(k, torch.int64, 1.0),
+    "bits64": lambda x: x.contiguous().view(torch.int64),
+    "from_bits64": lambda w: w.view(torch.float64),
+    "long": lambda x: x.to(torch.int64),
+    "floating": lambda w: w.to(torch.float64),
+    "floor": torch.floor,
+    "rint": torch.round,
+    "absolute": torch.abs,
+    "gather": lambda table, index: table[index],
+    "invert": torch.logical_not,
+}
+
+
 def primitives(
     register: Format, arithmetic: Format, roundings: Mapping[str, Format]
 ) -> dict[str, Any]:
@@ -133,6 +160,7 @@ def primitives(
         "sqrt": _sqrt,
         "where": torch.where,
         **WORDS,
+        **LONGS,
         "SPLITTER": 2 ** ((arithmetic.p + 1) // 2) + 1,
         "ZERO": 0.0,
         "ONE": 1.0,

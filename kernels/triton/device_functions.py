@@ -159,6 +159,73 @@ WORDS = {
 }
 
 
+# Longs: int64 tensors beside float64 registers.
+
+
+def _const(x):
+    return tl.full((), x, tl.float64)
+
+
+def _whole(k):
+    return tl.full((), k, tl.int64)
+
+
+def _bits64(x):
+    return x.to(tl.int64, bitcast=True)
+
+
+def _from_bits64(w):
+    return w.to(tl.float64, bitcast=True)
+
+
+def _long(x):
+    return x.to(tl.int64)
+
+
+def _floating(w):
+    return w.to(tl.float64)
+
+
+def _floor(x):
+    return tl.floor(x)
+
+
+def _rint(x):
+    # There is no such function. From 2**52 on every number is whole, and below x + 2**52 is.
+    magnitude = tl.abs(x)
+    shift = 4503599627370496.0
+    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
+    sign = (x.to(tl.int64, bitcast=True) >> 63) << 63
+    return (nearest.to(tl.int64, bitcast=True) | sign).to(tl.float64, bitcast=True)
+
+
+def _absolute(x):
+    return tl.abs(x)
+
+
+def _gather(table, index):
+    return tl.load(table + index)
+
+
+def _invert(condition):
+    return condition == 0
+
+
+LONGS = {
+    "const": _const,
+    "whole": _whole,
+    "bits64": _bits64,
+    "from_bits64": _from_bits64,
+    "long": _long,
+    "floating": _floating,
+    "floor": _floor,
+    "rint": _rint,
+    "absolute": _absolute,
+    "gather": _gather,
+    "invert": _invert,
+}
+
+
 @functools.cache
 def binder(
     register: Format, arithmetic: Format, roundings: Any, slots: Any, dialect: Dialect
@@ -183,6 +250,7 @@ def binder(
         "where": _where,
         "neg": _neg,
         **WORDS,
+        **LONGS,
         **{name: rounding(register, fmt, dialect) for name, fmt in roundings},
     }
     table = {name: wrap(f) for name, f in bound.items()}

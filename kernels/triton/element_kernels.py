@@ -24,6 +24,8 @@ THREADS = 128
 # registers, and the assembler spills or computes twice what comes between (seen in quotients and
 # roots of four components).
 _MANY_WIDE = 8
+# Formulas with tables are long chains on many registers: a thread has the elements of one access.
+_ACCESS = 16
 # Of few elements one warp takes one each.
 FEW = 32
 # The most there are on NVIDIA GPUs. Without a limit the assembler sets one by its own rules, and
@@ -48,6 +50,8 @@ def block(spec: Elementwise) -> int:
     """How many elements a program of a kernel computes."""
     if spec.few:
         return FEW
+    if any(f.table for f in spec.fields):
+        return THREADS * int(_ACCESS // spec.fields[0].format.itemsize)
     wide = sum(f.format == FP64 and not f.uniform for f in spec.fields)
     return BLOCK // 2 if wide >= _MANY_WIDE else BLOCK
 
@@ -106,7 +110,9 @@ def _blocks(spec: Elementwise, lines: list[str]) -> str:
     for k, scalar in enumerate(spec.scalars):
         lines.append(f"    {scalar} = tl.load(scalars_ptr + {k}).to({register})")
     for f in spec.fields:
-        if f.uniform:
+        if f.table:
+            lines.append(f"    {f.name} = {f.name}_ptr")
+        elif f.uniform:
             lines.append(f"    {f.name} = widen_{f.name}(tl.load({f.name}_ptr))")
     lines.append("    if start + BLOCK <= n:")
     lines += _body(spec, masked=False)
@@ -123,9 +129,11 @@ def _body(spec: Elementwise, masked: bool) -> list[str]:
         lines.append("pairs = start // 2 + tl.arange(0, BLOCK // 2)")
         lines += ["live_pairs = pairs * 2 < n"] if masked else []
     cells = {f.name: _cells(f, masked) for f in spec.fields}
+    # What is computed of it may be an index.
+    known = ", other=0.0" if masked and any(f.table for f in spec.fields) else ""
     for f in spec.fields:
         if f.read and not f.uniform:
-            loaded = f"tl.load({f.name}_ptr + {cells[f.name]})"
+            loaded = f"tl.load({f.name}_ptr + {cells[f.name]}{known})"
             lines.append(f"{f.name} = widen_{f.name}({unpacked(f, loaded)})")
     lines += spec.decode_statements()
     lines += spec.draw_statements("i.to(tl.int32)")

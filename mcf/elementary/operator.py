@@ -12,13 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mcf.elementary import fused
+from mcf.elementary.fused import PROGRAMS, Compute, Program
 from mcf.elementary.tables import Components
-from mcf.kernels.formats import Format, format_of
-
-# What computes a function: arguments in the format, the format, how many components to return.
-Compute = Callable[[tuple[Components, ...], Format, int], Components]
-
-_functions: dict[str, Compute] = {}
+from mcf.kernels.formats import format_of
 
 # Elements worked on at a time: 16 Ki take up to twice as long an element, for the calls; 256 Ki no
 # less.
@@ -40,7 +37,7 @@ def function(*names: str) -> Callable[[Compute], Callable[..., Components]]:
 
     def register(compute: Compute) -> Callable[..., Components]:
         name = compute.__name__
-        _functions[name] = compute
+        PROGRAMS[name] = Program(compute, names)
 
         def run(*arguments: Components, **named: Components) -> Components:
             try:
@@ -72,12 +69,14 @@ def _run(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
     if first.numel() == 0:
         return out
     flat = [c.reshape(-1) for c in components]
+    if fused.run(name, fmt, terms, flat, out):
+        return out
     flat_out = [c.view(-1) for c in out]
     size = CHUNK if first.device.type == "cpu" else first.numel()
     for start in range(0, first.numel(), size):
         stop = min(start + size, first.numel())
         piece = _split([c[start:stop] for c in flat], terms)
-        for target, c in zip(flat_out, _functions[name](piece, fmt, n), strict=True):
+        for target, c in zip(flat_out, PROGRAMS[name].compute(piece, fmt, n), strict=True):
             target[start:stop] = c
     return out
 

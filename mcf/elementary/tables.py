@@ -59,10 +59,17 @@ def _table(maker: Maker) -> Maker:
     return maker
 
 
+# The names of tables on the CPU, by their addresses; see `mcf.elementary.recording`.
+named: dict[int, str] = {}
+
+
 @functools.cache
 def table(name: str, device: torch.device) -> Tensor:
     """A table by the name of the function below that makes it."""
-    return _makers[name]().contiguous().to(device)
+    found = _makers[name]().contiguous().to(device)
+    if found.device.type == "cpu":
+        named[found.untyped_storage().data_ptr()] = name
+    return found
 
 
 def lookup(name: str, index: Tensor, terms: int) -> Components:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import mcf.optim
+from mcf.elementary import fused
 from mcf.kernels import operators
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
@@ -138,6 +139,11 @@ def expansion_kernels() -> list[Elementwise]:
     return found
 
 
+def elementary_kernels() -> list[Elementwise]:
+    """Elementary functions that are one kernel, of pairs: others have more of the same."""
+    return [fused.kernel(n, f, 2) for n in sorted(fused.FUNCTIONS) for f in (FP64, FP32)]
+
+
 def coefficient_kernels() -> list[Elementwise]:
     """What computes the scalars of each rule on a device; `table.POWER` has loops."""
     rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon._RULES[True]]
@@ -148,7 +154,8 @@ def coefficient_kernels() -> list[Elementwise]:
 def all_kernels() -> list[Elementwise]:
     """Every kernel."""
     steps = optimizer_kernels() + gradient_kernels() + muon_kernels()
-    return operation_kernels() + expansion_kernels() + steps + coefficient_kernels()
+    functions = expansion_kernels() + elementary_kernels()
+    return operation_kernels() + functions + steps + coefficient_kernels()
 
 
 # Kernels of a step: every storage and arithmetic with AdamW, in fp16 a few of them; every rule
@@ -196,7 +203,7 @@ class _Numbers(dict[str, Any]):
 
 @functools.cache
 def asked(spec: Elementwise) -> collections.Counter[str]:
-    """How often one element's formula asks for "fma", "div" and "sqrt": run once and counted.
+    """How often one element's formula asks for "fma", "div", "sqrt", "gather" and "long": run once.
 
     `fms` is one FMA in float32 and float64; products of 16-bit numbers are exact without.
     """
@@ -220,6 +227,9 @@ def asked(spec: Elementwise) -> collections.Counter[str]:
     table["sqrt"] = counting("sqrt", table["sqrt"])
     if spec.arithmetic not in (BF16, FP16):
         table["fms"] = counting("fma", table["fms"])
+    # Another number for each entry, so that those of one table are not the same.
+    table["long"] = counting("long", table["long"])
+    table["gather"] = counting("gather", lambda entries, index: entries + index)
     bind = Binder(lambda f: f, table, dict(spec.slots))
     for function in (spec.function, spec.sums):
         if function is not None:

@@ -19,6 +19,9 @@ from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import REFERENCE, inputs, worst
 
+# Values: on the torch executor, which runs the programs and compiles nothing.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 FORMATS = {f.name: f for f in (BF16, FP16, FP32, FP64)}
 ALL = [(f, n) for f in FORMATS for n in (1, 2, 3, 4)]
 

@@ -43,6 +43,10 @@ def bounds() -> None:
         bound(name, FP64, terms)
 
 
+# Values: on the torch executor, which runs the programs and compiles nothing.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+
 def _fails(name: str, terms: int = 2) -> bool:
     for arguments in inputs(name, FP64, terms, 30, seed=1):
         result = getattr(mcf.elementary, name)(*arguments)

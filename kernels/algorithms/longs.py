@@ -1,0 +1,50 @@
+"""Steps of formulas on float64 registers that are one operation of torch's and none of theirs."""
+
+from mcf.kernels.algorithms.primitives import (
+    ONE,
+    ZERO,
+    absolute,
+    bits64,
+    const,
+    floor,
+    from_bits64,
+    rn,
+    where,
+    whole,
+)
+
+
+def smaller(a, b):
+    """The smaller of two longs."""
+    return where(a < b, a, b)
+
+
+def larger(a, b):
+    """The larger of two longs."""
+    return where(a < b, b, a)
+
+
+def sign(x):
+    """1, -1 or 0 as x is positive, negative or zero; 0 for NaN."""
+    return where(x > ZERO, ONE, where(x < ZERO, const(-1.0), ZERO))
+
+
+def with_sign(x, y):
+    """|x| with the sign bit of y."""
+    magnitude = bits64(x) & whole(0x7FFFFFFFFFFFFFFF)
+    return from_bits64(magnitude | (bits64(y) & whole(-0x8000000000000000)))
+
+
+def negative(x):
+    """Whether the sign bit is set."""
+    return bits64(x) < whole(0)
+
+
+def infinite(x):
+    """Whether x is an infinity."""
+    return absolute(x) > const(1.7976931348623157e308)
+
+
+def modulo_2(x):
+    """x - 2 floor(x / 2) of a whole number."""
+    return rn(x - rn(const(2.0) * floor(rn(const(0.5) * x))))

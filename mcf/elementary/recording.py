@@ -1,0 +1,190 @@
+"""One formula for each elementary function: its program over tensors, run once and written down.
+
+The functions are programs over component tuples, some hundred operations of torch and of
+`mcf.kernels.operations` each. All of these are elementwise, so what they do to one element is a
+straight-line formula, which is an algorithm like those of `mcf.kernels.algorithms`: `formula` runs
+the program on tensors of two elements and writes down every operation as a statement over the
+primitives. So the algorithm is written once, as the program; the formula is bound to executors as
+any other, and computes the same bits in one kernel.
+
+A program must not look at numbers. A step that it leaves out where no element needs it, by
+`bool(condition.any())`, is part of the formula; `.item()` cannot be recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mcf.elementary.statements import UnrecordableError, Writer
+from mcf.elementary.tables import Components
+from mcf.kernels.algorithms import distillation
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.formats import FP64, Format
+from mcf.kernels.operators import OPERATIONS, TRANSFORMS, kernel
+
+aten = torch.ops.aten
+
+# What makes tensors that depend on no number.
+_CONSTANT = {
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.full_like.default,
+    aten.zeros.default,
+    aten.scalar_tensor.default,
+}
+_SAME = {aten.expand.default, aten.detach.default, aten.alias.default, aten.clone.default}
+_OPERATIONS = {o.operator: o for o in OPERATIONS}
+_TRANSFORMS = {o.operator: o for o in TRANSFORMS}
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down what is computed from its inputs."""
+
+    def __init__(self, inputs: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.writer = Writer(inputs)
+        # Of each statement the variables that it makes and those that it reads.
+        self._statements: list[tuple[list[str], str, list[str]]] = []
+
+    def record(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The operation, run and written down."""
+        w, kwargs = self.writer, kwargs or {}
+        flat = [a for each in args for a in (each if isinstance(each, list) else [each])]
+        name = func.overloadpacket.__name__
+        w.begin()
+        if name == "index":
+            flat = args[1]
+        if func in _CONSTANT or not any(w.has(a) for a in flat):
+            return func(*args, **kwargs)
+        if func is aten.any.default:
+            return torch.ones((), dtype=torch.bool, device="cpu")
+        if func.namespace == "mcf":
+            return self._operation(name, args)
+        # Below autograd some operations come that are made of others, as `to` is of `_to_copy`.
+        with self:
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
+        w.begin()
+        if name == "index":
+            out = torch.zeros(args[1][0].shape, dtype=args[0].dtype, device="cpu")
+            return self._define([out], w.entry(args[0], *args[1]))[0]
+        # What an operation changes in place is read before.
+        text = w.expression(func, args, kwargs, args[0].dtype) if _in_place(func) else None
+        out = func(*args, **kwargs)
+        if not isinstance(out, Tensor):
+            raise UnrecordableError(str(func))
+        if func in _SAME:
+            text = w.value(args[0], out.dtype)
+        text = text or w.expression(func, args, kwargs, out.dtype)
+        if text.isidentifier():
+            w.name(out, text)
+            return out
+        return self._define([out], text)[0]
+
+    def _define(self, out: list[Tensor], text: str, *, unpack: bool = False) -> list[Tensor]:
+        names = [self.writer.name(t) for t in out]
+        line = f"{', '.join(names)}{',' * unpack} = {text}"
+        self._statements.append((names, line, self.writer.read))
+        return out
+
+    def _operation(self, name: str, args: Any) -> list[Tensor]:
+        """A function of `mcf.kernels.operations`, with the algorithm that its kernel has."""
+        w, fp64 = self.writer, torch.float64
+        groups = [a if isinstance(a, list) else [a] for a in args if not isinstance(a, int)]
+        if any(t.dtype != fp64 for group in groups for t in group):
+            raise UnrecordableError(f"{name} of another format")
+        values = [[w.value(t, fp64) for t in group] for group in groups]
+        if name == "expansion_renormalize":
+            function: Any = distillation.distill(len(values[0]), args[1])
+            count, given = args[1], [_tuple(values[0])]
+        elif name in _TRANSFORMS:
+            [function], count = _TRANSFORMS[name].algorithms, 2
+            given = [v for group in values for v in group]
+        elif name in _OPERATIONS:
+            operation = _OPERATIONS[name]
+            spec = kernel(operation, FP64, *map(len, values))
+            function, count = spec.function, len(spec.results)
+            taken, given = dict(spec.groups), []
+            for argument, group in zip(operation.arguments, values, strict=True):
+                absent = len(taken[argument]) - len(group)
+                given.append(_tuple([*group, *[w.value(0.0, fp64)] * absent]))
+            given += [w.value(1.0, fp64) for _ in spec.scalars]
+        else:
+            raise UnrecordableError(name)
+        # The numbers do not matter: nothing looks at them.
+        out = [torch.zeros_like(groups[0][0]) for _ in range(count)]
+        return self._define(out, w.call(function, *given), unpack=True)
+
+    def body(self, results: Sequence[Tensor]) -> list[str]:
+        """The statements that the results need."""
+        self.writer.begin()
+        returned = [self.writer.value(t, t.dtype) for t in results]
+        wanted, lines = set(self.writer.read), [f"return {_tuple(returned)}"]
+        for names, line, read in reversed(self._statements):
+            if wanted.intersection(names):
+                wanted.update(read)
+                lines.append(line)
+        return lines[::-1]
+
+
+# As a method of the class statement it would be wrapped for torch.compile, whose import takes
+# seconds.
+_Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign]
+
+
+def _tuple(values: Sequence[str]) -> str:
+    return f"({', '.join(values)},)"
+
+
+def _in_place(func: Any) -> bool:
+    name = func.overloadpacket.__name__
+    return bool(name.endswith("_") and not name.endswith("__"))
+
+
+def formula(
+    name: str,
+    compute: Callable[[tuple[Components, ...], Format, int], Components],
+    arguments: Sequence[str],
+    fmt: Format,
+    terms: Sequence[int],
+) -> tuple[FunctionType, tuple[str, ...]]:
+    """The algorithm of a function on expansions, and the names of the tables that it reads.
+
+    Its parameters are the arguments, tuples of components, and after them the tables; it computes
+    in float64 registers, and `narrow` rounds to the format.
+
+    Args:
+        name: of the function.
+        compute: what computes it: arguments, format and number of components of the result.
+        arguments: their names.
+        fmt: the format of the components.
+        terms: how many each argument has.
+
+    Raises:
+        UnrecordableError: for a program that is no formula.
+    """
+    groups = [[f"{a}{k}" for k in range(n)] for a, n in zip(arguments, terms, strict=True)]
+    named = {
+        n: torch.full((2,), 0.5, dtype=fmt.dtype, device="cpu") for group in groups for n in group
+    }
+    recorder = _Recorder(named)
+    with torch.no_grad(), recorder:
+        results = compute(tuple(tuple(named[n] for n in g) for g in groups), fmt, max(terms))
+    body = recorder.body(results)
+    label = f"{name}{''.join(map(str, terms))}_{fmt.name}"
+    function = written(
+        label,
+        ", ".join([*arguments, *recorder.writer.tables]),
+        [*(f"{_tuple(g)} = {a}" for a, g in zip(arguments, groups, strict=True)), *body],
+        f"`{name}` as one formula.",
+        f"<mcf elementary {label}>",
+        **recorder.writer.called,
+    )
+    return function, tuple(recorder.writer.tables)

@@ -1,0 +1,192 @@
+"""What an operation of torch on tensors is on the registers of one element, as text.
+
+`Writer` knows the variables and literals of a formula and the functions that its text calls; which
+operations come in which order is for `mcf.elementary.recording` to say.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import tables
+from mcf.kernels.algorithms import longs
+from mcf.kernels.algorithms import primitives as p
+
+aten = torch.ops.aten
+
+
+class UnrecordableError(Exception):
+    """A program does what no formula does: looks at a number, or mixes elements."""
+
+
+# Python's operators, on registers, longs and conditions.
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+    "__rshift__": ">>", "__lshift__": "<<",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+# Functions of registers.
+_CALLS: dict[str, Any] = {
+    "neg": p.neg, "abs": p.absolute, "floor": p.floor, "round": p.rint, "sign": longs.sign,
+    "copysign": longs.with_sign, "signbit": longs.negative, "isinf": longs.infinite, "div": p.div,
+}  # fmt: skip
+# What is rounded to the format of the operands.
+_ROUNDED = ("add", "sub", "mul", "div", "rsub", "reciprocal")
+_LONGS = (torch.int64, torch.int32)
+
+
+def _nearest(x: float) -> float:
+    """The nearest number of float32."""
+    return torch.tensor(x, dtype=torch.float32, device="cpu").item()
+
+
+class Writer:
+    """Expressions over named values, which are tensors that are alive.
+
+    Args:
+        named: the variables of the formula, by name.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
+        self._names = {id(t): name for name, t in named.items()}
+        # Identities are those of living tensors.
+        self._alive: list[Tensor] = [*named.values()]
+        # The variables that were read since the last `begin`.
+        self.read: list[str] = []
+        self.tables: dict[str, None] = {}
+        self.called: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Forget which variables were read."""
+        self.read = []
+
+    def has(self, x: Any) -> bool:
+        """Whether x is a variable of the formula."""
+        return id(x) in self._names
+
+    def name(self, x: Tensor, name: str | None = None) -> str:
+        """Give a tensor a name, a new one if none is given."""
+        self._alive.append(x)
+        self._names[id(x)] = name or f"v{len(self._alive)}"
+        return self._names[id(x)]
+
+    def call(self, function: Any, *arguments: str) -> str:
+        """A call of a primitive or an algorithm."""
+        name: str = function.__name__
+        known = self.called.setdefault(name, function)
+        assert known is function, f"two functions are called {name}"
+        return f"{name}({', '.join(arguments)})"
+
+    def value(self, x: Any, dtype: torch.dtype) -> str:
+        """A variable, or a literal for a number or a tensor of equal numbers."""
+        if isinstance(x, Tensor):
+            if self.has(x):
+                self.read.append(self._names[id(x)])
+                return self._names[id(x)]
+            dtype, numbers = x.dtype, x.reshape(-1).tolist()
+            x = numbers[0]
+            if any(y != x and y == y for y in numbers):
+                raise UnrecordableError("a tensor of different numbers")
+        if dtype in _LONGS:
+            return self.call(p.whole, str(int(x)))
+        if not isinstance(x, (int, float)):
+            raise UnrecordableError(f"an argument {x}")
+        if not dtype.is_floating_point or (dtype == torch.float32 and _nearest(x) != x == x):
+            raise UnrecordableError(f"the number {x} beside {dtype}")
+        if not math.isfinite(x):
+            (pattern,) = struct.unpack(">q", struct.pack(">d", x))
+            return self.call(p.from_bits64, self.call(p.whole, str(pattern)))
+        return self.call(p.const, repr(float(x)))
+
+    def expression(self, func: Any, args: Any, kwargs: Mapping[str, Any], to: torch.dtype) -> str:
+        """What an operation of torch computes, of this dtype."""
+        name = func.overloadpacket.__name__.removesuffix("_" * (not _dunder(func)))
+        text = self._expression(func, name, args, kwargs, to)
+        if to == torch.float32 and name in _ROUNDED:
+            return self.call(p.narrow, text)
+        return text
+
+    def _expression(
+        self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], to: torch.dtype
+    ) -> str:
+        kind = next(a.dtype for a in args if self.has(a))
+        if name == "where":
+            return self.call(p.where, *(self.value(a, to) for a in args))
+        if name == "_to_copy":
+            return self._converted(args[0], to)
+        if func is aten.view.dtype and {kind, to} == {torch.int64, torch.float64}:
+            return self.call(p.bits64 if to == torch.int64 else p.from_bits64, self.value(*args))
+        if name == "rsub":
+            args, name = (args[1], args[0]), "sub"
+        given = [self.value(a, kind) for a in args]
+        if kind == torch.bool and name in ("eq", "bitwise_not"):
+            return self.call(p.invert, given[0] if len(given) == 1 else " ^ ".join(given))
+        if name in _INFIX:
+            return f"{given[0]} {_INFIX[name]} {given[1]}"
+        if kind == torch.int64:
+            return self._of_longs(func, name, args, kwargs, given)
+        if name == "isnan":
+            return f"{given[0]} != {given[0]}"
+        if name == "reciprocal":
+            return self.call(p.div, self.value(1.0, kind), *given)
+        if name == "remainder" and args[1] == 2:
+            return self.call(longs.modulo_2, given[0])
+        if name in _CALLS and len(kwargs) == 0:
+            return self.call(_CALLS[name], *given)
+        raise UnrecordableError(f"{func} of {kind}")
+
+    def _of_longs(
+        self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], given: Sequence[str]
+    ) -> str:
+        text = given[0]
+        if name in ("minimum", "maximum"):
+            return self.call(longs.smaller if name == "minimum" else longs.larger, *given)
+        if name == "clamp":
+            bounds = dict(zip(("min", "max"), args[1:], strict=False)) | kwargs
+            for side, function in (("min", longs.larger), ("max", longs.smaller)):
+                if bounds.get(side) is not None:
+                    text = self.call(function, text, self.value(bounds[side], torch.int64))
+            return text
+        if name == "neg":
+            return f"{self.call(p.whole, '0')} - {text}"
+        if func is aten.div.Tensor_mode and kwargs == {"rounding_mode": "floor"}:
+            shift = int(args[1]).bit_length() - 1
+            if args[1] == 1 << shift:
+                return f"{text} >> {self.call(p.whole, str(shift))}"
+        raise UnrecordableError(f"{func} of integers")
+
+    def _converted(self, x: Tensor, to: torch.dtype) -> str:
+        value = self.value(x, x.dtype)
+        if x.dtype == torch.bool:
+            return self.call(p.where, value, self.value(1, to), self.value(0, to))
+        if x.dtype == to or (x.dtype, to) == (torch.float32, torch.float64):
+            return value
+        functions = {
+            (torch.float64, torch.float32): p.narrow,
+            (torch.float64, torch.int64): p.long,
+            (torch.int64, torch.float64): p.floating,
+        }
+        if (x.dtype, to) not in functions:
+            raise UnrecordableError(f"{x.dtype} to {to}")
+        return self.call(functions[x.dtype, to], value)
+
+    def entry(self, table: Tensor, place: Tensor) -> str:
+        """An entry of a table, at an index that is inside it whatever numbers a caller gives."""
+        name = tables.named.get(table.untyped_storage().data_ptr())
+        if name is None or table.dtype != torch.float64 or not self.has(place):
+            raise UnrecordableError("an index into what is no table")
+        self.tables[name] = None
+        at = self.call(longs.larger, self.value(place, torch.int64), self.call(p.whole, "0"))
+        at = self.call(longs.smaller, at, self.call(p.whole, str(len(table) - 1)))
+        start = self.call(p.whole, str(table.storage_offset()))
+        return self.call(p.gather, name, f"{at} + {start}")
+
+
+def _dunder(func: Any) -> bool:
+    return func.overloadpacket.__name__.endswith("__")
