@@ -152,7 +152,9 @@ def states(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> defaul
                 loaded[p][name] = torch.tensor(float(value), dtype=torch.float64, device=home)
             else:
                 mine = unpacked(p, moved_like(p, value.detach()))
-                loaded[p][name] = like(p, local(mine).to(p.device, copy=True))
+                here = local(mine).to(p.device, copy=True)
+                # Of several numbers to an element the shape is another than the parameter's.
+                loaded[p][name] = like(p, here, mine.shape)
     for key, value in state_dict["state"].items():
         if key not in taken:
             loaded[key] = copy.deepcopy(value, memo)
