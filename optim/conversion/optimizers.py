@@ -186,6 +186,8 @@ def _class(optimizer: Optimizer) -> type[Optimizer]:
     if hasattr(optimizer, "adam_w_mode"):
         # TransformerEngine's and apex's FusedAdam are either.
         return AdamW if optimizer.adam_w_mode else Adam
+    if "AdamWScheduleFree" in name:
+        return ScheduleFreeAdamW
     for known in _OURS:
         if known.__name__ in name:
             return known

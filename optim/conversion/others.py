@@ -31,6 +31,7 @@ def translated(
     - TransformerEngine's FusedAdam: `master_param`, of 16 bits where it holds remainders.
     - TorchDistX's AnyPrecisionAdamW: `compensation`; the Collage authors': `weight_accounted`,
       `exp_avg_sq_accounted`.
+    - AdEMAMix of its authors: `exp_avg_fast`; schedule-free AdamW of its: `z`, in train mode.
     - optimi (`kahan_comp`) and HeavyBall keep moments divided by 1 - beta^t: they are multiplied
       again.
 
@@ -201,6 +202,31 @@ def _collage(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> S
     return made if low is None else {**made, "exp_avg_sq_lo": low}
 
 
+# -- other names -------------------------------------------------------------------------------
+
+
+def _ademamix(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> State:
+    fast = found.pop("exp_avg_fast")
+    if fast is None:
+        raise ValueError(f"{where} has no exp_avg_fast, as AdEMAMix with betas[0] = 0 has none")
+    return {**found, "exp_avg": fast}
+
+
+def _schedule_free(p: Tensor, found: State, group: Mapping[str, Any], where: str) -> State:
+    missing = sorted({"k", "weight_sum", "lr_max", "train_mode"} - group.keys())
+    if missing or not group["train_mode"]:
+        raise ValueError(
+            f"{where} has a z of schedule-free AdamW, and its group no {missing} or train_mode="
+            f"{group.get('train_mode')}; allowed is its state in train mode"
+        )
+    numbers = {
+        name: torch.tensor(float(group[name]), dtype=torch.float64, device="cpu")
+        for name in ("weight_sum", "lr_max")
+    }
+    ahead = found.pop("z").double() - p.detach().double()
+    return {**found, **numbers, "z_minus_y": ahead, "step": int(group["k"])}
+
+
 # -- moments that were divided by 1 - beta^t ---------------------------------------------------
 
 
@@ -237,6 +263,8 @@ _LIBRARIES: tuple[tuple[Callable[[State], bool], Callable[..., State]], ...] = (
     (lambda s: "error_bits" in s or any(str(k).endswith("::quantized") for k in s), _flashoptim),
     (lambda s: any(isinstance(k, int) for k in s), _heavyball),
     (_is_remainder, _transformer_engine),
+    (lambda s: {"z", "exp_avg_sq"} <= s.keys(), _schedule_free),
+    (lambda s: "exp_avg_fast" in s, _ademamix),
     (lambda s: "compensation" in s, _any_precision),
     (lambda s: "weight_accounted" in s, _collage),
 )
