@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import Adamax, AdamW, Precision, convert, set_index_offset
+from mcf.optim import Adamax, AdamW, GradientRelease, Precision, convert, set_index_offset
 from mcf.optim.sharding import shards
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
@@ -218,6 +218,25 @@ def test_slabs_end_with_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = AdamW([q], 1e-2, precision="4bit")
     steps(optimizer, 2)
     assert_same(results[0], stored(optimizer))
+
+
+def test_steps_that_a_device_counts() -> None:
+    """As in CUDA graphs; and with gradients that are released one after the other."""
+    results = []
+    for how in ("plain", "capturable", "released"):
+        params = [parameter(SHAPE, BF16), parameter((4, 6), BF16, 1)]
+        optimizer = AdamW(params, 1e-2, precision="4bit", capturable=how == "capturable")
+        if how == "released":
+            GradientRelease(optimizer)
+        for t in range(3):
+            for k, p in enumerate(params):
+                (p * random(p.shape, BF16, 10 * t + k, 0.1)).sum().backward()
+            if how != "released":
+                optimizer.step()
+                optimizer.zero_grad()
+        results.append(stored(optimizer))
+    assert_same(results[1], results[0])
+    assert_same(results[2], results[0])
 
 
 def test_adamax_and_metrics() -> None:
