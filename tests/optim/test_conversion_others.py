@@ -40,7 +40,7 @@ def integers(shape: Any, low: int, high: int, seed: int, dtype: torch.dtype) -> 
     return torch.randint(low, high, shape, generator=generator).to(dtype)
 
 
-# -- optimi ------------------------------------------------------------------------------------
+# -- bitsandbytes ------------------------------------------------------------------------------
 
 
 SHAPE = (40, 15)
@@ -254,6 +254,17 @@ def test_the_collage_authors_second_moment() -> None:
     }  # fmt: skip
     assert_same_bits(loaded(entry, p)["exp_avg_sq"], v.float() + low.float())
 
+
+def test_ademamix_of_its_authors() -> None:
+    p, fast = random(9, BF16, 1), random(9, FP32, 2)
+    slow, second = random(9, FP32, 3), random(9, FP32, 4).abs()
+    entry = {"step": 3, "exp_avg_fast": fast, "exp_avg_slow": slow, "exp_avg_sq": second}
+    found = loaded(entry, p, AdEMAMix, betas=(0.9, 0.99, 0.999))
+    assert_same_bits(found["exp_avg"], fast)
+    assert_same_bits(found["exp_avg_slow"], slow)
+
+
+# -- what is not known -------------------------------------------------------------------------
 
 _CODE = torch.zeros(4, dtype=torch.uint8)
 
