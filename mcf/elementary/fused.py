@@ -34,7 +34,7 @@ class Program(NamedTuple):
 PROGRAMS: dict[str, Program] = {}
 
 # The functions that run as one kernel, and the formats in which they do.
-FUNCTIONS = frozenset({"exp"})
+FUNCTIONS = frozenset({"exp", "expm1", "log", "tanh"})
 FORMATS = (FP32, FP64)
 # How many components they compute with at most: a kernel of four takes more than ten seconds to
 # compile on a CPU.

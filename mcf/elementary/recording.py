@@ -43,11 +43,11 @@ _OPERATIONS = {o.operator: o for o in OPERATIONS}
 _TRANSFORMS = {o.operator: o for o in TRANSFORMS}
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is computed from its inputs."""
 
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.writer = Writer(inputs)
         # Of each statement the variables that it makes and those that it reads.
         self._statements: list[tuple[list[str], str, list[str]]] = []
@@ -136,7 +136,7 @@ class _Recorder(TorchDispatchMode):
 
 # As a method of the class statement it would be wrapped for torch.compile, whose import takes
 # seconds.
-_Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign]
+_Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign,assignment]
 
 
 def _tuple(values: Sequence[str]) -> str:
@@ -178,7 +178,7 @@ def formula(
     with torch.no_grad(), recorder:
         results = compute(tuple(tuple(named[n] for n in g) for g in groups), fmt, max(terms))
     body = recorder.body(results)
-    label = f"{name}{''.join(map(str, terms))}_{fmt.name}"
+    label = f"{name}_{''.join(map(str, terms))}_{fmt.name}"
     function = written(
         label,
         ", ".join([*arguments, *recorder.writer.tables]),

@@ -148,13 +148,15 @@ class Writer:
         if name in ("minimum", "maximum"):
             return self.call(longs.smaller if name == "minimum" else longs.larger, *given)
         if name == "clamp":
-            bounds = dict(zip(("min", "max"), args[1:], strict=False)) | kwargs
+            bounds = dict(zip(("min", "max"), args[1:], strict=False)) | {**kwargs}
             for side, function in (("min", longs.larger), ("max", longs.smaller)):
                 if bounds.get(side) is not None:
                     text = self.call(function, text, self.value(bounds[side], torch.int64))
             return text
         if name == "neg":
             return f"{self.call(p.whole, '0')} - {text}"
+        if name == "abs":
+            return self.call(longs.larger, text, f"{self.call(p.whole, '0')} - {text}")
         if func is aten.div.Tensor_mode and kwargs == {"rounding_mode": "floor"}:
             shift = int(args[1]).bit_length() - 1
             if args[1] == 1 << shift:
@@ -189,4 +191,4 @@ class Writer:
 
 
 def _dunder(func: Any) -> bool:
-    return func.overloadpacket.__name__.endswith("__")
+    return bool(func.overloadpacket.__name__.endswith("__"))
