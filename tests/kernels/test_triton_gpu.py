@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from mcf.elementary.tables import table
 from mcf.kernels import operators, registry
-from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FORMATS, Format
 from mcf.kernels.torch.reference import EXECUTOR as REFERENCE
 from tests.helpers import assert_same_bits
@@ -72,16 +73,22 @@ class Draw:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)
 
     def row(self, spec: Elementwise, n: int) -> list[Tensor]:
+        """Tensors of n numbers; of an even number where a field packs two into an element."""
+        n += n % 2 if spec.packed else 0
+        return [self.tensor(f, n) for f in spec.fields]
+
+    def tensor(self, field: Field, n: int) -> Tensor:
+        if field.table:
+            return table(field.name, torch.device("cpu"))
         # A uniform field has one number for all elements, others may have one for each block.
-        sizes = [1 if f.uniform else n for f in spec.fields]
-        return [self.everything(m, f.format) for m, f in zip(sizes, spec.fields, strict=True)]
+        return self.everything(1 if field.uniform else n // field.format.packed, field.format)
 
 
 def at_offset(t: Tensor, offset: int, device: str) -> Tensor:
     """A copy that starts `offset` elements into its storage."""
     room = torch.empty(t.numel() + offset, dtype=t.dtype, device=device)
-    room[offset:] = t
-    return room[offset:]
+    room[offset:] = t.flatten()
+    return room[offset:].view(t.shape)
 
 
 def compare(
