@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from typing import Any
 
 # Before CUDA starts: cuBLAS warns under the deterministic mode of `poisoned_memory` without it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -42,6 +43,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Workers of pytest-xdist share the cores, so each takes one.
     torch.set_num_threads(1 if hasattr(config, "workerinput") else 2)
+
+
+# Their tests share processes, which each take seconds to start.
+TOGETHER = ("tests/optim/sharding/", "tests/examples/test_together.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With one file to a worker: all tests of several processes to one worker, as if in a file."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(TOGETHER):
+                return "together"
+            scope: str = super()._split_scope(nodeid)
+            return scope
+
+    return Together(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

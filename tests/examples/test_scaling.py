@@ -41,7 +41,7 @@ MORE = [("tp", (1, 1, 2, True)), ("fsdp+tp", (1, 2, 2, True))]
 MORE += [("ddp", (2, 1, 1)), ("hsdp", (2, 2, 1)), ("fsdp", (1, 4, 1)), ("fsdp+tp", (1, 2, 2))]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "sizes"), [*MESHES, *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)]
 )

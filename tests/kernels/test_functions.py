@@ -133,7 +133,7 @@ def test_the_public_function_has_these_bits_where_the_result_is_finite(
 
 
 # Each case is compiled: by default in a format of wide registers and one that is its own register.
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     "fmt",
     [pytest.param(f, marks=[pytest.mark.slow] if f in (FP16, FP32) else []) for f in FORMATS],

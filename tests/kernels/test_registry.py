@@ -197,6 +197,7 @@ for name in ("numba", "triton"):
 """
 
 
+@pytest.mark.slow
 def test_without_both() -> None:
     run = script(WORKS + CHOOSES, without=("numba", "llvmlite", "triton"))
     warned, _, *chosen = run.stdout.splitlines()

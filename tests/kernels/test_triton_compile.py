@@ -101,7 +101,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(spec, target, id=f"{spec.name}-{target}", marks=marks)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("spec", "target"), list(cases()))
 def test_kernel(spec: Elementwise, target: str) -> None:
     check(code.compile_kernel(spec, target), spec)

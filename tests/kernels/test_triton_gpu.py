@@ -103,7 +103,7 @@ def compare(
         assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @either_device
 @pytest.mark.parametrize(
     "name",

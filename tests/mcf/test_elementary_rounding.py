@@ -20,6 +20,9 @@ from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import HALF, Components, Inputs, balls, disordered
 
+# Of values; that executors have the same bits other tests say.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 FORMATS = [BF16, FP16, FP32, FP64]
 each_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 each_length = pytest.mark.parametrize("terms", [1, 2, 3, 4])
@@ -37,6 +40,7 @@ def _fractions(x: Components) -> list[Fraction]:
     return [sum(map(Fraction, row), Fraction(0)) for row in rows]
 
 
+@pytest.mark.sampled(every=2)
 @each_length
 @each_format
 def test_rounding_to_integers_is_exact(fmt: Format, terms: int) -> None:
@@ -100,6 +104,7 @@ def _bound(fmt: Format, terms: int) -> float:
     return 2.0 ** (1 - terms) * 1.02
 
 
+@pytest.mark.sampled(every=2)
 @each_length
 @each_format
 def test_softmax_and_logsumexp(fmt: Format, terms: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def counts(case: Case, count: int) -> int:
     return 100 if case in LONG else count
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ADAMW, ids=str)
 def test_numba_is_torch_adamw(case: Case, count: int) -> None:
@@ -175,7 +175,7 @@ def test_numba_is_torch_sgd(case: Case, count: int) -> None:
         compare("numba", SGD, count, awkward(case.dtype), **options)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
 def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) -> None:

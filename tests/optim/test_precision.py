@@ -88,7 +88,7 @@ FEW = [
 _SLOW = [FEW[k] for k in (1, 2, 4)]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "precision",
     [pytest.param(p, marks=[pytest.mark.slow] if p in _SLOW else []) for p in FEW],

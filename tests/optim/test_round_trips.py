@@ -61,7 +61,7 @@ def assert_round_trip(make: Callable[[], Any], transfer: Transfer) -> None:
     assert_same(stored(other), stored(optimizer), "after 5 more steps")
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
 @pytest.mark.parametrize("case", cases() + FULL, ids=str)
 def test_adamw_goes_on_with_the_same_bits(case: Case, transfer: Transfer) -> None:
@@ -85,7 +85,7 @@ def test_sgd_goes_on_with_the_same_bits(
     assert_round_trip(make, transfer)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
 @pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few"), ids=str)
 def test_other_rules_go_on_with_the_same_bits(

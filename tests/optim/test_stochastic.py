@@ -68,7 +68,7 @@ def train(params: list[Tensor], steps: int = 5, **options: Any) -> dict[str, Ten
 
 
 # Kernels are compiled: the second moments of light and plus differ as without chance.
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "options",
     [

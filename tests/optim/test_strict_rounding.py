@@ -96,7 +96,7 @@ def same(truth: list[list[State]], model: Iterator[list[State]]) -> bool:
     return not first_difference(truth, model)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("variant", "case"), PAIRS, ids=str)
 def test_optimizer_is_the_model(variant: Variant, case: Case) -> None:
     model = Strict(format_of(case.dtype), case.precision)

@@ -95,7 +95,7 @@ def test_same_steps_as_torch(name: str, desc: str, kwargs: dict[str, Any]) -> No
         torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
 @pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
 def test_low_precision_follows(

@@ -94,7 +94,7 @@ def lu_error(a: parts.Components, factors: parts.Components, pivots: torch.Tenso
     assert_close(low @ up, rows * ONE, np.abs(low) @ np.abs(up), low.shape[1], a)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("dtype", "terms", "shape"), _every(SHAPES, (7, 7)))
 def test_lu(dtype: torch.dtype, terms: int, shape: tuple[int, int]) -> None:
     a = random(dtype, terms, *shape)
@@ -112,7 +112,7 @@ def test_lu_without_pivoting() -> None:
     lu_error(a, factors, pivots)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("dtype", "terms", "size"), _every(SQUARE, 7))
 def test_cholesky(dtype: torch.dtype, terms: int, size: int) -> None:
     a = random(dtype, terms, size, size)
@@ -126,7 +126,7 @@ def test_cholesky(dtype: torch.dtype, terms: int, size: int) -> None:
     assert_close(np.tril(low @ low.T), wanted * ONE, scale, size, a)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("dtype", "terms", "shape"), _every(SHAPES, (7, 7)))
 def test_qr(dtype: torch.dtype, terms: int, shape: tuple[int, int]) -> None:
     """Householder's bounds are in the norm of columns; the length is that of all reflections."""

@@ -109,7 +109,7 @@ def test_metrics(world: World, engine: str, options: dict[str, Any], size: int) 
 
 
 # torch's own scaler takes gradients of one mesh alone, and no plain ones beside them.
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     ("engine", "options", "size"),

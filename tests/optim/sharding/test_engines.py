@@ -74,7 +74,7 @@ def _one(dtype: torch.dtype, more: bool) -> Any:
     return engines.trained("plain", {"dtype": dtype}, MORE if more else SEVERAL)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("engine", "options", "size"), CASES)
 def test_engine(world: World, engine: str, options: dict[str, Any], size: int) -> None:
     for found in world.run(size, engines.trained, engine, options, SEVERAL):

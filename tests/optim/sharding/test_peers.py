@@ -22,6 +22,7 @@ def test_torchao_1189_uneven_and_empty_shards_are_stepped(world: World) -> None:
         assert found == expected
 
 
+@pytest.mark.slow
 def test_flashoptim_3_the_first_step_after_a_round_trip(world: World, tmp_path: Any) -> None:
     """Its restored states were corrupted, and the loss exploded."""
     folders = [str(tmp_path / name) for name in "ab"]

@@ -125,7 +125,7 @@ def test_every_strategy_of_muon(world: World, size: int) -> None:
     check(world, of_size(size), muon, runs(muon), "numba")
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_other_dtypes(world: World, dtype: torch.dtype) -> None:
     options = {"lr": 0.01, "precision": "plus", "eps": 1e-6}
@@ -194,6 +194,7 @@ def copies() -> list[bool]:
     return answers
 
 
+@pytest.mark.slow
 def test_copies(world: World) -> None:
     assert world.run(4, copies) == [[True] * 3] * 4
 
@@ -220,6 +221,7 @@ def weights() -> None:
                 assert layouts.digest(layouts.whole(mine)) == layouts.digest(theirs)
 
 
+@pytest.mark.slow
 def test_master_weights(world: World) -> None:
     world.run(4, weights)
 
@@ -246,7 +248,7 @@ def rewritten(parts: bool) -> str:
     return ""
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [False, True])
 def test_rewritten_weights(world: World, parts: bool) -> None:
     world.run(4, rewritten, parts)

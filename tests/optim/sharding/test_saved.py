@@ -50,6 +50,7 @@ def _uninterrupted(all_of_them: bool, steps: int) -> Any:
     return saved.uninterrupted(ALL if all_of_them else EVERYDAY, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "filled",
     [pytest.param(True, id="init_state"), pytest.param(False, id="torch", marks=pytest.mark.slow)],
@@ -98,7 +99,7 @@ FLAGS: list[dict[str, bool]] = [
 ]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     # By default what moves states between processes, and what names them otherwise.
