@@ -98,6 +98,7 @@ def test_defaults(inner: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_require_gpu_turns_gpu_skips_into_failures(inner: Path) -> None:
     # Without a device the setup of each errs; with one, what skips inside the test fails.
     found = outcomes(inner, "--require-gpu", "-m", "gpu")

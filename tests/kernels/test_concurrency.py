@@ -153,7 +153,7 @@ def two_threads() -> Iterator[None]:
 
 
 # Triton's interpreter patches its language while it runs: without a lock most calls fail.
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["numba", "torch", pytest.param("triton", marks=needs_triton)])
 def test_several_python_threads(executor: str, two_threads: None) -> None:
     g = torch.Generator().manual_seed(0)

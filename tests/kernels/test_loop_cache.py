@@ -81,6 +81,7 @@ def process(text: str, **environment: str) -> list[Any]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_the_second_process_compiles_nothing(tmp_path: Path) -> None:
     where = {"MCF_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.getcwd()}
     (compiled, bits, numba), forked = process(FIRST + FORKED, **where)

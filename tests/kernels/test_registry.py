@@ -168,6 +168,7 @@ def test_without_numba() -> None:
     assert installed.getvalue().splitlines() == ["[]", result]
 
 
+@pytest.mark.slow
 def test_without_triton() -> None:
     run = script(
         WORKS

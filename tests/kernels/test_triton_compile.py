@@ -101,7 +101,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(spec, target, id=f"{spec.name}-{target}", marks=marks)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(("spec", "target"), list(cases()))
 def test_kernel(spec: Elementwise, target: str) -> None:
     check(code.compile_kernel(spec, target), spec)
@@ -115,7 +115,7 @@ MANY = ("adamw_plus_bf16_wide", "adamw_master_bf16_wide_metrics", "adamw_stochas
 _OTHERS = dict(zip(("sm_80", "sm_100", "gfx942"), MANY, strict=True))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("name", "target"),
     [

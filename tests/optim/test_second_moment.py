@@ -79,6 +79,7 @@ def test_every_element_in_float32_registers(dtype: torch.dtype, beta2: float) ->
     assert (ratio - 1).abs().max() < TOLERANCE
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("beta2", BETAS)
 def test_the_mean_in_bf16_arithmetic(beta2: float) -> None:
     ratio = ratios(AdamW, BF16, beta2, precision="plus", compute_dtype=BF16)

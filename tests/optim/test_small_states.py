@@ -99,6 +99,7 @@ def test_nothing_where_there_was_no_gradient(executor: str) -> None:
         assert not optimizer.state[p]["exp_avg_sq"][1].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_moments_out_of_range(executor: str) -> None:
     """Below 2**-60 v stays there; above 10 it stays at 10, and updates within the bound."""

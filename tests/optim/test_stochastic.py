@@ -98,6 +98,7 @@ def test_layout_does_not_matter(options: dict[str, Any]) -> None:
     assert_same_bits(last["5.param"], found["5.param"])
 
 
+@pytest.mark.sampled(every=3)
 @each
 def test_seed(options: dict[str, Any]) -> None:
     first, second = (train(layouts()[2:4], seed=s, **options) for s in (0, 1))
@@ -176,6 +177,7 @@ def walk(count: int, n: int, update: float = 1e-5, **options: Any) -> Tensor:
     return value(optimizer, p)
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 @pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_many_small_updates(count: int) -> None:

@@ -34,6 +34,7 @@ def final_loss(module: nn.Module, optimizer: torch.optim.Optimizer, steps: int) 
     return float(loss.detach())
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 def test_two_components_train_where_one_stalls() -> None:
     losses = []

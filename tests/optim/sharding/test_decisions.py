@@ -47,7 +47,7 @@ def one(function: Callable[..., Any], *args: Any) -> Any:
     return function("plain", {}, *args)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @each
 def test_clipping(world: World, engine: str, options: dict[str, Any], size: int) -> None:
     for found in world.run(size, decisions.clipped, engine, options):

@@ -27,6 +27,7 @@ def left(make: str, options: dict[str, Any]) -> bool:
     return mesh() is not None
 
 
+@pytest.mark.slow
 def test_meshes_go(world: World) -> None:
     """Mutants: layouts, and groups of owners, that a dictionary keeps by the mesh's address."""
     for rule in ("AdamW", "Muon"):

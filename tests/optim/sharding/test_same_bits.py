@@ -77,6 +77,7 @@ def test_by_address(world: World, size: int) -> None:
     check(world, of_size(size), FIRST, options, "numba")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", LARGEST)
 def test_by_operator(world: World, size: int) -> None:
     few = [{"precision": "split16"}, {"precision": "8bit", "max_grad_norm": 0.5}]
@@ -109,6 +110,7 @@ def test_every_strategy_of_every_rule(world: World, variant: Variant) -> None:
     check(world, [MIXED], variant, runs(variant), "numba")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", LARGEST)
 def test_muon(world: World, size: int) -> None:
     """Each matrix is orthogonalised whole, by one process."""
