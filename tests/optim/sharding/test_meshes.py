@@ -6,6 +6,8 @@ import gc
 import weakref
 from typing import Any
 
+import pytest
+
 from tests.helpers.processes import World, forget_layouts
 from tests.optim.sharding import layouts
 from tests.optim.sharding.layouts import LAYOUTS
