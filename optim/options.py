@@ -233,8 +233,11 @@ def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: s
             raise ValueError(f"peak_lr is {value} and decouple_lr is False; allowed is None")
         return
     if not decoupled and slots.get("decayed") is not decay.added:
+        option = "decoupled_weight_decay"
+        allowed = f"; allowed is {option}=True beside it" if option in group else ""
         raise ValueError(
             f"decouple_lr=True: the weight decay of {rule} is not decoupled from the gradient"
+            + allowed
         )
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"peak_lr must be a number or None, got {type(value).__name__}")

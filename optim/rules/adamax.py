@@ -12,12 +12,15 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
+from mcf.optim.rules import decay
 from mcf.optim.rules.maximum import largest
 from mcf.optim.rules.moments import CORRECTIONS, MomentOptimizer
 from mcf.optim.rules.rule import FIRST, SECOND, Rule
 from mcf.optim.rules.slots import (
     accumulate,
+    decayed,
     param_value,
+    regularized,
     scaled_gradient,
     second_moment_components,
     second_moment_value,
@@ -51,13 +54,14 @@ def adamax(
     """One step: the new state and the update of the parameter.
 
     g <- g + weight_decay p;  m <- beta1 m + (1 - beta1) g;
-    n <- max(beta2 n, |g| + eps);  p <- p - lr m^ / n.
+    n <- max(beta2 n, |g| + eps);  p <- p - lr m^ / n, or, with decoupled weight decay,
+    p - lr (m^ / n + weight_decay p).
 
     The norm n is stored as second moments are: in one bf16 number it would not decay at all,
     because RN(.999 n) = n.
     """
     decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = rn(scaled_gradient(grad, grad_lo, grad_scale, grad_limit) + decay)
+    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
     exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
     size = rn(where(gradient < ZERO, neg(gradient), gradient) + eps)
     size, size_lo = second_moment_components(size)
@@ -65,21 +69,26 @@ def adamax(
     exp_inf, exp_inf_lo = largest(size, size_lo, exp_inf, exp_inf_lo)
     norm = second_moment_value(exp_inf, exp_inf_lo)
     first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
-    update = neg(rn(lr * rn(div(first, norm))))
+    update = neg(rn(lr * decayed(rn(div(first, norm)), decay)))
     param, param_lo = accumulate(param, param_lo, update)
     return param, param_lo, exp_avg, exp_inf, exp_inf_lo, update
 
 
-_RULE = Rule(
-    name="adamax",
-    function=adamax,
-    results=("param", "param_lo", "exp_avg", "exp_inf", "exp_inf_lo", "update"),
-    metrics=param_terms,
-    metric_count=3,
-    states=(("exp_avg", FIRST), ("exp_inf", SECOND)),
-    slots=(("unit", norm),),
-    coefficients=(CORRECTIONS,),
-)  # fmt: skip
+def _rule(name: str, *, decoupled: bool) -> Rule:
+    return Rule(
+        name=name,
+        function=adamax,
+        results=("param", "param_lo", "exp_avg", "exp_inf", "exp_inf_lo", "update"),
+        metrics=param_terms,
+        metric_count=3,
+        states=(("exp_avg", FIRST), ("exp_inf", SECOND)),
+        slots=(*(decay.DECOUPLED if decoupled else decay.L2), ("unit", norm)),
+        coefficients=(CORRECTIONS,),
+    )
+
+
+_L2 = _rule("adamax", decoupled=False)
+_DECOUPLED = _rule("adamax_decoupled", decoupled=True)
 
 
 class Adamax(MomentOptimizer):
@@ -96,10 +105,11 @@ class Adamax(MomentOptimizer):
         lr: learning rate, a float or a 1-element tensor; may change at every step.
         betas: decay rates of the moment and of the norm, in [0, 1).
         eps: added to |g|.
-        weight_decay: L2 penalty.
+        weight_decay: L2 penalty, or the rate of decay if decoupled.
         precision: see `mcf.optim.AdamW`.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
+        decoupled_weight_decay: decay the parameter itself, as AdamW does.
         track_metrics: let every step sum what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
@@ -117,6 +127,7 @@ class Adamax(MomentOptimizer):
         precision: str | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
+        decoupled_weight_decay: bool = False,
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
@@ -126,6 +137,7 @@ class Adamax(MomentOptimizer):
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
             "precision": precision,
             "compute_dtype": compute_dtype,
             "maximize": maximize,
@@ -133,4 +145,7 @@ class Adamax(MomentOptimizer):
         super().__init__(params, defaults, track_metrics=track_metrics, **options)
 
     def _rule(self, group: dict[str, Any]) -> Rule:
-        return _RULE
+        return _DECOUPLED if group["decoupled_weight_decay"] else _L2
+
+    def _later_options(self) -> dict[str, Any]:
+        return {**super()._later_options(), "decoupled_weight_decay": False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,17 @@ from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
+from mcf.optim.rules import decay
 from mcf.optim.rules.feedback import feedback_factor, momentum_feed_back
 from mcf.optim.rules.rule import FIRST, Coefficients, Rule
-from mcf.optim.rules.slots import accumulate, direction, param_value, scaled_gradient
+from mcf.optim.rules.slots import (
+    accumulate,
+    decayed,
+    direction,
+    param_value,
+    regularized,
+    scaled_gradient,
+)
 from mcf.optim.rules.terms import param_terms
 from mcf.optim.storage.arithmetic import Arithmetic
 
@@ -38,12 +47,13 @@ def sgd(
     """One step: the new state and the update of the parameter.
 
     g <- g + weight_decay p;  b <- momentum b + (1 - dampening) g;  p <- p - lr d,
-    with d = b, or g + momentum b (Nesterov), or g (no momentum).
+    with d = b, or g + momentum b (Nesterov), or g (no momentum). With decoupled weight decay it is
+    d that weight_decay p is added to.
     """
     decay = rn(weight_decay * param_value(param, param_lo))
-    gradient = rn(scaled_gradient(grad, grad_lo, grad_scale, grad_limit) + decay)
+    gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
     momentum_buffer = rn(rn(momentum * momentum_buffer) + rn(one_minus_dampening * gradient))
-    update = neg(rn(lr * direction(gradient, momentum_buffer, momentum)))
+    update = neg(rn(lr * decayed(direction(gradient, momentum_buffer, momentum), decay)))
     param, param_lo = accumulate(param, param_lo, update)
     return param, param_lo, momentum_buffer, update
 
@@ -73,9 +83,11 @@ def momentum_feedback(momentum, lr):
     return (feedback_factor(momentum, lr),)
 
 
-def _rule(name: str, direction: Any, buffer: bool) -> Rule:
+@functools.cache
+def _rule(kind: str, decoupled: bool) -> Rule:
+    direction, buffer = _DIRECTIONS[kind], kind != "sgd"
     return Rule(
-        name=name,
+        name=f"{kind}_decoupled" if decoupled else kind,
         function=sgd,
         results=("param", "param_lo", "momentum_buffer", "update"),
         metrics=param_terms,
@@ -84,16 +96,21 @@ def _rule(name: str, direction: Any, buffer: bool) -> Rule:
         absent=() if buffer else ("momentum_buffer",),
         # A schedule may take the momentum to 0 and back; torch keeps the buffer, too.
         unused=() if buffer else ("momentum_buffer",),
-        slots=(("direction", direction),),
+        slots=(
+            *(decay.DECOUPLED if decoupled else decay.L2),
+            ("direction", direction),
+        ),
         coefficients=(Coefficients(dampened, ("one_minus_dampening",)),),
         feedback=Coefficients(momentum_feedback, ("feedback",)),
         feed_back=momentum_feed_back if direction is momentum_direction else None,
     )
 
 
-_PLAIN = _rule("sgd", plain_direction, buffer=False)
-_MOMENTUM = _rule("sgd_momentum", momentum_direction, buffer=True)
-_NESTEROV = _rule("sgd_nesterov", nesterov_direction, buffer=True)
+_DIRECTIONS = {
+    "sgd": plain_direction,
+    "sgd_momentum": momentum_direction,
+    "sgd_nesterov": nesterov_direction,
+}
 
 
 class SGD(LowPrecisionOptimizer):
@@ -107,7 +124,7 @@ class SGD(LowPrecisionOptimizer):
         lr: learning rate, a float or a 1-element tensor; may change at every step.
         momentum: momentum factor; 0 stores no buffer.
         dampening: dampening of the momentum.
-        weight_decay: L2 penalty.
+        weight_decay: L2 penalty, or the rate of decay if decoupled.
         nesterov: Nesterov momentum; needs a momentum and no dampening.
         precision: `"plain"`, `"kahan"`, `"light"`, `"split16"`, `"split8"`, `"stochastic"`,
             `"bf16_sr"`, `"8bit"` (a momentum of 8 bits, of 3 of precision, from 2**-28 to 14),
@@ -115,6 +132,8 @@ class SGD(LowPrecisionOptimizer):
             rounding errors in the momentum buffer: they need a momentum, and not Nesterov's.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
+        decoupled_weight_decay: decay the parameter itself, p <- p - lr (d + weight_decay p): SGDW
+            (Loshchilov and Hutter 2019, arXiv:1711.05101).
         track_metrics: let every step sum what `metrics()` returns.
         options: see `mcf.optim.AdamW`.
 
@@ -138,6 +157,7 @@ class SGD(LowPrecisionOptimizer):
         precision: str | Precision = "light",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
+        decoupled_weight_decay: bool = False,
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
@@ -148,6 +168,7 @@ class SGD(LowPrecisionOptimizer):
             "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
+            "decoupled_weight_decay": decoupled_weight_decay,
             "precision": precision,
             "compute_dtype": compute_dtype,
             "maximize": maximize,
@@ -159,6 +180,7 @@ class SGD(LowPrecisionOptimizer):
         validation.number("momentum value", group["momentum"])
         validation.number("weight_decay value", group["weight_decay"])
         validation.number("dampening value", group["dampening"], low=float("-inf"))
+        validation.flag("decoupled_weight_decay", group["decoupled_weight_decay"])
         if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
             raise ValueError(
                 "Nesterov momentum requires a momentum and zero dampening, got "
@@ -179,9 +201,11 @@ class SGD(LowPrecisionOptimizer):
             )
 
     def _rule(self, group: dict[str, Any]) -> Rule:
-        if group["momentum"] == 0:
-            return _PLAIN
-        return _NESTEROV if group["nesterov"] else _MOMENTUM
+        kind = "sgd_nesterov" if group["nesterov"] else "sgd_momentum"
+        return _rule(kind if group["momentum"] else "sgd", bool(group["decoupled_weight_decay"]))
+
+    def _later_options(self) -> dict[str, Any]:
+        return {**super()._later_options(), "decoupled_weight_decay": False}
 
     def _given(
         self, group: dict[str, Any], arith: Arithmetic, read: Callable[[Any], Any]

@@ -113,3 +113,11 @@ class Exact:
         ahead = times(beta1, self.m) + times(ONE - beta1, x)
         self.m = times(beta2, self.m) + times(ONE - beta2, x)
         return np.sign(ahead) * ONE
+
+    def sgd(self, x: Integers) -> Integers:
+        o = self.options
+        if not o["momentum"]:
+            return x
+        fresh = ONE if self.t == 1 else ONE - fixed(o["dampening"])
+        self.m = times(fixed(o["momentum"]), self.m) + times(fresh, x)
+        return x + times(fixed(o["momentum"]), self.m) if o["nesterov"] else self.m

@@ -195,16 +195,18 @@ class Registers:
 
     def adamax(
         self, s: State, g: Array, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int,
+        weight_decay: float, t: int, decoupled_weight_decay: bool = False,
     ) -> State:  # fmt: skip
         """The stored state after step t, from 1."""
         f, (beta1, beta2) = self.kind, betas
-        g = g + self.penalty(s, weight_decay)
+        decay = self.penalty(s, weight_decay)
+        g = g if decoupled_weight_decay else g + decay
         m = self.mean(beta1, s["exp_avg"], 1 - beta1, g)
         n = np.maximum(f(beta2) * self.second(s, "exp_inf"), np.abs(g) + f(eps))
-        u = -(f(lr) * ((m * f(1 / (1 - beta1**t))) / n))
+        direction = (m * f(1 / (1 - beta1**t))) / n
+        direction = direction + decay if decoupled_weight_decay else direction
         after = {"exp_avg": self.moment(m), **self.second_stored("exp_inf", n)}
-        return {**self.accumulate(s, u), **after}
+        return {**self.accumulate(s, -(f(lr) * direction)), **after}
 
     def lion(
         self, s: State, g: Array, *, lr: float, betas: tuple[float, float],
@@ -236,16 +238,18 @@ class Registers:
 
     def sgd(
         self, s: State, g: Array, *, lr: float, momentum: float, dampening: float,
-        weight_decay: float, nesterov: bool, t: int,
+        weight_decay: float, nesterov: bool, t: int, decoupled_weight_decay: bool = False,
     ) -> State:  # fmt: skip
         """The stored state after step t, from 1."""
         f = self.kind
-        g = g + self.penalty(s, weight_decay)
+        decay = self.penalty(s, weight_decay)
+        g = g if decoupled_weight_decay else g + decay
         direction = g
         if momentum:
             fresh = 1.0 if t == 1 else 1 - dampening
             b = self.mean(momentum, s["momentum_buffer"], fresh, g)
             direction = g + f(momentum) * b if nesterov else b
+        direction = direction + decay if decoupled_weight_decay else direction
         after = self.accumulate(s, -(f(lr) * direction))
         if "exact" in after:
             b = b + f((1 - 1 / momentum) / lr) * (after.pop("exact") - after["param"])

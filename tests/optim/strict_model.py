@@ -178,19 +178,23 @@ class Strict:
 
     def adamax(
         self, s: State, g: Fraction, *, lr: float, betas: tuple[float, float], eps: float,
-        weight_decay: float, t: int,
+        weight_decay: float, t: int, decoupled_weight_decay: bool = False,
     ) -> State:  # fmt: skip
         """The state after step t, from 1."""
         (beta1, beta2), rn, f = betas, self.rn, self.register
-        g = rn("g + wd p", g + self.penalty(s, weight_decay))
+        decay = self.penalty(s, weight_decay)
+        g = g if decoupled_weight_decay else rn("g + wd p", g + decay)
         m = self.first(s, g, beta1)
         if self.precision == "plus":
             before = self.decayed(s["exp_inf"], s["exp_inf_lo"], beta2)
         else:
             before = rn("b2 n", f(beta2) * s["exp_inf"]), Fraction(0)
         n, dn = max((rn("|g| + eps", abs(g) + f(eps)), Fraction(0)), before, key=sum)
-        u = -rn("u", f(lr) * rn("ratio", rn("m / bc1", m / f(1 - beta1**t)) / n))
-        return {**self.accumulate(s, u), "exp_avg": m, **self.pair("exp_inf", n, dn)}
+        direction = rn("ratio", rn("m / bc1", m / f(1 - beta1**t)) / n)
+        if decoupled_weight_decay:
+            direction = rn("ratio + wd p", direction + decay)
+        after = self.accumulate(s, -rn("u", f(lr) * direction))
+        return {**after, "exp_avg": m, **self.pair("exp_inf", n, dn)}
 
     def lion(
         self, s: State, g: Fraction, *, lr: float, betas: tuple[float, float],
@@ -224,11 +228,12 @@ class Strict:
 
     def sgd(
         self, s: State, g: Fraction, *, lr: float, momentum: float, dampening: float,
-        weight_decay: float, nesterov: bool, t: int,
+        weight_decay: float, nesterov: bool, t: int, decoupled_weight_decay: bool = False,
     ) -> State:  # fmt: skip
         """The state after step t, from 1."""
         rn, f = self.rn, self.register
-        g = rn("g + wd p", g + rn("wd p", f(weight_decay) * s["param"]))
+        decay = self.penalty(s, weight_decay)
+        g = g if decoupled_weight_decay else rn("g + wd p", g + decay)
         moments: State = {}
         direction = g
         if momentum:
@@ -236,6 +241,8 @@ class Strict:
             b = rn("b", rn("mom b", f(momentum) * s["momentum_buffer"]) + fresh)
             moments = {"momentum_buffer": b}
             direction = rn("g + mom b", g + rn("mom b'", f(momentum) * b)) if nesterov else b
+        if decoupled_weight_decay:
+            direction = rn("d + wd p", direction + decay)
         u = -rn("u", f(lr) * direction)
         return {**self.accumulate(s, u), **moments}
 

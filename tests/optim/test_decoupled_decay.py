@@ -1,0 +1,97 @@
+"""Decoupled weight decay of SGD and Adamax: exact in float64, apart from the rate, in checkpoints.
+
+Contract in float64: that of `test_exact_rules`. Mutant: the penalty in the gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from mcf.optim import SGD, Adam, Adamax, NAdam, RAdam
+from tests.helpers import assert_same_bits
+from tests.optim.exact_adamw import floats
+from tests.optim.exact_rules import Exact
+from tests.optim.helpers import BF16, FP64, assert_same, parameter, random, steps, stored
+from tests.optim.test_exact_rules import STEPS, TOLERANCE, N
+from tests.optim.variants import Variant, named
+
+_SGD = named("sgd-decoupled")
+VARIANTS = [
+    named("adamax-decoupled"),
+    _SGD,
+    Variant("sgd-decoupled-plain", SGD, {**_SGD.options, "momentum": 0.0, "dampening": 0.0}),
+    Variant("sgd-decoupled-nesterov", SGD, {**_SGD.options, "dampening": 0.0, "nesterov": True}),
+]
+MAKES = (Adam, NAdam, RAdam, Adamax, SGD)
+
+
+def distance(variant: Variant, **wrong: Any) -> float:
+    """The relative distance from the rule without rounding, after some steps."""
+    p = Parameter(random(N, FP64, 1))
+    start = p.detach().clone()
+    exact = Exact(variant.rule, start, {**variant.options, **wrong})
+    optimizer = variant.make([p], **variant.options)
+    for t in range(STEPS):
+        p.grad = random(N, FP64, 10 + t, 10.0 ** -(t % 7))
+        exact.step(p.grad)
+        optimizer.step()
+    end = floats(exact.p)
+    return float((p.detach() - end).norm() / (end - start).norm())
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.usefixtures("on_torch")
+def test_float64_is_exact(variant: Variant) -> None:
+    assert distance(variant) < TOLERANCE
+    # Without momentum the two are the same.
+    if variant.options.get("momentum") != 0.0:
+        assert distance(variant, decoupled_weight_decay=False) > 1e9 * TOLERANCE
+
+
+@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.usefixtures("on_torch")
+def test_apart_from_the_rate(make: Any) -> None:
+    """p <- p (1 - lr / peak_lr weight_decay) where all gradients are 0, whatever the rate."""
+    options = {"weight_decay": 0.25, "decoupled_weight_decay": True, "decouple_lr": True}
+    for rate in (2.0**-10, 0.5):
+        p = Parameter(torch.ones(3, dtype=FP64))
+        optimizer = make([p], rate, **options)
+        for t in range(3):
+            optimizer.param_groups[0]["lr"] = rate * 0.5**t
+            p.grad = torch.zeros_like(p)
+            optimizer.step()
+        # Powers of two: every operation is exact.
+        right = (1 - 2.0**-2) * (1 - 2.0**-3) * (1 - 2.0**-4)
+        assert_same_bits(p.detach(), torch.full((3,), right, dtype=FP64))
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_a_penalty_in_the_gradient_is_refused(make: Any) -> None:
+    words = f"weight decay of {make.__name__} is not decoupled.*decoupled_weight_decay=True"
+    with pytest.raises(ValueError, match=words):
+        make([parameter(3, BF16)], decouple_lr=True)
+    with pytest.raises(TypeError, match="decoupled_weight_decay must be True or False, got 1"):
+        make([parameter(3, BF16)], decoupled_weight_decay=1)
+
+
+@pytest.mark.parametrize("make", [Adamax, SGD])
+@pytest.mark.usefixtures("on_torch")
+def test_checkpoints_of_before_have_a_penalty(make: Any) -> None:
+    runs = []
+    for older in (False, True):
+        p = parameter(9, BF16)
+        optimizer = make([p], 0.1, weight_decay=0.1)
+        steps(optimizer, 3)
+        if older:
+            saved = copy.deepcopy(optimizer.state_dict())
+            del saved["param_groups"][0]["decoupled_weight_decay"]
+            optimizer = make([p], 0.1, decoupled_weight_decay=True)
+            optimizer.load_state_dict(saved)
+        steps(optimizer, 3, seed=5)
+        runs.append(stored(optimizer))
+    assert_same(*runs)
