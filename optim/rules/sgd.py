@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -83,11 +82,9 @@ def momentum_feedback(momentum, lr):
     return (feedback_factor(momentum, lr),)
 
 
-@functools.cache
-def _rule(kind: str, decoupled: bool) -> Rule:
-    direction, buffer = _DIRECTIONS[kind], kind != "sgd"
+def _rule(name: str, direction: Any, *, buffer: bool = True, decoupled: bool = False) -> Rule:
     return Rule(
-        name=f"{kind}_decoupled" if decoupled else kind,
+        name=name,
         function=sgd,
         results=("param", "param_lo", "momentum_buffer", "update"),
         metrics=param_terms,
@@ -106,11 +103,12 @@ def _rule(kind: str, decoupled: bool) -> Rule:
     )
 
 
-_DIRECTIONS = {
-    "sgd": plain_direction,
-    "sgd_momentum": momentum_direction,
-    "sgd_nesterov": nesterov_direction,
-}
+_L2 = _rule("sgd", plain_direction, buffer=False)
+_L2_MOMENTUM = _rule("sgd_momentum", momentum_direction)
+_L2_NESTEROV = _rule("sgd_nesterov", nesterov_direction)
+_DECOUPLED = _rule("sgd_decoupled", plain_direction, buffer=False, decoupled=True)
+_DECOUPLED_MOMENTUM = _rule("sgd_momentum_decoupled", momentum_direction, decoupled=True)
+_DECOUPLED_NESTEROV = _rule("sgd_nesterov_decoupled", nesterov_direction, decoupled=True)
 
 
 class SGD(LowPrecisionOptimizer):
@@ -201,8 +199,12 @@ class SGD(LowPrecisionOptimizer):
             )
 
     def _rule(self, group: dict[str, Any]) -> Rule:
-        kind = "sgd_nesterov" if group["nesterov"] else "sgd_momentum"
-        return _rule(kind if group["momentum"] else "sgd", bool(group["decoupled_weight_decay"]))
+        decoupled = group["decoupled_weight_decay"]
+        if group["momentum"] == 0:
+            return _DECOUPLED if decoupled else _L2
+        if group["nesterov"]:
+            return _DECOUPLED_NESTEROV if decoupled else _L2_NESTEROV
+        return _DECOUPLED_MOMENTUM if decoupled else _L2_MOMENTUM
 
     def _later_options(self) -> dict[str, Any]:
         return {**super()._later_options(), "decoupled_weight_decay": False}
