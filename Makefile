@@ -102,12 +102,8 @@ format: $(READY) ## let ruff fix and format
 hooks: $(READY) ## install the pre-commit hooks
 	$(BIN)/pre-commit install
 
-dist: $(READY) ## dist/: sdist and wheel of the commit that is checked out, and what is in the wheel
-	@rm -rf build/dist dist && mkdir -p build/dist dist
-	git archive HEAD | tar -x -C build/dist
-	@cd build/dist && "$(abspath $(BIN))/python" -c 'from setuptools import build_meta; build_meta.build_sdist("../../dist")' >/dev/null
-	$(PIP) wheel -q --no-deps --no-build-isolation -w dist dist/mcf_torch-*.tar.gz
-	@$(BIN)/python -m zipfile -l dist/mcf_torch-*.whl
+dist: $(READY) ## dist/: sdist and wheel of the commit that is checked out; ARGS=--check compares, installs and tries them
+	$(BIN)/python .ci/dist $(ARGS)
 
 # uv makes one list for every Python and platform; it asks the public index alone, whatever pip is set up with.
 lock: $(READY) ## requirements.lock: constraints.txt with hashes

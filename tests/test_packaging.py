@@ -8,11 +8,14 @@ tracks of `mcf`, or when a file that the tests need is not in an sdist.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import types
+import unittest.mock
 import zipfile
 from pathlib import Path
 
@@ -66,6 +69,8 @@ def test_modules_stand_in_packages() -> None:
 def test_version_has_one_value() -> None:
     (declared,) = re.findall(r'^version = "(.*)"', _pyproject(), re.MULTILINE)
     assert mcf.__version__ == declared
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [declared]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -157,3 +162,35 @@ def test_sdist_holds_everything_that_is_tracked(tmp_path: Path) -> None:
     # The wheel of the sdist is the wheel of the checkout.
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     assert _modules(_build("wheel", unpacked, tmp_path)) == _expected_in_wheel()
+
+
+@pytest.mark.slow
+def test_dist_has_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("a release is built of a commit")
+    loader = importlib.machinery.SourceFileLoader("dist", str(ROOT / ".ci" / "dist"))
+    with unittest.mock.patch.object(sys, "path", [str(ROOT / ".ci"), *sys.path]):
+        module = types.ModuleType("dist")
+        module.__file__ = loader.path
+        loader.exec_module(module)
+    first = module.build(tmp_path / "here", {}, 0o022)
+    again = module.build(tmp_path / "a folder" / "elsewhere", module.ELSEWHERE, 0o077)
+    names = sorted(path.name for path in first.iterdir())
+    assert len(names) == 2
+    assert names == sorted(path.name for path in again.iterdir())
+    for name in names:
+        assert (first / name).read_bytes() == (again / name).read_bytes(), name
+
+
+def test_conda_recipe_asks_for_what_the_package_asks_for() -> None:
+    recipe = (ROOT / ".github" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f'version: "{mcf.__version__}"' in recipe
+    (python,) = re.findall(r'^requires-python = ">=(.*)"', _pyproject(), re.MULTILINE)
+    assert f'python_min: "{python}"' in recipe
+    (build,) = re.findall(r'^requires = \["(\w+)>=(.*)"\]', _pyproject(), re.MULTILINE)
+    (block,) = re.findall(r"^dependencies = \[(.*?)\]", _pyproject(), re.MULTILINE | re.DOTALL)
+    # triton comes with conda's pytorch for GPUs.
+    needed = [pair for pair in re.findall(r'"(\w+)>=([\d.]+)', block) if pair[0] != "triton"]
+    assert {name for name, _ in needed} == {"torch", "numpy", "numba"}
+    for name, version in (build, *needed):
+        assert f"- {'pytorch' if name == 'torch' else name} >={version}\n" in recipe
