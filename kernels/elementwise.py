@@ -152,7 +152,9 @@ class Elementwise:
     def draws(self) -> frozenset[str]:
         """Which random bits it draws for each element."""
         coded = {code.field for code in self.codes}
-        return frozenset(f.draw for f in self.fields if f.stochastic or f.name in coded)
+        return frozenset(
+            f.draw for f in self.fields if f.written and (f.stochastic or f.name in coded)
+        )
 
     @functools.cached_property
     def packed(self) -> bool:

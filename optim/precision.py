@@ -163,8 +163,12 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
         more = " and 'se5m2'" if "8bit" in named and "plus" not in named else ""
         raise ValueError(
             f"precision={precision!r} keeps moments as codes that need a second moment, which "
-            f"{optimizer} has not or is not bounded by; allowed are 'single', "
+            f"{optimizer} has not; allowed are 'single', "
             f"'float32' and 'stochastic'{more} for exp_avg"
+        )
+    elif composed.exp_avg == "ratio4" and "4bit" not in named:
+        raise ValueError(
+            f"precision={precision!r} keeps a first moment in 4 bits, and {optimizer} has none"
         )
     elif composed.exp_avg == "se5m2" and "plus" in named:
         raise ValueError(

@@ -27,7 +27,7 @@ from mcf.optim.rules.slots import (
     unbias,
 )
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.strategies import WITHOUT_CODES
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
 
 
 def adan(
@@ -112,7 +112,8 @@ _RULE = two_moments(
     adan,
     decoupled=True,
     results=("exp_avg_diff", "previous_grad"),
-    firsts=("exp_avg_diff", "previous_grad"),
+    firsts=("exp_avg_diff",),
+    previous=("previous_grad",),
     coefficients=(
         Coefficients(
             differences, ("one_minus_beta_diff", "diff_weight", "later", "shrinkage")
@@ -141,7 +142,8 @@ class Adan(MomentOptimizer):
         eps: added to the denominator.
         weight_decay: proximal weight decay, p / (1 + lr weight_decay).
         no_prox: decay p by lr weight_decay p instead, as AdamW does.
-        precision: any of `mcf.optim.AdamW` but those of 4 and 8 bits and of ECO.
+        precision: any of `mcf.optim.AdamW` but those of ECO. With moments of 4 bits the gradient
+            of before is in 8.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
@@ -150,7 +152,7 @@ class Adan(MomentOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
-    precisions = WITHOUT_CODES
+    precisions = WITHOUT_FEEDBACK
 
     def __init__(
         self,

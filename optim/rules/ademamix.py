@@ -30,7 +30,7 @@ from mcf.optim.rules.slots import (
 )
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.strategies import WITHOUT_CODES
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
 
 
 def ademamix(
@@ -168,7 +168,7 @@ _RULE = two_moments(
     ademamix,
     decoupled=True,
     results=_SLOW,
-    maxima=_SLOW[:1],
+    slow=_SLOW[:1],
     coefficients=(
         Coefficients(slow_rates, ("beta3", "beta3_lo", "one_minus_beta3", "alpha")),
     ),
@@ -200,8 +200,9 @@ class AdEMAMix(MomentOptimizer):
         alpha_warmup: in so many steps alpha goes linearly from 0; None for at once.
         eps: added to the denominator.
         weight_decay: decoupled weight decay.
-        precision: any of `mcf.optim.AdamW` but those of 4 and 8 bits, where n has no bound, and of
-            ECO.
+        precision: any of `mcf.optim.AdamW` but those of ECO. With moments of 4 and 8 bits n is in
+            bf16, rounded stochastically: v forgets sooner, so that n is bounded by no multiple of
+            its root.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
@@ -210,7 +211,7 @@ class AdEMAMix(MomentOptimizer):
     Guarantees and errors are those of `mcf.optim.AdamW`.
     """
 
-    precisions = WITHOUT_CODES
+    precisions = WITHOUT_FEEDBACK
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
 from mcf.optim.rules import decay
-from mcf.optim.rules.rule import FIRST, SECOND, Coefficients, Rule
+from mcf.optim.rules.rule import FIRST, PREVIOUS, SECOND, SLOW, Coefficients, Rule
 from mcf.optim.rules.terms import adamw_terms
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.codes import root
@@ -53,7 +53,9 @@ def two_moments(
     decoupled: bool,
     results: tuple[str, ...] = (),
     firsts: tuple[str, ...] = (),
+    previous: tuple[str, ...] = (),
     maxima: tuple[str, ...] = (),
+    slow: tuple[str, ...] = (),
     coefficients: tuple[Coefficients, ...] = (),
     **fields: Any,
 ) -> Rule:
@@ -66,7 +68,9 @@ def two_moments(
         decoupled: where the weight decay enters.
         results: see `function`.
         firsts: further states that are kept as first moments are.
+        previous: further states, gradients of before.
         maxima: further states that are kept as second moments are, their maxima so far say.
+        slow: averages that forget more slowly than the second moment.
         coefficients: besides those that every such rule has.
         fields: further fields of `Rule`; `slots` in addition to those of the weight decay.
     """
@@ -82,8 +86,10 @@ def two_moments(
         states=(
             ("exp_avg", FIRST),
             *((n, FIRST) for n in firsts),
+            *((n, PREVIOUS) for n in previous),
             ("exp_avg_sq", SECOND),
             *((n, SECOND) for n in maxima),
+            *((n, SLOW) for n in slow),
         ),
         coefficients=(CORRECTIONS, *coefficients),
         slots=(

@@ -9,11 +9,17 @@ from typing import Any
 
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import parameters
+from mcf.kernels.formats import Format
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.base import Storage
+from mcf.optim.storage.codes import RATIO8
+from mcf.optim.storage.stochastic import STOCHASTIC
 
-# How a state is kept: as the strategy's first moments are, or as its second ones.
-FIRST, SECOND = "first", "second"
+# How a state is kept: as the strategy's first moments are, or as its second ones; as second ones,
+# but never in a code (SLOW: an average that forgets more slowly than the second moment, which
+# bounds it by nothing); as first ones, but never in 4 bits, which would cut what is no average
+# (PREVIOUS).
+FIRST, SECOND, SLOW, PREVIOUS = "first", "second", "slow", "previous"
 
 # What a formula reads that is neither a state nor a scalar of the rule.
 _GIVEN = ("param", "param_lo", "grad", "grad_lo", "grad_limit")
@@ -52,8 +58,9 @@ class Rule:
         results: the names of its results.
         metrics: the terms summed when metrics are tracked.
         metric_count: the number of terms.
-        states: what it keeps for each element, `(name, kind)` pairs, where the kind is FIRST or
-            SECOND: any number of either.
+        states: what it keeps for each element, `(name, kind)` pairs, where the kind is FIRST,
+            SECOND, SLOW or PREVIOUS: any number of each. Those of kinds FIRST and PREVIOUS can be
+            codes relative to the root of the first one of kind SECOND.
         numbers: what it keeps for each parameter, one number, and what that starts from; they are
             float64, where the count of steps is, and only scalars depend on them.
         absent: states that the formula names but this variant does not keep (momentum of 0).
@@ -109,9 +116,20 @@ class Rule:
     @functools.cached_property
     def seconds(self) -> tuple[str, ...]:
         """The states kept as second moments are."""
-        return tuple(name for name, kind in self.states if kind == SECOND)
+        return tuple(name for name, kind in self.states if kind in (SECOND, SLOW))
 
     def storage(self, name: str, arithmetic: Arithmetic) -> Storage:
         """How one of its states is kept."""
-        strategy = arithmetic.strategy
-        return strategy.first if dict(self.states)[name] == FIRST else strategy.second
+        strategy, kind = arithmetic.strategy, dict(self.states)[name]
+        if kind == PREVIOUS and strategy.packed:
+            return RATIO8
+        if kind == SLOW and strategy.second.coding is not None:
+            return STOCHASTIC
+        return strategy.second if kind in (SECOND, SLOW) else strategy.first
+
+    def format(self, name: str, arithmetic: Arithmetic) -> Format:
+        """The format of the components of one of its states."""
+        kept = self.storage(name, arithmetic)
+        if name in self.seconds and kept is arithmetic.strategy.second:
+            return arithmetic.second_moment
+        return kept.format(arithmetic.component)

@@ -14,14 +14,14 @@ from mcf.optim import validation, visible
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
 from mcf.optim.rules.moments import MomentOptimizer
-from mcf.optim.rules.rule import SECOND, Coefficients, Rule
+from mcf.optim.rules.rule import SECOND, SLOW, Coefficients, Rule
 from mcf.optim.rules.schedule_free_formulas import schedule_free, shares
 from mcf.optim.rules.terms import adamw_terms
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.storage import values
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.strategies import WITHOUT_CODES
+from mcf.optim.storage.strategies import WITHOUT_FIRST
 
 _RULE = Rule(
     name="schedule_free",
@@ -32,7 +32,7 @@ _RULE = Rule(
     ),
     metrics=adamw_terms,
     metric_count=4,
-    states=(("exp_avg_sq", SECOND), ("z_minus_y", SECOND)),
+    states=(("exp_avg_sq", SECOND), ("z_minus_y", SLOW)),
     numbers=(("lr_max", 0.0), ("weight_sum", 0.0)),
     decoupled=True,
     coefficients=(
@@ -78,7 +78,9 @@ class ScheduleFreeAdamW(MomentOptimizer):
         warmup_steps: the rate rises linearly in so many steps.
         r: the power of t in the weight of the average: 0, 1 or 2.
         weight_lr_power: that of the largest rate: 0, 1 or 2.
-        precision: any of `mcf.optim.AdamW` but those of 4 and 8 bits and of ECO.
+        precision: any of `mcf.optim.AdamW` but those of ECO and `"4bit"`: there is no first
+            moment. With v in 8 bits z - y, which v does not bound, is in bf16, rounded
+            stochastically.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
@@ -90,7 +92,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
         RuntimeError: from a step in eval mode.
     """
 
-    precisions = WITHOUT_CODES
+    precisions = WITHOUT_FIRST
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from mcf.optim.rules import adamw
 from mcf.optim.rules.moments import MomentOptimizer
 from mcf.optim.rules.rule import Rule
 from mcf.optim.rules.update_clipping import Clipped
-from mcf.optim.storage.strategies import WITHOUT_CODES
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
 
 _RULE = dataclasses.replace(
     adamw.adam_rule("stable_adamw", decoupled=True, amsgrad=False),
@@ -43,7 +43,7 @@ class StableAdamW(MomentOptimizer):
         betas: decay rates of the two moments, in [0, 1).
         eps: added to the denominator, and the least that sqrt(v^) is in RMS.
         weight_decay: decoupled weight decay.
-        precision: any of `mcf.optim.AdamW` but those of 4 and 8 bits and of ECO.
+        precision: any of `mcf.optim.AdamW` but those of ECO.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
@@ -53,7 +53,7 @@ class StableAdamW(MomentOptimizer):
     the RMS of its tensor NaN, which clips nothing.
     """
 
-    precisions = WITHOUT_CODES
+    precisions = WITHOUT_FEEDBACK
 
     def __init__(
         self,

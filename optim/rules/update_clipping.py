@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
-from mcf.kernels.elementwise import Elementwise, Field, parameters
+from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
 from mcf.optim.operator import registered, update_
 from mcf.optim.rules.slots import (
     decay_and_add,
@@ -58,6 +58,7 @@ def _kernel(arith: Arithmetic, form: GradientForm) -> Elementwise:
     """The kernel that writes them."""
     stored = arith.strategy.second.moment("exp_avg_sq", arith.second_moment)
     low = ("exp_avg_sq_lo",) if len(stored) == 1 else ()
+    coding = arith.strategy.second.coding
     given = parameters(ratios)[4:]
     return registered(
         Elementwise(
@@ -83,6 +84,7 @@ def _kernel(arith: Arithmetic, form: GradientForm) -> Elementwise:
             ),
             rounded=("ratio",),
             slots=(*arith.slots().items(), ("scaled_gradient", form.slot)),
+            codes=(Code("exp_avg_sq", coding.decode, coding.encode),) if coding else (),
         )
     )
 

@@ -11,7 +11,7 @@ from mcf.kernels.elementwise import Code, Elementwise, Field
 from mcf.kernels.formats import Format
 from mcf.optim.operator import registered
 from mcf.optim.rules import gradient
-from mcf.optim.rules.rule import FIRST, Rule
+from mcf.optim.rules.rule import Rule
 from mcf.optim.storage.arithmetic import Arithmetic
 
 
@@ -30,8 +30,8 @@ def _in_kernel(rule: Rule, arithmetic: Arithmetic) -> dict[str, Format]:
     formats: dict[str, Format] = {}
     if param.hidden:
         formats[param.hidden] = param.hidden_format(arithmetic.component)
-    for name, kind in rule.states:
-        fmt = arithmetic.first_moment if kind == FIRST else arithmetic.second_moment
+    for name, _ in rule.states:
+        fmt = rule.format(name, arithmetic)
         formats |= rule.storage(name, arithmetic).moment(name, fmt)
     return formats
 
@@ -91,8 +91,8 @@ def _kernel(
         *(Field(name, fmt, written=True) for name, fmt in formats.items()),
     ]
     drawn = {
-        name: "first" if kind == FIRST else "second"
-        for name, kind in rule.states
+        name: "second" if name in rule.seconds else "first"
+        for name, _ in rule.states
         if rule.storage(name, arithmetic).stochastic
     }
     codes = _codes(rule, arithmetic)

@@ -114,9 +114,9 @@ RATIO4 = Code("ratio4", Coding(decode_ratio4, encode_ratio4, relative=True), UIN
 SIGNED8 = Code("se5m2", Coding(from_e5m2_over_4096, to_e5m2_over_4096, relative=False))
 UNSIGNED8 = Code("ue6m2", Coding(from_unsigned, to_unsigned, relative=False))
 
-# The second moments of rules, and what a first moment beside them is relative to.
+# The second moments of rules, what a first moment beside them is relative to, and the first ones.
 _UNITS = {"exp_avg_sq": root, "exp_inf": norm}
-_FIRST = "exp_avg"
+_FIRSTS = ("exp_avg", "exp_avg_diff", "previous_grad")
 _MOMENTUM = "momentum_buffer"
 
 # To nearest: half of what is added to a number before it is cut.
@@ -132,7 +132,7 @@ def holds(name: str, state: Mapping[str, Tensor]) -> bool:
 def read(name: str, state: Mapping[str, Tensor]) -> Tensor:
     """The numbers of a moment in codes, as a step reads them; float32."""
     code = state[name]
-    if _is_alone(name, state) or name != _FIRST:
+    if _is_alone(name, state) or name not in _FIRSTS:
         number = from_e5m2_over_4096 if _is_alone(name, state) else from_unsigned
         found: Tensor = _bound()(number)(code.float())
         return found
@@ -149,7 +149,7 @@ def fill(name: str, state: Mapping[str, Tensor], number: Tensor) -> None:
     half = torch.full_like(number, _HALF, dtype=torch.int32)
     if _is_alone(name, state):
         code = _bound()(to_e5m2_over_4096)(number, half)
-    elif name != _FIRST:
+    elif name not in _FIRSTS:
         code = _bound()(to_unsigned)(number, half)
     else:
         second, kept, slots = _beside(state)
@@ -170,12 +170,12 @@ def numbers_of(t: Tensor, shape: Sequence[int]) -> bool:
 
 def _is_alone(name: str, state: Mapping[str, Tensor]) -> bool:
     """Whether a moment is a first one without a second beside it."""
-    return name == _MOMENTUM or (name == _FIRST and not any(n in state for n in _UNITS))
+    return name == _MOMENTUM or (name in _FIRSTS and not any(n in state for n in _UNITS))
 
 
 def in_order(names: Sequence[str]) -> list[str]:
     """Names of moments, those behind which others are relative to first."""
-    return sorted(names, key=lambda name: name == _FIRST)
+    return sorted(names, key=lambda name: name in _FIRSTS)
 
 
 def _beside(state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Algorithm]]:

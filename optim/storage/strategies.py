@@ -151,5 +151,5 @@ WITHOUT_SECOND = tuple(
     n for n in WITHOUT_FEEDBACK if n == "8bit" or (n != "plus" and not STRATEGIES[n].narrow)
 )
 
-# What rules can have of whose moments one is not bounded by the root of the second moment.
-WITHOUT_CODES = tuple(n for n in WITHOUT_FEEDBACK if not STRATEGIES[n].narrow)
+# What rules without a first moment can have.
+WITHOUT_FIRST = tuple(n for n in WITHOUT_FEEDBACK if not STRATEGIES[n].packed)

@@ -56,7 +56,7 @@ def test_modes(precision: str) -> None:
         (AdEMAMix, {"alpha": -1.0}, "Invalid alpha: -1.0"),
         (AdEMAMix, {"alpha_warmup": 0}, "Invalid alpha_warmup: 0; allowed is a whole number"),
         (AdEMAMix, {"beta3_warmup": 0.5}, "beta3_warmup must be an int or None, got float"),
-        (AdEMAMix, {"precision": "8bit"}, "precision"),
+        (AdEMAMix, {"precision": "eco"}, "precision"),
         (Adan, {"precision": "eco"}, "precision"),
         (Adan, {"no_prox": 1}, "no_prox must be True or False"),
         (ScheduleFreeAdamW, {"betas": (0.0, 0.9)}, r"index 0: 0; allowed is \(0, 1\)"),
