@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -43,6 +43,14 @@ class Launch(Protocol):
         Returns:
             The sums, float64 [rows, terms], as an array or a tensor; None where there are none.
         """
+
+    def row(self, scalars: Any) -> Callable[[list[int]], Any]:
+        """A function of the addresses of one row's tensors, which applies the kernel to them.
+
+        Args:
+            scalars: as in `run`; the same in all calls.
+        """
+        return lambda addresses: self.run([(a,) for a in addresses], scalars)
 
 
 class Executor(abc.ABC):

@@ -210,10 +210,10 @@ def kernel(
 
 
 @functools.cache
-def result_dtypes(spec: Elementwise) -> tuple[torch.dtype | None, ...]:
+def result_dtypes(spec: Elementwise) -> tuple[torch.dtype, ...]:
     """The dtypes of the tensors that a kernel of components writes, in the order of its fields."""
     written = (f.format for f in spec.fields if f.written)
-    return tuple(torch.bool if fmt == INT8 else fmt.dtype for fmt in written)
+    return tuple(torch.bool if fmt == INT8 else fmt.dtype or torch.float64 for fmt in written)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.executor import Executor
+from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import FP32
 from mcf.kernels.numba import fold_loops, integers, streaming, team
 from mcf.kernels.numba.element_loops import Table, build
+from mcf.kernels.numba.one_row import OneRow
 from mcf.kernels.numba.team import SERIAL
 from mcf.kernels.tables import table_of
 
@@ -34,7 +36,7 @@ _WORD = 8
 _WORDS = len(Table._fields)
 
 
-class Launch:
+class Launch(Prepared):
     """A loop and the sizes of its rows of tensors; see `mcf.kernels.executor.Launch`."""
 
     def __init__(self, spec: Elementwise, sizes: Sequence[int]) -> None:
@@ -103,6 +105,14 @@ class Launch:
         total = np.zeros((self._length, spec.sum_count))
         np.add.at(total, self._owner, sums)
         return total
+
+    def row(self, scalars: Any) -> Callable[[list[int]], Any]:
+        """See `mcf.kernels.executor.Launch`."""
+        if self._total > SERIAL or self._large or self._spec.sums is not None:
+            return super().row(scalars)
+        values = np.ascontiguousarray(scalars, dtype=self._kind) if self._spec.scalars else None
+        items = self._owner, self._starts, self._stops
+        return OneRow(self._loop, len(self._spec.fields), items, values)
 
     def _on_lines(self, addresses: Sequence[Sequence[int]]) -> bool:
         """Whether all that is written begins where a line of the cache does."""

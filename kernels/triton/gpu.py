@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.executor import Executor
+from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import Fold
 from mcf.kernels.tables import as_tensor, capturing, to_device
 from mcf.kernels.triton import fold_kernels
@@ -39,7 +40,7 @@ class Work(NamedTuple):
     blocks: Tensor
 
 
-class Launch:
+class Launch(Prepared):
     """A kernel and the sizes of its rows of tensors; see `mcf.kernels.executor.Launch`."""
 
     def __init__(self, spec: Elementwise, sizes: Sequence[int], device: torch.device) -> None:

@@ -23,7 +23,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import COMMUTATIVE, Operation, kernel, result_dtypes
 from mcf.tensor.promotion import as_components, exactly, operands, result_format
-from mcf.tensor.tensor import Components, MCFTensor, made, wrap
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
 
 # The components of a number beside a tensor: the number, the sign of a zero, the tensor's format
 # and device. None if they are not those of the tensor's dtype.
@@ -41,9 +41,10 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
     components that torch traces, or at which functorch or a mode looks, and operands that are
     broadcast or promoted first.
     """
-    out = _launched(operation, values, _rounded)
-    if out is not None:
-        return made(out)
+    found = _launched(operation, values, _rounded)
+    if found is not None:
+        plan, groups = found
+        return fresh(plan.run(groups), plan.size, plan.dtypes[0], plan.device)
     result = getattr(operations, operation.name)(*operands(*values))
     terms = max(v.terms for v in values if isinstance(v, MCFTensor))
     # A number or a plain tensor beside a one-term expansion: nothing is missing.
@@ -55,19 +56,24 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
 
     Values are compared as they are: none is rounded to the other's format.
     """
-    out = _launched(operation, (x, y), _exact)
-    if out is None:
+    found = _launched(operation, (x, y), _exact)
+    if found is None:
         return getattr(operations, operation.name)(*_unrounded(x, y))  # type: ignore[no-any-return]
-    return out[0]
+    plan, groups = found
+    return plan.run(groups)[0]
 
 
 # Whether a transform of torch.func runs: its tensors have the type of plain ones.
 _functorch = torch._C._functorch.maybe_current_level
 _modes = torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state
+_NUMBERS = frozenset({int, float})
 
 
-def _launched(operation: Operation, values: Sequence[Any], number: Number) -> list[Tensor] | None:
-    """The components of the result, or None where the operator has to compute them."""
+def _launched(
+    operation: Operation, values: Sequence[Any], number: Number
+) -> tuple[_Plan, list[Components]] | None:
+    """The plan of operands and their components, or None where the operator has to compute them."""
     if _modes() or _functorch() is not None:
         return None
     groups: list[Components] = []
@@ -75,23 +81,32 @@ def _launched(operation: Operation, values: Sequence[Any], number: Number) -> li
     numbers = False
     for x in values:
         if isinstance(x, MCFTensor):
-            first = x._c0  # type: ignore[attr-defined]
+            own = x.__dict__
+            first, terms = own["_c0"], own["_terms"]
             if type(first) is not Tensor or not first.is_contiguous():
                 return None
-            groups.append(x.components)
-            kind += (x._terms, first.dtype, first.shape, first.device)
-        elif type(x) in (int, float):
+            groups.append(COMPONENTS[terms](own))
+            kind += (terms, first.dtype, first.shape, first.device)
+        elif type(x) in _NUMBERS:
             groups.append(())
             kind.append(None)
             numbers = True
+        elif type(x) is Tensor and _addressed(x):
+            groups.append((x,))
+            kind += (1, x.dtype, x.shape, x.device)
         else:
             return None
     if numbers:
-        found = _with_numbers(values, groups, number)
-        if found is None:
-            return None
-        groups = found
-        kind += map(len, groups)
+        tensor = max(groups, key=len)
+        dtype, terms, device = tensor[0].dtype, len(tensor), tensor[0].device
+        for k, value in enumerate(values):
+            if not groups[k]:
+                sign = 0.0 if value else math.copysign(1.0, value)
+                found = number(value, sign, dtype, terms, device)
+                if found is None:
+                    return None
+                groups[k] = found
+                kind.append(len(found))
     key = tuple(kind)
     try:
         plan = _plans[key]
@@ -99,26 +114,18 @@ def _launched(operation: Operation, values: Sequence[Any], number: Number) -> li
         if len(_plans) >= _MOST:
             _plans.clear()
         plan = _plans[key] = _Plan.of(operation, groups)
-    return None if plan is None else plan.run(groups)
+    return None if plan is None else (plan, groups)
 
 
-def _with_numbers(
-    values: Sequence[Any], groups: Sequence[Components], number: Number
-) -> list[Components] | None:
-    """The components of all operands, those of numbers in the format of the tensors."""
-    tensors = [group for group in groups if group]
-    dtype, device = tensors[0][0].dtype, tensors[0][0].device
-    terms = max(map(len, tensors))
-    out = []
-    for value, group in zip(values, groups, strict=True):
-        if not group:
-            sign = 0.0 if value else math.copysign(1.0, value)
-            found = number(value, sign, dtype, terms, device)
-            if found is None:
-                return None
-            group = found
-        out.append(group)
-    return out
+def _addressed(x: Tensor) -> bool:
+    """Whether a plain tensor's elements are what lies at its address, one after the other."""
+    return (
+        x.layout is torch.strided
+        and x.is_contiguous()
+        and not x.is_neg()
+        and not x._is_zerotensor()
+        and _tracing() is None
+    )
 
 
 # Equal numbers have equal components, but for the sign of zero.
@@ -151,21 +158,32 @@ def _unrounded(*values: Any) -> list[Components]:
     return out
 
 
+# A result of at most so many elements is made in the likeness of one that the plan keeps.
+_FEW = 64
+
+_empty_like, _address = torch.empty_like, Tensor.data_ptr
+
+
 class _Plan:
     """The launch of a kernel on contiguous components of one shape, or on one number for all."""
 
-    def __init__(self, spec: Elementwise, order: Sequence[int], like: int, launch: Any) -> None:
+    def __init__(self, spec: Elementwise, order: Sequence[int], first: Tensor, launch: Any) -> None:
         """The operands in the order of the kernel's; one of them has the shape of the result."""
-        self._dtypes, self._order, self._like = result_dtypes(spec), order, like
-        self._launch = launch
+        self._order = tuple(order)
         # The only scalar that operations have is the constant 1.
-        self._scalars = np.ones((1, len(spec.scalars)))
+        self._launch = launch.row(np.ones((1, len(spec.scalars))))
+        self.size, self.device = first.shape, first.device
+        self.dtypes = result_dtypes(spec)
+        few = first.numel() <= _FEW
+        self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
+
+    def _new(self, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self.size, dtype=dtype, device=self.device)
 
     @classmethod
     def of(cls, operation: Operation, groups: Sequence[Components]) -> _Plan | None:
         """The plan for operands of one kind, or None if only the operator can take them."""
-        like = max(range(len(groups)), key=lambda k: groups[k][0].ndim)
-        first = groups[like][0]
+        first = max(groups, key=lambda group: group[0].ndim)[0]
         for c, *_ in groups:
             if c.dtype is not first.dtype or c.device != first.device:
                 return None
@@ -182,19 +200,16 @@ class _Plan:
         spec = kernel(operation, FORMATS[first.dtype], *map(len, given), uniform=uniform)
         row = [first] * len(spec.results) + [c for group in given for c in group]
         launch = registry.prepare(spec, [row])
-        return None if launch is None else cls(spec, order, like, launch)
+        return None if launch is None else cls(spec, order, first, launch)
 
     def run(self, groups: Sequence[Components]) -> list[Tensor]:
         """The components of the result for operands of the kind."""
-        like = groups[self._like][0]
-        out: list[Tensor] = []
-        addresses = []
-        for dtype in self._dtypes:
-            c = torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
-            out.append(c)
-            addresses.append((c.data_ptr(),))
+        if self._likes is None:
+            out = [self._new(dtype) for dtype in self.dtypes]
+        else:
+            out = [*map(_empty_like, self._likes)]
+        addresses = [*map(_address, out)]
         for k in self._order:
-            for c in groups[k]:
-                addresses.append((c.data_ptr(),))
-        self._launch.run(addresses, self._scalars)
+            addresses += map(_address, groups[k])
+        self._launch(addresses)
         return out

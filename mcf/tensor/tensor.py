@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,9 +12,15 @@ from torch._ops import OpOverload
 
 from mcf.kernels.components import Components as Components
 from mcf.tensor import registry
-from mcf.tensor.components import FIXED, NAMES, check_components, check_dict
+from mcf.tensor.components import FIXED, MAX_TERMS, NAMES, check_components, check_dict
 from mcf.tensor.exports import Exports
 from mcf.tensor.scalars import Numbers
+
+# The components of a tensor's `__dict__`, by their number.
+COMPONENTS: dict[int, Callable[[dict[str, Any]], Components]] = {
+    1: lambda own: (own["_c0"],),
+    **{terms: itemgetter(*NAMES[:terms]) for terms in range(2, MAX_TERMS + 1)},
+}
 
 
 class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
@@ -73,7 +80,7 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
         They are cut off from the graph. Writing to them must keep them nonoverlapping.
         """
         own = self.__dict__
-        return tuple(map(own.__getitem__, NAMES[: self._terms]))
+        return COMPONENTS[own["_terms"]](own)
 
     @property
     def terms(self) -> int:
@@ -136,6 +143,9 @@ def method(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_wrapper = torch.Tensor._make_wrapper_subclass
+
+
 def made(
     components: Sequence[Tensor],
     size: Sequence[int] | None = None,
@@ -145,19 +155,33 @@ def made(
 ) -> MCFTensor:
     """The tensor of components that are alike."""
     first = components[0]
-    tensor: MCFTensor = torch.Tensor._make_wrapper_subclass(
+    tensor: MCFTensor = _wrapper(
         cls,
         first.size() if size is None else size,
         strides=first.stride() if stride is None else stride,
         storage_offset=first.storage_offset(),
         dtype=first.dtype,
-        layout=first.layout,
         device=first.device,
         requires_grad=requires_grad,
     )
     own = tensor.__dict__
     own["_terms"] = len(components)
     own.update(zip(NAMES, components, strict=False))
+    return tensor
+
+
+def fresh(
+    components: Sequence[Tensor], size: torch.Size, dtype: torch.dtype, device: torch.device
+) -> MCFTensor:
+    """The tensor of new components, contiguous and each alone in its memory, of which this is so.
+
+    The same as `made`, which would ask the first one.
+    """
+    tensor: MCFTensor = _wrapper(MCFTensor, size, dtype=dtype, device=device)
+    own = tensor.__dict__
+    own["_terms"] = len(components)
+    for name, c in zip(NAMES, components, strict=False):
+        own[name] = c
     return tensor
 
 

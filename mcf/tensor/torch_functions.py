@@ -20,16 +20,20 @@ from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.widening import WIDENED, widened
 
+# Whether any device's autocast is on.
+_autocast = torch._C._is_any_autocast_enabled
+
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A torch function, some argument of which is an expansion tensor.
 
     Autocast, which would round to fewer components, has no say in it.
     """
-    for device in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(device):
-            with torch.autocast(device, enabled=False):
-                return call(func, args, kwargs)
+    if _autocast():
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                with torch.autocast(device, enabled=False):
+                    return call(func, args, kwargs)
     if kwargs:
         args, kwargs = _multiplied(func, args, kwargs)
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
@@ -126,8 +130,14 @@ def is_plain_leaf(x: Any) -> bool:
     return isinstance(x, Tensor) and not isinstance(x, MCFTensor) and x.requires_grad
 
 
+# What is seen at once to be none.
+_NO_LEAF = frozenset({MCFTensor, int, float, bool, type(None)})
+
+
 def _has_plain_leaf(args: Sequence[Any]) -> bool:
     for x in args:
+        if type(x) in _NO_LEAF:
+            continue
         if isinstance(x, Tensor):
             if not isinstance(x, MCFTensor) and x.requires_grad:
                 return True

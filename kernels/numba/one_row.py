@@ -1,0 +1,59 @@
+"""A loop over one row of few elements, on the calling thread: nothing but its addresses changes."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import Any
+
+from mcf.kernels.numba import team
+from mcf.kernels.numba.element_loops import Loop, Table
+
+_WORD = 8
+_WORDS = len(Table._fields)
+
+
+class OneRow:
+    """Call a loop with the addresses of one row's tensors, in the order of its fields.
+
+    A call's table is one that no other call has at the time: threads may call at once. What a loop
+    counts in it is set to 0 with the addresses, which lie before it.
+    """
+
+    def __init__(self, loop: Loop, fields: int, items: Any, scalars: Any) -> None:
+        """See `element_loops.Table`.
+
+        Args:
+            loop: the loop.
+            fields: how many tensors it takes.
+            items: the arrays `rows`, `starts` and `stops`.
+            scalars: of the row, in the registers' format; None where there are none.
+        """
+        self._call = team.native(loop.address)
+        self._fields, self._items, self._scalars = fields, items, scalars
+        self._shares = array("Q", team.shares(len(items[0]), 1).tobytes())
+        # The addresses, then who comes first and, a line further, which item is next.
+        gap = _WORD * (len(self._shares) // 2 - 1)
+        self._filled = struct.Struct(f"={fields}QQ{gap}xQ")
+        self._free: list[tuple[int, array[int]]] = []
+
+    def _table(self) -> tuple[int, array[int]]:
+        """A new table and its address."""
+        room = array("Q", bytes(_WORD * self._fields))
+        items = [x.ctypes.data for x in self._items]
+        scalars = 0 if self._scalars is None else self._scalars.ctypes.data
+        table = array("Q", Table(0, *items, scalars, 0, 1, 0)) + room + self._shares
+        place = table.buffer_info()[0]
+        table[0], table[_WORDS - 1] = (place + _WORD * k for k in (_WORDS, _WORDS + self._fields))
+        return place, table
+
+    def __call__(self, addresses: list[int]) -> None:
+        """Apply the kernel."""
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = self._table()
+        place, table = found
+        self._filled.pack_into(table, _WORD * _WORDS, *addresses, 0, 0)
+        self._call(place)
+        self._free.append(found)
