@@ -23,7 +23,7 @@ PROGRESS := \
 # One worker takes a whole test file, so that its kernels are compiled once.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help setup test test-slow test-nightly pretrain pretrain-distributed bench lint tree types docs format hooks dist lock versions clean distclean
+.PHONY: help setup test test-slow test-nightly test-integrations pretrain pretrain-distributed bench lint tree types docs format hooks dist lock versions clean distclean
 
 help: ## this list
 	@printf 'make TARGET [ARGS="..."]\n\n'
@@ -61,6 +61,17 @@ test-slow: $(READY) ## only the tests marked slow (minutes)
 
 test-nightly: $(READY) ## every test, with the large hypothesis profile (hours)
 	$(PYTEST) -m '' --hypothesis-profile=nightly $(ARGS)
+
+# As build/docs: an environment of its own, which sees the packages of the other one. Python 3.11 or newer.
+build/integrations/.ready: tests/integrations/requirements.txt $(READY)
+	@"$(BIN)/python" -m venv build/integrations
+	@site() { "$$1" -c 'import site; print(site.getsitepackages()[0])'; }; \
+	  printf 'import site; site.addsitedir(r"%s")\n' "$$(site "$(BIN)/python")" > "$$(site build/integrations/bin/python)/development.pth"
+	@build/integrations/bin/python -m pip --disable-pip-version-check install -q --require-virtualenv --no-deps -r tests/integrations/requirements.txt
+	@touch $@
+
+test-integrations: build/integrations/.ready ## our optimizers in transformers, accelerate, Lightning, timm, TRL, TensorBoard
+	OMP_NUM_THREADS=1 build/integrations/bin/python -m pytest tests/integrations $(ARGS)
 
 pretrain: $(READY) ## train a small GPT under each precision strategy; options: make pretrain ARGS=--help
 	$(BIN)/python examples/pretrain.py --resume $(ARGS)

@@ -168,7 +168,9 @@ class GradientAccumulator:
                 raise RuntimeError(
                     f"the gradient of a parameter of shape {list(p.shape)} was changed in place "
                     "while a GradientAccumulator holds its second component; clip with "
-                    "max_grad_norm, and let scaler.step() unscale"
+                    "max_grad_norm, and let scaler.step() unscale. Where a client writes them in "
+                    "any case (clip_grad_norm_ for the norm alone), p.grad_dtype = torch.float32 "
+                    "keeps sums in one tensor"
                 )
             lows[p] = low
         self._optimizer._grad_low = lows
