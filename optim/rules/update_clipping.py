@@ -124,7 +124,7 @@ class Clipped:
 
         def run() -> Tensor:
             factors = self._factors(rows, table, some)
-            table.values[:, place] *= factors.to(table.values.device)
+            table.values.select(1, place).mul_(factors.to(table.values.device))
             return stretched.update(
                 self._step, table.params, rows, table.values, table.live, table.first
             )

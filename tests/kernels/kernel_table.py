@@ -24,7 +24,7 @@ from mcf.kernels.torch.registers import primitives
 from mcf.optim.extras import accumulator
 from mcf.optim.extras import wrap_storage as plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.rules import muon, muon_formulas
+from mcf.optim.rules import muon, muon_formulas, update_clipping
 from mcf.optim.rules.rule import Rule
 from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
@@ -117,6 +117,12 @@ def muon_kernels() -> list[Elementwise]:
     return list(found)
 
 
+def clipping_kernels() -> list[Elementwise]:
+    """What StableAdamW sums before its step, under each of its arithmetics."""
+    found = arithmetics(set(mcf.optim.StableAdamW.precisions))
+    return [update_clipping._kernel(a, GradientForm(a.component)) for a in found]
+
+
 def expansion_kernels() -> list[Elementwise]:
     """The operations on expansions: pairs and four of each format, triples and floats of one."""
     operations = operators.OPERATIONS
@@ -153,7 +159,7 @@ def coefficient_kernels() -> list[Elementwise]:
 
 def all_kernels() -> list[Elementwise]:
     """Every kernel."""
-    steps = optimizer_kernels() + gradient_kernels() + muon_kernels()
+    steps = optimizer_kernels() + gradient_kernels() + muon_kernels() + clipping_kernels()
     functions = expansion_kernels() + elementary_kernels()
     return operation_kernels() + functions + steps + coefficient_kernels()
 
@@ -164,6 +170,7 @@ _STEPS = re.compile(
     r"adamw_(?!amsgrad)\w+_(bf16|fp32|fp64)_(wide|strict)"
     r"|adamw_(plus_fp16_wide|master_fp16_wide|light_fp16_strict|(plus|master)_\w+_metrics)"
     r"|\w+_(plus_bf16_wide_metrics|light_bf16_strict|plain_fp64_wide)"
+    r"|ratios_(plus|8bit)_bf16"
 )
 # A gradient's form is read in the same way by every rule: two of them take all, the others one.
 _FORMS = re.compile(r"(?!(adamw|lion)_light)\w+_bf16_wide_(clipped|pair|grad_fp32(_clipped)?)")
@@ -184,7 +191,7 @@ def everyday(spec: Elementwise) -> bool:
 
 @functools.cache
 def _steps() -> frozenset[Elementwise]:
-    return frozenset(optimizer_kernels())
+    return frozenset(optimizer_kernels() + clipping_kernels())
 
 
 class _Numbers(dict[str, Any]):

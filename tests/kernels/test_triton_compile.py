@@ -38,7 +38,7 @@ from mcf.optim import operator
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check
 from tests.kernels.kernel_table import all_kernels
-from tests.optim.variants import VARIANTS
+from tests.optim.variants import RECENT_RULES, VARIANTS
 
 KERNELS = all_kernels()
 
@@ -142,7 +142,7 @@ def test_many_unaligned_tensors(target: str) -> None:
 def test_what_optimizers_run_is_in_the_table(dtype: torch.dtype) -> None:
     p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
     p.grad = torch.ones_like(p)
-    makers = [functools.partial(v.make, **v.options) for v in VARIANTS]
+    makers = [functools.partial(v.make, **v.options) for v in [*VARIANTS, *RECENT_RULES]]
     assert len({spec.name for spec in KERNELS}) == len(KERNELS)
     # Kernels are made once; those of the table were made when it was.
     before = set(operator._kernels)

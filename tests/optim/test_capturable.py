@@ -22,7 +22,7 @@ from mcf.optim import SGD, AdamW, NAdam
 from mcf.optim.rules import feedback, moments, sgd
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, parameter, random, stored
-from tests.optim.variants import VARIANTS, Variant, crossed, named
+from tests.optim.variants import VARIANTS, Variant, crossed, named, recent_pairs
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -74,7 +74,7 @@ def assert_capturable_is_the_same(make: Any, case: Case, count: int, **options: 
 
 
 @pytest.mark.sampled(every=4)
-@pytest.mark.parametrize(("variant", "case"), crossed(VARIANTS), ids=str)
+@pytest.mark.parametrize(("variant", "case"), crossed(VARIANTS) + recent_pairs(1), ids=str)
 def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
     with mcf.executor("torch"):
         assert_capturable_is_the_same(variant.make, case, 7, **variant.options)

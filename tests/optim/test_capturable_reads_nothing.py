@@ -20,7 +20,7 @@ import mcf
 from mcf.optim import AdamW, Muon
 from tests.optim.helpers import BF16, FP64, assert_same, parameter, stored
 from tests.optim.test_capturable import EIGHT_BITS, needs_triton
-from tests.optim.variants import VARIANTS, Variant
+from tests.optim.variants import VARIANTS, Variant, recent
 
 
 class Without(TorchDispatchMode):
@@ -80,7 +80,7 @@ def on_fake_device(
         assert optimizer.state[params[0]]["step"].device.type == "cuda"
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS, *recent(3)], ids=str)
 def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant: Variant) -> None:
     options = {k: v for k, v in variant.options.items() if k != "lr"}
     on_fake_device(monkeypatch, variant.make, (), **options)

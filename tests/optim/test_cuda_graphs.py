@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from mcf.optim import AdamW, Muon
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, cases, random, stored
-from tests.optim.variants import VARIANTS, Variant
+from tests.optim.variants import RECENT_RULES, VARIANTS, Variant
 
 pytestmark = pytest.mark.gpu
 
@@ -91,7 +91,7 @@ def replayed(make: Any, dtype: torch.dtype, count: int, **options: Any) -> tuple
     return optimizer, graph, load
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS, *RECENT_RULES], ids=str)
 def test_replays_are_eager_steps(variant: Variant) -> None:
     expected = eager(variant.make, BF16, 8, **variant.options)
     found, _, _ = replayed(variant.make, BF16, 8, **variant.options)

@@ -16,7 +16,7 @@ from torch import nn
 import mcf
 from mcf.optim import PRECISIONS, SGD, AdamW, Muon
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, random, steps, stored
-from tests.optim.variants import VARIANTS, Variant
+from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, recent
 
 if not dist.is_available():
     pytest.skip("torch without torch.distributed", allow_module_level=True)
@@ -123,7 +123,7 @@ def test_all_precisions(precision: str) -> None:
     assert_resumes(AdamW, {"precision": precision}, full_state_dict=True)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS, *recent(0)], ids=str)
 def test_all_rules(variant: Variant) -> None:
     options = {**variant.options, "lr": 0.01}
     assert_resumes(variant.make, options, full_state_dict=True, cpu_offload=True)
@@ -148,7 +148,7 @@ def test_its_files(tmp_path: Any) -> None:
     assert_same(stored(again), stored(optimizer))
 
 
-@pytest.mark.parametrize("make", [*dict.fromkeys(v.make for v in VARIANTS), Muon])
+@pytest.mark.parametrize("make", [*dict.fromkeys(v.make for v in [*VARIANTS, *RECENT_RULES]), Muon])
 def test_groups_are_plain_data(make: Any) -> None:
     optimizer = make([parameter((4, 4), BF16)], precision="plain")
     groups = optimizer.state_dict()["param_groups"]

@@ -13,7 +13,7 @@ import mcf
 from mcf.optim import SGD, AdamW, Muon
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP16, FP32, FULL, Case, assert_same, cases, random, stored
-from tests.optim.variants import NEW, Variant, pairs
+from tests.optim.variants import NEW, RECENT_RULES, Variant, pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -65,7 +65,12 @@ def test_sgd_has_the_bits_of_the_cpu(case: Case) -> None:
     assert_same(on_cpu(stored(found)), stored(expected))
 
 
-@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "cases") + pairs(NEW, "full"), ids=str)
+_RULES = [*NEW, *RECENT_RULES]
+
+
+@pytest.mark.parametrize(
+    ("variant", "case"), pairs(_RULES, "cases") + pairs(_RULES, "full"), ids=str
+)
 def test_other_rules_have_the_bits_of_the_cpu(variant: Variant, case: Case) -> None:
     expected = train("cpu", "torch", variant.make, case, 10, **variant.options)
     found = train("cuda", "auto", variant.make, case, 10, **variant.options)

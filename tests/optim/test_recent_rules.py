@@ -35,26 +35,10 @@ from tests.optim.helpers import (
     stored,
 )
 from tests.optim.test_exact_rules import STEPS, TOLERANCE, N
-from tests.optim.variants import Variant
+from tests.optim.variants import RECENT, RECENT_RULES, Variant
 
-_MORE: dict[str, Any] = {"lr": 3e-3, "eps": 1e-6, "weight_decay": 0.1}
-_ADEMAMIX = {**_MORE, "betas": (0.9, 0.99, 0.999), "alpha": 2.0}
-_FREE = {**_MORE, "betas": (0.9, 0.99)}
-RECENT = [
-    Variant("ademamix", AdEMAMix, {**_ADEMAMIX, "beta3_warmup": 20, "alpha_warmup": 30}),
-    Variant("ademamix-at-once", AdEMAMix, _ADEMAMIX),
-    Variant("ademamix-from-0", AdEMAMix,
-            {**_ADEMAMIX, "betas": (0.0, 0.99, 0.999), "beta3_warmup": 20}),
-    Variant("adan", Adan, {**_MORE, "betas": (0.98, 0.92, 0.99)}),
-    Variant("adan-no-prox", Adan, {**_MORE, "betas": (0.98, 0.92, 0.99), "no_prox": True}),
-    Variant("schedule-free", ScheduleFreeAdamW, {**_FREE, "warmup_steps": 10}),
-    Variant("schedule-free-weighted", ScheduleFreeAdamW,
-            {**_FREE, "r": 2, "weight_lr_power": 1}),
-    Variant("stable-adamw", StableAdamW, {**_MORE, "betas": (0.9, 0.99)}),
-]  # fmt: skip
-FIRST = [RECENT[0], RECENT[3], RECENT[5], RECENT[7]]
 every = pytest.mark.parametrize("variant", RECENT, ids=str)
-each = pytest.mark.parametrize("variant", FIRST, ids=str)
+each = pytest.mark.parametrize("variant", RECENT_RULES, ids=str)
 
 
 def compared(variant: Variant, **wrong: Any) -> tuple[float, Any, Recent]:
@@ -162,7 +146,7 @@ def test_one_minus_exp() -> None:
 
 @pytest.mark.parametrize(
     "variant",
-    [pytest.param(v, marks=[pytest.mark.slow] if k else []) for k, v in enumerate(FIRST)],
+    [pytest.param(v, marks=[pytest.mark.slow] if k else []) for k, v in enumerate(RECENT_RULES)],
     ids=str,
 )
 @pytest.mark.usefixtures("on_torch")
@@ -231,7 +215,7 @@ def _crossed() -> list[Any]:
     seconds to compile.
     """
     found = []
-    for variant in FIRST:
+    for variant in RECENT_RULES:
         for case in cases(variant.make.precisions):
             for executor in EXECUTORS[1:]:
                 usual = (case.precision, case.dtype, case.strict) == ("plus", BF16, False)

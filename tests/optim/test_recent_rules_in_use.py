@@ -11,7 +11,7 @@ import torch
 from mcf.optim import Adan, AdEMAMix, ScheduleFreeAdamW
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FP64, assert_same, parameter, steps, stored
-from tests.optim.test_recent_rules import FIRST
+from tests.optim.variants import RECENT_RULES
 
 # -- schedule-free: two modes ------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ def test_bad_arguments(make: Any, options: dict[str, Any], words: str) -> None:
 @pytest.mark.usefixtures("on_torch")
 def test_decay_apart_from_the_rate() -> None:
     """`decouple_lr`: at the peak rate the same as a decay that is larger by 1 / peak_lr."""
-    for variant in FIRST:
+    for variant in RECENT_RULES:
         found = []
         for options in ({"weight_decay": 0.5}, {"weight_decay": 0.005, "decouple_lr": True}):
             p = parameter(6, FP64)

@@ -26,7 +26,7 @@ from tests.optim.helpers import (
     stored,
 )
 from tests.optim.state_dict_cases import SHAPES, Transfer, adamw, through_file, twin
-from tests.optim.variants import NEW, Variant, pairs
+from tests.optim.variants import NEW, Variant, pairs, recent_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_sgd_goes_on_with_the_same_bits(
 
 @pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
-@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few"), ids=str)
+@pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few") + recent_pairs(1), ids=str)
 def test_other_rules_go_on_with_the_same_bits(
     variant: Variant, case: Case, transfer: Transfer
 ) -> None:

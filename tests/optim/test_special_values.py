@@ -13,7 +13,7 @@ import mcf
 from mcf.optim import SGD, AdamW
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FULL, Case, cases, parameter, random, stored
-from tests.optim.variants import NEW, VARIANTS, Variant, pairs
+from tests.optim.variants import NEW, VARIANTS, Variant, pairs, recent_pairs
 
 BAD = {0: torch.nan, 5: torch.inf, 9: -torch.inf}
 N = 20
@@ -159,7 +159,7 @@ def test_parameters_that_are_not_finite_stay_so() -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize(("variant", "case"), pairs(VARIANTS, "few"), ids=str)
+@pytest.mark.parametrize(("variant", "case"), pairs(VARIANTS, "few") + recent_pairs(0), ids=str)
 def test_infinite_weights_become_nan(variant: Variant, case: Case, decay: float) -> None:
     """As docs/semantics.md says, also without decay, where torch leaves them; alone in any case."""
     options = {k: v for k, v in variant.options.items() if k != "lr"} | {"weight_decay": decay}

@@ -12,7 +12,7 @@ import torch
 import mcf
 from mcf.optim import SGD, AdamW, NAdam
 from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, steps, stored
-from tests.optim.variants import NEW, Variant
+from tests.optim.variants import NEW, Variant, recent
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +171,7 @@ def test_numbers_are_checked(value: Any, error: type[Exception], words: str) -> 
     assert_same(stored(optimizer), before)
 
 
-@pytest.mark.parametrize("variant", NEW, ids=str)
+@pytest.mark.parametrize("variant", [*NEW, *recent(2)], ids=str)
 def test_rules_refuse_the_state_of_another(variant: Variant) -> None:
     optimizer = variant.make([parameter(3, BF16)], **variant.options)
     optimizer.load_state_dict(of(variant.make, 3, **variant.options))

@@ -16,7 +16,7 @@ from mcf.optim import SGD, AdamW, GradientRelease, NAdam, entries
 from mcf.optim.step import kernel as update
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, steps, stored
-from tests.optim.variants import VARIANTS, Variant
+from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, recent
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS, *recent(2)], ids=str)
 def test_steps_and_checkpoints_leave_them_alone(variant: Variant, when: str) -> None:
     def make() -> Any:
         return variant.make([parameter(4, BF16, 1), parameter(3, FP32, 2)], **variant.options)
@@ -195,7 +195,7 @@ def stored_plain(optimizer: Any) -> dict[str, Tensor]:
 
 
 def test_every_state_of_every_rule_is_known() -> None:
-    for make in (*{v.make for v in VARIANTS}, SGD, NAdam, mcf.optim.Muon):
+    for make in (*{v.make for v in [*VARIANTS, *RECENT_RULES]}, SGD, NAdam, mcf.optim.Muon):
         for precision in make.precisions:
             for case in ({}, {"momentum": 0.9}, {"amsgrad": True}):
                 try:

@@ -101,6 +101,25 @@ VARIANTS = [
 # What other files test in full.
 NEW = [v for v in VARIANTS if v.name != "adamw" and v.make is not mcf.optim.SGD]
 
+_MORE: dict[str, Any] = {"lr": 3e-3, "eps": 1e-6, "weight_decay": 0.1}
+_ADEMAMIX = {**_MORE, "betas": (0.9, 0.99, 0.999), "alpha": 2.0}
+_FREE = {**_MORE, "betas": (0.9, 0.99)}
+RECENT = [
+    Variant("ademamix", mcf.optim.AdEMAMix, {**_ADEMAMIX, "beta3_warmup": 20, "alpha_warmup": 30}),
+    Variant("ademamix-at-once", mcf.optim.AdEMAMix, _ADEMAMIX),
+    Variant("ademamix-from-0", mcf.optim.AdEMAMix,
+            {**_ADEMAMIX, "betas": (0.0, 0.99, 0.999), "beta3_warmup": 20}),
+    Variant("adan", mcf.optim.Adan, {**_MORE, "betas": (0.98, 0.92, 0.99)}),
+    Variant("adan-no-prox", mcf.optim.Adan,
+            {**_MORE, "betas": (0.98, 0.92, 0.99), "no_prox": True}),
+    Variant("schedule-free", mcf.optim.ScheduleFreeAdamW, {**_FREE, "warmup_steps": 10}),
+    Variant("schedule-free-weighted", mcf.optim.ScheduleFreeAdamW,
+            {**_FREE, "r": 2, "weight_lr_power": 1}),
+    Variant("stable-adamw", mcf.optim.StableAdamW, {**_MORE, "betas": (0.9, 0.99)}),
+]  # fmt: skip
+# One of each: what no model knows, which `VARIANTS` are compared with.
+RECENT_RULES = [RECENT[0], RECENT[3], RECENT[5], RECENT[7]]
+
 
 def named(name: str) -> Variant:
     """The variant of a name."""
@@ -141,3 +160,20 @@ def crossed(variants: list[Variant]) -> list[Any]:
 def pairs(variants: list[Variant], which: str) -> list[tuple[Variant, Case]]:
     """Each variant with each of its `cases`, `full` or `few`."""
     return [(v, case) for v in variants for case in getattr(v, which)()]
+
+
+def recent(everyday: int) -> list[Any]:
+    """Each of `RECENT_RULES`, all but one `slow`: other tests have others."""
+    return [
+        pytest.param(v, marks=[] if k == everyday else [pytest.mark.slow])
+        for k, v in enumerate(RECENT_RULES)
+    ]
+
+
+def recent_pairs(everyday: int) -> list[Any]:
+    """The same with each of their `few`, of which one is not `slow`."""
+    return [
+        pytest.param(v, case, marks=[] if (k, n) == (everyday, 0) else [pytest.mark.slow])
+        for k, v in enumerate(RECENT_RULES)
+        for n, case in enumerate(v.few())
+    ]

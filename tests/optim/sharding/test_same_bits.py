@@ -13,7 +13,7 @@ import mcf.optim
 from tests.helpers.processes import World
 from tests.optim.sharding import layouts
 from tests.optim.sharding.layouts import LAYOUTS, Layout
-from tests.optim.variants import VARIANTS, Variant
+from tests.optim.variants import RECENT_RULES, VARIANTS, Variant, recent
 
 MIXED = next(x for x in LAYOUTS if x.name == "mixed_grid")
 MATRICES = ((7, 6), (1, 9), (12, 10), (0, 3), (6, 7), (4, 4))
@@ -96,7 +96,7 @@ BEST = ("plus", "light")
 
 
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("variant", RULES.values(), ids=str)
+@pytest.mark.parametrize("variant", [*RULES.values(), *recent(3)], ids=str)
 def test_all_rules(world: World, variant: Variant) -> None:
     """On a layout with everything in it: rows, columns, strided, replicated, plain, empty."""
     (best,) = [p for p in BEST if p in variant.make.precisions][:1]
@@ -105,7 +105,7 @@ def test_all_rules(world: World, variant: Variant) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", [*VARIANTS, *RECENT_RULES], ids=str)
 def test_every_strategy_of_every_rule(world: World, variant: Variant) -> None:
     check(world, [MIXED], variant, runs(variant), "numba")
 
