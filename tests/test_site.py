@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")])
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -38,7 +38,9 @@ def test_every_page_is_in_the_site() -> None:
     text = (ROOT / "docs" / "site" / "hooks.py").read_text()
     # Pages of the root by their names here, and the reference.
     made = re.findall(r'"\w+\.md": "(\w+\.md)"', text) + re.findall(r'"(api/\w+\.md)"', text)
-    assert sorted(listed) == sorted([*made, *(p.name for p in ROOT.glob("docs/*.md"))])
+    docs = ROOT / "docs"
+    written = [p.relative_to(docs).as_posix() for p in docs.glob("**/*.md")]
+    assert sorted(listed) == sorted([*made, *written])
 
 
 def test_the_links_of_the_site() -> None:
@@ -55,6 +57,10 @@ def test_the_links_of_the_site() -> None:
         "a [b](index.md#two-commands) [c](files/optim/optimizer.py) d [e](x.md)"
     )
     assert linked == {"optim/optimizer.py"}
+    page = "[b](../../README.md) [c](../../optim/optimizer.py) [e](../images/x.png)"
+    assert site["in_site"](page, site["folder_of"]("papers/x.md"), "papers/x.md", linked) == (
+        "[b](../index.md) [c](../files/optim/optimizer.py) [e](../images/x.png)"
+    )
     names = site["public"]((ROOT / "optim" / "__init__.py").read_text())
     assert names["AdamW"] == "mcf.optim.rules.adamw.AdamW"
     assert "_STRATEGIES" not in names

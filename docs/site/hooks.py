@@ -62,7 +62,8 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=in_site(text, "", page, linked)))
     for file in files.documentation_pages():
         if file.src_uri not in made:
-            in_site(Path(str(file.abs_src_path)).read_text(), "docs", file.src_uri, linked)
+            text = Path(str(file.abs_src_path)).read_text()
+            in_site(text, folder_of(file.src_uri), file.src_uri, linked)
     for name in sorted(linked):
         files.append(File.generated(config, f"files/{name}", content=(ROOT / name).read_bytes()))
     return files
@@ -72,7 +73,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Lead the links of a page of docs/ to the site's pages."""
     if page.file.generated_by:
         return markdown
-    return in_site(markdown, "docs", page.file.src_uri, set())
+    return in_site(markdown, folder_of(page.file.src_uri), page.file.src_uri, set())
+
+
+def folder_of(page: str) -> str:
+    """Where in the repository a page of docs/ lies, by its name in the site."""
+    return posixpath.dirname(f"docs/{page}")
 
 
 def in_site(text: str, folder: str, page: str, linked: set[str]) -> str:

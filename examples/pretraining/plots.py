@@ -23,7 +23,7 @@ from pretraining.files import write_atomically
 Array = npt.NDArray[np.float64]
 Change = Callable[[Array], Array]
 
-_STYLE = {
+STYLE = {
     "plain": ("#D55E00", "-"),
     "kahan": ("#E69F00", (0, (5, 1.5))),
     "light": ("#56B4E9", "-"),
@@ -40,7 +40,7 @@ _STYLE = {
     "eco": ("#bbbbbb", "-"),
     "eco_stochastic": ("#bbbbbb", (0, (5, 1.5))),
 }
-_RC = {
+RC = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": 11,
@@ -115,14 +115,14 @@ def _name_curves(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
             xytext=(1.06, heights[name]),
             xycoords="axes fraction",
             textcoords="axes fraction",
-            color=_STYLE[name][0],
+            color=STYLE[name][0],
             va="center",
             annotation_clip=False,
             # From the label's left middle to the curve's end.
             arrowprops={
                 "arrowstyle": "-",
                 "relpos": (0, 0.5),
-                "color": _STYLE[name][0],
+                "color": STYLE[name][0],
                 "lw": 0.6,
                 "shrinkA": 0,
                 "shrinkB": 1,
@@ -133,9 +133,9 @@ def _name_curves(axes: Axes, ends: dict[str, tuple[float, float]]) -> None:
 def _draw(axes: Axes, curves: _Curves, change: Change) -> None:
     """Draw the mean over seeds of each strategy, with a band from the lowest to the highest."""
     ends = {}
-    for name in [name for name in _STYLE if name in curves.values]:
+    for name in [name for name in STYLE if name in curves.values]:
         values = change(curves.values[name])
-        colour, dashes = _STYLE[name]
+        colour, dashes = STYLE[name]
         mean = values.mean(axis=0)
         axes.plot(
             curves.steps[name],
@@ -164,14 +164,14 @@ def _save(figure: Figure, path: Path) -> None:
 
 def loss(path: Path, metrics: list[dict[str, Any]]) -> None:
     """Plot validation loss, its difference from master's, and where each strategy ends."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(RC):
         figure = Figure(figsize=(15.5, 4.3))
         curve, gap, final = figure.subplots(1, 3, width_ratios=[1, 1, 0.8])
         figure.subplots_adjust(wspace=0.75)
         val, train = _Curves(metrics, "val_loss"), _Curves(metrics, "train_loss")
         for name, values in train.values.items():
             smooth = _smooth(values, values.shape[1] // 40).mean(axis=0)
-            curve.plot(train.steps[name], smooth, color=_STYLE[name][0], lw=0.6, alpha=0.35)
+            curve.plot(train.steps[name], smooth, color=STYLE[name][0], lw=0.6, alpha=0.35)
         curve.set_title("Loss: validation (thick), training (thin)")
         curve.set_ylabel("nats per token")
         # The first steps fall from ln(vocabulary) and would flatten all that follows.
@@ -199,7 +199,7 @@ def edq(path: Path, metrics: list[dict[str, Any]]) -> None:
         ("lost_param", "Additions to the weights lost, %", lambda x: 100 * x),
         ("lost_exp_avg_sq", "Additions to the second moment lost, %", lambda x: 100 * x),
     )
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(RC):
         figure = Figure(figsize=(12, 7.5))
         figure.subplots_adjust(wspace=0.45, hspace=0.38)
         for number, (key, title, change) in enumerate(panels, 1):
@@ -215,7 +215,7 @@ def edq(path: Path, metrics: list[dict[str, Any]]) -> None:
 
 def _final(axes: Axes, val: _Curves) -> None:
     """Draw each seed's last validation loss, and master's mean and spread as a band behind."""
-    last = {name: val.values[name][:, -1] for name in _STYLE if name in val.values}
+    last = {name: val.values[name][:, -1] for name in STYLE if name in val.values}
     means = {name: float(values.mean()) for name, values in last.items()}
     reference = last.get("master", next(iter(last.values())))
     spread = float(reference.std(ddof=1)) if len(reference) > 1 else 0.0
@@ -227,7 +227,7 @@ def _final(axes: Axes, val: _Curves) -> None:
     reach = max(sorted(mean - best for mean in means.values())[len(means) // 2] * 1.6, 4 * spread)
     shown = {name for name in last if means[name] - best <= max(reach, 1e-6)}
     for row, (name, values) in enumerate(last.items()):
-        colour = _STYLE[name][0]
+        colour = STYLE[name][0]
         if name in shown:
             axes.plot(values, np.full(len(values), row), "o", color=colour, ms=5, alpha=0.6)
             axes.plot(means[name], row, "|", color=colour, ms=16, mew=2)

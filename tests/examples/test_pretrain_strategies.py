@@ -11,7 +11,7 @@ from tests.examples.tiny import TINY, torch_restored, write_texts
 
 
 def test_every_precision_can_be_named() -> None:
-    assert {*options.STRATEGIES, *options.OTHERS} == set(PRECISIONS) == plots._STYLE.keys()
+    assert {*options.STRATEGIES, *options.OTHERS} == set(PRECISIONS) == plots.STYLE.keys()
     assert options.parse([]).strategies == options.STRATEGIES
 
 

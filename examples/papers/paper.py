@@ -1,0 +1,138 @@
+"""What the scripts of this folder share: options, result files with their machine, figures.
+
+A script measures, writes docs/results/papers/NAME.csv (rows below lines that name machine, versions
+and command) and draws docs/images/papers/NAME.png from that file alone, so that a figure is never
+of other numbers than those that are kept.
+"""
+
+# The harness of the benchmarks and the parts of the pretraining example are beside this folder.
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples")]
+
+from harness import environment, save_csv
+from harness import table as table
+from pretraining.plots import RC, STYLE
+
+Row = dict[str, Any]
+# Okabe and Ito's colours, as in the other figures.
+COLOURS = [STYLE[name][0] for name in ("plain", "plus", "light", "kahan", "8bit", "fp32_states")]
+BLACK, GREY = STYLE["master"][0], "#999999"
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    """The options that every script has.
+
+    Args:
+        doc: the script's docstring; its first line is shown by --help.
+    """
+    made = argparse.ArgumentParser(description=doc.splitlines()[0], allow_abbrev=False)
+    made.add_argument("--small", action="store_true", help="a second's work, as the tests run it")
+    made.add_argument("--report", action="store_true", help="table and figure of what there is")
+    made.add_argument("--threads", type=int, default=1, help="of torch (default 1)")
+    made.add_argument(
+        "--out", type=Path, default=ROOT / "docs", help="holds results/papers and images/papers"
+    )
+    return made
+
+
+def whole(low: int) -> Callable[[str], int]:
+    """An argument's type: a whole number from `low`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low}")
+        return int(text)
+
+    return read
+
+
+def results(given: argparse.Namespace, name: str) -> Path:
+    """The file of results of that name."""
+    return Path(given.out) / "results" / "papers" / f"{name}.csv"
+
+
+def main(
+    name: str,
+    given: argparse.Namespace,
+    measure: Callable[[argparse.Namespace], list[Row]],
+    report: Callable[[list[Row], Path], None],
+) -> None:
+    """Measure and keep the rows, or take those there are; print the table and draw the figure.
+
+    Args:
+        name: of the results and of the figure.
+        given: the options, those of `parser` among them.
+        measure: makes the rows.
+        report: prints rows (read back as text) and draws them into a file.
+    """
+    path = results(given, name)
+    if not given.report:
+        torch.set_num_threads(given.threads)
+        command = " ".join(["python", f"examples/papers/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+        save_csv(path, measure(given), {"command": command, **environment(torch.device("cpu"))})
+    elif not path.exists():
+        raise SystemExit(f"there are no results in {path}")
+    image = Path(given.out) / "images" / "papers" / f"{name}.png"
+    image.parent.mkdir(parents=True, exist_ok=True)
+    report(read(path), image)
+    print(f"\n{path}\n{image}")
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a result file."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def mean_error(values: Iterable[float]) -> tuple[float, float]:
+    """Mean and its standard error; the error of one value is NaN."""
+    found = list(values)
+    if len(found) < 2:
+        return found[0], math.nan
+    return statistics.fmean(found), statistics.stdev(found) / math.sqrt(len(found))
+
+
+def spread(values: Iterable[float], form: str = ".4f") -> str:
+    """Mean ± standard error as text."""
+    mean, error = mean_error(values)
+    return format(mean, form) + ("" if math.isnan(error) else f" ± {error:{form.lstrip('+')}}")
+
+
+def values(rows: Sequence[Row], column: str, **fixed: object) -> list[float]:
+    """A column of the rows that have the given values in other columns."""
+    return [float(row[column]) for row in rows if all(row[k] == str(v) for k, v in fixed.items())]
+
+
+def names(rows: Sequence[Row], column: str) -> list[str]:
+    """What stands in a column, each once, in order."""
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def figure(columns: int, width: float = 5.4, height: float = 3.9, rows: int = 1) -> tuple[Any, Any]:
+    """A figure in the project's style and its axes, an array of `rows` x `columns`."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(RC):
+        made = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        return made, made.subplots(rows, columns, squeeze=False)
+
+
+def save(made: Any, image: Path) -> None:
+    """Write a figure."""
+    made.savefig(image, dpi=110)
