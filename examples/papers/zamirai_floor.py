@@ -187,7 +187,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rates", type=paper.whole(1), default=4, help="2^-1, 2^-3, ... (4)")
     given = parser.parse_args(arguments)
     if given.small:
-        given.turns, given.rates, given.runs = 20, 2, 4
+        given.turns, given.rates, given.runs = 16, 2, 4
     paper.main("zamirai_floor", given, measure, report)
 
 
