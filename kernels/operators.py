@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from mcf.kernels import algorithms
-from mcf.kernels.algorithms import distillation, ieee
+from mcf.kernels.algorithms import distillation, ieee, selection
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.components import MAX_TERMS
 from mcf.kernels.elementwise import Elementwise, Field, parameters
@@ -38,6 +38,7 @@ class Operation:
             one by one, and not as tuples.
         result: the format of the result where it is not the arguments': INT8 for 0 and 1, the bytes
             of a bool tensor.
+        truths: names of arguments that are truth values, the bytes of a bool tensor.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Operation:
     results: int | None = None
     components: tuple[int, ...] | None = None
     result: Format | None = None
+    truths: tuple[str, ...] = ()
 
     @property
     def operator(self) -> str:
@@ -124,6 +126,22 @@ NE = _comparison("ne", ieee.NE)
 
 OPERATIONS = (ADD, SUB, MUL, DIV, FMA, SQUARE, SQRT, RECIPROCAL, RSQRT, COMPARE)
 COMPARISONS = (LT, LE, EQ, NE)
+
+
+def _selection(name: str, arguments: str, family: ieee.Family, *truths: str) -> Operation:
+    return Operation(name, tuple(arguments.split()), _of(family), truths=truths)
+
+
+WHERE = _selection("where", "c x y", selection.WHERE, "c")
+MAXIMUM = _selection("maximum", "x y", selection.MAXIMUM)
+MINIMUM = _selection("minimum", "x y", selection.MINIMUM)
+FMAX = _selection("fmax", "x y", selection.FMAX)
+FMIN = _selection("fmin", "x y", selection.FMIN)
+CLAMP = _selection("clamp", "x low high", selection.CLAMP)
+
+# Those whose results are operands, bit for bit. They are no operators of torch.ops.mcf: what traces
+# or looks on gets torch's selections.
+SELECTIONS = (WHERE, MAXIMUM, MINIMUM, FMAX, FMIN, CLAMP)
 # Those in which x and y may be exchanged.
 COMMUTATIVE = (ADD, MUL, FMA)
 
@@ -138,6 +156,7 @@ def _kernel(
     uniform: frozenset[str] = frozenset(),
     rounded: bool = True,
     result: Format | None = None,
+    truths: tuple[str, ...] = (),
 ) -> Elementwise:
     """A kernel of components.
 
@@ -152,10 +171,11 @@ def _kernel(
         uniform: names of parameters of which there is one for all elements.
         rounded: whether results are sums that end in `rc`, or selections among those.
         result: the format of the results where it is not `fmt`.
+        truths: names of parameters that are truth values.
     """
     results = tuple(f"r{k}" for k in range(terms))
     stored = [
-        Field(n, fmt, uniform=a in uniform)
+        Field(n, INT8 if a in truths else fmt, uniform=a in uniform)
         for a, given, taken in arguments
         for n in ([f"{a}{k}" for k in range(given)] if taken else [a])
     ]
@@ -196,6 +216,7 @@ def kernel(
     for argument, count in zip(operation.arguments, given, strict=True):
         # An algorithm for a float takes one component of it and all of the others.
         taken = 1 if special and (argument, count) == ("y", 1) else widest
+        taken = 0 if argument in operation.truths else taken
         arguments.append((argument, count, taken))
     return _kernel(
         name,
@@ -206,6 +227,7 @@ def kernel(
         operation.constants,
         uniform,
         result=operation.result,
+        truths=operation.truths,
     )
 
 

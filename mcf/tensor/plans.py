@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,14 @@ from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS
-from mcf.kernels.operators import COMMUTATIVE, Operation, kernel, result_dtypes
+from mcf.kernels.operators import (
+    COMMUTATIVE,
+    SELECTIONS,
+    WHERE,
+    Operation,
+    kernel,
+    result_dtypes,
+)
 from mcf.tensor.promotion import as_components, exactly, operands, result_format
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
 
@@ -63,6 +71,15 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
     return plan.run(groups)[0]
 
 
+def selected(operation: Operation, *values: Any) -> MCFTensor | None:
+    """One of `operators.SELECTIONS`, or None where torch's selections have to do it."""
+    found = _launched(operation, values, _rounded if operation is WHERE else _held)
+    if found is None:
+        return None
+    plan, groups = found
+    return fresh(plan.run(groups), plan.size, plan.dtypes[0], plan.device)
+
+
 # Whether a transform of torch.func runs: its tensors have the type of plain ones.
 _functorch = torch._C._functorch.maybe_current_level
 _modes = torch._C._len_torch_dispatch_stack
@@ -78,11 +95,13 @@ def _launched(
         return None
     groups: list[Components] = []
     kind: list[Any] = [operation.name, registry.get_executor()]
-    numbers = False
+    numbers, most = False, 0
     for x in values:
         if isinstance(x, MCFTensor):
             own = x.__dict__
             first, terms = own["_c0"], own["_terms"]
+            if terms > most:
+                longest, most = first, terms
             if type(first) is not Tensor or not first.is_contiguous():
                 return None
             groups.append(COMPONENTS[terms](own))
@@ -97,12 +116,11 @@ def _launched(
         else:
             return None
     if numbers:
-        tensor = max(groups, key=len)
-        dtype, terms, device = tensor[0].dtype, len(tensor), tensor[0].device
+        dtype, device = longest.dtype, longest.device
         for k, value in enumerate(values):
             if not groups[k]:
                 sign = 0.0 if value else math.copysign(1.0, value)
-                found = number(value, sign, dtype, terms, device)
+                found = number(value, sign, dtype, most, device)
                 if found is None:
                     return None
                 groups[k] = found
@@ -141,6 +159,18 @@ def _exact(
     value: float, sign: float, dtype: torch.dtype, terms: int, device: torch.device
 ) -> Components | None:
     return as_components(value, dtype, 4, device) if exactly(value, dtype) else None
+
+
+@functools.lru_cache(1024)
+def _held(
+    value: float, sign: float, dtype: torch.dtype, terms: int, device: torch.device
+) -> Components | None:
+    found = as_components(value, dtype, terms, device)
+    if not math.isfinite(value):
+        return found
+    parts = [c.item() for c in found]
+    held = all(map(math.isfinite, parts)) and sum(map(Fraction, parts)) == Fraction(value)
+    return found if held else None
 
 
 def _unrounded(*values: Any) -> list[Components]:
@@ -183,20 +213,30 @@ class _Plan:
     @classmethod
     def of(cls, operation: Operation, groups: Sequence[Components]) -> _Plan | None:
         """The plan for operands of one kind, or None if only the operator can take them."""
-        first = max(groups, key=lambda group: group[0].ndim)[0]
-        for c, *_ in groups:
-            if c.dtype is not first.dtype or c.device != first.device:
-                return None
-            if c.shape != first.shape and c.ndim > 0:
-                return None
-        if first.numel() == 0 or first.device.type != "cpu":
+        named = dict(zip(operation.arguments, groups, strict=True))
+        truths = [named[name][0] for name in operation.truths]
+        numbers = [c[0] for name, c in named.items() if name not in operation.truths]
+        first = max(numbers, key=Tensor.dim)
+        if any(c.dtype is not first.dtype for c in numbers):
+            return None
+        if any(c.dtype is not torch.bool or c.shape != first.shape for c in truths):
+            return None
+        if any(c.shape != first.shape and c.ndim > 0 for c in numbers):
+            return None
+        if any(c.device != first.device for c in (*numbers, *truths)):
+            return None
+        if first.numel() == 0 or first.device.type != "cpu" or first.dtype not in FORMATS:
+            return None
+        # A conversion of fp16 sets the quiet bit of NaN.
+        if operation in SELECTIONS and first.dtype is torch.float16:
             return None
         order = list(range(len(groups)))
         if operation in COMMUTATIVE and len(groups[0]) < len(groups[1]):
             order[:2] = 1, 0
         given = [groups[k] for k in order]
-        named = zip(operation.arguments, given, strict=True)
-        uniform = frozenset(name for name, group in named if group[0].ndim < first.ndim)
+        uniform = frozenset(name for name, c in named.items() if c[0].ndim < first.ndim)
+        if order[:2] == [1, 0]:
+            uniform = frozenset({"x": "y", "y": "x"}.get(name, name) for name in uniform)
         spec = kernel(operation, FORMATS[first.dtype], *map(len, given), uniform=uniform)
         row = [first] * len(spec.results) + [c for group in given for c in group]
         launch = registry.prepare(spec, [row])

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.convert.numbers import components_of
+from mcf.kernels.formats import format_of
 from mcf.tensor.components import NAMES
 from mcf.tensor.conversion import promote, to_plain
 from mcf.tensor.creation import tensor
@@ -55,15 +57,21 @@ def set_data(x: Any, value: Any) -> None:
     )
 
 
+def _number(x: Any, like: MCFTensor) -> Tensor:
+    """A number in the format of a tensor, plain where one component holds it."""
+    if type(x) in (int, float):
+        first, second = components_of(x, format_of(like.dtype), 2)
+        if not second and (first == x or x != x):
+            return torch.full((), first, dtype=like.dtype, device=like.device)
+    return tensor(x, like.terms, like.dtype, like.device)
+
+
 @implements(torch.where)
 def where(condition: Tensor, *args: Any, **kwargs: Any) -> Any:
     """torch.where with numbers rounded to the tensor's format, not first to its dtype."""
     like = next((x for x in args if isinstance(x, MCFTensor)), None)
     if like is not None:
-        args = tuple(
-            x if isinstance(x, Tensor) else tensor(x, like.terms, like.dtype, like.device)
-            for x in args
-        )
+        args = tuple(x if isinstance(x, Tensor) else _number(x, like) for x in args)
     return forward(torch.where, (condition, *args), kwargs)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.operators import EQ, LE, LT, NE
+from mcf.kernels.operators import CLAMP, EQ, FMAX, FMIN, LE, LT, MAXIMUM, MINIMUM, NE
 from mcf.tensor.ops.movement import where
-from mcf.tensor.plans import compared
+from mcf.tensor.plans import compared, selected
 from mcf.tensor.promotion import aligned
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -68,18 +68,23 @@ def _nan_or(x: Any, y: Any, x_wins: Tensor) -> Tensor:
 @implements(aten.maximum.default)
 def maximum(x: Any, y: Any) -> Tensor:
     """The larger; NaN where one is."""
-    return _nan_or(x, y, less_equal(y, x))
+    found = selected(MAXIMUM, x, y)
+    return _nan_or(x, y, less_equal(y, x)) if found is None else found
 
 
 @implements(aten.minimum.default)
 def minimum(x: Any, y: Any) -> Tensor:
     """The smaller; NaN where one is."""
-    return _nan_or(x, y, less_equal(x, y))
+    found = selected(MINIMUM, x, y)
+    return _nan_or(x, y, less_equal(x, y)) if found is None else found
 
 
 @implements(aten.fmax.default)
 def fmax(x: Any, y: Any) -> Tensor:
     """The larger; the other where one is NaN."""
+    found = selected(FMAX, x, y)
+    if found is not None:
+        return found
     a, b = aligned(x, y)
     return where(b[0].isnan() | less_equal(y, x), wrap(a), wrap(b))
 
@@ -87,6 +92,9 @@ def fmax(x: Any, y: Any) -> Tensor:
 @implements(aten.fmin.default)
 def fmin(x: Any, y: Any) -> Tensor:
     """The smaller; the other where one is NaN."""
+    found = selected(FMIN, x, y)
+    if found is not None:
+        return found
     a, b = aligned(x, y)
     return where(b[0].isnan() | less_equal(x, y), wrap(a), wrap(b))
 
@@ -95,6 +103,10 @@ def fmin(x: Any, y: Any) -> Tensor:
 def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
     """min(max(x, lower), upper) by value."""
     out: Tensor = x
+    if min is not None and max is not None:
+        found = selected(CLAMP, x, min, max)
+        if found is not None:
+            return found
     if min is not None:
         out = maximum(out, min)
     return out if max is None else minimum(out, max)

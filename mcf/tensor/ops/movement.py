@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.operators import WHERE
 from mcf.tensor.conversion import converted, plain
 from mcf.tensor.ops.accumulate import index_put
 from mcf.tensor.ops.componentwise import register
+from mcf.tensor.plans import selected
 from mcf.tensor.promotion import aligned
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import Components, MCFTensor, wrap
@@ -91,6 +93,9 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 @implements(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     """x where the condition holds, y elsewhere."""
+    found = selected(WHERE, condition, x, y)
+    if found is not None:
+        return found
     a, b = aligned(x, y)
     return wrap([aten.where.self(condition, u, v) for u, v in zip(a, b, strict=True)])
 
@@ -98,6 +103,9 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 @implements(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """x with a number wherever the mask holds."""
+    found = selected(WHERE, mask, value, x) if isinstance(x, MCFTensor) else None
+    if found is not None and found.dtype is x.dtype and found.terms == x.terms:
+        return found
     a, v = aligned(x, value)
     return wrap([aten.masked_fill.Tensor(c, mask, w) for c, w in zip(a, v, strict=True)])
 

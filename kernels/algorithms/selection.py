@@ -1,0 +1,81 @@
+"""Selections between expansions: results are operands, bit for bit.
+
+A comparison is by value: the sign of a difference (`ieee.COMPARE`), which is exact for normalised
+expansions and NaN where one is.
+"""
+
+from mcf.kernels.algorithms.ieee import COMPARE, each
+from mcf.kernels.algorithms.primitives import ZERO, where
+
+
+def either1(c, x, y):
+    """x where the condition holds, else y."""
+    return (where(c, x[0], y[0]),)
+
+
+def either2(c, x, y):
+    """The same for two components."""
+    return where(c, x[0], y[0]), where(c, x[1], y[1])
+
+
+def either3(c, x, y):
+    """The same for three components."""
+    return where(c, x[0], y[0]), where(c, x[1], y[1]), where(c, x[2], y[2])
+
+
+def either4(c, x, y):
+    """The same for four components."""
+    return (
+        where(c, x[0], y[0]),
+        where(c, x[1], y[1]),
+        where(c, x[2], y[2]),
+        where(c, x[3], y[3]),
+    )
+
+
+EITHER = {1: either1, 2: either2, 3: either3, 4: either4}
+
+
+# The forms: `either`, `sign` and others are another function in each of a family.
+
+
+def chosen(c, x, y):
+    """x where the truth value is not 0, else y."""
+    return either(c != ZERO, x, y)
+
+
+def larger(x, y):
+    """x where it is NaN or y <= x, else y: NaN where one is."""
+    (s,) = sign(y, x)
+    return either((x[0] != x[0]) | (s <= ZERO), x, y)
+
+
+def smaller(x, y):
+    """x where it is NaN or x <= y, else y: NaN where one is."""
+    (s,) = sign(x, y)
+    return either((x[0] != x[0]) | (s <= ZERO), x, y)
+
+
+def larger_number(x, y):
+    """x where y is NaN or y <= x, else y: the other where one is NaN."""
+    (s,) = sign(y, x)
+    return either((y[0] != y[0]) | (s <= ZERO), x, y)
+
+
+def smaller_number(x, y):
+    """x where y is NaN or x <= y, else y: the other where one is NaN."""
+    (s,) = sign(x, y)
+    return either((y[0] != y[0]) | (s <= ZERO), x, y)
+
+
+def between(x, low, high):
+    """The smaller of high and the larger of x and low."""
+    return smallest(largest(x, low), high)
+
+
+WHERE = each("where", "x where c is not 0, else y.", chosen, either=EITHER)
+MAXIMUM = each("maximum", "The larger of x and y.", larger, either=EITHER, sign=COMPARE)
+MINIMUM = each("minimum", "The smaller of x and y.", smaller, either=EITHER, sign=COMPARE)
+FMAX = each("fmax", "The larger number.", larger_number, either=EITHER, sign=COMPARE)
+FMIN = each("fmin", "The smaller number.", smaller_number, either=EITHER, sign=COMPARE)
+CLAMP = each("clamp", "x between low and high.", between, smallest=MINIMUM, largest=MAXIMUM)
