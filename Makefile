@@ -23,7 +23,7 @@ PROGRESS := \
 # One worker takes a whole test file, so that its kernels are compiled once.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help setup test test-slow test-nightly test-integrations pretrain pretrain-distributed bench lint tree types docs format hooks dist lock versions clean distclean
+.PHONY: help setup test test-slow test-nightly test-integrations pretrain pretrain-distributed bench bench-gpu lint tree types docs format hooks dist lock versions clean distclean
 
 help: ## this list
 	@printf 'make TARGET [ARGS="..."]\n\n'
@@ -82,6 +82,10 @@ pretrain-distributed: $(READY) ## train a small Llama by two processes that shar
 
 bench: $(READY) ## time the optimizer steps beside torch's and optimi's
 	$(BIN)/python benchmarks/optimizer_step.py $(ARGS)
+
+bench-gpu: $(READY) ## everything that wants a GPU, in less than eight minutes, and docs/gpu.md; ARGS=--small works on any machine
+	$(BIN)/python benchmarks/gpu_day.py $(ARGS)
+	$(BIN)/python benchmarks/gpu_page.py
 
 lint: $(READY) ## ruff and mypy, as pre-commit runs them
 	$(BIN)/ruff check

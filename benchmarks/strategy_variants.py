@@ -87,6 +87,12 @@ def theirs() -> list[Variant]:
                         compile_step=False)),
         # It has no CPU path: "Quantization requires a CUDA device".
         Variant("flashoptim", "flashoptim", _theirs("flashoptim", "FlashAdamW")),
+        # Both for GPUs alone.
+        Variant("TransformerEngine", "TransformerEngine",
+                _theirs("transformer_engine.pytorch.optimizers", "FusedAdam", master_weights=True,
+                        master_weight_dtype=torch.float32)),
+        Variant("apex", "apex", _theirs("apex.optimizers", "FusedAdam", master_weights=True,
+                                        capturable=True)),
     ]  # fmt: skip
 
 

@@ -175,10 +175,20 @@ def sass_instructions(cubin: bytes) -> list[tuple[str, list[str]]]:
 
 def stack_bytes(cubin: bytes) -> int:
     """Bytes of stack and local memory per thread: what is spilled."""
+    used = _usage(cubin)
+    return used["STACK"] + used["LOCAL"]
+
+
+def registers(cubin: bytes) -> int:
+    """Registers of a thread."""
+    return _usage(cubin)["REG"]
+
+
+def _usage(cubin: bytes) -> dict[str, int]:
     text = _run_on_cubin("cuobjdump", ("-res-usage",), cubin)
-    found = re.search(r"STACK:(\d+).*LOCAL:(\d+)", text)
-    assert found, f"no resource usage in {text!r}"
-    return int(found[1]) + int(found[2])
+    found = {key: int(value) for key, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
+    assert len(found) == 3, f"no resource usage in {text!r}"
+    return found
 
 
 def sass_contractions(cubin: bytes) -> int:
