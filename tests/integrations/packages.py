@@ -23,7 +23,7 @@ _DEFINED: list[torch.library.Library] = []
 
 
 def package(name: str, module: str = "") -> Any:
-    """A package, or one of its modules; without it the test file skips and says so."""
+    """A package, or one of its modules; without it the test, or its file, skips and says so."""
     with warnings.catch_warnings():
         # What these packages say of each other while they are imported is no fault of ours.
         warnings.simplefilter("ignore")
