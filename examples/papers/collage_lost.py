@@ -195,10 +195,10 @@ def report(rows: list[Row], image: Path) -> None:
                 for s in steps
             ]
             share.plot(steps, mean, dashes, color=colour, label=NAMES[o] if dashes == "-" else None)
-    share.set(title="lost additions to weights, %", xlabel="step", ylim=(0, 100))
-    share.text(0.97, 0.55, "line: Definition 3.2\ndashes: of what is stored", ha="right",
+    share.set(title="lost additions to weights, %", xlabel="step", ylim=(-1, 60))
+    share.text(0.97, 0.96, "line: Definition 3.2\ndashes: of what is stored", ha="right", va="top",
                transform=share.transAxes, fontsize=8.5)  # fmt: skip
-    share.legend(fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 0.2))
+    share.legend(fontsize=8.5, loc="upper left")
     paper.save(made, image)
 
 

@@ -24,7 +24,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "examples")]
 
-from harness import environment, save_csv
+from harness import environment, merge_csv, save_csv
 from harness import table as table
 from pretraining.plots import RC, STYLE
 
@@ -71,6 +71,7 @@ def main(
     given: argparse.Namespace,
     measure: Callable[[argparse.Namespace], list[Row]],
     report: Callable[[list[Row], Path], None],
+    key: Sequence[str] = (),
 ) -> None:
     """Measure and keep the rows, or take those there are; print the table and draw the figure.
 
@@ -79,12 +80,17 @@ def main(
         given: the options, those of `parser` among them.
         measure: makes the rows.
         report: prints rows (read back as text) and draws them into a file.
+        key: columns that name a row; rows of an existing file that none of these replaces stay.
     """
     path = results(given, name)
     if not given.report:
         torch.set_num_threads(given.threads)
         command = " ".join(["python", f"examples/papers/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-        save_csv(path, measure(given), {"command": command, **environment(torch.device("cpu"))})
+        comments = {"command": command, **environment(torch.device("cpu"))}
+        if key:
+            merge_csv(path, measure(given), comments, key)
+        else:
+            save_csv(path, measure(given), comments)
     elif not path.exists():
         raise SystemExit(f"there are no results in {path}")
     image = Path(given.out) / "images" / "papers" / f"{name}.png"

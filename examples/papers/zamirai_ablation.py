@@ -143,6 +143,7 @@ def report(rows: list[Row], image: Path) -> None:
         place.axvline(0, color=paper.GREY, lw=0.8)
         place.set_yticks(range(len(VARIANTS) - 1), VARIANTS[1:] if model == models[0] else [])
         place.invert_yaxis()
+        place.locator_params(axis="x", nbins=5)
         count = paper.values(rows, "parameters", model=model)[0]
         place.set_title(f"{model}, {count:,.0f} parameters", loc="left", fontsize=10)
         place.set_xlabel("held-out loss - float32's")
@@ -158,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.small:
         given.steps, given.seeds = 3, 2
-    paper.main("zamirai_ablation", given, measure, report)
+    paper.main("zamirai_ablation", given, measure, report, ("model", "variant", "seed"))
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def report(rows: list[Row], image: Path) -> None:
         place.set_ylim(1e-8)
     axes[0, 0].set(xlabel="step", title=f"rate {float(middle):g}")
     axes[0, 1].set(xlabel="rate", title="after the last step", xscale="log", yscale="log")
-    axes[0, 1].set_ylim(1e-8)
+    axes[0, 1].set_ylim(1e-8, 10)
     axes[0, 0].legend(fontsize=7.5, loc="lower left")
     paper.save(made, image)
 

@@ -173,7 +173,9 @@ def embedding(rows: int = 64, places: int = 6, length: int = 64, width: int = 8)
         # Some rows are asked for more often, as in such data.
         x = draw.integers(0, length, (2, *shape, places)).min(0)
         of = truth[np.arange(places), x]
-        score = (of[..., : places // 2, :] * of[..., places // 2 :, :]).sum((-1, -2))
+        # A weight for each row, and products of pairs of places.
+        score = 8 * of[..., 0].sum(-1)
+        score += (of[..., : places // 2, 1:] * of[..., places // 2 :, 1:]).sum((-1, -2))
         click = score + draw.integers(-30, 31, shape) > 0
         return torch.from_numpy(x), torch.from_numpy(click.astype(np.int64))
 

@@ -146,3 +146,11 @@ def test_memory(small: Small) -> None:
         for tokens, fits in ((length, True), (length + script.LENGTHS.step, False)):
             shape = dataclasses.replace(script.LARGEST, context=tokens)
             assert (script.peak(shape, option, 1, True, in_flight=2) <= 40 * 2**30) == fits
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_float32_weights_in_two_parts(small: Small) -> None:
+    _, rows = small("fused_adam")
+    different = {r["precision"]: int(r["different"]) for r in rows if r["size"] == "4096"}
+    assert different["split16"] == 0
+    assert all(different[name] > 2048 for name in ("split8", "pair (light)", "bf16 alone (plain)"))
