@@ -63,6 +63,7 @@ from mcf.kernels.registry import executor as executor
 from mcf.kernels.registry import get_executor as get_executor
 from mcf.kernels.registry import set_executor as set_executor
 from mcf.polynomials import polyval as polyval
+from mcf.products import matmul as matmul
 from mcf.tensor import MCFTensor as MCFTensor
 from mcf.tensor import UnsupportedError as UnsupportedError
 from mcf.tensor import arange as arange

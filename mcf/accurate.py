@@ -32,7 +32,8 @@ from mcf.reductions.rows import Components, Dim, Rows
 from mcf.tensor.tensor import MCFTensor, wrap
 
 
-def _given(function: str, name: str, x: Any) -> Components:
+def components_of(function: str, name: str, x: Any) -> Components:
+    """The components of an argument, a plain tensor being one; TypeError for anything else."""
     if isinstance(x, MCFTensor):
         return x.components
     if not isinstance(x, Tensor):
@@ -41,7 +42,8 @@ def _given(function: str, name: str, x: Any) -> Components:
     return (x.detach(),)
 
 
-def _check_terms(function: str, terms: int | None) -> None:
+def check_terms(function: str, terms: int | None) -> None:
+    """Raise for what is no number of components."""
     if terms is not None and (not isinstance(terms, int) or not 1 <= terms <= 4):
         raise ValueError(f"{function}: terms must be 1 to 4 or None, got {terms!r}")
 
@@ -60,7 +62,7 @@ def _gradient(value: Tensor, x: Tensor) -> Tensor:
     return value
 
 
-class _Reduction(torch.autograd.Function):
+class Reduction(torch.autograd.Function):
     """A function of components with a derivative of its own."""
 
     @staticmethod
@@ -70,6 +72,7 @@ class _Reduction(torch.autograd.Function):
         backward: Callable[..., tuple[Tensor | None, ...]],
         *arguments: Tensor,
     ) -> Tensor:
+        """What `compute` gives; `backward` gets its gradient, it and the arguments."""
         result = _result(compute(), *arguments)
         ctx.save_for_backward(result, *arguments)
         ctx.derivative = backward
@@ -77,6 +80,7 @@ class _Reduction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Gradients in the kinds of the arguments."""
         result, *arguments = ctx.saved_tensors
         gradients = ctx.derivative(grad, result, *arguments)
         kind = [
@@ -115,9 +119,9 @@ def sum(
         ValueError: for other numbers of terms.
         IndexError: for a dimension that x does not have.
     """
-    _check_terms("sum", terms)
-    given, rows = _given("sum", "x", x), Rows.of(x.shape, dim)
-    return _Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
+    check_terms("sum", terms)
+    given, rows = components_of("sum", "x", x), Rows.of(x.shape, dim)
+    return Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
         lambda: reductions.sum(given, dim, keepdim, terms=terms, reproducible=reproducible),
         lambda grad, result, x: (_spread(grad, rows, keepdim),),
         x,
@@ -128,8 +132,8 @@ def mean(
     x: Tensor, dim: Dim = None, keepdim: bool = False, *, reproducible: bool = False
 ) -> Tensor:
     """The sum over dimensions divided by the number of elements; arguments as those of `sum`."""
-    given, rows = _given("mean", "x", x), Rows.of(x.shape, dim)
-    return _Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
+    given, rows = components_of("mean", "x", x), Rows.of(x.shape, dim)
+    return Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
         lambda: reductions.mean(given, dim, keepdim, reproducible=reproducible),
         lambda grad, result, x: (_spread(grad / rows.length, rows, keepdim),),
         x,
@@ -152,9 +156,9 @@ def dot(x: Tensor, y: Tensor, *, terms: int | None = None, reproducible: bool = 
         TypeError: for other or mixed dtypes.
         ValueError: for other shapes or numbers of terms.
     """
-    _check_terms("dot", terms)
-    a, b = _given("dot", "x", x), _given("dot", "y", y)
-    return _Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
+    check_terms("dot", terms)
+    a, b = components_of("dot", "x", x), components_of("dot", "y", y)
+    return Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
         lambda: reductions.dot(a, b, terms=terms, reproducible=reproducible),
         lambda grad, result, x, y: (grad * y, grad * x),
         x,
@@ -176,13 +180,13 @@ def norm(
     Arguments and errors as those of `sum`; `ValueError` for another p. Only the 2-norm has a
     derivative; it is 0 where the norm is.
     """
-    _check_terms("norm", terms)
+    check_terms("norm", terms)
     if p not in (0, 1, 2, math.inf, -math.inf):
         raise ValueError(
             f"norm: p must be 0, 1, 2, inf or -inf, got {p}; torch.linalg.vector_norm takes any p "
             "on an expansion tensor"
         )
-    given, rows = _given("norm", "x", x), Rows.of(x.shape, dim)
+    given, rows = components_of("norm", "x", x), Rows.of(x.shape, dim)
     if p != 2 and x.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(f"norm: only p=2 has a derivative, got p={p} and x requires grad")
 
@@ -193,7 +197,7 @@ def norm(
         )
         return (x * _spread(share, rows, keepdim),)
 
-    return _Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
+    return Reduction.apply(  # type: ignore[no-any-return, no-untyped-call]
         lambda: reductions.norm(given, p, dim, keepdim, terms=terms, reproducible=reproducible),
         derivative,
         x,
@@ -203,7 +207,7 @@ def norm(
 def _moment(
     name: str, compute: Callable[..., Components], x: Tensor, *arguments: Any, **options: Any
 ) -> Tensor:
-    given = _given(name, "x", x)
+    given = components_of(name, "x", x)
     if x.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
             f"{name}: x requires grad, and mcf.{name} has no derivative; use torch.{name} on an "

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import format_of
+from mcf.reductions import modular as modular
 from mcf.reductions.folds import finish, paired, settle
 from mcf.reductions.rows import check_same
 
@@ -16,7 +17,9 @@ from mcf.reductions.rows import check_same
 NARROW = 16
 
 
-def matmul(x: Components, y: Components, terms: int | None = None) -> Components:
+def matmul(
+    x: Components, y: Components, terms: int | None = None, *, reproducible: bool = False
+) -> Components:
     """x @ y for expansions; shapes and broadcasting are those of `torch.matmul`.
 
     Each result is a fold over the inner dimension in a fixed order (`mcf.kernels.fold`), so that an
@@ -27,10 +30,12 @@ def matmul(x: Components, y: Components, terms: int | None = None) -> Components
         y: components [..., k, n] or [k], of the same dtype; where both have more than one
             component and not as many, the shorter is padded with zeros.
         terms: components of the result; None for the most that an argument has.
+        reproducible: round the exact products once (`mcf.reductions.modular`).
 
     Returns:
         Components of the same dtype. With T = |x| |y| (the product of absolute values) the error
-        is at most u**terms |x y| + c T; `mcf.kernels.fold_bounds.fold_bound` has c.
+        is at most u**terms |x y| + c T; `mcf.kernels.fold_bounds.fold_bound` has c. The nearest
+        expansions with `reproducible`.
 
     Raises:
         TypeError: for mixed dtypes or devices.
@@ -51,7 +56,10 @@ def matmul(x: Components, y: Components, terms: int | None = None) -> Components
             f"dimensions are {x[0].shape[-1]} and {y[0].shape[-2]}"
         )
     count = max(len(x), len(y)) if terms is None else terms
-    result = finish(settle(_registers(x, y, count)), fmt, count)
+    if reproducible:
+        result = _nearest(x, y, count)
+    else:
+        result = finish(settle(_registers(x, y, count)), fmt, count)
     if len(shape_x) == 1:
         result = tuple(c[..., 0, :] for c in result)
     if len(shape_y) == 1:
@@ -70,16 +78,32 @@ def _registers(x: Components, y: Components, terms: int) -> Tensor:
         # One right matrix for all batches: one tall product.
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
         return _unfold(_registers(tall, y, terms), x[0].shape[:-1])
-    batch = x[0].shape[:-2]
-    if batch != y[0].shape[:-2]:
-        try:
-            batch = torch.broadcast_shapes(batch, y[0].shape[:-2])  # type: ignore[no-untyped-call]
-        except RuntimeError:
-            raise ValueError(
-                f"matmul: batches {list(batch)} and {list(y[0].shape[:-2])} do not broadcast"
-            ) from None
+    batch = _batch(x, y)
     state: Tensor = torch.ops.mcf.fold_matrices(_flat(x, batch), _flat(y, batch), terms)
     return _unfold(state, batch)
+
+
+def _nearest(x: Components, y: Components, terms: int) -> Components:
+    """The nearest expansions to the products."""
+    if y[0].dim() == 2 and x[0].dim() > 2:
+        tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
+        return tuple(c.reshape(*x[0].shape[:-1], c.shape[-1]) for c in _nearest(tall, y, terms))
+    batch = _batch(x, y)
+    found = torch.ops.mcf.exact_matrices(_flat(x, batch), _flat(y, batch), terms)
+    return tuple(c.reshape(*batch, *c.shape[1:]) for c in found)
+
+
+def _batch(x: Components, y: Components) -> tuple[int, ...]:
+    """The batch dimensions of the result."""
+    batch = x[0].shape[:-2]
+    if batch == y[0].shape[:-2]:
+        return batch
+    try:
+        return torch.broadcast_shapes(batch, y[0].shape[:-2])  # type: ignore[no-untyped-call, no-any-return]
+    except RuntimeError:
+        raise ValueError(
+            f"matmul: batches {list(batch)} and {list(y[0].shape[:-2])} do not broadcast"
+        ) from None
 
 
 def _unfold(state: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.kernels.exact import Number, rounding
 from mcf.kernels.formats import Format
 from tests.helpers.exactly import integers
 from tests.helpers.expansions import draw, tensors
@@ -21,6 +22,17 @@ UNIT = Fraction(1, 2**1074)
 def values(x: Sequence[Tensor]) -> list[Fraction]:
     """The exact value of each element."""
     return [Fraction(int(v)) * UNIT for v in sum(integers(c) for c in x)]
+
+
+def nearest(value: Number, fmt: Format, terms: int) -> list[float]:
+    """RN(v), RN(v - RN(v)), ... as floats."""
+    rn = rounding(fmt)
+    out = []
+    for _ in range(terms):
+        x = rn(value)
+        out.append(float(x))
+        value = value - x if isinstance(x, Fraction) else Fraction(0)
+    return out
 
 
 def cancelling(fmt: Format, terms: int, shape: tuple[int, ...], seed: int) -> Components:

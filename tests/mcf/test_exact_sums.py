@@ -13,26 +13,14 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.kernels.exact import Number, rounding
 from mcf.kernels.formats import FORMATS, FP64, Format
 from mcf.reductions import exact
 from mcf.reductions.exact import exact_dots, exact_sums
 from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.helpers.adversarial import Draw
-from tests.helpers.sums import cancelling, values
+from tests.helpers.sums import cancelling, nearest, values
 
 formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
-
-
-def nearest(value: Number, fmt: Format, terms: int) -> list[float]:
-    """RN(v), RN(v - RN(v)), ... as floats."""
-    rn = rounding(fmt)
-    out = []
-    for _ in range(terms):
-        x = rn(value)
-        out.append(float(x))
-        value = value - x if isinstance(x, Fraction) else Fraction(0)
-    return out
 
 
 def wrong(results: tuple[Tensor, ...], exact: list[Fraction], fmt: Format) -> int:

@@ -1,0 +1,58 @@
+"""Exact products of matrices of int8: on units for integers, or in floating point.
+
+Every sum on the way is an integer that the arithmetic holds, so that neither the order of additions
+nor what computes them changes a bit.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+# With |a b| <= 2**14: sums below 2**31, and up to 2**24.
+INTEGERS, FLOATS = 1 << 16, 1 << 10
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, int32, of contiguous int8 [m, k] and [k, n] with m, k, n > 0 and k <= INTEGERS."""
+    if _units(a.device):
+        return _on_units(a, b)
+    inner = a.shape[1]
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.int32, device=a.device)
+    for start in range(0, inner, FLOATS):
+        part = slice(start, start + FLOATS)
+        total += (a[:, part].float() @ b[part].float()).int()
+    return total
+
+
+def _on_units(a: Tensor, b: Tensor) -> Tensor:
+    if a.device.type == "cpu":
+        return torch._int_mm(a, b)
+    # cuBLAS wants more than 16 rows, and inner dimension and columns to be multiples of 8.
+    rows, columns = a.shape[0], b.shape[1]
+    inner = -a.shape[1] % 8
+    a = torch.nn.functional.pad(a, (0, inner, 0, max(0, 32 - rows)))
+    b = torch.nn.functional.pad(b, (0, -columns % 8, 0, inner))
+    return torch._int_mm(a, b)[:rows, :columns].contiguous()
+
+
+@functools.cache
+def _units(device: torch.device) -> bool:
+    """Whether the device multiplies int8 exactly and fast: tried on the largest numbers.
+
+    Processors without VNNI add pairs of products in 16 bits, which saturate.
+    """
+    if device.type == "cpu" and not getattr(torch.cpu, "_is_vnni_supported", lambda: False)():
+        return False
+    try:
+        for size in (64, 320):
+            a = torch.full((size, size), -128, dtype=torch.int8, device=device)
+            b = a.clone()
+            b[:, ::3] = 127
+            if not torch.equal(_on_units(a, b).double(), a.double() @ b.double()):
+                return False
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True

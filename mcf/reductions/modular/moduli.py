@@ -1,0 +1,141 @@
+"""Which moduli a product needs, and the constants that lead to residues and back.
+
+With pairwise coprime moduli m_t and M their product, an integer |X| < M / 2 is known from its
+residues: with y_t = (X (M / m_t)^-1 mod m_t), X = sum y_t (M / m_t) - Q M, Q the integer nearest to
+sum y_t / m_t (Chinese remainder theorem). A modulus is at most 256, so that its residues are int8,
+or the square s**2 of one, whose residues are two digits of base s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.formats import Format
+
+# Bits of a limb of the integers that matrices are cut to.
+LIMB = 24
+# What is kept beyond the bits of a result: one element in about 2**GUARD is computed again.
+GUARD = 24
+
+
+@functools.cache
+def bases() -> tuple[int, ...]:
+    """The largest pairwise coprime numbers up to 256, each the largest that is left: 49 of them."""
+    found: list[int] = []
+    for s in range(256, 1, -1):
+        if s >= 29 and all(math.gcd(s, other) == 1 for other in found):
+            found.append(s)
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The moduli of a product.
+
+    Args:
+        squares: bases whose squares are moduli.
+        plain: bases that are moduli themselves.
+    """
+
+    squares: tuple[int, ...]
+    plain: tuple[int, ...]
+
+    @functools.cached_property
+    def moduli(self) -> tuple[int, ...]:
+        """Squares first."""
+        return (*(s * s for s in self.squares), *self.plain)
+
+    @functools.cached_property
+    def product(self) -> int:
+        """M."""
+        return math.prod(self.moduli)
+
+    @functools.cached_property
+    def bits(self) -> int:
+        """P: rows and columns whose 2-norm is below 1.001 * 2**P have |X| < 1.01 M / 4."""
+        return (self.product.bit_length() - 3) // 2
+
+    @functools.cached_property
+    def limbs(self) -> int:
+        """How many limbs hold an integer of P bits and a sign."""
+        return -(-(self.bits + 2) // LIMB)
+
+    @functools.cached_property
+    def width(self) -> int:
+        """Bits of a digit of X: so many that the sum of y_t times digits is exact in float64."""
+        return 32 if self.squares else 40
+
+    @functools.cached_property
+    def digits(self) -> int:
+        """How many digits M has."""
+        return -(-self.product.bit_length() // self.width)
+
+    def split(self, x: int) -> list[float]:
+        """The digits of x >= 0, the lowest first."""
+        mask = (1 << self.width) - 1
+        return [float(x >> (self.width * k) & mask) for k in range(self.digits)]
+
+    @functools.cached_property
+    def inverses(self) -> tuple[int, ...]:
+        """(M / m_t)^-1 mod m_t, the one nearest to zero."""
+        return tuple(centred(pow(self.product // m, -1, m), m) for m in self.moduli)
+
+
+def centred(x: int, m: int) -> int:
+    """The number of the residue class of x in [-m / 2, m / 2)."""
+    return (x + m // 2) % m - m // 2
+
+
+@functools.cache
+def plan_for(fmt: Format, terms: int, inner: int) -> Plan:
+    """The moduli for a result of `terms` components and inner dimensions up to `inner`.
+
+    What is cut off errs by about inner * 2**-P of a result of usual size, which has p * terms +
+    terms bits.
+    """
+    # In steps, so that few kernels serve all sizes.
+    grown = -(-max(10, (max(inner, 1) - 1).bit_length()) // 5) * 5
+    return plan_of_bits(fmt.p * terms + terms + grown + GUARD)
+
+
+@functools.cache
+def plan_of_bits(bits: int) -> Plan:
+    """The fewest moduli whose P is at least `bits`; at most 339.
+
+    A base of its own brings at least 29 < 2**5 for one product of matrices, a square 2**8 more for
+    two: squares come after all bases.
+    """
+    for count in range(1, len(bases()) + 1):
+        plan = Plan((), bases()[:count])
+        if plan.bits >= bits:
+            return plan
+    for count in itertools.count(1):
+        plan = Plan(bases()[:count], bases()[count:])
+        if plan.bits >= bits:
+            return plan
+    raise AssertionError
+
+
+def table(values: list[list[float]], device: torch.device) -> Tensor:
+    """A float64 matrix on a device."""
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+@functools.cache
+def powers(plan: Plan, device: torch.device) -> Tensor:
+    """2**(LIMB l) modulo m_t, float64 [moduli, limbs]."""
+    rows = [[centred(1 << (LIMB * k), m) for k in range(plan.limbs)] for m in plan.moduli]
+    return table([list(map(float, row)) for row in rows], device)
+
+
+@functools.cache
+def weights(plan: Plan, device: torch.device) -> Tensor:
+    """The digits of M / m_t and, in the last row, 1 / m_t: float64 [digits + 1, moduli]."""
+    columns = [[*plan.split(plan.product // m), 1 / m] for m in plan.moduli]
+    return table(columns, device).T.contiguous()
