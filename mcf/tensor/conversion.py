@@ -25,6 +25,8 @@ def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
     else:
         source = (x,) if x.is_floating_point() else integer_components(x)
     if source[0].dtype is dtype and len(source) <= terms:
+        if len(source) == terms:
+            return tuple(source)
         zero = torch.zeros_like(source[0])
         return tuple(source) + (zero,) * (terms - len(source))
     return convert(source, dtype, terms)

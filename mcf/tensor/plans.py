@@ -24,6 +24,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import (
     COMMUTATIVE,
+    COMPARISONS,
     SELECTIONS,
     WHERE,
     Operation,
@@ -39,7 +40,7 @@ Number = Callable[[float, float, torch.dtype, int, torch.device], Components | N
 
 # Kinds of operands whose plans are kept; beyond that all are forgotten.
 _MOST = 4096
-_plans: dict[tuple[Any, ...], _Plan | None] = {}
+_plans: dict[tuple[Any, ...], Plan | None] = {}
 
 
 def planned(operation: Operation, *values: Any) -> MCFTensor:
@@ -73,7 +74,7 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
 
 def selected(operation: Operation, *values: Any) -> MCFTensor | None:
     """One of `operators.SELECTIONS`, or None where torch's selections have to do it."""
-    found = _launched(operation, values, _rounded if operation is WHERE else _held)
+    found = found_for(operation, values)
     if found is None:
         return None
     plan, groups = found
@@ -89,7 +90,7 @@ _NUMBERS = frozenset({int, float})
 
 def _launched(
     operation: Operation, values: Sequence[Any], number: Number
-) -> tuple[_Plan, list[Components]] | None:
+) -> tuple[Plan, list[Components]] | None:
     """The plan of operands and their components, or None where the operator has to compute them."""
     if _modes() or _functorch() is not None:
         return None
@@ -129,10 +130,32 @@ def _launched(
     try:
         plan = _plans[key]
     except KeyError:
-        if len(_plans) >= _MOST:
-            _plans.clear()
-        plan = _plans[key] = _Plan.of(operation, groups)
+        plan = _kept(key, operation, groups)
     return None if plan is None else (plan, groups)
+
+
+def _kept(key: tuple[Any, ...], operation: Operation, groups: Sequence[Components]) -> Plan | None:
+    """A new plan, for the next operands of its kind."""
+    if len(_plans) >= _MOST:
+        _plans.clear()
+    plan = _plans[key] = Plan.of(operation, groups)
+    return plan
+
+
+def plan_of(operation: Operation, groups: Sequence[Components]) -> Plan | None:
+    """The plan for contiguous components, in the order of the operation's arguments."""
+    kinds = (x for c, *rest in groups for x in (1 + len(rest), c.dtype, c.shape, c.device))
+    key = (operation.name, registry.get_executor(), *kinds)
+    return _plans[key] if key in _plans else _kept(key, operation, groups)
+
+
+def found_for(operation: Operation, values: Sequence[Any]) -> tuple[Plan, list[Components]] | None:
+    """The plan of operands and their components, or None where the operator has to compute them.
+
+    Numbers are rounded to the tensors' format where the operation rounds; elsewhere they are taken
+    if that holds them.
+    """
+    return _launched(operation, values, _NUMBERS_OF.get(operation.name, _rounded))
 
 
 def _addressed(x: Tensor) -> bool:
@@ -173,6 +196,12 @@ def _held(
     return found if held else None
 
 
+# By the operation's name; arithmetic rounds.
+_NUMBERS_OF: dict[str, Number] = {o.name: _exact for o in COMPARISONS} | {
+    o.name: _held for o in SELECTIONS if o is not WHERE
+}
+
+
 def _unrounded(*values: Any) -> list[Components]:
     """The components of operands whose values they have exactly, in one dtype."""
     dtype, _ = result_format(*values)
@@ -194,14 +223,14 @@ _FEW = 64
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 
 
-class _Plan:
+class Plan:
     """The launch of a kernel on contiguous components of one shape, or on one number for all."""
 
     def __init__(self, spec: Elementwise, order: Sequence[int], first: Tensor, launch: Any) -> None:
         """The operands in the order of the kernel's; one of them has the shape of the result."""
         self._order = tuple(order)
         # The only scalar that operations have is the constant 1.
-        self._launch = launch.row(np.ones((1, len(spec.scalars))))
+        self.launch = launch.row(np.ones((1, len(spec.scalars))))
         self.size, self.device = first.shape, first.device
         self.dtypes = result_dtypes(spec)
         few = first.numel() <= _FEW
@@ -211,7 +240,7 @@ class _Plan:
         return torch.empty(self.size, dtype=dtype, device=self.device)
 
     @classmethod
-    def of(cls, operation: Operation, groups: Sequence[Components]) -> _Plan | None:
+    def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
         """The plan for operands of one kind, or None if only the operator can take them."""
         named = dict(zip(operation.arguments, groups, strict=True))
         truths = [named[name][0] for name in operation.truths]
@@ -248,8 +277,12 @@ class _Plan:
             out = [self._new(dtype) for dtype in self.dtypes]
         else:
             out = [*map(_empty_like, self._likes)]
-        addresses = [*map(_address, out)]
-        for k in self._order:
-            addresses += map(_address, groups[k])
-        self._launch(addresses)
+        self.launch([*map(_address, out), *self.addresses(groups)])
         return out
+
+    def addresses(self, groups: Sequence[Components]) -> list[int]:
+        """Where the operands are, in the order of the kernel's."""
+        found: list[int] = []
+        for k in self._order:
+            found += map(_address, groups[k])
+        return found

@@ -22,6 +22,7 @@ from mcf.tensor.widening import WIDENED, widened
 
 # Whether any device's autocast is on.
 _autocast = torch._C._is_any_autocast_enabled
+_OUT = {"out"}
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -34,7 +35,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if torch.is_autocast_enabled(device):
                 with torch.autocast(device, enabled=False):
                     return call(func, args, kwargs)
-    if kwargs:
+    if kwargs and kwargs.keys() != _OUT:
         args, kwargs = _multiplied(func, args, kwargs)
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
     if func in WIDENED:

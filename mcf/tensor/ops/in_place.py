@@ -1,15 +1,20 @@
-"""Operators that write into an argument: the functional one, whose result is copied there."""
+"""Operators that write into an argument: by plan, or the functional one, whose result is copied."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from mcf.kernels import operators
+from mcf.kernels.operators import COMPARISONS, Operation
 from mcf.tensor.registry import (
     DERIVED,
+    OPERATORS,
     UnsupportedError,
     is_in_place,
     readable,
@@ -17,8 +22,14 @@ from mcf.tensor.registry import (
     unsupported,
 )
 from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.writing import into
+
+aten = torch.ops.aten
+
+_writes_first = functools.cache(is_in_place)
 
 
+@functools.cache
 def _functional(func: OpOverload) -> OpOverload:
     """The operator without the trailing underscore, of the same overload name."""
     name = func._schema.name.split("::")[1].removesuffix("_")
@@ -29,9 +40,24 @@ def _functional(func: OpOverload) -> OpOverload:
     return overload  # type: ignore[no-any-return]
 
 
+@functools.cache
+def _without_out(func: OpOverload) -> OpOverload | None:
+    """The overload that takes the same arguments and returns a new tensor."""
+
+    def arguments(f: OpOverload) -> list[tuple[str, str]]:
+        return [(a.name, str(a.type)) for a in f._schema.arguments if not a.is_out]
+
+    packet = func.overloadpacket
+    for name in packet.overloads():
+        each = getattr(packet, name)
+        if not each._schema.is_mutable and arguments(each) == arguments(func):
+            return each  # type: ignore[no-any-return]
+    return None
+
+
 def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator that writes to its first argument."""
-    if "out" in kwargs or not is_in_place(func):
+    if "out" in kwargs or not _writes_first(func):
         return NotImplemented
     target = args[0]
     if not isinstance(target, MCFTensor):
@@ -45,17 +71,21 @@ def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             f"{readable(func)}: the result has shape {list(result.shape)} and cannot be written "
             f"into a tensor of shape {list(target.shape)}"
         )
-    torch.ops.aten.copy_.default(target, result)
+    aten.copy_.default(target, result)
     return target
 
 
-def into(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator with `out=`."""
     if "out" not in kwargs:
         return NotImplemented
     target = kwargs["out"]
-    packet = func.overloadpacket
-    result = packet(*args, **{k: v for k, v in kwargs.items() if k != "out"})
+    rest = {k: v for k, v in kwargs.items() if k != "out"}
+    functional = _without_out(func)
+    if functional is not None and any(isinstance(x, MCFTensor) for x in args):
+        result = run(functional, args, rest)
+    else:
+        result = func.overloadpacket(*args, **rest)
     if not isinstance(target, Tensor) or not isinstance(result, Tensor):
         raise unsupported(func)
     if isinstance(result, MCFTensor) and not isinstance(target, MCFTensor):
@@ -68,8 +98,53 @@ def into(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             f"{readable(func)}: `out` has shape {list(target.shape)}; allowed is the result's, "
             f"{list(result.shape)}"
         )
-    torch.ops.aten.copy_.default(target, result)
+    aten.copy_.default(target, result)
     return target
 
 
-DERIVED.extend((into, in_place))
+DERIVED.extend((into_out, in_place))
+
+
+def _written(operation: Operation, func: OpOverload, step: int) -> Callable[..., Any]:
+    count, truth = len(operation.arguments), operation in COMPARISONS
+    derived = in_place if _writes_first(func) else into_out
+
+    def implementation(*args: Any, **kwargs: Any) -> Any:
+        target = kwargs["out"] if "out" in kwargs else args[0]
+        # Only a comparison's result is a plain tensor.
+        if isinstance(target, MCFTensor) is not truth and len(args) == count:
+            if kwargs.get("alpha", 1) == 1 and into(operation, args[::step], target):
+                return target
+        return derived(func, args, kwargs)
+
+    return implementation
+
+
+def _writes(operation: Operation, name: str, *forms: str, exchanged: bool = False) -> None:
+    """Register forms of an operation by plan that write into an argument.
+
+    Args:
+        operation: what they compute.
+        name: of the function in aten.
+        *forms: overloads: with `out=`, or after a "_" of the function in place.
+        exchanged: whether the operation takes the arguments the other way round.
+    """
+    for form in forms:
+        packet = getattr(aten, name + "_" if form.startswith("_") else name)
+        func = getattr(packet, form.removeprefix("_"))
+        # Not by `implements`: they return the argument itself, with nothing to be put right.
+        OPERATORS[func] = _written(operation, func, -1 if exchanged else 1)
+
+
+for _name in ("add", "sub", "mul", "div"):
+    _writes(getattr(operators, _name.upper()), _name, "out", "_Tensor", "_Scalar")
+for _name in ("sqrt", "reciprocal", "rsqrt"):
+    _writes(getattr(operators, _name.upper()), _name, "out", "_default")
+for _name in ("lt", "le", "eq", "ne"):
+    _writes(getattr(operators, _name.upper()), _name, "Tensor_out", "Scalar_out")
+_writes(operators.LT, "gt", "Tensor_out", "Scalar_out", exchanged=True)
+_writes(operators.LE, "ge", "Tensor_out", "Scalar_out", exchanged=True)
+for _name in ("maximum", "minimum", "fmax", "fmin"):
+    _writes(getattr(operators, _name.upper()), _name, "out")
+_writes(operators.WHERE, "where", "self_out")
+_writes(operators.CLAMP, "clamp", "out", "Tensor_out", "_default", "_Tensor")

@@ -1,0 +1,192 @@
+"""Exact: `out=` and functions in place write the bits of the result, whatever memory is shared.
+
+Caught mutants: a result over an operand that is still to be read; blocks where an operand lies a
+little off the target; another format taken for one's own; operands of `gt` not exchanged; a plain
+`out` for an expansion.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from mcf.tensor import writing
+from tests.helpers import assert_all_same_bits
+from tests.mcf.tensor.inputs import hard
+
+NAMES = ("add", "sub", "mul", "div", "maximum", "minimum", "fmax", "fmin")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+def _tensor(*shape: int, seed: int = 1, terms: int = 2, dtype: Any = torch.float64) -> Any:
+    count = math.prod(shape)
+    flat = hard(dtype, terms, max(8, count), seed)
+    return mcf.MCFTensor([c[:count].reshape(shape).clone() for c in flat])
+
+
+def _same(got: Any, expected: Any, what: str) -> None:
+    assert_all_same_bits(got.components, expected.components, what)
+
+
+@pytest.mark.parametrize(
+    "name", [*NAMES[:3], *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES[3:])]
+)
+def test_out_of_two(name: str) -> None:
+    function = getattr(torch, name)
+    x, y = _tensor(24), _tensor(24, seed=2)
+    expected = function(x, y)
+    targets = {
+        "new": torch.empty_like(x),
+        "other terms": _tensor(24, terms=3),
+        "fewer terms": _tensor(24, terms=1),
+        "another dtype": _tensor(24, dtype=torch.float32),
+        "not contiguous": _tensor(24, 2)[:, 0],
+    }
+    for what, out in targets.items():
+        assert function(x, y, out=out) is out
+        _same(out, mcf.tensor(expected, out.terms, out.dtype), what)
+    for k in range(2):
+        both = [x.clone(), y.clone()]
+        function(*both, out=both[k])
+        _same(both[k], expected, "an operand")
+    same = x.clone()
+    function(same, same, out=same)
+    _same(same, function(x, x), "both operands")
+
+
+def test_out_of_one_and_of_numbers() -> None:
+    x, out = _tensor(24).abs(), _tensor(24, seed=3)
+    for name in ("sqrt", "reciprocal", "rsqrt", "exp", "neg"):
+        getattr(torch, name)(x, out=out)
+        _same(out, getattr(torch, name)(x), name)
+    torch.mul(x, 0.1, out=out)
+    _same(out, x * 0.1, "a number")
+    torch.add(x, x, alpha=3, out=out)
+    _same(out, torch.add(x, x, alpha=3), "alpha")
+    torch.where(x > 1, x, out, out=out)
+    torch.clamp(x, 0.5, 2, out=out)
+    _same(out, torch.clamp(x, 0.5, 2), "clamp")
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_out_of_comparisons(name: str) -> None:
+    function = getattr(torch, name)
+    x = mcf.MCFTensor([torch.tensor([1.0, 1.0, 2.0, math.nan]), torch.zeros(4)])
+    for y in (mcf.MCFTensor([torch.tensor([1.0, 2.0, 1.0, 1.0])]), 1.0, 0.1):
+        expected = function(x, y)
+        for dtype in (torch.bool, torch.float32, torch.uint8):
+            out = torch.empty(4, dtype=dtype)
+            assert function(x, y, out=out) is out
+            assert torch.equal(out, expected.to(dtype))
+        truth = torch.empty(4, 2, dtype=torch.bool)[:, 1]
+        assert torch.equal(function(x, y, out=truth), expected)
+    with pytest.raises(RuntimeError, match="`out` has shape"):
+        function(x, x, out=torch.empty(3, dtype=torch.bool))
+
+
+def test_what_out_refuses() -> None:
+    x = _tensor(24)
+    with pytest.raises(NotImplementedError, match="would round its result to `out`"):
+        torch.mul(x, x, out=torch.empty(24, dtype=torch.float64))
+    one = _tensor(24, terms=1)
+    with pytest.raises(NotImplementedError, match="would round its result to `out`"):
+        torch.mul(one, one, out=torch.empty(24, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match=r"`out` has shape \[23\]; allowed is the result's"):
+        torch.mul(x, x, out=_tensor(23))
+    with pytest.raises(RuntimeError, match="single memory location"):
+        torch.mul(x, x, out=_tensor(1).expand(24))
+    with pytest.raises(RuntimeError, match="automatic differentiation"):
+        torch.mul(x.clone().requires_grad_(), x, out=_tensor(24))
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        _tensor(1).mul_(x)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 5, 24])
+def test_shared_memory(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target begins some elements after an operand in the same memory."""
+    for block in (writing._BLOCK, 8):
+        monkeypatch.setattr(writing, "_BLOCK", block)
+        for place in (slice(0, 24), slice(shift, shift + 24)):
+            memory = _tensor(48)
+            x, out = memory[place], memory[shift if place.start == 0 else 0 :][:24]
+            y = _tensor(24, seed=2)
+            expected = torch.mul(x, y)
+            torch.mul(x, y, out=out)
+            _same(out, expected, f"shift {shift}, blocks of {block}")
+            expected = out * x
+            out.mul_(x)
+            _same(out, expected, f"in place, shift {shift}, blocks of {block}")
+
+
+def test_in_place_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_BLOCK", 7)
+    x, y = _tensor(4, 6), _tensor(4, 6, seed=2)
+    for function, name in ((torch.add, "add_"), (torch.mul, "mul_"), (torch.div, "div_")):
+        for other in (y, 0.1, y[0], y[0, 0], y.components[0]):
+            target = x.clone()
+            assert getattr(target, name)(other) is target
+            _same(target, function(x, other), name)
+    target = x.clone()
+    target += target
+    _same(target, x + x, "itself")
+
+
+def test_versions() -> None:
+    """A write is seen by torch, which refuses a derivative that needs old values."""
+    x, y = _tensor(24), _tensor(24, seed=2)
+    a, out = x.clone().requires_grad_(), y.clone()
+    truth = torch.ones(24, dtype=torch.bool)
+    for write in (lambda: torch.mul(x, y, out=out), lambda: out.mul_(y)):
+        product = (a * out).sum()
+        before = out._version
+        write()
+        assert out._version == before + 1
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
+    torch.lt(x, y, out=truth)
+    assert truth._version == 1
+    with torch.inference_mode():
+        inside = x * y
+        torch.mul(x, y, out=inside)
+        _same(inside.mul_(y), x * y * y, "in inference mode")
+
+
+def test_derivatives_of_functions_in_place() -> None:
+    x, y = _tensor(8), _tensor(8, seed=2)
+    slopes = []
+    for in_place in (False, True):
+        a, b = x.clone().requires_grad_(), y.clone().requires_grad_()
+        c = a * 2
+        c = c.mul_(b).add_(a) if in_place else c * b + a
+        slopes.append(torch.autograd.grad(c.sum(), (a, b)))
+    for one, other in zip(*slopes, strict=True):
+        _same(one, other, "gradient")
+
+
+def test_functorch_and_modes_write_too() -> None:
+    x, y = _tensor(3, 4), _tensor(3, 4, seed=2)
+    got = torch.func.vmap(lambda a, b: a.clone().mul_(b))(x, y)
+    _same(got, x * y, "vmap")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if any(issubclass(t, mcf.MCFTensor) for t in types):
+                return NotImplemented
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen: list[Any] = []
+    target, out = x.clone(), torch.empty_like(x)
+    with Mode():
+        target.mul_(y)
+        torch.mul(x, y, out=out)
+    assert seen.count(torch.ops.mcf.expansion_mul.default) == 2
+    _same(target, x * y, "under a mode")
+    _same(out, x * y, "under a mode")
