@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-# The tour solves systems with exact entries: a minute.
-NAMES = ["exactness", pytest.param("tour", marks=pytest.mark.slow)]
+# The tour solves systems with exact entries, a minute; the applications compile many kernels.
+NAMES = ["exactness", *(pytest.param(n, marks=pytest.mark.slow) for n in ("tour", "applications"))]
 
 
 def _code(name: str) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def test_notebook_runs(name: str) -> None:
         plt.close("all")
 
 
-@pytest.mark.parametrize("name", ["exactness", "tour"])
+@pytest.mark.parametrize("name", ["exactness", "tour", "applications"])
 def test_outputs_are_kept_and_small(name: str) -> None:
     cells = _code(name)
     assert sum(bool(cell["outputs"]) for cell in cells) >= len(cells) - 1
