@@ -23,6 +23,7 @@ from mcf.kernels.algorithms.primitives import (
     ZERO,
     bits,
     from_bits,
+    linear,
     number,
     rn,
     wadd,
@@ -30,6 +31,7 @@ from mcf.kernels.algorithms.primitives import (
     where,
     wor,
     word,
+    wsar,
     wshl,
     wshr,
 )
@@ -48,9 +50,8 @@ def unsigned_bits(code):
 
 def from_unsigned(code):
     """The number of a code of 6 exponent and 2 significand bits, exactly."""
-    value = from_bits(unsigned_bits(code))
-    value = where(value > constant(code, 0x41200000), constant(code, 0x7FC00000), value)
-    return where(code == ZERO, ZERO, value)
+    value = where(code == ZERO, ZERO, from_bits(unsigned_bits(code)))
+    return where(code == constant(code, 0x437F0000), constant(code, 0x7FC00000), value)
 
 
 def to_unsigned(x, random):
@@ -60,25 +61,26 @@ def to_unsigned(x, random):
     NaN.
     """
     least, top = constant(x, 0x21800000), constant(x, 0x41200000)
-    inside = where(x < least, least, x)
-    inside = where(inside > top, top, inside)
-    # The half of the last random bit, and the bits of code 0.
-    place = wadd(wadd(bits(inside), wshl(random, 5)), 16 - (267 << 21))
-    code = wand(wshr(place, 21), 0xFF)
-    code = where(x > ZERO, code, wand(code, 0))
-    return number(where(x < constant(x, 0x7F800000), code, wor(code, 0xFF)))
+    # Also where code 0 and code 255 would be, had they numbers.
+    zero, nan = constant(x, 267 << 21), constant(x, 522 << 21)
+    inside = where(x > ZERO, where(x > least, x, least), zero)
+    inside = where(x < constant(x, 0x7F800000), where(inside < top, inside, top), nan)
+    # The half of the last random bit, and the bits of code 0, which it has no bits in common with.
+    noise = wor(wshl(random, 5), 16 - (267 << 21))
+    return number(wshr(wadd(bits(inside), noise), 21))
 
 
 def from_signed(code, shift, least, top):
     """The number of a code of 8 bits with a sign and subnormals, exactly; see `to_signed`."""
     byte = word(code)
-    # Twice a normal number. Below 8, with the exponent of 8, that of 8 is taken from it instead.
-    twice = from_bits(wadd(wshl(wand(byte, 0x7F), shift), least))
-    half = rn(twice * constant(code, 126 << 23))
-    below = rn(twice - constant(code, least))
-    value = where(below < half, below, half)
-    value = where(value > constant(code, top), constant(code, 0x7FC00000), value)
-    return from_bits(wor(bits(value), wshl(wand(byte, 0x80), 24)))
+    # With copies of the sign above.
+    spread = wsar(wshl(byte, 24), 24 - shift)
+    # A normal number. Below the least, of half its exponent, that is taken from twice it instead.
+    normal = from_bits(wadd(wand(spread, 0x7F << shift), least - (1 << 23)))
+    below = linear(normal, constant(code, 128 << 23), constant(code, least - (1 << 31)))
+    value = where(below < normal, below, normal)
+    value = where(number(wand(byte, 0x7F)) > constant(code, top), constant(code, 0x7FC00000), value)
+    return from_bits(wor(bits(value), wand(spread, -(1 << 31))))
 
 
 def to_signed(x, random, shift, half, least, top):
@@ -89,21 +91,25 @@ def to_signed(x, random, shift, half, least, top):
     """
     pattern = bits(x)
     size = from_bits(wand(pattern, 0x7FFFFFFF))
+    finite = size < constant(x, 0x7F800000)
+    # Of code 0, and of code 127, were it a number.
+    first, nan = least - (1 << 23), constant(x, least - (1 << 23) + (0x7F << shift))
     inside = where(size > constant(x, top), constant(x, top), size)
-    # Below the first normal number that is added: a unit in the last place is 2**-20 of a code's.
-    twice, below = rn(inside + inside), rn(inside + constant(x, least))
-    larger = bits(where(below > twice, below, twice))
-    # The half of the last random bit, and the bits of code 0.
-    noise = wadd(wshl(random, shift - 16), half)
-    code = wshr(wsub(wadd(larger, noise), least), shift)
-    code = wor(code, wshl(wshr(pattern, 31), 7))
+    inside = where(finite, inside, nan)
+    # Below the first normal number its half is added to the half: there a unit in the last place is
+    # 2**-20 of a code's.
+    below = linear(inside, constant(x, 126 << 23), constant(x, first))
+    larger = bits(where(below > inside, below, inside))
+    # The half of the last random bit, and the bits of code 0, which it has no bits in common with.
+    code = wshr(wadd(larger, wor(wshl(random, shift - 16), half - first)), shift)
     # Without the sign of NaN, which depends on the processor.
-    return number(where(size < constant(x, 0x7F800000), code, wor(wand(code, 0), 0x7F)))
+    sign = where(finite, wshr(pattern, 24), wand(pattern, 0))
+    return number(wor(code, wand(sign, 0x80)))
 
 
 def from_e4m3_over_4(code):
     """The number of a code of e4m3, over 4, exactly."""
-    return from_signed(code, 20, 119 << 23, 0x42E00000)
+    return from_signed(code, 20, 119 << 23, 0x42FC0000)
 
 
 def to_e4m3_over_4(x, random):
@@ -113,7 +119,7 @@ def to_e4m3_over_4(x, random):
 
 def from_e5m2_over_4096(code):
     """The number of a code of e5m2, over 2**12, exactly."""
-    return from_signed(code, 21, 101 << 23, 0x41600000)
+    return from_signed(code, 21, 101 << 23, 0x42F60000)
 
 
 def to_e5m2_over_4096(x, random):
@@ -124,12 +130,12 @@ def to_e5m2_over_4096(x, random):
 def from_4_bits(code):
     """The number of a code of 4 bits, exactly."""
     pattern = word(code)
-    k = number(wand(pattern, 7))
-    # k / 16, (k - 1) / 8, (k - 4) / 2, 2 k - 11.
-    low = rn(k * constant(code, 123 << 23))
-    middle = rn(rn(k * constant(code, 124 << 23)) - constant(code, 124 << 23))
-    high = rn(rn(k * constant(code, 126 << 23)) - constant(code, 128 << 23))
-    top = rn(rn(k + k) - constant(code, 0x41300000))
+    # 1 + k / 8, of which k / 16, (k - 1) / 8, (k - 4) / 2 and 2 k - 11 are linear functions.
+    place = from_bits(wor(wand(wshl(pattern, 20), 7 << 20), 127 << 23))
+    low = linear(place, constant(code, 126 << 23), constant(code, (126 << 23) - (1 << 31)))
+    middle = rn(place - constant(code, 0x3F900000))
+    high = linear(place, constant(code, 129 << 23), constant(code, 0x40C00000 - (1 << 31)))
+    top = linear(place, constant(code, 131 << 23), constant(code, 0x41D80000 - (1 << 31)))
     value = where(low < middle, middle, low)
     value = where(value < high, high, value)
     value = where(value < top, top, value)
@@ -140,19 +146,20 @@ def from_4_bits(code):
 def to_4_bits(x, random):
     """The code of 4 bits by 16 random bits; 3 for all above, NaN of infinity and NaN."""
     pattern = bits(x)
-    size = from_bits(wand(pattern, 0x7FFFFFFF))
+    magnitude = wand(pattern, 0x7FFFFFFF)
+    size = from_bits(magnitude)
     # 16 x, 8 x + 1, 2 x + 4, x / 2 + 11 / 2, and 8 more: a unit in the last place is 2**-20.
-    low = rn(rn(size * constant(x, 131 << 23)) + constant(x, 130 << 23))
-    middle = rn(rn(size * constant(x, 130 << 23)) + constant(x, 0x41100000))
-    high = rn(rn(size + size) + constant(x, 0x41400000))
-    top = rn(rn(size * constant(x, 126 << 23)) + constant(x, 0x41580000))
+    low = linear(size, constant(x, 131 << 23), constant(x, 130 << 23))
+    middle = linear(size, constant(x, 130 << 23), constant(x, 0x41100000))
+    high = linear(size, constant(x, 128 << 23), constant(x, 0x41400000))
+    top = linear(size, constant(x, 126 << 23), constant(x, 0x41580000))
     place = where(middle < low, middle, low)
     place = where(high < place, high, place)
     place = where(top < place, top, place)
     # Also for NaN.
     place = where(place < constant(x, 0x41700000), place, constant(x, 0x41700000))
     # The half of the last random bit; the upper bits are those of 8, whose code is 0.
-    code = wand(wshr(wadd(wadd(bits(place), wshl(random, 4)), 8), 20), 7)
+    code = wand(wshr(wadd(bits(place), wor(wshl(random, 4), 8)), 20), 7)
     # 0 has no sign.
     code = wor(code, wand(wand(wshr(pattern, 28), 8), wadd(code, 7)))
-    return number(where(size < constant(x, 0x7F800000), code, wor(wand(code, 0), 8)))
+    return number(where(magnitude < 0x7F800000, code, wor(wand(code, 0), 8)))

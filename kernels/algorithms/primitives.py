@@ -49,6 +49,14 @@ def fms(a, b, c):
     _unbound("fms")
 
 
+def linear(x, a, b):
+    """a x + b, rounded, where it does not matter whether a x is rounded before.
+
+    It is exact, or what is lost is far below the last bit of b. One FMA where a processor has that.
+    """
+    _unbound("linear")
+
+
 def neg(x):
     """-x, the sign of a zero turned too (Triton computes `-x` as 0 - x, which does not)."""
     _unbound("neg")
@@ -67,6 +75,15 @@ def sqrt(x):
 def where(condition, a, b):
     """`a` where the condition holds, `b` elsewhere."""
     _unbound("where")
+
+
+def unless_payload(x, rounded, quiet):
+    """`rounded` where x is a number, `quiet` where it is NaN.
+
+    They are words of x rounded to bf16. Executors that know that x cannot be a NaN with a payload
+    in the bits that bf16 does not keep may take `rounded` for all: with those bits 0 it is x.
+    """
+    _unbound("unless_payload")
 
 
 # A word is 32 bits, the bits of a float32 register or an integer in two's complement; sums,

@@ -4,6 +4,7 @@ from mcf.kernels.algorithms.primitives import (
     bits,
     from_bits,
     number,
+    unless_payload,
     wadd,
     wand,
     where,
@@ -107,4 +108,4 @@ def stochastic(x, random):
     pattern = bits(x)
     rounded = wand(wadd(pattern, random), -0x10000)
     quiet = wand(wor(pattern, 0x7FC00000), -0x10000)
-    return from_bits(where(x == x, rounded, quiet))
+    return from_bits(unless_payload(x, rounded, quiet))

@@ -47,7 +47,8 @@ def bindings(
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
     """The callback of a declaration: of its `element_loops.source`, where CHUNK is `chunk`."""
     register = spec.register
-    payloads = any(field.format != BF16 for field in spec.fields)
+    codes = {code.field for code in spec.codes}
+    payloads = any(f.format != BF16 and f.name not in codes for f in spec.fields)
     bind = bindings(register, spec.arithmetic, spec.roundings, spec.slots, payloads)
     number = np.float32 if register == FP32 else np.float64
     namespace: dict[str, Any] = {

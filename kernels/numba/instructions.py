@@ -101,6 +101,18 @@ def fused_multiply_subtract(register: Format, fmt: Format, payloads: bool) -> An
     return fms
 
 
+@intrinsic
+def linear(context, x, a, b):
+    """See `mcf.kernels.algorithms.primitives`: LLVM may make one instruction of both."""
+    kind = types.float32
+
+    def generate(c, builder, signature, args):
+        product = builder.fmul(args[0], args[1], flags=("contract",))
+        return builder.fadd(product, args[2], flags=("contract",))
+
+    return kind(kind, kind, kind), generate
+
+
 @jit
 def _same(x):
     return x
@@ -121,9 +133,27 @@ def _sqrt(x):
     return np.sqrt(x)
 
 
+@intrinsic
+def where(context, condition, a, b):
+    """See `mcf.kernels.algorithms.primitives`; of the kind that Numba finds for both."""
+    kind = context.unify_types(a, b)
+
+    def generate(c, builder, signature, args):
+        given = signature.args[1:]
+        x, y = (c.cast(builder, v, t, kind) for v, t in zip(args[1:], given, strict=True))
+        return builder.select(args[0], x, y)
+
+    return kind(types.boolean, a, b), generate
+
+
 @jit
-def _where(condition, a, b):
-    return a if condition else b
+def _unless_payload(x, rounded, quiet):
+    return where(x == x, rounded, quiet)
+
+
+@jit
+def _rounded(x, rounded, quiet):
+    return rounded
 
 
 @intrinsic
@@ -278,10 +308,12 @@ def primitives(
         "rn": rounding(register, arithmetic, payloads),
         "rx": _same,
         "fms": fused_multiply_subtract(register, arithmetic, payloads),
+        "linear": linear,
         "neg": _neg,
         "div": _div,
         "sqrt": _sqrt,
-        "where": _where,
+        "where": where,
+        "unless_payload": _unless_payload if payloads else _rounded,
         **WORDS,
         **LONGS,
         "SPLITTER": number(2 ** ((arithmetic.p + 1) // 2) + 1),

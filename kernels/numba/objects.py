@@ -88,19 +88,25 @@ def undefined(elf: bytes) -> set[str] | None:
         return None
 
 
-def load(code: Code) -> Native | None:
-    """Object code as a function; None where it needs what it may not, or what is not there."""
-    needed = undefined(code.elf)
-    if needed is None or not needed <= CALLABLE:
-        return None
+def target() -> Any:
+    """LLVM's target for this process."""
     # Older ones want it, newer ones refuse it.
     with contextlib.suppress(RuntimeError):
         llvm.initialize()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
-    # One of its own for each: in all processes together names are not unique.
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    return llvm.Target.from_triple(llvm.get_process_triple())
+
+
+def load(code: Code) -> Native | None:
+    """Object code as a function; None where it needs what it may not, or what is not there."""
+    needed = undefined(code.elf)
+    if needed is None or not needed <= CALLABLE:
+        return None
+    machine = target().create_target_machine(jit=True)
+    # One of its own for each: in all processes together names are not unique. Its memory is one
+    # block, since code may address constants by a distance of 32 bits.
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=True)
     if any(llvm.address_of_symbol(name) is None for name in needed):
         return None
     engine.add_object_file(llvm.ObjectFileRef.from_data(code.elf))

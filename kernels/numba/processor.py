@@ -44,3 +44,8 @@ def features() -> str:
 def both_pipes() -> bool:
     """Whether this processor has pipes for products beside those for sums."""
     return name().startswith("znver") and "+fma" in features().split(",")
+
+
+def shuffles_parts() -> bool:
+    """Whether one instruction takes any 16-bit parts of two vectors of 512 bits."""
+    return "+avx512bw" in features().split(",")

@@ -1,11 +1,15 @@
 """Rewrites of an optimised CPU loop that change no bit: which pipes add, and how it stores.
 
-LLVM has vectorised the loop by then. Two things are left that it does not do by itself.
+LLVM has vectorised the loop by then. Three things are left that it does not do by itself.
 
 *Additions as fused multiply-adds.* AMD's Zen adds on two pipes and multiplies on two others. The
 networks are nearly all additions, which leaves half of the processor idle; FMA(a, 1, b) is the same
 rounding of the same number as a + b. So additions become that wherever fewer products than sums
 came before, with a 1 that LLVM cannot see through.
+
+*Upper halves of words by one shuffle.* What is stored as bf16 is the upper half of a 32-bit word.
+LLVM shifts two vectors of words, cuts each and joins them, five instructions; of AVX-512's shuffles
+one takes the 16-bit parts of two vectors that it is told.
 
 *Stores past the cache.* A line that a loop writes in full need not be read from memory before. LLVM
 has such stores only for vectors that are aligned, which it cannot know of a loop over elements.
@@ -16,9 +20,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from mcf.kernels.numba import processor
+from mcf.kernels.numba.emitted import Emitted
 
 _ONE = "1.000000e+00"
 _FUNCTION = re.compile(r"^define .*?^}$", re.MULTILINE | re.DOTALL)
@@ -36,6 +39,17 @@ _TIMES = {"fmul": 1, "fma": 1, "fdiv": 8, "sqrt": 12}
 _STORE = re.compile(
     r"(?P<what> *store <(?P<lanes>\d+) x (?P<type>i8|i16|half|float|double)> .*), align \d+(?=,|$)"
 )
+# 32 words are two vectors of 512 bits.
+_SHIFTED = re.compile(
+    r"^ *(?P<to>%[\w.$-]+) = lshr (?:exact )?<32 x i32> (?P<words>%[\w.$-]+), "
+    r"(?:splat \(i32 16\)|<i32 16(?:, i32 16){31}>)$",
+    re.MULTILINE,
+)
+_CUT = re.compile(
+    r"^ *(?P<to>%[\w.$-]+) = trunc (?:nuw )?<32 x i32> (?P<words>%[\w.$-]+) to <32 x i16>$",
+    re.MULTILINE,
+)
+_UPPER = ", ".join(f"i32 {2 * k + 1}" for k in range(32))
 _SIZES = {"i8": 1, "i16": 2, "half": 2, "float": 4, "double": 8}
 _TEMPORAL = "!999999"
 
@@ -111,6 +125,28 @@ def on_both_pipes(text: str) -> str:
     return text
 
 
+def upper_halves(text: str) -> str:
+    """A module in which the upper halves of 32 words are one shuffle of their 16-bit parts."""
+
+    def in_function(function: re.Match[str]) -> str:
+        words = {found["to"]: found["words"] for found in _SHIFTED.finditer(function[0])}
+
+        def replaced(match: re.Match[str]) -> str:
+            if match["words"] not in words:
+                return match[0]
+            to = match["to"]
+            parts = f"%parts.{to[1:]}"
+            return (
+                f"  {parts} = bitcast <32 x i32> {words[match['words']]} to <64 x i16>\n"
+                f"  {to} = shufflevector <64 x i16> {parts}, <64 x i16> poison, "
+                f"<32 x i32> <{_UPPER}>"
+            )
+
+        return _CUT.sub(replaced, function[0])
+
+    return _FUNCTION.sub(in_function, text)
+
+
 def past_the_cache(text: str) -> str:
     """A module whose vectors are stored aligned and without a place in the cache.
 
@@ -148,7 +184,7 @@ def without_errors(text: str, name: str) -> str | None:
 
 
 def rewritten(function: Any, *, streamed: bool = False) -> tuple[Any, str]:
-    """A compiled loop as this processor is to have it: Numba's library and the name of it there.
+    """A compiled loop as this processor is to have it: its library and the name of it there.
 
     Args:
         function: of `numba.cfunc`.
@@ -165,15 +201,8 @@ def rewritten(function: Any, *, streamed: bool = False) -> tuple[Any, str]:
     text = library.get_llvm_str().replace(inner, inner + suffix)
     if both:
         text = on_both_pipes(text)
+        if processor.shuffles_parts():
+            text = upper_halves(text)
     if streamed:
         text = past_the_cache(text)
-    from numba.core.compiler_lock import global_compiler_lock
-
-    with global_compiler_lock:
-        module = llvm.parse_assembly(text)
-        module.verify()
-        new = library.codegen.create_library(inner + suffix)
-        new.enable_object_caching()
-        new.add_llvm_module(module)
-        new.finalize()
-        return new, name + suffix
+    return Emitted(text, library, name), name + suffix

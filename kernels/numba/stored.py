@@ -10,6 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from mcf.kernels.numba import cache, keys, objects, rewrite
+from mcf.kernels.numba.emitted import Emitted
 from mcf.kernels.numba.objects import Code, Native
 
 # How many loops this process has compiled.
@@ -70,6 +71,8 @@ def _code(library: Any, symbol: str) -> Code | None:
     text = rewrite.without_errors(library.get_llvm_str(), symbol)
     if text is None:
         return None
+    if isinstance(library, Emitted):
+        return Code(symbol, library.emit(text))
     module = llvm.parse_assembly(text)
     module.verify()
     return Code(symbol, library.codegen._tm.emit_object(module))

@@ -55,6 +55,10 @@ def _where(condition, a, b):
     return tl.where(condition, a, b)
 
 
+def _unless_payload(x, rounded, quiet):
+    return tl.where(x == x, rounded, quiet)
+
+
 def _fms_fma(a, b, c):
     if isinstance(a, float) and isinstance(b, float):
         # Two zeros of components that memory lacks.
@@ -67,6 +71,11 @@ def _fms_fma(a, b, c):
 def _fms_of_16_bits(a, b, c):
     # The product is exact in float32, or underflows as it does on a CPU.
     return rn(a * b - c)
+
+
+def _linear(x, a, b):
+    # Two instructions, so that each FMA in machine code is one that `fms` asks for.
+    return rn(rn(x * a) + b)
 
 
 def _fms_interpreted(a, b, c):
@@ -248,6 +257,7 @@ def binder(
         "div": divide,
         "sqrt": root,
         "where": _where,
+        "unless_payload": _unless_payload,
         "neg": _neg,
         **WORDS,
         **LONGS,
@@ -258,6 +268,7 @@ def binder(
         table["fms"] = Binder(wrap, table)(_fms_of_16_bits)
     else:
         table["fms"] = wrap(_fms_interpreted if interpret else _fms_fma)
+    table["linear"] = Binder(wrap, table)(_linear)
     constants = {
         "SPLITTER": 2.0 ** ((arithmetic.p + 1) // 2) + 1,
         "ZERO": 0.0,

@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.algorithms.codes import (
-    constant,
     from_4_bits,
     from_e4m3_over_4,
     from_e5m2_over_4096,
@@ -82,8 +81,13 @@ def encode_ratio4(first, random, second, kept):
 
 
 def bits_of_code(second, kept):
-    """Those of v as it is stored; of v itself where it is cut off, so that m shrinks with it."""
-    return where(second > constant(second, 0x41200000), bits(second), unsigned_bits(kept))
+    """Those of v as it is stored; of v itself where it is cut off, so that m shrinks with it.
+
+    Where v was rounded down to a number other than the largest, also those of v, whose exponent is
+    the same; a unit depends on that alone.
+    """
+    value = from_bits(unsigned_bits(kept))
+    return bits(where(second > value, second, value))
 
 
 class Code(Single):

@@ -20,6 +20,7 @@ from mcf.kernels import operations, operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.numba import cpu, element_loops, processor, rewrite, streaming, team
+from mcf.kernels.numba.emitted import Emitted
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell, power_of_two
 
@@ -202,3 +203,37 @@ def test_shares_hold_each_item_once(items: int, parts: int) -> None:
     assert found == list(range(items))
     assert len(words) == 8 * (parts + 1)
     assert words[0] == 0
+
+
+WORDS = """define void @f(i64 %a) {{
+  %p = inttoptr i64 %a to ptr
+  %words = load <32 x i32>, ptr %p, align 4
+  %1 = lshr <32 x i32> %words, <{shift}>
+  %2 = trunc <32 x i32> %1 to <32 x i16>
+  %q = getelementptr i8, ptr %p, i64 128
+  store <32 x i16> %2, ptr %q, align 2
+  ret void
+}}
+"""
+
+
+def halves(text: str) -> Tensor:
+    """What the function makes of words whose halves are 0, ..., 63."""
+    memory = torch.arange(96, dtype=torch.int16)
+    native = Emitted(text, type("Library", (), {"has_dynamic_globals": False}), "f")
+    team.native(native.get_pointer_to_function("f"))(memory.data_ptr())
+    return memory[64:]
+
+
+def test_upper_halves_are_one_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = WORDS.format(shift=", ".join(["i32 16"] * 32))
+    changed = rewrite.upper_halves(text)
+    assert "trunc" not in changed
+    expected = torch.arange(1, 64, 2, dtype=torch.int16)
+    assert torch.equal(halves(text), expected)
+    assert torch.equal(halves(changed), expected)
+    # A shift by less is not of halves.
+    other = WORDS.format(shift=", ".join(["i32 15"] * 32))
+    assert rewrite.upper_halves(other) == other
+    monkeypatch.setattr(rewrite, "_UPPER", rewrite._UPPER.replace("i32 63", "i32 62"))
+    assert not torch.equal(halves(rewrite.upper_halves(text)), expected)
