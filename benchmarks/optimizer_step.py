@@ -1,4 +1,4 @@
-"""Time one AdamW step: ours under every precision, torch's and optimi's, in one run.
+"""Time one AdamW step: ours under every precision, torch's, optimi's and torchao's, in one run.
 
     python benchmarks/optimizer_step.py                    # CPU here, CUDA where there is one
     python benchmarks/optimizer_step.py --sizes 1M 300x    # a quick look
@@ -139,10 +139,11 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    optimi = importlib.util.find_spec("optimi") is not None
-    if not optimi:
-        print("torch-optimi is not installed; its rows are left out", file=sys.stderr)
-    found = variants(optimi)
+    there = {name: importlib.util.find_spec(name) is not None for name in ("optimi", "torchao")}
+    for name in there:
+        if not there[name]:
+            print(f"{name} is not installed; its rows are left out", file=sys.stderr)
+    found = variants(**there)
     names = [v.name for v in found]
     unknown = sorted(set(options.variants or ()) - set(names))
     if unknown:

@@ -1,10 +1,12 @@
-"""The AdamW steps that `optimizer_step.py` compares: ours, torch's, optimi's, and option D."""
+"""The AdamW steps that `optimizer_step.py` compares: ours, torch's, others', and option D."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import strategy_variants
 import torch
 from torch import Tensor
 
@@ -16,7 +18,8 @@ from mcf.optim.storage.strategies import STRATEGIES
 Step = Callable[[], object]
 Make = Callable[[Sequence[torch.Size], torch.device], Step]
 
-HYPER = {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 0.1}
+_BETAS, _DECAY = (0.9, 0.999), 0.1
+HYPER: dict[str, Any] = {"lr": 1e-3, "betas": _BETAS, "weight_decay": _DECAY}
 
 FUSED = "torch fused fp32"
 OPTION_D = "option D by hand"
@@ -27,7 +30,7 @@ class Variant:
     """One way to make a step.
 
     Args:
-        family: "ours", "eager" (ours as plain torch operations), "torch" or "optimi".
+        family: "ours", "eager" (ours as plain torch operations), "torch", "optimi" or "torchao".
         make: builds parameters with gradients and returns the step.
         bytes_moved: bytes read and written per parameter by a single pass over its tensors; None
             where the step makes several passes.
@@ -127,6 +130,31 @@ def _optimi(foreach: bool) -> Make:
     return make
 
 
+def _torchao(peer: strategy_variants.Variant) -> Make:
+    """torchao compiles its steps at the first call, which is not timed."""
+
+    def make(shapes: Sequence[torch.Size], device: torch.device) -> Step:
+        groups = [
+            {"params": _parameters(shapes, device, torch.bfloat16), "weight_decay": _DECAY},
+        ]
+        step: Step = peer.make(groups, HYPER["lr"], _BETAS[1], 0).step
+        return step
+
+    return make
+
+
+def _torchao_bytes(peer: strategy_variants.Variant) -> float:
+    """Bytes per parameter, counted on what a step of a matrix of whole blocks leaves."""
+    weight = torch.nn.Parameter(torch.ones(256, 256, dtype=torch.bfloat16))
+    weight.grad = torch.ones_like(weight)
+    optimizer = peer.make([{"params": [weight]}], HYPER["lr"], _BETAS[1], 0)
+    # Nothing is compiled for this one.
+    with torch.compiler.set_stance("force_eager"):
+        optimizer.step()
+    held = strategy_variants.stored_bytes(optimizer, [weight])
+    return round(held / weight.numel(), 2)
+
+
 def _bytes(precision: str) -> tuple[float, float]:
     """Bytes per parameter that a step moves, and that parameter, gradient and states take."""
     optimizer = AdamW([torch.nn.Parameter(torch.zeros(1, 2).bfloat16())], precision=precision)
@@ -138,8 +166,13 @@ def _bytes(precision: str) -> tuple[float, float]:
     return moved, sum(sizes)
 
 
-def variants(optimi: bool) -> list[Variant]:
-    """All variants; the float32 fused step of torch, which ratios refer to, comes first."""
+def variants(optimi: bool, torchao: bool = False) -> list[Variant]:
+    """All variants; the float32 fused step of torch, which ratios refer to, comes first.
+
+    Args:
+        optimi: whether optimi's are among them.
+        torchao: the same of torchao's.
+    """
     wide, strict = torch.float32, torch.bfloat16
     found = [Variant(FUSED, "torch", _torch(wide, fused=True), 28, 16)]
     found.append(Variant(OPTION_D, "torch", _option_d, None, 16))
@@ -166,4 +199,8 @@ def variants(optimi: bool) -> list[Variant]:
             found.append(Variant(f"torch {how} {name}", "torch", make, None, held))
         if optimi:
             found.append(Variant(f"optimi {how} bf16 Kahan", "optimi", _optimi(foreach), None, 10))
+    peers = [v for v in strategy_variants.theirs() if v.family == "torchao"] if torchao else []
+    for peer in peers:
+        held = _torchao_bytes(peer)
+        found.append(Variant(peer.name, "torchao", _torchao(peer), None, held))
     return found
