@@ -2,20 +2,52 @@
 
 Every function is `torch.linalg`'s of the same name: the same arguments, shapes, batches, results,
 errors and derivatives, for real matrices of up to a few hundred rows. `torch.linalg`'s own
-functions do the same on expansion tensors. The backward errors are those of the textbook
-algorithms with the unit roundoff u**terms (Higham 2002, Accuracy and Stability of Numerical
-Algorithms, 2nd ed., doi:10.1137/1.9780898718027): residuals of A x - b relative to |A||x| are a few
-n u**terms, and the error of x is that times the condition number.
+functions do the same on expansion tensors. With the unit roundoff u**terms and n rows:
+
+- `lu`, `cholesky`, `qr`, `solve`, `inv`, `det` have the backward errors of the textbook algorithms
+  (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
+  doi:10.1137/1.9780898718027): residuals of A x - b relative to |A||x| are a few n u**terms, and
+  the error of x is that times the condition number.
+- `eigh` and `svd` give |A V - V diag(w)| and |A V - U diag(s)| of at most 32 n u**terms |A|, and
+  |V^T V - I| and |U^T U - I| of at most 32 n u**terms (Frobenius norms), for clusters, equal
+  eigenvalues and deficient ranks too; w and s are off by about as much. Components that a format's
+  smallest number cuts off are lost besides. The algorithm is one-sided Jacobi, first in float64
+  arithmetic and then all rotations at once as matrix products (Ogita, Aishima 2018,
+  doi:10.1007/s13160-018-0310-3), or one by one in expansions where they are not small; no LAPACK,
+  so that the bits are the same everywhere. Eigenvectors have either sign. A matrix that is not
+  finite raises `LinAlgError`.
+- `pinv`, `matrix_rank`, `cond` and norms by singular values follow from these. The default `rtol`
+  is max(m, n) times 2 u**terms, the epsilon of the expansion and not of its components.
+- `lstsq` without a driver solves by QR where R's diagonal says full rank, otherwise by singular
+  values, for the solution of least norm. `driver="gels"` is QR alone, and raises for a column of
+  zeros; "gelsy", "gelsd" and "gelss" are singular values, with `rcond` and a rank.
+- `matrix_exp` is scaling and squaring with a Taylor polynomial whose degree fits the format:
+  an error of at most c n (1 + |A|) u**terms e**|A| in the 1-norm.
+
+The derivatives are torch's formulas in the same arithmetic. `eig` of matrices that are not
+symmetric has complex results, which expansions do not have, and is refused.
 """
 
 from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 from torch.linalg import cholesky as cholesky
+from torch.linalg import cond as cond
 from torch.linalg import det as det
+from torch.linalg import eigh as eigh
+from torch.linalg import eigvalsh as eigvalsh
 from torch.linalg import inv as inv
+from torch.linalg import lstsq as lstsq
 from torch.linalg import lu as lu
 from torch.linalg import lu_factor as lu_factor
 from torch.linalg import lu_solve as lu_solve
+from torch.linalg import matrix_exp as matrix_exp
+from torch.linalg import matrix_norm as matrix_norm
+from torch.linalg import matrix_power as matrix_power
+from torch.linalg import matrix_rank as matrix_rank
+from torch.linalg import multi_dot as multi_dot
+from torch.linalg import pinv as pinv
 from torch.linalg import qr as qr
 from torch.linalg import slogdet as slogdet
 from torch.linalg import solve as solve
 from torch.linalg import solve_triangular as solve_triangular
+from torch.linalg import svd as svd
+from torch.linalg import svdvals as svdvals

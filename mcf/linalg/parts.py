@@ -23,6 +23,11 @@ def part(x: Components, *index: Any) -> Components:
     return each(lambda c: c[place], x)
 
 
+def matrices(x: Components, index: Tensor) -> Components:
+    """Copies of those with the given indices of the first dimension."""
+    return each(lambda c: c[index], x)
+
+
 def assign(x: Components, index: tuple[Any, ...], values: Components) -> None:
     """Write x[..., *index] = values."""
     place = (..., *index)

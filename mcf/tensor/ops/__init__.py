@@ -31,4 +31,5 @@ from mcf.tensor.ops import scans as scans
 from mcf.tensor.ops import search as search
 from mcf.tensor.ops import signs as signs
 from mcf.tensor.ops import special as special
+from mcf.tensor.ops import spectral as spectral
 from mcf.tensor.ops import views as views

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.registry import implements
 from mcf.tensor.torch_functions import forward
 
 
@@ -61,24 +61,32 @@ def vander(x: Any, *, N: int | None = None) -> Any:
     return torch.cat([torch.ones_like(x)[..., None], powers], -1)
 
 
-def _check(name: str, ord: Any) -> None:
-    if ord in (2, -2, "nuc"):
-        raise UnsupportedError(
-            f"torch.linalg.{name} with ord={ord!r} needs singular values and is not supported on "
-            "mcf.MCFTensor; convert first: x.to_plain() rounds to one plain tensor"
-        )
+def _of_singular_values(A: Any, ord: Any, matrix: bool) -> bool:
+    """Whether torch would refuse such a norm in the format of A, which has 16 bits."""
+    narrow = A.dtype in (torch.bfloat16, torch.float16)
+    return narrow and matrix and ord in (2, -2, "nuc")
 
 
 @implements(torch.linalg.matrix_norm)
 def matrix_norm(A: Any, ord: Any = "fro", *args: Any, **kwargs: Any) -> Any:
-    """The norm of each matrix: "fro", 1, -1, inf, -inf."""
-    _check("matrix_norm", ord)
+    """The norm of each matrix: "fro", "nuc", 1, 2, inf and their negatives."""
+    if _of_singular_values(A, ord, True):
+        return forward(torch.linalg.matrix_norm, (A.float(), ord, *args), kwargs).to(A.dtype)
     return forward(torch.linalg.matrix_norm, (A, ord, *args), kwargs)
 
 
 @implements(torch.linalg.norm)
 def norm(A: Any, ord: Any = None, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
     """The norm of vectors or matrices."""
-    if A.dim() == 2 if dim is None else not isinstance(dim, int) and len(dim) == 2:
-        _check("norm", ord)
+    matrix = A.dim() == 2 if dim is None else not isinstance(dim, int) and len(dim) == 2
+    if _of_singular_values(A, ord, matrix):
+        return forward(torch.linalg.norm, (A.float(), ord, dim, *args), kwargs).to(A.dtype)
     return forward(torch.linalg.norm, (A, ord, dim, *args), kwargs)
+
+
+@implements(torch.norm)
+def norm_of_one_format(input: Any, p: Any = "fro", *args: Any, **kwargs: Any) -> Any:
+    """torch's older function, which has "nuc" for matrices, too."""
+    if _of_singular_values(input, p, p == "nuc"):
+        return forward(torch.norm, (input.float(), p, *args), kwargs).to(input.dtype)
+    return forward(torch.norm, (input, p, *args), kwargs)

@@ -157,15 +157,15 @@ def test_a_singular_matrix_raises_as_in_torch() -> None:
     assert leading(linalg.slogdet(zero)[1]) == -torch.inf
 
 
-@pytest.mark.parametrize("ord", [2, -2, "nuc"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_norms_of_singular_values_are_refused_in_every_format(dtype: torch.dtype, ord: Any) -> None:
-    a = mcf.eye(2, dtype=dtype)
+def test_norms_of_singular_values_in_every_format(dtype: torch.dtype) -> None:
+    """Exact: of diag(3, -4) and, for a dimension, of its columns."""
+    a = mcf.tensor([[3, 0], [0, -4]], 2, dtype)
     for norm in (torch.linalg.matrix_norm, torch.linalg.norm):
-        with pytest.raises(mcf.UnsupportedError, match="singular values"):
-            norm(a, ord)
-    assert torch.linalg.norm(a[0], 2) == 1
-    assert torch.linalg.norm(a, 2, dim=0).eq(1).all()
+        assert [norm(a, ord).item() for ord in (2, -2, "nuc")] == [4, 3, 7]
+    assert torch.norm(a, "nuc") == 7
+    assert torch.linalg.norm(a[0], 2) == 3
+    assert torch.linalg.norm(a, 2, dim=0).to_fractions() == [3, 4]
 
 
 def test_logdet_and_vander_in_sixteen_bits() -> None:

@@ -35,6 +35,7 @@ OTHERWISE = {
     "bfloat16": "an expansion of the format, rounded to it",
     "half": "an expansion of the format, rounded to it",
     "float": "an expansion of the format, rounded to it",
+    "linalg.eigh": "eigenvectors have another sign",
     "special.ndtr": "torch's loses digits far below zero",
     "nn.functional.rms_norm": "the default eps is that of the components' dtype",
     "nn.functional.softplus": "there is no threshold: the value is accurate everywhere",

@@ -1,0 +1,115 @@
+"""An orthogonal matrix that makes the rows of another one orthogonal: W M = X."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import operations
+from mcf.linalg import rotations
+from mcf.linalg.parts import (
+    Components,
+    each,
+    identity,
+    matrices,
+    one_like,
+    padded,
+    transpose,
+    where,
+)
+from mcf.reductions.products import matmul
+
+
+def tolerance(terms: int) -> float:
+    """|cos| of the angle between two rows that count as orthogonal: 16 u^terms."""
+    return 2.0 ** (4 - 53 * terms)
+
+
+def orthogonal_rows(m: Components) -> tuple[Components, Components, Tensor]:
+    """W and X = W M with orthogonal rows, W orthogonal, as the one-sided Jacobi method has them."""
+    rows, columns = m[0].shape[1:]
+    terms = len(m)
+    if m[0].numel() == 0:
+        done = torch.ones(m[0].shape[0], dtype=torch.bool, device=m[0].device)
+        return identity(m, rows), m, done
+    leading = rotations.without_vanished((m[0],), columns)
+    start = torch.cat([leading[0], identity(leading, rows)[0]], 2)
+    (found,), _ = rotations.orthogonalize((start,), columns, tolerance(1))
+    w = orthonormal(padded((found[..., columns:].contiguous(),), terms), terms)
+    x = each(torch.empty_like, m)
+    done = torch.zeros(m[0].shape[0], dtype=torch.bool, device=m[0].device)
+    stuck = torch.zeros_like(done)
+    before = torch.full(done.shape, 0.25, dtype=torch.float64, device=done.device)
+    while True:
+        active = (~done & ~stuck).nonzero().flatten()
+        if active.numel() == 0:
+            break
+        some = matrices(m, active)
+        v = matrices(w, active)
+        y = rotations.without_vanished(matmul(v, some), columns)
+        step, error = _step(v, y)
+        slow = ~(error <= 2.0**-8 * before[active])
+        finished = (error <= tolerance(terms)) | (slow & (error <= 8 * tolerance(terms)))
+        before[active] = error
+        done[active] = finished
+        stuck[active] = slow & ~finished
+        _put(x, active, y)
+        moved = operations.add(v, matmul(transpose(step), v))
+        _put(w, active, where((finished | slow)[:, None, None], v, moved))
+    left = stuck.nonzero().flatten()
+    if left.numel():
+        v = orthonormal(matrices(w, left), terms)
+        y = rotations.without_vanished(matmul(v, matrices(m, left)), columns)
+        both = tuple(torch.cat([a, b], 2) for a, b in zip(y, v, strict=True))
+        both, done[left] = rotations.orthogonalize(both, columns, tolerance(terms))
+        _put(x, left, each(lambda c: c[..., :columns], both))
+        _put(w, left, each(lambda c: c[..., columns:], both))
+    return w, x, done
+
+
+def orthonormal(v: Components, terms: int) -> Components:
+    """The nearest orthogonal matrix to one that is orthogonal up to float64's rounding errors.
+
+    Newton's iteration without inverses, V + V (I - V^T V) / 2, which squares the distance (Bjorck,
+    Bowie 1971, doi:10.1137/0708036).
+    """
+    for _ in range(3 if terms > 3 else 2):
+        rest = operations.sub(identity(v, v[0].shape[-1]), matmul(v, transpose(v)))
+        v = operations.add(v, matmul(each(lambda c: c / 2, rest), v))
+    return v
+
+
+def _step(w: Components, x: Components) -> tuple[Components, Tensor]:
+    """All rotations at once, to first order, and how far from orthogonal the rows are.
+
+    E with w + E^T w orthogonal and E^T x closer to orthogonal by a square (Ogita, Aishima 2018,
+    doi:10.1007/s13160-018-0310-3, for X X^T).
+    """
+    n = w[0].shape[-1]
+    diagonal = torch.eye(n, dtype=torch.bool, device=w[0].device)
+    r = operations.sub(identity(w, n), matmul(w, transpose(w)))
+    g = matmul(x, transpose(x))
+    size = each(lambda c: c.diagonal(dim1=-2, dim2=-1), g)
+    rest = each(lambda c: c.diagonal(dim1=-2, dim2=-1), r)
+    size = operations.div(size, operations.sub(one_like(rest), rest))
+    column, row = each(lambda c: c[..., None], size), each(lambda c: c[..., None, :], size)
+    numerator = operations.fma(row, r, g)
+    gap = operations.sub(row, column)
+    mean = (numerator[0] + numerator[0].mT) / 2
+    near = mean.abs() > 2.0**-24 * gap[0].abs()
+    near |= diagonal | (gap[0] == 0)
+    quotient = operations.div(
+        where(near, each(torch.zeros_like, gap), numerator), where(near, one_like(gap), gap)
+    )
+    step = where(near, each(lambda c: c / 2, r), quotient)
+    norms = operations.sqrt((size[0],))[0]
+    sizes = norms[..., None] * norms[..., None, :]
+    cosine = torch.where(
+        (sizes > 0) & ~diagonal, mean.abs() / torch.where(sizes > 0, sizes, 1.0), 0.0
+    )
+    return step, torch.maximum(cosine, r[0].abs()).amax((1, 2))
+
+
+def _put(x: Components, index: Tensor, values: Components) -> None:
+    for c, v in zip(x, values, strict=True):
+        c[index] = v

@@ -1,0 +1,72 @@
+"""Singular values and vectors of matrices of expansions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import operations
+from mcf.linalg import qr_factors
+from mcf.linalg.orthogonal_rows import orthogonal_rows
+from mcf.linalg.parts import Components, each, one_like, part, transpose, where
+from mcf.linalg.working import closed, descending, opened, rows_in, squared_norms
+from mcf.reductions.products import matmul
+
+# From this ratio of rows to columns on a QR factorisation comes first, and the factor is small.
+TALL = 2
+
+
+def decompose(
+    a: Components, full: bool = False, vectors: bool = True
+) -> tuple[Components | None, Components, Components | None, Tensor]:
+    """A = U diag(s) V^T with descending s >= 0, for A [..., m, n] and k = min(m, n).
+
+    One side's vectors are the orthogonal matrix that makes the rows of A (of A^T where m >= n)
+    orthogonal, the other's are these rows divided by their norms, which are the singular values.
+
+    Args:
+        a: components.
+        full: square U [..., m, m] and V^T [..., n, n], not [..., m, k] and [..., k, n].
+        vectors: whether U and V are wanted.
+
+    Returns:
+        U, s [..., k], V^T and whether each matrix converged (false where one is not finite).
+
+    With u^terms of the working format, |A V - U diag(s)| <= c k u^terms |A| in the 2-norm,
+    |U^T U - I| and |V^T V - I| <= c k u^terms, for equal and for vanishing singular values too.
+    """
+    flat, exponent = opened(a)
+    wide = flat[0].shape[1] <= flat[0].shape[2]
+    m = flat if wide else transpose(flat)
+    finite = torch.isfinite(m[0]).all(2).all(1)
+    m = each(lambda c: torch.where(finite[:, None, None], c, 0.0).contiguous(), m)
+    rows, columns = m[0].shape[1:]
+    small = columns > TALL * rows
+    # M = R^T Q^T, whose rows are as orthogonal as those of R^T.
+    q, r = qr_factors.factor(transpose(m)) if small else (None, m)
+    w, x, done = orthogonal_rows(each(Tensor.contiguous, transpose(r)) if small else m)
+    size = operations.sqrt(squared_norms(x))
+    order = descending(size)
+    size, w, x = each(lambda c: c.gather(-1, order), size), rows_in(order, w), rows_in(order, x)
+    values = closed(size, a, exponent)
+    done = (done & finite).reshape(a[0].shape[:-2])
+    if not vectors:
+        return None, values, None, done
+    zero = size[0] == 0
+    x = operations.div(x, each(lambda c: c[..., None], where(zero, one_like(size), size)))
+    if q is not None:
+        x = matmul(x, transpose(q))
+    if bool(zero.any()) or (full and columns > rows):
+        x = _completed(x, zero, full)
+    left, right = (transpose(w), x) if wide else (transpose(x), w)
+    return closed(left, a), values, closed(right, a), done
+
+
+def _completed(x: Components, zero: Tensor, full: bool) -> Components:
+    """Orthonormal rows, those that are zero and, for `full`, all that a square matrix lacks."""
+    q, _ = qr_factors.factor(transpose(x), "complete" if full else "reduced")
+    assert q is not None
+    others, rows = transpose(q), x[0].shape[1]
+    found = where(zero[..., None], part(others, slice(0, rows), slice(None)), x)
+    rest = part(others, slice(rows, None), slice(None))
+    return tuple(torch.cat(both, 1) for both in zip(found, rest, strict=True))

@@ -1,0 +1,66 @@
+"""Matrices as decompositions work on them: float64 expansions, scaled, one dimension of batches."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mcf.convert.rounding import convert
+from mcf.kernels import operations
+from mcf.linalg.parts import Components, each, transpose
+from mcf.reductions.products import matmul
+
+
+def working_terms(x: Components) -> int:
+    """Float64 components that hold all bits of x, two at least: of narrower formats 4 x 24 bits."""
+    return max(2, len(x)) if x[0].dtype is torch.float64 else 2
+
+
+def flattened(a: Components) -> Components:
+    """A [..., m, n] as float64 components [batch, m, n]."""
+    wide = convert(a, torch.float64, working_terms(a))
+    return each(lambda c: c.reshape(math.prod(a[0].shape[:-2]), *a[0].shape[-2:]), wide)
+
+
+def opened(a: Components) -> tuple[Components, Tensor]:
+    """A [..., m, n] 2^-k as float64 components [batch, m, n], the largest in [1/2, 1), and k."""
+    flat = flattened(a)
+    if 0 in flat[0].shape[1:]:
+        return flat, torch.zeros(flat[0].shape[0], dtype=torch.int64, device=flat[0].device)
+    largest = flat[0].abs().amax((1, 2))
+    exponent = torch.frexp(largest)[1].long()
+    return operations.ldexp(flat, -exponent[:, None, None]), exponent
+
+
+def closed(x: Components, a: Components, exponent: Tensor | int = 0) -> Components:
+    """x [batch, ...] times 2^exponent, as the nearest components of A's format and batches."""
+    if isinstance(exponent, Tensor):
+        exponent = exponent.reshape(-1, *(1 for _ in x[0].shape[1:]))
+    scaled = operations.ldexp(x, exponent)
+    whole = convert(scaled, a[0].dtype, len(a))
+    return each(lambda c: c.reshape(*a[0].shape[:-2], *x[0].shape[1:]), whole)
+
+
+def descending(x: Components) -> Tensor:
+    """Indices [batch, n] that sort x from the largest down; equal ones stay in their order."""
+    index: Tensor | None = None
+    for c in reversed(convert(x, torch.float64, len(x))):
+        key = c if index is None else c.gather(-1, index)
+        step = torch.sort(key, dim=-1, descending=True, stable=True).indices
+        index = step if index is None else index.gather(-1, step)
+    assert index is not None
+    return index
+
+
+def rows_in(order: Tensor, x: Components) -> Components:
+    """The rows of x [batch, n, m] in the given order [batch, n]."""
+    index = order[..., None].expand(*order.shape, x[0].shape[-1])
+    return each(lambda c: c.gather(1, index), x)
+
+
+def squared_norms(x: Components) -> Components:
+    """x x^T of each row x, for x [batch, n, m]."""
+    lying = each(lambda c: c[..., None, :], x)
+    return each(lambda c: c[..., 0, 0], matmul(lying, transpose(lying)))

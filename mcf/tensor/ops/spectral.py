@@ -1,0 +1,204 @@
+"""Eigenvalues, singular values and what is computed from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from mcf.kernels import operations
+from mcf.kernels.formats import format_of
+from mcf.linalg import eigen, exponential, least_squares, singular
+from mcf.linalg.parts import Components, each, identity, transpose, where
+from mcf.reductions import sum as total
+from mcf.reductions.products import matmul
+from mcf.tensor.ops.linalg import _matrix, _padded
+from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.tensor import MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def _converged(name: str, a: Components, done: Tensor) -> None:
+    """Raise as torch does where an iteration did not end."""
+    if bool(done.all()):
+        return
+    if not all(bool(c.isfinite().all()) for c in a):
+        reason = "the input matrix contained non-finite values"
+    else:
+        reason = "rotations of its rows do not become small"
+    raise LinAlgError(f"linalg.{name}: The algorithm failed to converge because {reason}.")
+
+
+def _nothing(a: Components) -> MCFTensor:
+    return wrap(each(lambda c: c.new_empty(0), a))
+
+
+@implements(aten._linalg_eigh.default)
+def eigh(a: MCFTensor, UPLO: str = "L", compute_v: bool = True) -> Any:
+    """Ascending eigenvalues and the eigenvectors, of one triangle of A."""
+    _matrix("eigh", a, square=True)
+    if UPLO not in ("L", "l", "U", "u"):
+        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+    values, vectors, done = eigen.decompose(a.components, UPLO in ("U", "u"))
+    _converged("eigh", a.components, done)
+    return wrap(values), wrap(vectors) if compute_v else _nothing(values)
+
+
+@implements(aten._linalg_svd.default)
+def svd(
+    a: MCFTensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
+) -> Any:
+    """U, descending singular values, and V^T."""
+    _matrix("svd", a)
+    if driver is not None:
+        raise UnsupportedError(
+            f"torch.linalg.svd: driver={driver!r} is an algorithm of cuSOLVER; expansions have one "
+            "of their own, driver=None"
+        )
+    u, values, vt, done = singular.decompose(a.components, full_matrices, compute_uv)
+    _converged("svd", a.components, done)
+    if u is None or vt is None:
+        return _nothing(values), wrap(values), _nothing(values)
+    return wrap(u), wrap(values), wrap(vt)
+
+
+def _threshold(a: MCFTensor, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
+    """max(atol, rtol s) in float64, with the largest singular value s [...].
+
+    rtol is max(m, n) times the expansion's own epsilon where neither is given, 0 beside an atol.
+    """
+    epsilon = 2 * float(format_of(a.dtype).u ** a.terms)
+    given = None if atol is None else torch.as_tensor(_plain(atol), dtype=torch.float64)
+    default = torch.full((), max(a.shape[-2:]) * epsilon, dtype=torch.float64)
+    if rtol is not None:
+        relative = torch.as_tensor(_plain(rtol), dtype=torch.float64)
+    elif given is None:
+        relative = default
+    else:
+        relative = torch.where(given > 0, 0.0, default)
+    given = torch.zeros((), dtype=torch.float64) if given is None else given
+    return torch.maximum(given.to(largest.device), relative.to(largest.device) * largest)
+
+
+def _plain(x: Any) -> Any:
+    return x.to_plain(torch.float64) if isinstance(x, MCFTensor) else x
+
+
+def _kept(a: MCFTensor, values: Tensor, atol: Any, rtol: Any) -> Tensor:
+    """Which of |values| [..., k], components' leading ones in float64, are above the threshold."""
+    size = values.double().abs()
+    if size.shape[-1] == 0:
+        return size > 0
+    return size > _threshold(a, size.amax(-1), atol, rtol)[..., None]
+
+
+@implements(torch.linalg.matrix_rank)
+def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, **tolerances: Any) -> Tensor:
+    """How many singular values are above max(atol, rtol s); int64.
+
+    By default rtol is max(m, n) times the epsilon 2 u^terms of the expansion, so that a matrix may
+    have full rank whose leading components have not.
+    """
+    hermitian = tolerances.pop("hermitian", hermitian)
+    atol, rtol = tolerances.pop("atol", None), tolerances.pop("rtol", None)
+    if tolerances:
+        raise TypeError(
+            f"linalg.matrix_rank: got {sorted(tolerances)}; allowed are tol, hermitian, atol, rtol"
+        )
+    if tol is not None:
+        # torch's old form: an absolute tolerance alone.
+        atol, rtol = tol, 0.0
+    x = A.detach()
+    _matrix("matrix_rank", x, square=hermitian)
+    found = torch.linalg.eigvalsh(x) if hermitian else torch.linalg.svdvals(x)
+    return _kept(x, found.components[0], atol, rtol).sum(-1)
+
+
+@implements(aten.linalg_pinv.atol_rtol_tensor)
+def pinv(a: MCFTensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> MCFTensor:
+    """V diag(1 / s) U^T over the singular values above max(atol, rtol s)."""
+    _matrix("pinv", a, square=hermitian)
+    if hermitian:
+        values, vectors = (x.components for x in eigh(a))
+        left, right = vectors, transpose(vectors)
+    else:
+        left, values, right = (x.components for x in svd(a))
+    kept = _kept(a, values[0], atol, rtol)
+    eye = identity(a.components, a.shape[-2])
+    return wrap(least_squares.from_singular_values(left, values, right, kept, eye))
+
+
+@implements(aten.linalg_matrix_exp.default)
+def matrix_exp(a: MCFTensor) -> MCFTensor:
+    """The exponential of each matrix."""
+    _matrix("matrix_exp", a, square=True)
+    return wrap(exponential.exponential(a.components))
+
+
+_DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
+
+
+@implements(aten.linalg_lstsq.default)
+def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    """The solution, squared residuals, rank and singular values; see `mcf.linalg`."""
+    _matrix("lstsq", a)
+    if driver not in _DRIVERS:
+        raise RuntimeError(
+            "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss) "
+            f"or None, got {driver}"
+        )
+    vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+    rows = b.shape[-1] if vector else b.shape[-2] if b.dim() > 1 else -1
+    if rows != a.shape[-2]:
+        raise RuntimeError(
+            "torch.linalg.lstsq: input.size(-2) should match other.size(-2), got shapes "
+            f"{list(a.shape)} and {list(b.shape)}"
+        )
+    x, y = _padded(a, b)
+    y = each(lambda c: c.unsqueeze(-1), y) if vector else y
+    m, n = a.shape[-2:]
+    matrix = wrap(x)
+    solution, rank, values = _solved(matrix, y, rcond, driver)
+    residuals = each(lambda c: c.new_empty(0), x)
+    full = driver == "gels" or (driver in ("gelsd", "gelss") and bool((rank == n).all()))
+    if m > n and full:
+        rest = operations.sub(matmul(x, solution), y)
+        residuals = total(operations.square(rest), -2)
+    solution = each(lambda c: c.squeeze(-1), solution) if vector else solution
+    if vector and residuals[0].dim() and residuals[0].numel():
+        residuals = each(lambda c: c.squeeze(-1), residuals)
+    return wrap(solution), wrap(residuals), rank, wrap(values)
+
+
+def _solved(
+    a: MCFTensor, b: Components, rcond: float | None, driver: str | None
+) -> tuple[Components, Tensor, Components]:
+    """The solution, the rank and the singular values, the last two empty where torch has none."""
+    none = torch.empty(0, dtype=torch.int64, device=a.device)
+    nothing = each(lambda c: c.new_empty(0), a.components)
+    least = max(a.shape[-2:]) * 2 * float(format_of(a.dtype).u ** a.terms)
+    if driver in (None, "gels"):
+        solution, ratio = least_squares.solve(a.components, b)
+        short = ratio.double() <= (least if driver is None else 0.0)
+        if not bool(short.any()):
+            if driver == "gels":
+                return solution, none, nothing
+            rank = torch.full(a.shape[:-2], min(a.shape[-2:]), device=a.device)
+            return solution, rank, nothing
+        if driver == "gels":
+            raise LinAlgError(
+                "torch.linalg.lstsq: The least squares solution could not be computed because the "
+                "input matrix does not have full rank; driver=None or 'gelsd' gives the one of "
+                "least norm"
+            )
+    left, values, right = (x.components for x in svd(a))
+    kept = _kept(a, values[0], None, rcond)
+    found = least_squares.from_singular_values(left, values, right, kept, b)
+    rank = kept.sum(-1)
+    if driver is None:
+        found = where(short[..., None, None], found, solution)
+        rank = torch.where(short, rank, min(a.shape[-2:]))
+    return found, rank, values if driver in ("gelsd", "gelss") else nothing

@@ -1,0 +1,197 @@
+"""Eigenvalues, singular values and vectors against exact arithmetic.
+
+The bounds of the docstrings, 32 n u^terms of the Frobenius norm, on residuals and orthogonality.
+What is found is some tenths of n u^terms where products refine it, and some times n u^terms where
+rotations do. `test_a_step_less_is_found_out` has the mutant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mcf
+from mcf.kernels import operations
+from mcf.kernels.formats import format_of
+from mcf.linalg import eigen, orthogonal_rows, singular
+from mcf.linalg.parts import Components, each, transpose
+from mcf.reductions.products import matmul
+from tests.helpers.matrices import ONE, exact, graded, plain, size, symmetric, uniform
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+C = 32
+F64 = torch.float64
+SLOW = [pytest.mark.slow]
+
+
+def at_most(error: Any, scale: Any, n: int, x: Components) -> None:
+    """|error| <= C n u^terms |scale| in the Frobenius norm, both in the same units."""
+    limit = C * n * format_of(x[0].dtype).u ** len(x)
+    found, allowed = size(error) * limit.denominator**2, size(scale) * limit.numerator**2
+    assert found <= allowed, f"{float(found // max(allowed, 1)) ** 0.5:.1f} times the bound"
+
+
+def orthonormal(v: Components) -> None:
+    w = exact(v)
+    eye = np.eye(w.shape[1], dtype=object) * ONE * ONE
+    at_most(w.T @ w - eye, eye, w.shape[1], v)
+
+
+def eigh_errors(a: Components) -> None:
+    values, vectors, done = eigen.decompose(a)
+    assert done
+    whole, v, w = exact(a), exact(vectors), exact(values)
+    at_most(whole @ v - v * w, whole * ONE, len(w), a)
+    orthonormal(vectors)
+    assert (np.diff(w) >= 0).all()
+
+
+def svd_errors(a: Components, full: bool = False) -> None:
+    u, values, vt, done = singular.decompose(a, full)
+    assert done
+    assert u is not None
+    assert vt is not None
+    whole, v, s, k = exact(a), exact(vt).T, exact(values), min(a[0].shape)
+    at_most(whole @ v[:, :k] - exact(u)[:, :k] * s, whole * ONE, k, a)
+    for vectors in (u, transpose(vt)):
+        orthonormal(vectors)
+        assert vectors[0].shape[1] == (vectors[0].shape[0] if full else k)
+    assert (s >= 0).all()
+    assert (np.diff(s) <= 0).all()
+
+
+def with_values(terms: int, values: list[float], below: int = 0) -> Components:
+    """A symmetric matrix near V diag(w) V^T; `below` puts w on the scale 2^-below beside 1."""
+    n = len(values)
+    _, v, _ = eigen.decompose(symmetric(uniform(F64, terms, n, n)))
+    w = torch.tensor(values, dtype=F64)
+    spread = operations.renormalize((torch.ones(n, dtype=F64), w * 2.0**-below), terms)
+    x = operations.mul(v, spread if below else plain(w, terms))
+    return symmetric(matmul(x, transpose(v)))
+
+
+# By the number of components.
+SYMMETRIC: dict[str, Callable[[int], Components]] = {
+    "one": lambda k: uniform(F64, k, 1, 1),
+    "two": lambda k: symmetric(uniform(F64, k, 2, 2)),
+    "odd": lambda k: symmetric(uniform(F64, k, 5, 5)),
+    "zero": lambda k: plain(torch.zeros(4, 4, dtype=F64), k),
+    "identity": lambda k: plain(torch.eye(5, dtype=F64), k),
+    "diagonal": lambda k: plain(torch.diag(torch.tensor([3.0, -1.0, 2.0, -3.0], dtype=F64)), k),
+    "rank_one": lambda k: plain(torch.ones(6, 6, dtype=F64), k),
+    "equal": lambda k: with_values(k, [1, 1, 1, -2, -2, 0]),
+    "cluster": lambda k: with_values(k, [0, 1, 2, 4], below=70),
+    "two_clusters": lambda k: with_values(k, [1, 1 + 2.0**-40, 1 + 2.0**-30, -1, -1 - 2.0**-45, 5]),
+    "graded": lambda k: symmetric(graded(k, 7)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [
+        pytest.param(
+            name,
+            k,
+            marks=[] if k == (4 if name == "odd" else 2) and name != "two_clusters" else SLOW,
+        )
+        for name in SYMMETRIC
+        for k in (1, 2, 3, 4)
+    ],
+)
+def test_eigenvectors(name: str, terms: int) -> None:
+    eigh_errors(SYMMETRIC[name](terms))
+
+
+GENERAL: dict[str, Callable[[int], Components]] = {
+    "one": lambda k: uniform(F64, k, 1, 1),
+    "row": lambda k: uniform(F64, k, 1, 4),
+    "tall": lambda k: uniform(F64, k, 9, 3),
+    "wide": lambda k: uniform(F64, k, 4, 5),
+    "square": lambda k: uniform(F64, k, 5, 5),
+    "zero": lambda k: plain(torch.zeros(4, 3, dtype=F64), k),
+    "identity": lambda k: plain(torch.eye(5, dtype=F64), k),
+    "rank_one": lambda k: plain(torch.ones(5, 5, dtype=F64), k),
+    "rank_two": lambda k: matmul(uniform(F64, k, 5, 2), uniform(F64, k, 2, 4)),
+    "graded": lambda k: graded(k, 7),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [
+        pytest.param(name, k, marks=[] if k == (4 if name == "square" else 2) else SLOW)
+        for name in GENERAL
+        for k in (1, 2, 3, 4)
+    ],
+)
+def test_singular_vectors(name: str, terms: int) -> None:
+    svd_errors(GENERAL[name](terms), full=name in ("row", "tall", "zero", "rank_two"))
+
+
+@pytest.mark.parametrize("terms", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_narrow_formats(dtype: torch.dtype, terms: int) -> None:
+    """They are computed in two components of float64, and rounded once."""
+    eigh_errors(symmetric(uniform(dtype, terms, 5, 5)))
+    svd_errors(uniform(dtype, terms, 5, 4))
+
+
+def test_four_components_of_float32() -> None:
+    eigh_errors(symmetric(uniform(torch.float32, 4, 5, 5)))
+
+
+def test_a_step_less_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With four components products take the error from 2^-50 to 2^-98, 2^-190 and 2^-212."""
+    a = symmetric(uniform(F64, 4, 7, 7))
+    early = {1: 2.0**-49, 4: 2.0**-150}
+    monkeypatch.setattr(orthogonal_rows, "tolerance", early.__getitem__)
+    with pytest.raises(AssertionError, match="times the bound") as found:
+        eigh_errors(a)
+    assert float(str(found.value).split()[0]) > 16
+
+
+def test_a_matrix_of_a_batch_has_the_bits_that_it_has_alone() -> None:
+    """One converges by rotations, one by products, and one at once."""
+    some = [with_values(2, [0, 1, 2], below=70), symmetric(uniform(F64, 2, 3, 3))]
+    some.append(plain(torch.eye(3, dtype=F64), 2))
+    batch = tuple(torch.stack(c) for c in zip(*some, strict=True))
+    for decompose in (eigen.decompose, singular.decompose):
+        together = [x for x in decompose(batch) if isinstance(x, tuple)]
+        for i, a in enumerate(some):
+            alone = [x for x in decompose(a) if isinstance(x, tuple)]
+            for x, y in zip(together, alone, strict=True):
+                assert all(torch.equal(c[i], d) for c, d in zip(x, y, strict=True))
+
+
+def test_executors_have_the_same_bits() -> None:
+    a = with_values(2, [0, 1, 2], below=70)
+    found = []
+    for name in ("torch", "numba"):
+        with mcf.executor(name):
+            found.append((eigen.decompose(a)[1], singular.decompose(a)[0]))
+    for x, y in zip(*found, strict=True):
+        assert x is not None
+        assert y is not None
+        assert all(torch.equal(c, d) for c, d in zip(x, y, strict=True))
+
+
+def test_powers_of_two_do_not_change_the_digits() -> None:
+    a = symmetric(uniform(F64, 2, 4, 4))
+    big = each(lambda c: c * 2.0**900, a)
+    values, vectors, _ = eigen.decompose(a)
+    others, same, _ = eigen.decompose(big)
+    assert all(torch.equal(x, y) for x, y in zip(vectors, same, strict=True))
+    assert all(torch.equal(x * 2.0**900, y) for x, y in zip(values, others, strict=True))
+
+
+def test_one_triangle_is_read() -> None:
+    a = symmetric(uniform(F64, 2, 4, 4))
+    spoilt = each(lambda c: torch.where(torch.ones(4, 4).triu(1) > 0, torch.nan, c), a)
+    wanted = eigen.decompose(a)[1]
+    for found in (eigen.decompose(spoilt), eigen.decompose(transpose(spoilt), upper=True)):
+        assert all(torch.equal(c, d) for c, d in zip(found[1], wanted, strict=True))
