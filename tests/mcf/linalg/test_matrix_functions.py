@@ -1,0 +1,245 @@
+"""Least squares, pseudoinverses, ranks and exponentials: exact values, torch's forms and errors."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import flint
+import pytest
+import torch
+
+import mcf
+from mcf.linalg import exponential
+from mcf.linalg.parts import Components
+from tests.helpers.matrices import exact, plain, uniform
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+linalg = torch.linalg
+F64 = torch.float64
+
+
+def wrapped(x: Components) -> mcf.MCFTensor:
+    return mcf.from_components(x)
+
+
+def balls(x: Components) -> Any:
+    """The matrix in FLINT, whose results are enclosures."""
+    unit = flint.arb(2) ** -1074
+    return flint.arb_mat([[flint.arb(int(v)) * unit for v in row] for row in exact(x)])
+
+
+def norm(x: Any) -> Any:
+    """The largest column sum of absolute values: its upper bound."""
+    columns = range(x.ncols())
+    return max(sum((abs(x[i, j]) for i in range(x.nrows())), flint.arb(0)).upper() for j in columns)
+
+
+def exp_error(a: Components, terms: int) -> float:
+    """The error in units of the bound n (1 + |A|) u^terms e^|A|."""
+    with flint.ctx.workprec(700):
+        given = balls(a)
+        error, size = norm(balls(exponential.exponential(a)) - given.exp()), norm(given)
+        unit = flint.arb(2) ** (-53 * terms)
+        return float((error / (len(a[0]) * (1 + size) * unit * size.exp())).upper())
+
+
+@pytest.mark.parametrize(
+    ("terms", "exponent"),
+    [(2, 0), (4, -2)]
+    + [
+        pytest.param(k, e, marks=pytest.mark.slow) for k in (1, 2, 3, 4) for e in (-60, -1, 1, 3, 6)
+    ],
+)
+def test_the_exponential_is_within_its_bound(terms: int, exponent: int) -> None:
+    a = tuple(c * 2.0**exponent for c in uniform(F64, terms, 4, 4))
+    assert exp_error(a, terms) <= 4
+
+
+def test_a_polynomial_of_fewer_terms_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exponential, "degree", lambda terms: (6, 4))
+    a = plain(torch.eye(3, dtype=F64) * 0.875, 2)
+    assert exp_error(a, 2) > 100
+
+
+def test_exponentials_known_in_closed_form() -> None:
+    """Of nilpotent matrices exactly; of each matrix of a batch by its own number of squarings."""
+    x = mcf.tensor([[0, 3, 5], [0, 0, 7], [0, 0, 0]], 2, F64)
+    found = linalg.matrix_exp(torch.stack([x, x * 64, x * 0]))
+    for k, factor in enumerate((1, 64, 0)):
+        square = Fraction(21, 2) * factor**2 + 5 * factor
+        want = [[1, 3 * factor, square], [0, 1, 7 * factor], [0, 0, 1]]
+        assert (found[k] - mcf.tensor(want, 2, F64)).abs().max().item() <= 2.0**-90
+    assert linalg.matrix_exp(mcf.full((2, 2), float("nan"))).isnan().all()
+
+
+def test_least_squares_of_an_integer_matrix() -> None:
+    """Of full rank, with more rows and with fewer; against FLINT's rational solution.
+
+    The condition numbers are below 2^4, so the errors are some tens of n u^2.
+    """
+    rows = [[2, -1, 0], [1, 3, 1], [0, 1, -2], [4, 0, 1], [1, 1, 1]]
+    right = [[1], [2], [-1], [3], [5]]
+    a, b = (
+        flint.fmpq_mat([[flint.fmpq(v) for v in r] for r in rows]),
+        flint.fmpq_mat([[flint.fmpq(v) for v in r] for r in right]),
+    )
+    t = a.transpose()
+    tall = (t * a).inv() * t * b
+    wide = a * (t * a).inv() * flint.fmpq_mat([[flint.fmpq(v)] for v in (1, 2, 3)])
+    ours, ends = mcf.tensor(rows, 2, F64), mcf.tensor(right, 2, F64)
+    for driver in (None, "gels", "gelsy", "gelsd"):
+        near(linalg.lstsq(ours, ends, driver=driver)[0], tall)
+        x = linalg.lstsq(ours.mT, mcf.tensor([[1], [2], [3]], 2, F64), driver=driver)[0]
+        near(x, wide)
+    near(linalg.pinv(ours), (t * a).inv() * t)
+
+
+def near(x: Any, wanted: Any) -> None:
+    for i, row in enumerate(x.detach().to_fractions()):
+        for j, found in enumerate(row):
+            want = Fraction(int(wanted[i, j].p), int(wanted[i, j].q))
+            assert abs(found - want) <= Fraction(1, 2**94)
+
+
+def test_what_lstsq_returns_beside_the_solution() -> None:
+    """As torch: residuals, rank and singular values by driver."""
+    a, b = wrapped(uniform(F64, 2, 4, 2)), wrapped(uniform(F64, 2, 4, 3))
+    for driver in ("gels", "gelsy", "gelsd", "gelss"):
+        ours, theirs = (
+            linalg.lstsq(x, y, driver=driver)
+            for x, y in ((a, b), (a.to_plain(F64), b.to_plain(F64)))
+        )
+        assert type(ours) is type(theirs)
+        for x, y in zip(ours, theirs, strict=True):
+            assert x.shape == y.shape, driver
+            assert (x - y).abs().max().item() < 1e-12 if y.numel() else True
+    vector = linalg.lstsq(a, b[:, 0])
+    assert vector.solution.shape == (2,)
+    assert vector.rank == 2
+
+
+def test_least_squares_of_least_norm_where_the_rank_is_deficient() -> None:
+    """One matrix of a batch has rank 1; A = 1 1^T of 2 by 2, so that x = (s / 4, s / 4)."""
+    a = mcf.tensor([[[1, 1], [1, 1]], [[2, 0], [0, 1]]], 2, F64)
+    b = mcf.tensor([[[3], [5]], [[3], [5]]], 2, F64)
+    found = linalg.lstsq(a, b)
+    want = mcf.tensor([[[2], [2]], [["1.5"], [5]]], 2, F64)
+    assert (found.solution - want).abs().max().item() <= 2.0**-100
+    assert found.rank.tolist() == [1, 2]
+    with pytest.raises(mcf.linalg.LinAlgError, match="does not have full rank"):
+        linalg.lstsq(mcf.tensor([[1, 0], [1, 0]], 2), mcf.ones(2, 1, terms=2), driver="gels")
+
+
+def test_the_rank_is_that_of_all_components() -> None:
+    """A second component alone makes the rank 2; the default tolerance is the expansion's."""
+    x = mcf.tensor([[1, 1], [1, Fraction(2**80 + 1, 2**80)]], 2, F64)
+    assert linalg.matrix_rank(x) == 2
+    assert linalg.matrix_rank(x, hermitian=True) == 2
+    assert linalg.matrix_rank(x, rtol=1e-16) == 1
+    assert linalg.matrix_rank(x, atol=1e-16) == 1
+    assert linalg.matrix_rank(x, 1e-16) == 1
+    inverse = [[2**80 + 1, -(2**80)], [-(2**80), 2**80]]
+    near_inverse = linalg.pinv(x) - mcf.tensor(inverse, 2, F64)
+    assert near_inverse.abs().max().item() <= 2.0**80 * 2.0**-20
+    assert linalg.pinv(x, rtol=1e-16).abs().max().item() < 1
+    stack = torch.stack([x, x * 0])
+    assert linalg.matrix_rank(stack).tolist() == [2, 0]
+
+
+def test_condition_numbers_and_norms_of_a_diagonal() -> None:
+    x = mcf.tensor([[3, 0], [0, -4]], 2, F64)
+    exactly = {None: Fraction(4, 3), 2: Fraction(4, 3), -2: Fraction(3, 4), "nuc": Fraction(49, 12)}
+    for p, want in exactly.items():
+        assert abs(linalg.cond(x, p).to_fractions() - want) <= Fraction(1, 2**100)
+
+
+BAD: dict[str, Any] = {
+    "eigh": (lambda x: linalg.eigh(x[:1]), RuntimeError, "batches of square matrices"),
+    "uplo": (lambda x: linalg.eigh(x, UPLO="x"), RuntimeError, "'L' or 'U', but got x"),
+    "svd": (lambda x: linalg.svd(x[0]), RuntimeError, "at least 2 dimensions"),
+    "driver": (lambda x: linalg.svd(x, driver="gesvd"), mcf.UnsupportedError, "gesvd"),
+    "lstsq": (lambda x: linalg.lstsq(x, x, driver="best"), RuntimeError, "gelss.*got best"),
+    "shapes": (lambda x: linalg.lstsq(x, x[:1]), RuntimeError, r"\[2, 2\] and \[1, 2\]"),
+    "rank": (lambda x: linalg.matrix_rank(x, toll=1), TypeError, "toll"),
+    "exp": (lambda x: linalg.matrix_exp(x[:1]), RuntimeError, "square"),
+    "eig": (lambda x: linalg.eig(x), mcf.UnsupportedError, "linalg_eig"),
+    "inf": (lambda x: linalg.svd(x / 0), mcf.linalg.LinAlgError, "svd.*non-finite"),
+    "nan": (lambda x: linalg.eigh(x * torch.nan), mcf.linalg.LinAlgError, "eigh.*non-finite"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_refused(name: str) -> None:
+    call, error, words = BAD[name]
+    with pytest.raises(error, match=words):
+        call(mcf.eye(2))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 0, 0), (0, 3), (3, 0), (0, 2, 2)])
+def test_empty_matrices_have_torchs_shapes(shape: tuple[int, ...]) -> None:
+    x, y = mcf.zeros(*shape), torch.zeros(*shape)
+    calls = [linalg.svd, linalg.svdvals, linalg.pinv]
+    calls += [linalg.eigh, linalg.matrix_exp] if shape[-1] == shape[-2] else []
+    for call in calls:
+        for ours, theirs in zip(leaves(call(x)), leaves(call(y)), strict=True):
+            assert ours.shape == theirs.shape
+    assert torch.equal(linalg.matrix_rank(x), linalg.matrix_rank(y))
+
+
+def leaves(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, tuple) else [x]
+
+
+def _pair(seed: int) -> mcf.MCFTensor:
+    return wrapped(uniform(F64, 2, 3, 3, seed=seed))
+
+
+def _quadratic(x: Any) -> Any:
+    """Of vectors whose sign is arbitrary: the products of each with itself."""
+    return x[..., :, None, :] * x[..., None, :, :]
+
+
+DERIVATIVES: dict[str, Any] = {
+    "eigvalsh": lambda a: linalg.eigvalsh(a + a.mT),
+    "eigh": lambda a: _quadratic(linalg.eigh(a + a.mT)[1]),
+    "svd": lambda a: linalg.svd(a)[0] @ linalg.svd(a)[2],
+    "svdvals": linalg.svdvals,
+    "matrix_exp": linalg.matrix_exp,
+    "pinv": lambda a: linalg.pinv(a[:, :2]),
+    "pinv_hermitian": lambda a: linalg.pinv(a + a.mT, hermitian=True),
+    "lstsq": lambda a: linalg.lstsq(a[:, :2], a[:, 2:])[0],
+    "lstsq_wide": lambda a: linalg.lstsq(a[:2], a[:2, :1])[0],
+    "cond": linalg.cond,
+    "nuclear": lambda a: linalg.matrix_norm(a, "nuc"),
+    "slogdet": lambda a: linalg.slogdet(a)[1],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n in ("eigh", "svd", "lstsq") else [pytest.mark.slow])
+        for n in DERIVATIVES
+    ],
+)
+def test_derivatives_have_digits_beyond_float64(name: str) -> None:
+    """Central differences at h = 2^-32: errors of about h^2 and of 2^-106 / h.
+
+    Derivatives of the third order are below some thousands for this matrix.
+    """
+    function, a, way = DERIVATIVES[name], _pair(1), _pair(2)
+    shape = function(a).shape
+    weights = wrapped(uniform(F64, 2, *(shape or (1,)), seed=5)).reshape(shape)
+
+    def value(x: Any) -> Any:
+        return (function(x) * weights).sum()
+
+    leaf = a.clone().requires_grad_()
+    value(leaf).backward()
+    assert leaf.grad is not None
+    h = 2.0**-32
+    slope = (value(a + way * h) - value(a - way * h)) / (2 * h)
+    error = ((leaf.grad * way).sum() - slope).abs().item()
+    assert error <= 2.0**-54 * max(1.0, slope.abs().item()), f"{error:.2e}"
