@@ -140,10 +140,15 @@ def deepcopied(optimizer: Any, memo: dict[int, Any]) -> Any:
     made.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
     for old, new in zip(optimizer.param_groups, made.param_groups, strict=True):
         for p, q in zip(old["params"], new["params"], strict=True):
-            for name in (_ATTRIBUTE, stream_names.ATTRIBUTE):
-                if hasattr(p, name):
-                    setattr(q, name, getattr(p, name))
+            mark_as(q, p)
     return made
+
+
+def mark_as(copied: Tensor, p: Tensor) -> None:
+    """Give a copy of a parameter the offset and the stream that were said of it."""
+    for name in (_ATTRIBUTE, stream_names.ATTRIBUTE):
+        if hasattr(p, name):
+            setattr(copied, name, getattr(p, name))
 
 
 def columns(

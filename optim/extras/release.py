@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from mcf.optim.extras import reducers
+from mcf.optim.extras.single_steps import SingleSteps
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.step import memory
 from mcf.optim.step.bucket import Named
-from mcf.optim.step.run import Steps
 
 
 class GradientRelease:
@@ -72,22 +70,17 @@ class GradientRelease:
         memory.check([memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad])
         self._optimizer = optimizer
         self._handles: list[RemovableHandle] = []
-        self._group: dict[Tensor, int] = {}
-        self._name: dict[Tensor, str] = {}
-        # Of each parameter its group and what its last step left, which the next may repeat.
-        self._last: dict[Tensor, tuple[dict[str, Any], Steps]] = {}
-        for index in range(len(optimizer.param_groups)):
-            for where, p in optimizer._named(index):
-                self._group[p], self._name[p] = index, where
-                if p.requires_grad:
-                    hook = p.register_post_accumulate_grad_hook(self._step)  # type: ignore[no-untyped-call]
-                    self._handles.append(hook)
+        self._steps = SingleSteps(optimizer)
+        for p in self._steps.params:
+            if p.requires_grad:
+                hook = p.register_post_accumulate_grad_hook(self._step)  # type: ignore[no-untyped-call]
+                self._handles.append(hook)
         self._handles.append(reducers.refuse(weakref.WeakMethod(self._managed)))
         optimizer._released = True
 
     def _managed(self) -> list[Tensor]:
         """The parameters that take part."""
-        return list(self._group)
+        return self._steps.params
 
     def remove(self) -> None:
         """Step no more in backward passes."""
@@ -100,17 +93,7 @@ class GradientRelease:
         optimizer = self._optimizer
         if optimizer.max_grad_norm is not None:
             raise ValueError("gradient release does not go with max_grad_norm")
-        index, named = self._group[p], (self._name[p], p)
-        group, marks = optimizer.param_groups[index], optimizer._steps.marks
-        before, steps = self._last.get(p, (None, None))
-        if before is not group or steps is None or steps.marks is not marks:
-            # The first step, or a state that was loaded.
-            steps = Steps(marks)
-            self._last[p] = group, steps
-        optimizer._check_capture(index, [named])
-        with torch.no_grad():
-            # Not `step`, which schedulers and other wrappers replace by one bound to the optimizer.
-            optimizer._take(steps, optimizer._request((index, named)))
+        self._steps.step(p)
         p.grad = None
         # What schedulers look at to warn of a `step` that was forgotten.
         optimizer._opt_called = True  # type: ignore[attr-defined]
