@@ -88,6 +88,11 @@ _tracing = torch._C._get_tracing_state
 _NUMBERS = frozenset({int, float})
 
 
+def watched() -> bool:
+    """Whether a mode or a transform looks at what is done, for which no number may decide it."""
+    return bool(_modes()) or _functorch() is not None
+
+
 def _launched(
     operation: Operation, values: Sequence[Any], number: Number
 ) -> tuple[Plan, list[Components]] | None:

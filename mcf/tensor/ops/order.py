@@ -5,13 +5,16 @@ On canonical components the order of values is the lexicographic order of compon
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
+from mcf.kernels import operations
 from mcf.reductions.rows import Rows
+from mcf.tensor.plans import watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
@@ -19,6 +22,10 @@ aten = torch.ops.aten
 
 
 def _canonical(x: MCFTensor) -> Components:
+    """Components whose lexicographic order is that of the values."""
+    if x.terms == 2:
+        # A pair is canonical where the first is the rounded sum: one kernel, and the same numbers.
+        return operations.renormalize(x.components)
     return convert(x.components, x.dtype, x.terms)
 
 
@@ -30,14 +37,81 @@ def _take(x: MCFTensor, dim: int, index: Tensor) -> MCFTensor:
 
 def _order(x: MCFTensor, dim: int, descending: bool) -> Tensor:
     """Indices that sort, stable; NaN counts as the largest."""
+    keys = _canonical(x)
+    if x.ndim and x.numel() and not watched():
+        return _mended(keys, dim, descending)
+    return _lexicographic(keys, dim, descending)
+
+
+def _lexicographic(keys: Sequence[Tensor], dim: int, descending: bool) -> Tensor:
+    """Indices that sort by the first key, where that is equal by the second, and so on; stable."""
     index: Tensor | None = None
     # Stable sorts, the least significant key first.
-    for c in reversed(_canonical(x)):
+    for c in reversed(keys):
         key = c if index is None else c.gather(dim, index) if c.ndim else c
         step = torch.sort(key, dim=dim, descending=descending, stable=True).indices
         index = step if index is None or c.ndim == 0 else index.gather(dim, step)
     assert index is not None
     return index
+
+
+def _mended(keys: Components, dim: int, descending: bool) -> Tensor:
+    """The same by one sort, of the first key, after which runs of equal ones are sorted alone."""
+    first, index = torch.sort(keys[0], dim=dim, descending=descending, stable=True)
+    if len(keys) == 1:
+        return index
+    size = first.shape[dim]
+    # Each element with the next in its row. NaN are unlike, and stay in the order that they have.
+    same = first.narrow(dim, 1, size - 1) == first.narrow(dim, 0, size - 1)
+    if not bool(same.any()):
+        return index
+    # As rows of the sorted elements, in memory of their own.
+    rows = index.movedim(dim, -1).contiguous()
+    same = same.movedim(dim, -1)
+    edge = same.new_zeros((*same.shape[:-1], 1))
+    like_last = torch.cat([edge, same], -1).reshape(-1)
+    tied = like_last | torch.cat([same, edge], -1).reshape(-1)
+    place = tied.nonzero().squeeze(1)
+    run = (~like_last[place]).cumsum(0)
+    row, given = place // size, rows.view(-1)[place]
+    lower = [k.movedim(dim, -1).reshape(-1)[row * size + given] for k in keys[1:]]
+    if int(torch.bincount(run).max()) <= _SHORT:
+        order = _by_exchanges(run, lower, descending)
+    else:
+        order = _lexicographic(lower, 0, descending)
+        order = order[torch.sort(run[order], stable=True).indices]
+    rows.view(-1)[place] = given[order]
+    return rows.movedim(-1, dim)
+
+
+# Runs up to this are sorted by as many passes over neighbours, which sorting them would exceed.
+_SHORT = 16
+
+
+def _by_exchanges(run: Tensor, keys: Sequence[Tensor], descending: bool) -> Tensor:
+    """Indices that sort each run by its keys, stable: neighbours out of order change places.
+
+    Even and odd neighbours in turn, as often as the longest run has elements (Knuth, The Art of
+    Computer Programming 3, 5.3.4).
+    """
+    order = torch.arange(run.numel(), device=run.device)
+    keys = [k.clone() for k in keys]
+    pairs = (run[1:] == run[:-1]).nonzero().squeeze(1)
+    turns = [pairs[pairs % 2 == parity] for parity in (0, 1)]
+    settled = 0
+    while settled < 2:
+        turns.reverse()
+        left = turns[0]
+        out_of_order = torch.zeros_like(left, dtype=torch.bool)
+        for key in reversed(keys):
+            u, v = key[left], key[left + 1]
+            after = u < v if descending else u > v
+            out_of_order = after | ((u == v) & out_of_order)
+        left = left[out_of_order]
+        settled = 0 if left.numel() else settled + 1
+        for t in (order, *keys):
+            t[left], t[left + 1] = t[left + 1], t[left]
+    return order
 
 
 @implements(aten.sort.default)
@@ -68,9 +142,24 @@ def topk(
     """The k largest or smallest and their indices, sorted."""
     if x.ndim and not 0 <= k <= x.shape[dim]:
         raise RuntimeError(f"topk: k must be 0 to {x.shape[dim]}, got {k}")
+    if x.ndim == 1 and 0 < k <= x.shape[0] // 8 and not watched():
+        index = _first(x, k, largest)
+        return _take(x, 0, index), index
     index = _order(x, dim, largest)
     index = index.narrow(dim, 0, k) if x.ndim else index
     return _take(x, dim, index), index
+
+
+def _first(x: MCFTensor, k: int, descending: bool) -> Tensor:
+    """The first k of the indices that sort, of those whose first component is among the first."""
+    keys = _canonical(x)
+    last = torch.topk(keys[0], k, largest=descending).values[-1]
+    beyond = keys[0] < last if descending else keys[0] > last
+    # NaN is the largest: in front of all, or behind them.
+    beyond |= (last.isnan() if descending else ~last.isnan()) & (keys[0].isnan() ^ descending)
+    among = (~beyond).nonzero().squeeze(1)
+    order = _mended(tuple(c[among] for c in keys), 0, descending)
+    return among[order[:k]]
 
 
 @implements(aten.kthvalue.default)
@@ -119,6 +208,8 @@ def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
         top = best(c, dim, keepdim=True)
         hit = (c == top) | (c.isnan() & top.isnan())
         among = hit if among is None else among & hit
+        if not watched() and not bool((among.sum(dim) > 1).any()):
+            break
     assert among is not None
     return among.to(torch.uint8).argmax(dim, keepdim=True)
 
