@@ -78,7 +78,7 @@ def of_a_tenth() -> plt.Figure:
     tenth = Fraction(1, 10)
     parts = mcf.tensor("0.1", terms=3, dtype=BF16).components
     single = Fraction(torch.tensor(0.1).item())
-    figure, axes = plt.subplots(figsize=(9, 2.7))
+    figure, axes = plt.subplots(figsize=(7.6, 2.5))
     frame(axes, 5, span)
     row(axes, 4, tenth, span[0] - span[1] + 1, span, "1/10")
     for k, part in enumerate(parts):
@@ -89,7 +89,7 @@ def of_a_tenth() -> plt.Figure:
     assert errors[0] < 2.0**-8
     assert errors[1] < 2.0**-16
     assert errors[2] < 2.0**-24
-    figure.subplots_adjust(left=0.18, right=0.99, top=0.98, bottom=0.02)
+    figure.subplots_adjust(left=0.2, right=0.99, top=0.98, bottom=0.02)
     return figure
 
 
@@ -100,7 +100,7 @@ def of_two_sum() -> plt.Figure:
     assert exact(a) + exact(b) == exact(s, e)
     assert exact(e) != 0
     span = (0, -14)
-    figure, axes = plt.subplots(figsize=(9, 2.7))
+    figure, axes = plt.subplots(figsize=(7.6, 2.5))
     frame(axes, 5, span)
     row(axes, 4, exact(a), 8, span, "a")
     row(axes, 3, exact(b), 8, span, "b")
@@ -129,7 +129,7 @@ def followed(update: float, steps: int) -> dict[str, list[float]]:
 
 def of_lost_updates() -> plt.Figure:
     """bf16 numbers near 1, an update that is lost there, and 40 of them."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.1))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.1))
     grid = [Fraction(k, 256) for k in range(252, 256)] + [Fraction(k, 128) for k in range(128, 132)]
     assert all(exact(number(g)) == g for g in grid)
     left.hlines(0, 0.982, 1.026, color=GREY, lw=1)
