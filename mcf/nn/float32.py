@@ -1,0 +1,134 @@
+"""Models in 16 bits some of whose modules stay in float32: norm layers, rotary embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+# Those of torch; their parameters are vectors, a small part of any model.
+NORMS: tuple[type[nn.Module], ...] = (
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    nn.modules.batchnorm._NormBase,
+)
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def keep_float32(
+    model: nn.Module,
+    which: Sequence[type[nn.Module] | str] = NORMS,
+    dtype: torch.dtype = torch.bfloat16,
+) -> list[str]:
+    """Convert a float32 model to 16 bits, but for modules that stay as they are.
+
+        model = Llama(config)                                   # float32
+        mcf.nn.keep_float32(model, [*mcf.nn.NORMS, LlamaRMSNorm, "model.rotary_emb"])
+        optimizer = mcf.optim.AdamW(model.parameters(), precision="plus")
+
+    It takes the place of `model.to(torch.bfloat16)`, which would round a rotary embedding's
+    frequencies, too, and comes before optimizers are made and weights shared. What stays takes
+    16-bit inputs (hooks convert them to float32, exactly) and gives its results in `dtype`, rounded
+    once; so the modules around it see no difference. Gradients of its parameters are float32, and
+    optimizers of `mcf.optim` step them in float32.
+
+    Copies, pickles and `state_dict` are those of any model. A later `model.to(dtype)` converts all.
+
+    Args:
+        model: all its floating-point parameters and buffers in float32; changed in place.
+        which: classes (and those derived from them) and names in `model.named_modules()` of the
+            modules that stay, with all inside them; each string must be there. The default is
+            torch's norm layers; those of other libraries have classes of their own.
+        dtype: bfloat16 or float16.
+
+    Returns:
+        The names of the modules that stay, outermost ones, in the model's order.
+
+    Raises:
+        TypeError: for a model that is no module, and in `which` for what is no class or string.
+        ValueError: for another `dtype`, a name that is not there, the model itself among what
+            stays, a parameter that is in both parts, and tensors of another floating-point dtype;
+            nothing has been changed then.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; allowed is a torch.nn.Module")
+    if dtype not in _HALF:
+        raise ValueError(f"dtype={dtype!r}; allowed are torch.bfloat16 and torch.float16")
+    kept = _outermost(model, which)
+    inside = {id(m) for name in kept for m in model.get_submodule(name).modules()}
+    there = [m for m in model.modules() if id(m) in inside]
+    others = [m for m in model.modules() if id(m) not in inside]
+    _check(model, there, others)
+    for module in others:
+        module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t, recurse=False)
+    give = _Give(dtype)
+    for name in kept:
+        module = model.get_submodule(name)
+        module.register_forward_pre_hook(_take, with_kwargs=True)
+        module.register_forward_hook(give)
+    return kept
+
+
+def _outermost(model: nn.Module, which: Sequence[type[nn.Module] | str]) -> list[str]:
+    if isinstance(which, (str, type)):
+        which = [which]
+    classes = tuple(x for x in which if isinstance(x, type))
+    names = {x for x in which if isinstance(x, str)}
+    for x in which:
+        if not isinstance(x, (str, type)):
+            raise TypeError(f"which has {x!r}; allowed are classes of modules and names")
+    found = dict(model.named_modules())
+    if lost := sorted(names - found.keys()):
+        raise ValueError(f"which names {lost[0]!r}, which is not in model.named_modules()")
+    kept: list[str] = []
+    for name, module in found.items():
+        if not (isinstance(module, classes) or name in names):
+            continue
+        if not name:
+            raise ValueError("which has the model itself: nothing would be converted")
+        if not any(name.startswith(f"{outer}.") for outer in kept):
+            kept.append(name)
+    return kept
+
+
+def _check(model: nn.Module, there: list[nn.Module], others: list[nn.Module]) -> None:
+    staying = {id(t): t for m in there for t in _own(m)}
+    for module in others:
+        if any(id(t) in staying for t in _own(module)):
+            raise ValueError("a parameter or buffer is in a module that stays and in another one")
+    names = [*model.named_parameters(), *model.named_buffers()]
+    for name, t in names:
+        if t.is_floating_point() and t.dtype != torch.float32:
+            raise ValueError(
+                f"{name} is {t.dtype}; allowed is float32: call keep_float32 in the place of "
+                "model.to(dtype), which rounds what should stay"
+            )
+
+
+def _own(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+
+
+def _wide(x: Any) -> Any:
+    return x.float() if isinstance(x, Tensor) and x.dtype in _HALF else x
+
+
+def _take(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    return tree_map(_wide, args), tree_map(_wide, kwargs)
+
+
+class _Give:
+    """A forward hook that rounds results; a class, so that models with it can be pickled."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __call__(self, module: nn.Module, args: Any, result: Any) -> Any:
+        return tree_map(self._rounded, result)
+
+    def _rounded(self, x: Any) -> Any:
+        return x.to(self.dtype) if isinstance(x, Tensor) and x.dtype == torch.float32 else x
