@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
+import mcf
 from tests.examples.tiny import EXAMPLES
 from tests.helpers.draws import bell
 
@@ -154,3 +155,43 @@ def test_float32_weights_in_two_parts(small: Small) -> None:
     different = {r["precision"]: int(r["different"]) for r in rows if r["size"] == "4096"}
     assert different["split16"] == 0
     assert all(different[name] > 2048 for name in ("split8", "pair (light)", "bf16 alone (plain)"))
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_optimi_memory(small: Small) -> None:
+    script, rows = small("optimi_memory")
+    found = {r["recipe"]: {k: float(v) for k, v in r.items() if k != "recipe"} for r in rows}
+    sums = {name: sum(row[b] for b in script.BUFFERS) for name, row in found.items()}
+    assert sums["mixed precision"] == 16
+    assert (sums["bf16"], sums["bf16 + Kahan"], sums["bf16, Collage-plus"]) == (8, 10, 12)
+    for name, row in found.items():
+        # Every tensor of that size is in a column.
+        assert row["other"] == 0
+        assert row["buckets"] == row["gradients"]
+        ours = name.startswith("bf16") and "optimi" not in name
+        assert row["release"] == (row["gradients"] / script.LAYERS if ours else row["gradients"])
+        assert row["accumulation"] == (2 if ours else 0)
+
+
+def test_amp_tutorial(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = importlib.import_module("amp_tutorial")
+    monkeypatch.setattr(script, "NETWORKS", {"feed-forward": script.NETWORKS["feed-forward"]})
+    with mcf.executor("torch"):
+        script, rows = small("amp_tutorial")
+    found = {r["recipe"]: r for r in rows}
+    size = {n: round(float(found[n]["bytes_per_param"])) for n in script.RECIPES}
+    assert size == {"fp32": 16, "amp": 16, "bf16": 8, "Collage": 12}
+    kept = {n: float(found[n]["kept_kib"]) for n in script.RECIPES}
+    assert kept["fp32"] > kept["amp"] > kept["bf16"] == kept["Collage"]
+    assert found["fp16, resumed with scaler"]["loss"].startswith("8 of 8 losses have the same bits")
+    assert not found["fp16, resumed without"]["loss"].startswith("8 of 8")
+
+
+def test_underflow(small: Small) -> None:
+    script = importlib.import_module("amp_tutorial")
+    # Half of float16's smallest number is a tie, and goes to 0; zeros are not counted.
+    gradients = [torch.tensor([2.0**-24, 2.0**-25, -(2.0**-26)]), torch.tensor([[1.0], [0.0]])]
+    assert script.underflow(gradients, 1.0) == 0.5
+    assert script.underflow(gradients, 2.0) == 0.25
+    assert script.underflow(gradients, 4.0) == 0
+    assert script.underflow(gradients, 1.0, torch.bfloat16) == 0
