@@ -19,7 +19,7 @@ from mcf.optim.extras.single_steps import SingleSteps
 from mcf.optim.extras.transfers import Transfers
 from mcf.optim.extras.travelling import Travelling
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.step import memory
+from mcf.optim.step import interrupts, memory
 
 _DDP = (
     "CPUOffloadOptimizer does not go with DistributedDataParallel, which averages gradients after "
@@ -42,7 +42,8 @@ class CPUOffloadOptimizer(Optimizer):
     The bits are those of the optimizer on the accelerator, random numbers included; Muon's matrix
     products are the CPU's. With `max_grad_norm`, `nonfinite="skip"` or `"raise"`, metrics and
     under a GradScaler all gradients are waited for before the first parameter is stepped; otherwise
-    an infinity or NaN is its parameter's alone, as in `GradientRelease`.
+    an infinity or NaN is its parameter's alone, as in `GradientRelease`. Signals wait until a
+    step is done.
 
     Names and arguments are those of torchao's class; unlike there gradients can be accumulated with
     `offload_gradients` too, and what a user writes into weights is what the next step begins with.
@@ -212,23 +213,29 @@ class CPUOffloadOptimizer(Optimizer):
             vars(self).pop("_single", None)
             self._together = whole
         try:
-            if whole:
-                for p in moving:
-                    self._arrive(p)
-            # Else those without a copy: what has one has no gradient yet.
-            inner.step()
-            for p in moving:
-                if not whole:
-                    self._arrive(p)
-                    self._single.step(self._copies.of[p])
-                self._copies.send_back(p)
-                self._gradients.used(p)
+            # An interrupt in between would leave copies that are a step ahead of their parameters.
+            with interrupts.Deferred():
+                self._step(moving, whole)
         finally:
             for host in self._copies.of.values():
                 host.grad = None
             vars(inner).pop("found_inf", None)
             vars(inner).pop("grad_scale", None)
             self._transfers.join()
+
+    def _step(self, moving: list[Tensor], whole: bool) -> None:
+        """A step with these gradients; `whole` where it needs all at once."""
+        if whole:
+            for p in moving:
+                self._arrive(p)
+        # Else of those without a copy: what has one has no gradient yet.
+        self.optimizer.step()
+        for p in moving:
+            if not whole:
+                self._arrive(p)
+                self._single.step(self._copies.of[p])
+            self._copies.send_back(p)
+            self._gradients.used(p)
 
     @functools.cached_property
     def _single(self) -> SingleSteps:

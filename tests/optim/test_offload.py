@@ -7,6 +7,7 @@ before, so that what is used too early, or written while it travels, has other b
 from __future__ import annotations
 
 import copy
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -396,6 +397,37 @@ def test_on_a_gpu(micro: int, offload: bool) -> None:
         results.append([p.detach().cpu() for p in params])
     for mine, theirs in zip(*results, strict=True):
         assert_same_bits(mine, theirs)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_interrupt_finds_the_step_done(whole: bool) -> None:
+    """A signal when the first weight is sent back, or when the optimizer has stepped all copies."""
+
+    class Interrupted(Exception):
+        pass
+
+    def handler(number: int, frame: Any) -> None:
+        raise Interrupted
+
+    options = {"lr": 0.01, "max_grad_norm": 1e6 if whole else None}
+    nets = model(), model()
+    optimizers = (
+        Offload(nets[0].parameters(), AdamW, **ALL, **options),
+        AdamW(nets[1].parameters(), **options),
+    )
+    for net in nets:
+        backward(net, 0)
+    inner = optimizers[0].optimizer
+    inner.register_step_post_hook(lambda *_: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Interrupted):
+            optimizers[0].step()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    optimizers[1].step()
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        assert_same_bits(p.detach(), q.detach())
 
 
 def test_nothing_is_left_by_a_constructor_that_raises() -> None:
