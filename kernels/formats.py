@@ -79,6 +79,7 @@ FP32 = Format("fp32", 24, -126, 127, torch.float32)
 FP64 = Format("fp64", 53, -1022, 1023, torch.float64)
 
 # Integers that a register holds as their value; not formats of components.
+INT32 = Format("int32", 32, 0, 31, torch.int32)
 INT16 = Format("int16", 16, 0, 15, torch.int16)
 INT8 = Format("int8", 8, 0, 7, torch.int8)
 UINT8 = Format("uint8", 8, 0, 7, torch.uint8)

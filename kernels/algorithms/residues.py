@@ -20,6 +20,7 @@ from mcf.kernels.algorithms.primitives import (
     floor,
     from_bits64,
     invert,
+    linear,
     long,
     rint,
     rn,
@@ -49,26 +50,80 @@ def centred(x, m, inverse):
     return rn(x - rn(m * floor(rn(rn(x * inverse) + const(0.5)))))
 
 
-def residue(x, m, inverse):
-    """One digit: x mod m."""
-    return (centred(x, m, inverse),)
+_NAMES = {
+    f.__name__: f
+    for f in (
+        rn, linear, where, const, whole, floor, floating, absolute, invert, rint, long, bits64,
+        from_bits64, centred, power, scaled, two_sum,
+    )
+}  # fmt: skip
 
 
-def two_digits(x, m, inverse):
-    """r0 and r1 with x = r0 + m r1 modulo m**2, both in [-m / 2, m / 2)."""
-    quotient = floor(rn(rn(x * inverse) + const(0.5)))
-    return rn(x - rn(m * quotient)), centred(quotient, m, inverse)
+@functools.cache
+def residues(count: int, group: int, digits: int) -> FunctionType:
+    """The algorithm (l0, ...) -> the number of `count` limbs modulo several m: r0, r1, ...
+
+    Of each m the scalars are m, 1 / m and the weights of the limbs modulo m or, with two digits,
+    modulo m**2. Two digits r and s of each are r + m s modulo m**2, both in [-m / 2, m / 2).
+    """
+    lines: list[str] = []
+    emit = lines.append
+    for g in range(group):
+        emit(f"z = rn(l0 * w{g}_0)")
+        for k in range(1, count):
+            emit(f"z = linear(l{k}, w{g}_{k}, z)")
+        emit(f"q = floor(rn(rn(z * i{g}) + const(0.5)))")
+        emit(f"r{g} = rn(z - rn(m{g} * q))")
+        if digits == 2:
+            emit(f"s{g} = centred(q, m{g}, i{g})")
+    results = [f"{name}{g}" for name in "rs"[:digits] for g in range(group)]
+    emit(f"return {', '.join(results)},")
+    scalars = [f"{x}{g}" for g in range(group) for x in ("m", "i")] + _weights(group, count)
+    return written(
+        f"residues{count}_{digits}x{group}",
+        ", ".join([*(f"l{k}" for k in range(count)), *scalars]),
+        lines,
+        f"Residues of a number in {count} limbs.",
+        **_NAMES,
+    )
 
 
-def multiple(x, factor, m, inverse):
-    """x times a factor, modulo m: |x factor| < 2**48."""
-    return (centred(rn(x * factor), m, inverse),)
+@functools.cache
+def gathered(count: int, group: int, digits: int) -> FunctionType:
+    """The algorithm (r0, ..., g0, ..., f) -> g0, ..., f: the parts of several residues added.
+
+    Of each modulus M the scalars are a, the inverse of the other moduli modulo M, n = -M, 1 / M,
+    and the digits that y = r a mod M counts: g_k gains y times digit k, f gains y / M. With two
+    digits the residue is r + b s, b**2 = M. |r|, |s| < 2**31.
+
+    y may be M / 2 of either sign: both have the residue.
+    """
+    lines: list[str] = []
+    emit = lines.append
+    for t in range(group):
+        emit(f"v = rn(r{t} * a{t})")
+        if digits == 2:
+            emit(f"high = rn(b{t} * centred(s{t}, b{t}, c{t}))")
+            emit(f"v = linear(high, a{t}, v)")
+        emit(f"y = linear(rint(rn(v * i{t})), n{t}, v)")
+        for k in range(count):
+            emit(f"g{k} = linear(y, w{t}_{k}, g{k})")
+        emit(f"f = rn(f + rn(y * i{t}))")
+    emit(f"return {', '.join(f'g{k}' for k in range(count))}, f")
+    names = [f"{name}{t}" for name in "rs"[:digits] for t in range(group)]
+    kinds = ("a", "n", "i", "b", "c") if digits == 2 else ("a", "n", "i")
+    scalars = [f"{x}{t}" for t in range(group) for x in kinds] + _weights(group, count)
+    return written(
+        f"gathered{count}_{digits}x{group}",
+        ", ".join([*names, *(f"g{k}" for k in range(count)), "f", *scalars]),
+        lines,
+        f"Residues added to {count} digits.",
+        **_NAMES,
+    )
 
 
-def joined(x0, x1, factor, base, base_inverse, m, inverse):
-    """(x0 + base x1) times a factor, modulo m = base**2: |x0 factor| < 2**47, |x1| < 2**40."""
-    high = rn(centred(x1, base, base_inverse) * base)
-    return (centred(rn(rn(x0 * factor) + rn(high * factor)), m, inverse),)
+def _weights(group: int, count: int) -> list[str]:
+    return [f"w{g}_{k}" for g in range(group) for k in range(count)]
 
 
 @functools.cache
@@ -97,9 +152,9 @@ def limbs(terms: int, count: int, width: int) -> FunctionType:
         ", ".join([*(f"c{c}" for c in range(terms)), "e"]),
         lines,
         f"The limbs of {terms} components, and what is left.",
-        ZERO=ZERO, rn=rn, where=where, const=const, floor=floor, absolute=absolute, invert=invert,
-        rint=rint, power=power,
-    )  # fmt: skip
+        ZERO=ZERO,
+        **_NAMES,
+    )
 
 
 def _digits(count: int, width: int, terms: int) -> list[str]:
@@ -128,15 +183,6 @@ def _digits(count: int, width: int, terms: int) -> list[str]:
     for k in range(terms + 1, count):
         emit(f"rest = rn(rest + absolute(h{k}))")
     return lines
-
-
-_NAMES = {
-    f.__name__: f
-    for f in (
-        rn, where, const, whole, floor, floating, absolute, invert, rint, long, bits64,
-        from_bits64, power, scaled, two_sum,
-    )
-}  # fmt: skip
 
 
 @functools.cache

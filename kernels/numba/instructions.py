@@ -12,10 +12,15 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT8, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT8, Format
 
 _I32, _I64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
-INTEGERS = {INT8: ir.IntType(8), UINT8: ir.IntType(8), INT16: ir.IntType(16)}
+INTEGERS = {
+    INT8: ir.IntType(8),
+    UINT8: ir.IntType(8),
+    INT16: ir.IntType(16),
+    INT32: _I32,
+}
 LLVM = {FP16: ir.HalfType(), FP32: _FLOAT, FP64: ir.DoubleType()}
 NUMBA = {FP32: types.float32, FP64: types.float64}
 
@@ -104,7 +109,7 @@ def fused_multiply_subtract(register: Format, fmt: Format, payloads: bool) -> An
 @intrinsic
 def linear(context, x, a, b):
     """See `mcf.kernels.algorithms.primitives`: LLVM may make one instruction of both."""
-    kind = types.float32
+    kind = types.float64 if x == types.float64 else types.float32
 
     def generate(c, builder, signature, args):
         product = builder.fmul(args[0], args[1], flags=("contract",))

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT4, UINT8, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
 from mcf.kernels.numba.instructions import INTEGERS, LLVM, NUMBA
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -39,7 +39,7 @@ def _no_alias(module: Any, instruction: Any, index: int, count: int) -> None:
 
 def _cell(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
     kind = _I16 if fmt == BF16 else INTEGERS.get(fmt) or LLVM[fmt]
-    size = {INT8: 1, UINT8: 1, INT16: 2, BF16: 2, FP16: 2, FP32: 4, FP64: 8}[fmt]
+    size = {INT8: 1, UINT8: 1, INT16: 2, INT32: 4, BF16: 2, FP16: 2, FP32: 4, FP64: 8}[fmt]
     return b.gep(b.inttoptr(address, kind.as_pointer()), [index]), size
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels.formats import FP32, FP64, INT8, INT16, Format
+from mcf.kernels.formats import FP32, FP64, INT8, INT16, INT32, Format
 
 Rounding = Callable[[Tensor], Tensor]
 
@@ -22,7 +22,7 @@ def rounding(register: Format, fmt: Format) -> Rounding:
         return lambda x: x
     if fmt.dtype is None:
         return lambda x: _round_toy(x, fmt)
-    if fmt in (INT8, INT16):
+    if fmt in (INT8, INT16, INT32):
         # An integer already.
         return lambda x: x
     if register == FP64 and fmt != FP32:

@@ -39,6 +39,7 @@ _TYPES = {
     "uint8": tl.uint8,
     "uint4": tl.uint8,
     "int16": tl.int16,
+    "int32": tl.int32,
     "bf16": tl.bfloat16,
     "fp16": tl.float16,
     "fp32": tl.float32,

@@ -10,7 +10,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, UINT4, UINT8, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
 from mcf.kernels.triton.dialect import Dialect
 
 
@@ -105,7 +105,7 @@ _OPAQUE_ROUNDINGS = {
 
 def rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., Any]:
     """The function x -> x rounded to nearest even in `fmt`, kept in the register."""
-    if fmt in (INT8, UINT4, UINT8, INT16):
+    if fmt in (INT8, UINT4, UINT8, INT16, INT32):
         return _same
     if fmt == register:
         return _kept_cuda if dialect is Dialect.CUDA else _same
@@ -174,6 +174,7 @@ _CASTS = {
     # Two are put together afterwards.
     UINT4: _to_int32,
     INT16: _to_int16,
+    INT32: _to_int32,
 }
 
 

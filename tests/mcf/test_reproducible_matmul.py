@@ -180,7 +180,15 @@ def test_products_of_int8_are_exact(floats: bool, monkeypatch: pytest.MonkeyPatc
         b = torch.full((inner, 9), -128, dtype=torch.int8)
         b[:, 1::2] = 127
         expected = torch.tensor([[16384 * inner, -16256 * inner] * 5] * 5)[:, :9]
-        assert_same_bits(int8.product(a, b), expected.int())
+        out = torch.empty(5, 9, dtype=torch.int32)
+        int8.product(a, b, out, 256)
+        assert_same_bits(out, expected.int())
+        assert_same_bits(int8._padded(a, b), expected.int())
+    # Longer than sums of 32 bits can be: what is left modulo the modulus.
+    monkeypatch.setattr(int8, "INTEGERS", 2000)
+    int8.product(a, b, out, 251)
+    assert torch.equal((out - expected) % 251, torch.zeros(5, 9).long())
+    assert out.max() < 5 * 251
 
 
 @pytest.mark.parametrize("inner", [0, 1, 2])
@@ -220,17 +228,22 @@ def test_order_tiles_threads_and_units_do_not_matter(monkeypatch: pytest.MonkeyP
     assert_all_same_bits(product(x, y, 2), expected)
 
 
+SLOW = [("numba", f, n) for f, n in ((FP16, 2), (FP32, 2), (FP64, 1), (FP64, 2), (FP64, 4))]
+SLOW += [("triton", f, n) for f, n in ((BF16, 1), (FP32, 2), (FP64, 4))]
+
+
 @pytest.mark.parametrize(
-    ("fmt", "terms"),
-    [(BF16, 1), *(pytest.param(f, n, marks=pytest.mark.slow)
-                  for f, n in ((FP16, 2), (FP32, 2), (FP64, 1), (FP64, 2), (FP64, 4)))],
+    ("executor", "fmt", "terms"),
+    [("numba", BF16, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
     ids=lambda v: getattr(v, "name", v),
-)  # fmt: skip
-def test_loops_have_the_same_bits(fmt: Format, terms: int) -> None:
+)
+def test_executors_have_the_same_bits(executor: str, fmt: Format, terms: int) -> None:
+    if executor == "triton":
+        pytest.importorskip("triton", reason="triton is not installed")
     x, y = friendly(fmt, terms, (9, 40), 0), friendly(fmt, terms, (40, 11), 1)
     x[0][0, 0], y[0][:, 1] = 0, -y[0][:, 0]
     expected = product(x, y, terms)
-    with mcf.executor("numba"):
+    with mcf.executor(executor):
         assert_all_same_bits(product(x, y, terms), expected)
 
 

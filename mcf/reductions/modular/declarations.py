@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.algorithms import residues
+from mcf.kernels.algorithms import residues as residue_steps
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Elementwise, Field, parameters
-from mcf.kernels.formats import FP32, FP64, INT8, Format
+from mcf.kernels.formats import FP32, FP64, INT8, INT32, Format
+
+# Moduli of a kernel: so many that limbs and digits are read seldom, so few that it compiles fast.
+GROUP = 8
 
 
 def _kernel(
@@ -20,22 +23,27 @@ def _kernel(
     function: Algorithm,
     results: Sequence[tuple[str, Format]],
     scalars: Sequence[str] = (),
+    formats: Mapping[str, Format] | None = None,
 ) -> Elementwise:
-    """A kernel of float64 fields, which the parameters that are no scalars name."""
+    """A kernel whose fields are the results and the parameters that are no scalars.
+
+    Parameters are float64 where `formats` has no other; results of the name of one replace it.
+    """
+    known, written = formats or {}, [r for r, _ in results]
     names = [p for p in parameters(function) if p not in scalars]
     return Elementwise(
         name=name,
         function=function,
-        results=tuple(r for r, _ in results),
+        results=tuple(written),
         fields=(
-            *(Field(r, fmt, read=False, written=True) for r, fmt in results),
-            *(Field(n, FP64) for n in names),
+            *(Field(r, fmt, read=r in names, written=True) for r, fmt in results),
+            *(Field(n, known.get(n, FP64)) for n in names if n not in written),
         ),
-        stores=tuple((r, r) for r, _ in results),
+        stores=tuple((r, r) for r in written),
         arithmetic=FP64,
         roundings=(("rc", FP64),),
         scalars=tuple(scalars),
-        rounded=tuple(r for r, _ in results),
+        rounded=tuple(written),
     )
 
 
@@ -43,42 +51,38 @@ def _kernel(
 def limbs(terms: int, count: int, width: int) -> Elementwise:
     """Components and an exponent to limbs and a rest."""
     results = [*((f"l{k}", FP64) for k in range(count)), ("rest", FP64)]
-    return _kernel("limbs", residues.limbs(terms, count, width), results)
+    return _kernel("limbs", residue_steps.limbs(terms, count, width), results)
 
 
 @functools.cache
-def residue() -> Elementwise:
-    """A row for each modulus."""
-    return _kernel("residue", residues.residue, [("r0", INT8)], ("m", "inverse"))
+def residues(count: int, digits: int) -> Elementwise:
+    """Limbs to the residues of GROUP moduli."""
+    function = residue_steps.residues(count, GROUP, digits)
+    results = [(f"{name}{g}", INT8) for name in "rs"[:digits] for g in range(GROUP)]
+    scalars = parameters(function)[count:]
+    return _kernel("residues", function, results, scalars)
 
 
 @functools.cache
-def two_digits() -> Elementwise:
-    """A row for each base of a modulus that is a square."""
-    results = [("r0", INT8), ("r1", INT8)]
-    return _kernel("two_digits", residues.two_digits, results, ("m", "inverse"))
-
-
-@functools.cache
-def multiple() -> Elementwise:
-    """A row for each modulus."""
-    return _kernel("multiple", residues.multiple, [("y", FP64)], ("factor", "m", "inverse"))
-
-
-@functools.cache
-def joined() -> Elementwise:
-    """A row for each modulus that is a square."""
-    scalars = ("factor", "base", "base_inverse", "m", "inverse")
-    return _kernel("joined", residues.joined, [("y", FP64)], scalars)
+def gathered(count: int, digits: int) -> Elementwise:
+    """Sums of products of residues of GROUP moduli, added to digits."""
+    function = residue_steps.gathered(count, GROUP, digits)
+    results = [*(f"g{k}" for k in range(count)), "f"]
+    given = GROUP * digits
+    sums = parameters(function)[:given]
+    scalars = parameters(function)[given + len(results) :]
+    return _kernel(
+        "gathered", function, [(r, FP64) for r in results], scalars, dict.fromkeys(sums, INT32)
+    )
 
 
 @functools.cache
 def rounded(fmt: Format, count: int, width: int, terms: int) -> Elementwise:
     """Digits to components, and 1 where they are certain."""
     if fmt == FP64:
-        function = residues.rounded_wide(count, width, terms)
+        function = residue_steps.rounded_wide(count, width, terms)
     else:
-        function = residues.rounded_narrow(count, width, terms, fmt.p, fmt.emin, fmt.emax)
+        function = residue_steps.rounded_narrow(count, width, terms, fmt.p, fmt.emin, fmt.emax)
     # Numbers of 16 bits are numbers of float32.
     kept = FP64 if fmt == FP64 else FP32
     results = [*((f"x{k}", kept) for k in range(terms)), ("ok", INT8)]
@@ -86,9 +90,9 @@ def rounded(fmt: Format, count: int, width: int, terms: int) -> Elementwise:
     return _kernel(f"rounded_{fmt.name}", function, results, scalars)
 
 
-def run(
-    spec: Elementwise, rows: Sequence[Sequence[Tensor]], scalars: Sequence[Sequence[float]] = ()
-) -> None:
-    """Run a kernel on rows of contiguous tensors."""
-    values = torch.tensor(scalars or [()] * len(rows), dtype=torch.float64, device="cpu")
-    registry.run(spec, rows, values)
+def run(spec: Elementwise, row: Sequence[Tensor], scalars: Tensor | None = None) -> None:
+    """Run a kernel on contiguous tensors; scalars are float64 on the CPU."""
+    registry.run(spec, [row], _NONE if scalars is None else scalars)
+
+
+_NONE = torch.zeros(1, 0, dtype=torch.float64, device="cpu")

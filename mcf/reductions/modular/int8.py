@@ -11,31 +11,52 @@ import functools
 import torch
 from torch import Tensor
 
-# With |a b| <= 2**14: sums below 2**31, and up to 2**24.
+# With |a b| <= 2**14: sums of 2**30, and up to 2**24.
 INTEGERS, FLOATS = 1 << 16, 1 << 10
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, int32, of contiguous int8 [m, k] and [k, n] with m, k, n > 0 and k <= INTEGERS."""
-    if _units(a.device):
-        return _on_units(a, b)
+def product(a: Tensor, b: Tensor, out: Tensor, modulus: int) -> None:
+    """Put a @ b, or what equals it modulo `modulus` <= 2**16, into int32 `out`.
+
+    Of contiguous int8 [m, k] and [k, n] with m, k, n > 0.
+    """
     inner = a.shape[1]
-    total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.int32, device=a.device)
-    for start in range(0, inner, FLOATS):
-        part = slice(start, start + FLOATS)
-        total += (a[:, part].float() @ b[part].float()).int()
-    return total
+    if _units(a.device):
+        if inner <= INTEGERS:
+            _on_units(a, b, out)
+            return
+        step, part_of = INTEGERS, _part_on_units
+    else:
+        step, part_of = FLOATS, _part_in_floats
+    out.zero_()
+    for start in range(0, inner, step):
+        part = part_of(a[:, start : start + step].contiguous(), b[start : start + step])
+        out += part.remainder_(modulus) if inner > INTEGERS else part
 
 
-def _on_units(a: Tensor, b: Tensor) -> Tensor:
+def _part_on_units(a: Tensor, b: Tensor) -> Tensor:
+    out = torch.empty(a.shape[0], b.shape[1], dtype=torch.int32, device=a.device)
+    _on_units(a, b, out)
+    return out
+
+
+def _part_in_floats(a: Tensor, b: Tensor) -> Tensor:
+    return (a.float() @ b.float()).int()
+
+
+def _on_units(a: Tensor, b: Tensor, out: Tensor) -> None:
     if a.device.type == "cpu":
-        return torch._int_mm(a, b)
+        torch._int_mm(a, b, out=out)
+        return
     # cuBLAS wants more than 16 rows, and inner dimension and columns to be multiples of 8.
-    rows, columns = a.shape[0], b.shape[1]
-    inner = -a.shape[1] % 8
+    out.copy_(_padded(a, b))
+
+
+def _padded(a: Tensor, b: Tensor) -> Tensor:
+    rows, columns, inner = a.shape[0], b.shape[1], -a.shape[1] % 8
     a = torch.nn.functional.pad(a, (0, inner, 0, max(0, 32 - rows)))
     b = torch.nn.functional.pad(b, (0, -columns % 8, 0, inner))
-    return torch._int_mm(a, b)[:rows, :columns].contiguous()
+    return torch._int_mm(a, b)[:rows, :columns]
 
 
 @functools.cache
@@ -51,7 +72,7 @@ def _units(device: torch.device) -> bool:
             a = torch.full((size, size), -128, dtype=torch.int8, device=device)
             b = a.clone()
             b[:, ::3] = 127
-            if not torch.equal(_on_units(a, b).double(), a.double() @ b.double()):
+            if not torch.equal(_part_on_units(a, b).double(), a.double() @ b.double()):
                 return False
     except (RuntimeError, AttributeError, NotImplementedError):
         return False

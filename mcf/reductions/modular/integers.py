@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from mcf.reductions.modular import declarations
-from mcf.reductions.modular.moduli import LIMB, Plan, powers
+from mcf.reductions.modular.moduli import Plan, batches
 
 # Elements whose residues are made at a time, so that what lies between stays in the cache.
-CHUNK = 1 << 15
+CHUNK = 1 << 16
 # What rounding errors of float64 sums may add, generously.
 UP = 1 + 2.0**-20
 
@@ -66,33 +66,34 @@ def integers(x: list[Tensor], dim: int, plan: Plan) -> Integers:
     unit = exponent + places - plan.bits
     total = _times_power(total * UP, plan.bits - places)
 
-    count = x[0].numel()
-    held = torch.empty(plan.limbs + 1, count, dtype=torch.float64, device=x[0].device)
     shift = (-unit).double().expand(shape).contiguous()
-    spec = declarations.limbs(len(x), plan.limbs, LIMB)
-    declarations.run(spec, [[*held, *(c.view(-1) for c in x), shift.view(-1)]])
-    dropped = held[-1].view(shape).amax(dim)
-    planes = _residues(held[:-1], plan).view(-1, *shape)
-    return Integers(planes, unit.squeeze(dim), total.squeeze(dim), dropped * UP)
+    planes, rest = _residues([c.view(-1) for c in x], shift.view(-1), plan)
+    dropped = rest.view(shape).amax(dim) * UP
+    return Integers(planes.view(-1, *shape), unit.squeeze(dim), total.squeeze(dim), dropped)
 
 
-def _residues(limbs: Tensor, plan: Plan) -> Tensor:
-    """Planes of the residues of numbers in limbs [limbs, count]."""
-    count, squares = limbs.shape[1], len(plan.squares)
-    bases = (*plan.squares, *plan.plain)
-    planes = torch.empty(len(bases) + squares, count, dtype=torch.int8, device=limbs.device)
-    coefficients = powers(plan, limbs.device)
-    scalars = [[float(s), 1 / s] for s in bases]
+def _residues(x: list[Tensor], shift: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """Planes of the residues of integers, and what rounding to them left."""
+    count, device = shift.numel(), shift.device
+    moduli, squares = len(plan.moduli), len(plan.squares)
+    planes = torch.empty(moduli + squares, count, dtype=torch.int8, device=device)
+    size = min(count, CHUNK)
+    rest = torch.empty_like(shift)
+    limbs = torch.empty(plan.limbs, size, dtype=torch.float64, device=device)
+    # Where the moduli that fill up a batch go.
+    spare = torch.empty(2 * declarations.GROUP, size, dtype=torch.int8, device=device)
+    cut = declarations.limbs(len(x), plan.limbs, plan.limb)
     for start in range(0, count, CHUNK):
         part = slice(start, start + CHUNK)
-        # Exact: integers below 2**48 whatever the order of additions.
-        numbers = coefficients @ limbs[:, part].contiguous()
-        out = planes[:, part]
-        plain = range(squares, len(bases))
-        declarations.run(
-            declarations.residue(), [[out[t], numbers[t]] for t in plain], scalars[squares:]
-        )
-        if squares:
-            rows = [[out[t], out[len(bases) + t], numbers[t]] for t in range(squares)]
-            declarations.run(declarations.two_digits(), rows, scalars[:squares])
-    return planes
+        given, out = limbs[:, : min(size, count - start)], planes[:, part]
+        declarations.run(cut, [*given, rest[part], *(c[part] for c in x), shift[part]])
+        unused = spare[:, : given.shape[1]]
+        for batch in batches(plan, declarations.GROUP):
+            row: list[Tensor] = []
+            for digit in range(batch.digits):
+                place, end = digit * moduli + batch.first, (digit + 1) * declarations.GROUP
+                row += out[place : place + batch.count]
+                row += unused[end - declarations.GROUP + batch.count : end]
+            spec = declarations.residues(plan.limbs, batch.digits)
+            declarations.run(spec, [*row, *given], batch.down)
+    return planes, rest

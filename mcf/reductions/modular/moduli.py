@@ -12,14 +12,13 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from mcf.kernels.formats import Format
 
-# Bits of a limb of the integers that matrices are cut to.
-LIMB = 24
 # What is kept beyond the bits of a result: one element in about 2**GUARD is computed again.
 GUARD = 24
 
@@ -62,9 +61,14 @@ class Plan:
         return (self.product.bit_length() - 3) // 2
 
     @functools.cached_property
+    def limb(self) -> int:
+        """Bits of a limb: so many that the sum of limbs times residues is below 2**48."""
+        return 28 if self.squares else 37
+
+    @functools.cached_property
     def limbs(self) -> int:
         """How many limbs hold an integer of P bits and a sign."""
-        return -(-(self.bits + 2) // LIMB)
+        return -(-(self.bits + 2) // self.limb)
 
     @functools.cached_property
     def width(self) -> int:
@@ -80,11 +84,6 @@ class Plan:
         """The digits of x >= 0, the lowest first."""
         mask = (1 << self.width) - 1
         return [float(x >> (self.width * k) & mask) for k in range(self.digits)]
-
-    @functools.cached_property
-    def inverses(self) -> tuple[int, ...]:
-        """(M / m_t)^-1 mod m_t, the one nearest to zero."""
-        return tuple(centred(pow(self.product // m, -1, m), m) for m in self.moduli)
 
 
 def centred(x: int, m: int) -> int:
@@ -122,20 +121,58 @@ def plan_of_bits(bits: int) -> Plan:
     raise AssertionError
 
 
-def table(values: list[list[float]], device: torch.device) -> Tensor:
-    """A float64 matrix on a device."""
-    return torch.tensor(values, dtype=torch.float64, device=device)
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Moduli that a kernel takes at once; the last of a kind are filled up with 1.
+
+    Args:
+        first: the place of the first in `Plan.moduli`.
+        count: how many there are.
+        digits: 2 for squares, else 1.
+        down: the scalars of `residues`.
+        back: the scalars of `gathered`.
+    """
+
+    first: int
+    count: int
+    digits: int
+    down: Tensor
+    back: Tensor
 
 
 @functools.cache
-def powers(plan: Plan, device: torch.device) -> Tensor:
-    """2**(LIMB l) modulo m_t, float64 [moduli, limbs]."""
-    rows = [[centred(1 << (LIMB * k), m) for k in range(plan.limbs)] for m in plan.moduli]
-    return table([list(map(float, row)) for row in rows], device)
+def batches(plan: Plan, size: int) -> tuple[Batch, ...]:
+    """The moduli in batches of a size."""
+    squares = len(plan.squares)
+    found = []
+    for digits, start, stop in ((2, 0, squares), (1, squares, len(plan.moduli))):
+        for first in range(start, stop, size):
+            count = min(size, stop - first)
+            places = [*range(first, first + count), *[-1] * (size - count)]
+            down, back = zip(*(_scalars(plan, t, digits) for t in places), strict=True)
+            found.append(Batch(first, count, digits, _row(down), _row(back)))
+    return tuple(found)
 
 
-@functools.cache
-def weights(plan: Plan, device: torch.device) -> Tensor:
-    """The digits of M / m_t and, in the last row, 1 / m_t: float64 [digits + 1, moduli]."""
-    columns = [[*plan.split(plan.product // m), 1 / m] for m in plan.moduli]
-    return table(columns, device).T.contiguous()
+def _row(moduli: Sequence[tuple[list[float], list[float]]]) -> Tensor:
+    """The constants of each modulus, then the weights of each."""
+    values = [x for constants, _ in moduli for x in constants]
+    values += [x for _, weights in moduli for x in weights]
+    return torch.tensor([values], dtype=torch.float64, device="cpu")
+
+
+Scalars = tuple[list[float], list[float]]
+
+
+def _scalars(plan: Plan, place: int, digits: int) -> tuple[Scalars, Scalars]:
+    """Constants and weights of a modulus on the way to residues and back."""
+    if place < 0:
+        back = [0.0, -1.0, 1.0] + [1.0, 1.0] * (digits - 1)
+        return ([1.0, 1.0], [0.0] * plan.limbs), (back, [0.0] * plan.digits)
+    m = plan.moduli[place]
+    base = math.isqrt(m) if digits == 2 else m
+    limbs = [float(centred(1 << (plan.limb * k), m)) for k in range(plan.limbs)]
+    others = plan.product // m
+    back = [float(centred(pow(others, -1, m), m)), -float(m), 1 / m]
+    back += [float(base), 1 / base] * (digits - 1)
+    return ([float(base), 1 / base], limbs), (back, plan.split(others))

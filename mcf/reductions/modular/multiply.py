@@ -65,9 +65,8 @@ def _tiles(plan: Plan, rows: int, inner: int, columns: int) -> tuple[int, int]:
     down, across = rows, columns
 
     def taken(down: int, across: int) -> int:
-        strip = inner * (planes + 8 * (plan.limbs + 4))
-        cell = 8 * (3 * planes + plan.digits + 4)
-        return strip * (down + across) + cell * down * across
+        # Residues, exponents and sizes of strips; components and certainty of elements.
+        return inner * (planes + 40) * (down + across) + 40 * down * across
 
     while taken(down, across) > WORKSPACE and max(down, across) > 1:
         if down > across:
