@@ -6,6 +6,10 @@
 With one element nearly all is what an operation costs before and after its loop. Two components of
 float64, one thread; the minimum and the median of rounds in which both take turns, and the ratio of
 the minima, which other processes disturb least. Results go to benchmarks/results/.
+
+"floor" is what PyTorch itself takes for an operation of a tensor type written in Python, of any
+size: a subclass whose product is one new plain tensor with a new tensor of the type around it, and
+computes nothing. `x.clone()` is the copy of the bytes.
 """
 
 from __future__ import annotations
@@ -25,29 +29,69 @@ import mcf
 
 COLUMNS = ["elements", "operation", "mcf µs", "median", "torch µs", "torch median", "ratio"]
 
-# Operations of x and y, of expansions and of plain tensors alike.
-OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "x + y": lambda x, y: x + y,
-    "x * y": lambda x, y: x * y,
-    "x / y": lambda x, y: x / y,
-    "x * 0.5": lambda x, y: x * 0.5,
-    "x.sqrt()": lambda x, y: x.sqrt(),
-    "x < y": lambda x, y: x < y,
-    "x == y": lambda x, y: x == y,
-    "torch.maximum": torch.maximum,
-    "x[:1]": lambda x, y: x[:1],
-    "x.sum()": lambda x, y: x.sum(),
+# Operations of x, y, a tensor to write to and a condition, of expansions and plain tensors alike.
+OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "x + y": lambda x, y, o, c: x + y,
+    "x * y": lambda x, y, o, c: x * y,
+    "x / y": lambda x, y, o, c: x / y,
+    "x * 0.5": lambda x, y, o, c: x * 0.5,
+    "x * plain": lambda x, y, o, c: x * c[1],
+    "x.sqrt()": lambda x, y, o, c: x.sqrt(),
+    "-x": lambda x, y, o, c: -x,
+    "x < y": lambda x, y, o, c: x < y,
+    "x == y": lambda x, y, o, c: x == y,
+    "torch.maximum": lambda x, y, o, c: torch.maximum(x, y),
+    "torch.clamp": lambda x, y, o, c: torch.clamp(x, 2.0**20, 2.0**30),
+    "torch.where": lambda x, y, o, c: torch.where(c[0], x, y),
+    "torch.mul, out": lambda x, y, o, c: torch.mul(x, y, out=o),
+    "o.mul_(0.5)": lambda x, y, o, c: o.mul_(0.5),
+    "x.clone()": lambda x, y, o, c: x.clone(),
+    "x[:1]": lambda x, y, o, c: x[:1],
+    "x.sum()": lambda x, y, o, c: x.sum(),
+    "x.amax()": lambda x, y, o, c: x.amax(),
+    "x.sort()": lambda x, y, o, c: x.sort(),
+    "x.topk(1)": lambda x, y, o, c: x.topk(1),
 }
 
 
-def operands(size: int) -> list[tuple[Any, Any]]:
-    """Two expansion tensors, and their leading components: whole numbers and what is far below."""
+class Bare(torch.Tensor):
+    """A tensor around a plain one, whose operations make another and compute nothing."""
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> Bare:
+        """The tensor around `held`."""
+        make: Any = torch.Tensor._make_wrapper_subclass
+        tensor: Bare = make(cls, held.size(), dtype=held.dtype, device=held.device)
+        tensor.held = held  # type: ignore[attr-defined]
+        return tensor
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return cls(torch.empty_like(args[0].held))
+
+
+def operands(size: int) -> list[tuple[Any, Any, Any, Any]]:
+    """Two expansion tensors, and their leading components: whole numbers and what is far below.
+
+    After them a tensor to write to; whether the first is larger, and a plain tensor.
+    """
     generator = torch.Generator().manual_seed(0)
     whole = [
         torch.randint(1, 2**40, (size,), generator=generator).to(torch.float64) for _ in range(4)
     ]
     x, y = (mcf.MCFTensor([whole[k], whole[k + 1] * 2.0**-100]) for k in (0, 2))
-    return [(x, y), (whole[0], whole[2])]
+    others = (whole[0] > whole[2], whole[3])
+    p, q = whole[0], whole[2]
+    return [(x, y, torch.empty_like(x), others), (p, q, torch.empty_like(p), others)]
 
 
 def seconds(calls: list[Callable[[], Any]], rounds: int, each: int) -> list[list[float]]:
@@ -68,8 +112,14 @@ def rows_of(size: int, most: int) -> list[dict[str, Any]]:
     rounds, each = (most, 50) if few else (max(3, most // 8), 1)
     both = operands(size)
     rows = []
-    for name, operation in OPERATIONS.items():
-        calls = [lambda o=o, f=operation: f(*o) for o in both]
+    timed = {
+        name: [lambda o=o, f=operation: f(*o) for o in both]
+        for name, operation in OPERATIONS.items()
+    }
+    if few:
+        bare, plain = Bare(both[1][0]), both[1][0]
+        timed["floor"] = [lambda: bare * bare, lambda: plain * plain]
+    for name, calls in timed.items():
         for call in calls:
             for _ in range(3):
                 call()

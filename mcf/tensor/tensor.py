@@ -202,7 +202,9 @@ def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def wrap(components: Sequence[Tensor]) -> MCFTensor:
     """The tensor of normalised components of one dtype, device and shape, which it shares."""
-    first = components[0]
-    same = all(c.stride() == first.stride() for c in components)
-    # The tensor's strides are its components' strides: views rely on it.
-    return _make(components if same else [c.contiguous() for c in components])
+    stride = components[0].stride()
+    for c in components[1:]:
+        if c.stride() != stride:
+            # The tensor's strides are its components' strides: views rely on it.
+            return _make([c.contiguous() for c in components])
+    return _make(components)
