@@ -5,7 +5,8 @@
 QD (Debian's libqd-dev) runs in a C++ driver that is compiled on the way, with a plain -O2 and for
 this processor; xprec, numpy-quaddtype and
 python-flint run where they can be imported; float64 in torch is the limit. "ozaki" is the scheme of
-error-free slices on torch's product, which the library does not use (benchmarks/peers/ozaki.py).
+error-free slices on torch's product, which the library does not use (benchmarks/peers/ozaki.py);
+"reproducible" is the correctly rounded product by residues, `mcf.matmul(..., reproducible=True)`.
 Speeds are multiplications and additions per second. The error is the largest over a sample of
 elements, relative to |A| |B|, in units of 2**(-53 n).
 """
@@ -166,11 +167,15 @@ def main() -> None:
         matmul(tuple(c[:1, None] for c in x), tuple(c[None, :1] for c in x))
         reductions.dot(x, x, terms=max(2, terms))
         reductions.dot(x, x, reproducible=True)
+        matmul(tuple(c[:1, None] for c in x), tuple(c[None, :1] for c in x), reproducible=True)
 
     for n in options.sizes:
         for terms in options.terms:
             a, b = expansion(terms, (n, n), 0), expansion(terms, (n, n), 1)
-            variants: dict[str, Callable[[], object]] = {"mcf": lambda a=a, b=b: matmul(a, b)}
+            variants: dict[str, Callable[[], object]] = {
+                "mcf": lambda a=a, b=b: matmul(a, b),
+                "reproducible": lambda a=a, b=b: matmul(a, b, reproducible=True),
+            }
             if terms == 1:
                 variants["torch float64"] = lambda a=a, b=b: a[0] @ b[0]
             else:
@@ -179,7 +184,7 @@ def main() -> None:
             first = len(rows)
             measure("matmul", n, terms, float(n) ** 3, variants)
             for row in rows[first:]:
-                if row["variant"] in ("mcf", "ozaki"):
+                if row["variant"] in ("mcf", "reproducible", "ozaki"):
                     c = variants[row["variant"]]()
                     row["error"] = f"{sampled_error(c, a, b):.3g}"  # type: ignore[arg-type]
             print(table(rows[first:], list(rows[0])), flush=True)
