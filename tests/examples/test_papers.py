@@ -195,3 +195,22 @@ def test_underflow(small: Small) -> None:
     assert script.underflow(gradients, 2.0) == 0.25
     assert script.underflow(gradients, 4.0) == 0
     assert script.underflow(gradients, 1.0, torch.bfloat16) == 0
+
+
+def test_spikes(small: Small) -> None:
+    script = importlib.import_module("collage_beta2")
+    # Means of ten steps: falling, risen by less and by more than half, and no number.
+    falling = torch.tensor([3.0, 2.0, 1.0]).repeat_interleave(10)
+    little, much = falling.clone(), falling.clone()
+    little[20:], much[20:] = 2.4, 2.6
+    none = torch.full((30,), float("nan"))
+    assert [script.spikes(x[:, None]) for x in (falling, little, much, none)] == [0, 0, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_torch")
+def test_beta2(small: Small) -> None:
+    script, rows = small("collage_beta2")
+    assert len(rows) == 2 * (3 * len(script.OPTIONS) + 2)
+    assert script.gaps(rows, batch=1, beta2=0.99, option="D") == [0, 0]
+    assert any(script.gaps(rows, batch=1, beta2=0.99, option="A"))
