@@ -166,7 +166,7 @@ def report(rows: list[Row], image: Path) -> None:
         place.axhline(0, color=paper.GREY, lw=0.8)
         place.set_xticks(range(len(betas)), betas)
         place.set(title=f"batches of {size} windows", xlabel="beta2", ylabel="held-out loss - D's")
-    axes[0, 0].legend(fontsize=8.5)
+    axes[0, 0].legend(fontsize=8.5, loc="upper left", bbox_to_anchor=(0.1, 0.4))
     paper.save(made, image)
 
 

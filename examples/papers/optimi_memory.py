@@ -193,9 +193,7 @@ def report(rows: list[Row], image: Path) -> None:
         left = [a + b for a, b in zip(left, wide, strict=True)]
     place.invert_yaxis()
     place.set(xlabel="bytes per parameter", xlim=(0, max(left) * 1.02))
-    place.legend(
-        fontsize=8.5, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=7, columnspacing=1
-    )
+    place.legend(fontsize=8.5, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4)
     paper.save(made, image)
 
 
