@@ -9,12 +9,12 @@ import pytest
 from tests.helpers.processes import World
 from tests.optim.sharding import layouts
 from tests.optim.sharding.layouts import LAYOUTS, Layout
-from tests.optim.test_recent_rules import FIRST
+from tests.optim.variants import RECENT_RULES
 
 
 def shared(layout: Layout | None) -> list[Any]:
     found = []
-    for variant in FIRST:
+    for variant in RECENT_RULES:
         options = {**variant.options, "precision": "plus", "low": "stochastic"}
         name = variant.make.__name__
         found.append(layouts.trained(layout, name, options, executor="torch")[0])
