@@ -63,8 +63,12 @@ def keep_float32(
     there = [m for m in model.modules() if id(m) in inside]
     others = [m for m in model.modules() if id(m) not in inside]
     _check(model, there, others)
+
+    def narrow(t: Tensor) -> Tensor:
+        return t.to(dtype) if t.is_floating_point() else t
+
     for module in others:
-        module._apply(lambda t: t.to(dtype) if t.is_floating_point() else t, recurse=False)
+        module._apply(narrow, recurse=False)  # type: ignore[no-untyped-call]
     give = _Give(dtype)
     for name in kept:
         module = model.get_submodule(name)
