@@ -15,6 +15,7 @@ from mcf.tensor.ops import division as division
 from mcf.tensor.ops import draws as draws
 from mcf.tensor.ops import elementary as elementary
 from mcf.tensor.ops import exponential_sums as exponential_sums
+from mcf.tensor.ops import grids as grids
 from mcf.tensor.ops import in_place as in_place
 from mcf.tensor.ops import linalg as linalg
 from mcf.tensor.ops import losses as losses
@@ -23,11 +24,15 @@ from mcf.tensor.ops import matrices as matrices
 from mcf.tensor.ops import moments as moments
 from mcf.tensor.ops import movement as movement
 from mcf.tensor.ops import neighbours as neighbours
+from mcf.tensor.ops import normalisation as normalisation
 from mcf.tensor.ops import order as order
+from mcf.tensor.ops import pooling as pooling
 from mcf.tensor.ops import powers as powers
 from mcf.tensor.ops import quantiles as quantiles
 from mcf.tensor.ops import reductions as reductions
+from mcf.tensor.ops import resampling as resampling
 from mcf.tensor.ops import scans as scans
+from mcf.tensor.ops import scattering as scattering
 from mcf.tensor.ops import search as search
 from mcf.tensor.ops import signs as signs
 from mcf.tensor.ops import special as special

@@ -1,4 +1,4 @@
-"""Convolutions and means over windows: windows side by side, then one matrix product."""
+"""Convolutions: windows side by side, then one matrix product."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.registry import implements
 
 
-def _each(value: Any, dims: int) -> tuple[int, ...]:
+def each(value: Any, dims: int) -> tuple[Any, ...]:
+    """A number for each dimension."""
     return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
 
 
-def _windows(
+def windows(
     x: Any, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> tuple[Any, list[int]]:
     """x [batch, c, *space] as [batch, c, prod(size), *out], and the shape out."""
@@ -39,9 +40,10 @@ def _windows(
     return torch.stack(parts, 2), out
 
 
-def _padded(x: Any, padding: Sequence[tuple[int, int]]) -> Any:
+def padded(x: Any, padding: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
+    """x with so many elements of a value before and after, for each dimension of space."""
     flat = [p for pair in reversed(padding) for p in pair]
-    return F.pad(x, flat) if any(flat) else x
+    return F.pad(x, flat, value=value) if any(flat) else x
 
 
 def _convolve(
@@ -60,10 +62,10 @@ def _convolve(
             f"convolution: input of {x.shape[1]} channels and weight of shape "
             f"{list(weight.shape)} do not fit for groups={groups}"
         )
-    columns, out = _windows(_padded(x, padding), size, stride, dilation)
-    batch, each = x.shape[0], weight.shape[0] // groups
+    columns, out = windows(padded(x, padding), size, stride, dilation)
+    batch, share = x.shape[0], weight.shape[0] // groups
     columns = columns.reshape(batch, groups, weight.shape[1] * math.prod(size), -1)
-    rows = weight.reshape(groups, each, -1)
+    rows = weight.reshape(groups, share, -1)
     result = (rows @ columns).reshape(batch, weight.shape[0], *out)
     if bias is None:
         return result
@@ -72,7 +74,7 @@ def _convolve(
 
 def _pads(padding: Any, weight: Any, stride: Any, dilation: Any, dims: int) -> list[Any]:
     if isinstance(padding, int) or not isinstance(padding, str):
-        return [(p, p) for p in _each(padding, dims)]
+        return [(p, p) for p in each(padding, dims)]
     if padding == "valid":
         return [(0, 0)] * dims
     if padding != "same" or any(s != 1 for s in stride):
@@ -84,7 +86,8 @@ def _pads(padding: Any, weight: Any, stride: Any, dilation: Any, dims: int) -> l
     return [(t // 2, t - t // 2) for t in total]
 
 
-def _batched(x: Any, dims: int) -> tuple[Any, bool]:
+def batched_as(x: Any, dims: int) -> tuple[Any, bool]:
+    """x with a dimension of batches, and whether it has one."""
     return (x, True) if x.dim() == dims + 2 else (x[None], False)
 
 
@@ -98,8 +101,8 @@ def _register(dims: int) -> None:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Any:
-        x, batched = _batched(input, dims)
-        steps, gaps = _each(stride, dims), _each(dilation, dims)
+        x, batched = batched_as(input, dims)
+        steps, gaps = each(stride, dims), each(dilation, dims)
         pads = _pads(padding, weight, steps, gaps, dims)
         out = _convolve(x, weight, bias, steps, pads, gaps, groups)
         return out if batched else out[0]
@@ -114,24 +117,24 @@ def _register(dims: int) -> None:
         groups: int = 1,
         dilation: Any = 1,
     ) -> Any:
-        x, batched = _batched(input, dims)
-        steps, gaps = _each(stride, dims), _each(dilation, dims)
+        x, batched = batched_as(input, dims)
+        steps, gaps = each(stride, dims), each(dilation, dims)
         # Zeros between the elements, then the mirrored kernel.
         space = [s * (n - 1) + 1 for s, n in zip(steps, x.shape[2:], strict=True)]
         spread = x.new_zeros([*x.shape[:2], *space])
         places = (..., *(slice(None, None, s) for s in steps))
         spread[places] = x
-        each = weight.shape[1]
-        kernel = weight.reshape(groups, -1, each, *weight.shape[2:]).transpose(1, 2)
-        kernel = kernel.reshape(groups * each, -1, *weight.shape[2:])
+        share = weight.shape[1]
+        kernel = weight.reshape(groups, -1, share, *weight.shape[2:]).transpose(1, 2)
+        kernel = kernel.reshape(groups * share, -1, *weight.shape[2:])
         kernel = kernel.flip(tuple(range(2, dims + 2)))
         pads = [
             (d * (k - 1) - p, d * (k - 1) - p + o)
             for d, k, p, o in zip(
                 gaps,
                 weight.shape[2:],
-                _each(padding, dims),
-                _each(output_padding, dims),
+                each(padding, dims),
+                each(output_padding, dims),
                 strict=True,
             )
         ]
@@ -142,35 +145,6 @@ def _register(dims: int) -> None:
     implements(getattr(torch, f"conv_transpose{dims}d"), getattr(F, f"conv_transpose{dims}d"))(
         transposed
     )
-
-    def avg_pool(
-        input: Any,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Any:
-        if ceil_mode:
-            raise UnsupportedError("avg_pool: ceil_mode is not supported on mcf.MCFTensor")
-        x, batched = _batched(input, dims)
-        size = _each(kernel_size, dims)
-        steps = size if stride is None or stride == [] else _each(stride, dims)
-        pads = [(p, p) for p in _each(padding, dims)]
-        windows, _ = _windows(_padded(x, pads), size, steps, (1,) * dims)
-        total = windows.sum(2)
-        if divisor_override is not None:
-            out = total / divisor_override
-        elif count_include_pad:
-            out = total / math.prod(size)
-        else:
-            # Integers have no say in the format of the result, and are exact.
-            ones = torch.ones(1, 1, *x.shape[2:], dtype=torch.int64, device=x.device)
-            out = total / _windows(_padded(ones, pads), size, steps, (1,) * dims)[0].sum(2)
-        return out if batched else out[0]
-
-    implements(getattr(F, f"avg_pool{dims}d"))(avg_pool)
 
 
 for _dims in (1, 2, 3):

@@ -1,0 +1,116 @@
+"""Batch, group and instance norm; layer norm is torch's own composition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor
+
+
+def _statistics(x: Any, dims: list[int]) -> tuple[Any, Any]:
+    """Mean and mean square distance from it, with the dimensions kept."""
+    mean = x.mean(dims, keepdim=True)
+    gap = x - mean
+    return mean, (gap * gap).mean(dims, keepdim=True)
+
+
+def _scaled(x: Any, weight: Any, bias: Any) -> Any:
+    """x w + b for each channel."""
+    shape = (1, -1, *(1 for _ in x.shape[2:]))
+    x = x if weight is None else x * weight.reshape(shape)
+    return x if bias is None else x + bias.reshape(shape)
+
+
+@torch.no_grad()
+def _follow(running: Any, fresh: Any, momentum: float) -> None:
+    """running + momentum (fresh - running), in the format of `running`."""
+    if running is None:
+        return
+    moved = running + (fresh.detach().reshape(running.shape) - running) * momentum
+    if isinstance(moved, MCFTensor) and not isinstance(running, MCFTensor):
+        # A plain buffer takes what it can hold, as torch's does of wider registers.
+        moved = moved.to_plain(running.dtype)
+    running.copy_(moved)
+
+
+@implements(torch.batch_norm)
+def batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) w + b, over all but the channels."""
+    if input.numel() == 0:
+        empty: Tensor = input.clone()
+        return empty
+    shape = (1, -1, *(1 for _ in input.shape[2:]))
+    if training or running_mean is None:
+        dims = [d for d in range(input.dim()) if d != 1]
+        mean, var = _statistics(input, dims)
+        count = input.numel() // input.shape[1]
+        _follow(running_mean, mean, momentum)
+        _follow(running_var, var * count / (count - 1) if count > 1 else var, momentum)
+    else:
+        mean, var = running_mean.reshape(shape), running_var.reshape(shape)
+    out: Tensor = _scaled((input - mean) / (var + eps).sqrt(), weight, bias)
+    return out
+
+
+@implements(torch.instance_norm)
+def instance_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) w + b, over space; running statistics are means over batches."""
+    shape = (1, -1, *(1 for _ in input.shape[2:]))
+    if use_input_stats:
+        dims = list(range(2, input.dim()))
+        mean, var = _statistics(input, dims)
+        count = input[0, 0].numel()
+        _follow(running_mean, mean.mean(0), momentum)
+        unbiased = var * count / (count - 1) if count > 1 else var
+        _follow(running_var, unbiased.mean(0), momentum)
+    else:
+        mean, var = running_mean.reshape(shape), running_var.reshape(shape)
+    out: Tensor = _scaled((input - mean) / (var + eps).sqrt(), weight, bias)
+    return out
+
+
+@implements(torch.group_norm)
+def group_norm(
+    input: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """(x - mean) / sqrt(var + eps) w + b, over the channels of each group and space."""
+    if num_groups <= 0 or input.shape[1] % num_groups:
+        raise RuntimeError(
+            "Expected number of channels in input to be divisible by num_groups, but got input of "
+            f"shape {list(input.shape)} and num_groups={num_groups}"
+        )
+    size = input[0].numel() // num_groups if len(input) else 0
+    groups = input.reshape(input.shape[0], num_groups, size)
+    mean, var = _statistics(groups, [2])
+    out = ((groups - mean) / (var + eps).sqrt()).reshape(input.shape)
+    scaled: Tensor = _scaled(out, weight, bias)
+    return scaled
