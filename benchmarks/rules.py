@@ -6,7 +6,7 @@
 Ours are on bf16 parameters under their default precision, torch's on float32 parameters, fused
 where torch has that, else foreach (Muon has neither). Every variant steps once a round, in turn;
 the table gives the median over rounds, and its ratio to our AdamW and to torch's optimizer of the
-name in the same run. Results go to benchmarks/results/.
+name in the same run, "-" for a rule that torch does not have. Results go to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "Adamax": ("Adamax", {"weight_decay": 0.1}),
     "Lion": ("Lion", {"weight_decay": 0.1}),
     "Muon": ("Muon", {"weight_decay": 0.1}),
+    "AdEMAMix": ("AdEMAMix", {"weight_decay": 0.1}),
+    "Adan": ("Adan", {"weight_decay": 0.1}),
+    "StableAdamW": ("StableAdamW", {"weight_decay": 0.1}),
+    "ScheduleFreeAdamW": ("ScheduleFreeAdamW", {"weight_decay": 0.1}),
     "SGD momentum": ("SGD", {"momentum": 0.9, "weight_decay": 0.1}),
 }
 FUSED = {"AdamW", "Adam", "SGD"}
