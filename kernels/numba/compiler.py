@@ -18,7 +18,15 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import keys, loops, memory
-from mcf.kernels.numba.instructions import INNER, accumulate, element, jit, primitives, rounding
+from mcf.kernels.numba.instructions import (
+    INNER,
+    accumulate,
+    element,
+    jit,
+    primitives,
+    rounding,
+    usual_nan,
+)
 
 
 def _jit_sums(function: Any) -> Any:
@@ -104,6 +112,7 @@ def _common() -> dict[str, Any]:
         "number": memory.number,
         "advance": memory.advance,
         "claim": memory.claim,
+        "usual_nan": usual_nan,
         "over": loops.over(),
         "jit": jit,
     }

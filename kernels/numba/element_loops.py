@@ -73,7 +73,7 @@ def source(spec: Elementwise) -> str:
     for k, field in enumerate(spec.fields):
         emit(f"{field.name}_address = word(addresses, row * {len(spec.fields)} + {k})")
     for k, scalar in enumerate(spec.scalars):
-        emit(f"{scalar} = load_lane(scalars, row * {len(spec.scalars)} + {k})")
+        emit(f"{scalar} = usual_nan(load_lane(scalars, row * {len(spec.scalars)} + {k}))")
     for field in spec.fields:
         if field.table:
             emit(f"{field.name} = {field.name}_address")

@@ -72,7 +72,8 @@ def rounding(register: Format, fmt: Format, payloads: bool = True) -> Any:
     """Intrinsic x -> x rounded to `fmt`, kept in the register.
 
     `payloads` says whether x may be a NaN with a payload in the bits that bf16 does not keep. It
-    cannot where all data is bf16: processors make NaNs without payload and pass on operands'.
+    cannot where all data is bf16: processors make NaNs without payload and pass on operands', and
+    scalars have none, see `usual_nan`.
     """
     if register == FP64 and fmt in (BF16, FP16):
         # Through float32 it would round twice.
@@ -149,6 +150,23 @@ def where(context, condition, a, b):
         return builder.select(args[0], x, y)
 
     return kind(types.boolean, a, b), generate
+
+
+@intrinsic
+def usual_nan(context, x):
+    """Intrinsic: x, and for any NaN the one without a payload.
+
+    Scalars may come from a GPU, whose NaN has all bits set: a carry makes -0 of it.
+    """
+
+    def generate(c, b, signature, args):
+        return b.select(
+            b.fcmp_unordered("uno", args[0], args[0]),
+            ir.Constant(args[0].type, float("nan")),
+            args[0],
+        )
+
+    return x(x), generate
 
 
 @jit
