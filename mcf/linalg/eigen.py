@@ -34,7 +34,7 @@ def decompose(a: Components, upper: bool = False) -> tuple[Components, Component
     shift = _shift(flat[0])
     eye = identity(flat, n)
     moved = operations.add(flat, each(lambda c: c * shift[:, None, None], eye))
-    _, rows, done = orthogonal_rows(moved)
+    _, rows, done = orthogonal_rows(moved, positive=True)
     norms = operations.sqrt(squared_norms(rows))
     rows = operations.div(rows, each(lambda c: c[..., None], norms))
     values = each(

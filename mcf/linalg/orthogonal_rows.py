@@ -25,17 +25,24 @@ def tolerance(terms: int) -> float:
     return 2.0 ** (4 - 53 * terms)
 
 
-def orthogonal_rows(m: Components) -> tuple[Components, Components, Tensor]:
-    """W and X = W M with orthogonal rows, W orthogonal, as the one-sided Jacobi method has them."""
+def orthogonal_rows(m: Components, positive: bool = False) -> tuple[Components, Components, Tensor]:
+    """W and X = W M with orthogonal rows, W orthogonal, as the one-sided Jacobi method has them.
+
+    Args:
+        m: float64 components [batch, n, columns], elements of at most some hundreds.
+        positive: M is symmetric and positive definite. Then the rows of X are those of W times
+            eigenvalues, and the start needs no W.
+
+    Returns:
+        W, X and which matrices converged.
+    """
     rows, columns = m[0].shape[1:]
     terms = len(m)
     if m[0].numel() == 0:
         done = torch.ones(m[0].shape[0], dtype=torch.bool, device=m[0].device)
         return identity(m, rows), m, done
     leading = rotations.without_vanished((m[0],), columns)
-    start = torch.cat([leading[0], identity(leading, rows)[0]], 2)
-    (found,), _ = rotations.orthogonalize((start,), columns, tolerance(1))
-    w = orthonormal(padded((found[..., columns:].contiguous(),), terms), terms)
+    w = orthonormal(padded((_start(leading[0], positive),), terms), terms)
     x = each(torch.empty_like, m)
     done = torch.zeros(m[0].shape[0], dtype=torch.bool, device=m[0].device)
     stuck = torch.zeros_like(done)
@@ -65,6 +72,17 @@ def orthogonal_rows(m: Components) -> tuple[Components, Components, Tensor]:
         _put(x, left, each(lambda c: c[..., :columns], both))
         _put(w, left, each(lambda c: c[..., columns:], both))
     return w, x, done
+
+
+def _start(m: Tensor, positive: bool) -> Tensor:
+    """W in float64 arithmetic."""
+    columns = m.shape[2]
+    if positive:
+        (x,), _ = rotations.orthogonalize((m,), columns, tolerance(1))
+        return x / operations.sqrt(matmul((x[:, :, None],), (x[..., None],)))[0][..., 0]
+    both = torch.cat([m, identity((m,), m.shape[1])[0]], 2)
+    (x,), _ = rotations.orthogonalize((both,), columns, tolerance(1))
+    return x[..., columns:].contiguous()
 
 
 def orthonormal(v: Components, terms: int) -> Components:

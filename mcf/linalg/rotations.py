@@ -13,8 +13,9 @@ from mcf.reductions.products import matmul
 
 # A matrix of 256 rows takes ten sweeps; cyclic Jacobi takes more only where it does not converge.
 SWEEPS = 40
-# Rows this small are zero: the squares of larger ones, with all components, are in float64's range.
-VANISHED = 2.0**-300
+# Rows this small are zero: products of two larger ones' squares, and the squares with all
+# components, are in float64's range.
+VANISHED = 2.0**-250
 
 
 def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Components, Tensor]:
@@ -29,7 +30,7 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
 
     Args:
         x: float64 components [batch, n, columns], none of them larger than some hundreds. Rows of
-            the first `width` columns below 2^-300 become zeros.
+            the first `width` columns below 2^-250 become zeros.
         width: of the columns that become orthogonal.
         tolerance: pairs with |g| <= tolerance sqrt(a b) are left as they are.
 
@@ -63,7 +64,7 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
 
 
 def without_vanished(x: Components, width: int) -> Components:
-    """x with zeros for rows whose first `width` elements are below 2^-300."""
+    """x with zeros for rows whose first `width` elements are below 2^-250."""
     gone = x[0][..., :width].abs().amax(2, keepdim=True) < VANISHED
     gone = gone & (torch.arange(x[0].shape[2], device=gone.device) < width)
     return each(lambda c: torch.where(gone, 0.0, c), x)
@@ -104,37 +105,49 @@ def _rotation(
         Cosine and sine [batch, n / 2, 1]; the largest |cos| of the angle between two rows, the
         largest |t|.
     """
-    pairs = tuple(
-        torch.stack([a[..., :width], b[..., :width]], 2) for a, b in zip(top, bottom, strict=True)
-    )
-    gram = matmul(pairs, each(lambda c: c.mT, pairs))
-    a, b, g = (part(gram, slice(i, i + 1), j) for i, j in ((0, 0), (1, 1), (0, 1)))
-    size = operations.sqrt((a[0] * b[0],))[0]
-    wanted = g[0].abs() > tolerance * size
-    t = _tangent(a, b, where(wanted, g, one_like(g)))
-    t = where(wanted, t, each(torch.zeros_like, t))
-    one = one_like(t)
+    a, b, g = _products(each(lambda c: c[..., :width], top), each(lambda c: c[..., :width], bottom))
+    size = _root((a[0] * b[0],))[0]
+    cosine = g[0].abs() / torch.where(size > 0, size, torch.inf)
+    wanted = cosine > tolerance
+    one = one_like(g)
+    t = _tangent(a, b, where(wanted, g, one))
+    t = each(lambda c: torch.where(wanted, c, 0.0), t)
     c = _reciprocal(_root(_combined(t, t, one, one)))
-    cosine = torch.where(size > 0, g[0].abs() / torch.where(size > 0, size, 1.0), 0.0)
     return c, _times(t, c), cosine.amax((1, 2)), t[0].abs().amax((1, 2))
 
 
 def _tangent(a: Components, b: Components, g: Components) -> Components:
-    """sign(z) / (|z| + sqrt(1 + z^2)) with z = (b - a) / 2 g."""
+    """sign(z) / (|z| + sqrt(1 + z^2)) with z = (b - a) / 2 g.
+
+    z^2 does not overflow: |z| <= sqrt(b / a) / 2 |cos|, where rows do not vanish.
+    """
     z = _quotient(_difference(b, a), each(lambda c: 2 * c, g))
-    # There 1 / 2z is the same, and z^2 may overflow.
-    large = z[0].abs() > 2.0**400
-    small = where(large, one_like(z), z)
     one = one_like(z)
     negative = torch.signbit(z[0])
-    size = each(lambda c: torch.where(negative, -c, c), small)
-    root = _root(_combined(small, small, one, one))
-    near = _reciprocal(_sum(size, root))
-    far = _reciprocal(
-        each(lambda c: torch.where(large & negative, -2 * c, 2 * c), where(large, z, one))
-    )
-    t = where(large, far, near)
+    size = each(lambda c: torch.where(negative, -c, c), z)
+    t = _reciprocal(_sum(size, _root(_combined(z, z, one, one))))
     return each(lambda c: torch.where(negative, -c, c), t)
+
+
+def _products(x: Components, y: Components) -> tuple[Components, Components, Components]:
+    """x x^T, y y^T and x y^T of each pair of rows [batch, n, width], as [batch, n, 1]."""
+    if len(x) > 1:
+        pairs = tuple(torch.stack(p, 2) for p in zip(x, y, strict=True))
+        gram = matmul(pairs, each(lambda c: c.mT, pairs))
+        return (
+            part(gram, slice(0, 1), 0),
+            part(gram, slice(1, 2), 1),
+            part(gram, slice(0, 1), 1),
+        )
+    (a,), (b,) = x, y
+    terms = torch.stack([a * a, b * b, a * b])
+    while terms.shape[-1] > 1:
+        half = terms.shape[-1] // 2
+        total = terms[..., :half] + terms[..., half : 2 * half]
+        if terms.shape[-1] % 2:
+            total = torch.cat([total, terms[..., -1:]], -1)
+        terms = total
+    return (terms[0],), (terms[1],), (terms[2],)
 
 
 # Below, one component is a float64 number, whose operations are torch's own, five times as fast on

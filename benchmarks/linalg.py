@@ -1,0 +1,165 @@
+"""Linear algebra of expansions beside the peers that are installed, one thread.
+
+    python benchmarks/linalg.py [--sizes 16 64 128] [--terms 2 4] [--rounds 5] [--short]
+
+Milliseconds a call. torch's float64 LAPACK is the reference; python-flint (balls of as many bits)
+and mpmath run where they can be imported and where a call takes seconds at most; xprec for two
+components. The residual is that of the docstring, |A V - V diag(w)| and its likes over |A|, in
+units of n u**terms; for `solve` |A X - B| over |A| |X|.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness import environment, in_turn, machine, save_csv, table
+
+import mcf
+
+HERE = Path(__file__).parent
+# mpmath takes seconds for more.
+MOST = 16
+OURS: dict[str, Callable[[Any, Any], Any]] = {
+    "solve": torch.linalg.solve,
+    "cholesky": lambda a, b: torch.linalg.cholesky(a @ a.mT),
+    "qr": lambda a, b: torch.linalg.qr(a),
+    "lstsq": lambda a, b: torch.linalg.lstsq(a, b)[0],
+    "eigh": lambda a, b: torch.linalg.eigh(a + a.mT),
+    "svd": lambda a, b: torch.linalg.svd(a, full_matrices=False),
+    "matrix_exp": lambda a, b: torch.linalg.matrix_exp(a),
+}
+
+
+def uniform(n: int, terms: int, seed: int) -> mcf.MCFTensor:
+    """Numbers in (-1, 1) with all components, from integers."""
+    g = torch.Generator().manual_seed(seed)
+    parts = [
+        (torch.randint(-(2**40), 2**40, (n, n), generator=g).double() * 2.0 ** (-40 - 53 * k))
+        for k in range(terms)
+    ]
+    return mcf.from_components(mcf.kernels.operations.renormalize(tuple(parts), terms))
+
+
+def residual(name: str, a: Any, b: Any, result: Any) -> str:
+    """In units of n u**terms, in the Frobenius norm."""
+    if name == "solve":
+        error, scale = a @ result - b, a.norm() * result.norm()
+    elif name == "qr":
+        error, scale = result[0] @ result[1] - a, a.norm()
+    elif name == "cholesky":
+        whole = a @ a.mT
+        error, scale = result @ result.mT - whole, whole.norm()
+    elif name == "eigh":
+        error, scale = (a + a.mT) @ result[1] - result[1] * result[0], (a + a.mT).norm()
+    elif name == "svd":
+        error, scale = (result[0] * result[1]) @ result[2] - a, a.norm()
+    else:
+        return ""
+    unit = a.shape[0] * 2.0 ** (-53 * a.terms)
+    return f"{(error.norm() / scale).item() / unit:.3g}"
+
+
+def peers(name: str, n: int, terms: int, a: Any, b: Any) -> dict[str, Callable[[], object]]:
+    """The same by others."""
+    x, y = a.to_plain(torch.float64), b.to_plain(torch.float64)
+    found: dict[str, Callable[[], object]] = {"torch float64": lambda: OURS[name](x, y)}
+    try:
+        import flint
+
+        flint.ctx.prec = 53 * terms
+        third = flint.arb(1) / 3
+        p, q = (flint.arb_mat(m.tolist()) * third for m in (x, y))
+        if name == "solve":
+            found["python-flint"] = lambda: p.solve(q)
+        elif name == "matrix_exp":
+            found["python-flint"] = lambda: p.exp()
+        elif name == "eigh":
+            whole = flint.acb_mat(p + p.transpose())
+            found["python-flint acb_mat.eig"] = lambda: whole.eig(right=True, algorithm="approx")
+    except ImportError:
+        pass
+    try:
+        import mpmath
+
+        mpmath.mp.prec = 53 * terms
+        call = {"eigh": mpmath.eigsy, "svd": mpmath.svd_r, "qr": mpmath.qr}.get(name)
+        if call and n <= MOST:
+            given = mpmath.matrix((x + x.mT if name == "eigh" else x).tolist()) / 3
+            found["mpmath"] = lambda: call(given)
+    except ImportError:
+        pass
+    if terms == 2:
+        try:
+            import xprec
+            import xprec.linalg
+
+            wide = a.components[0].numpy().astype(xprec.ddouble) + a.components[1].numpy()
+            if name == "qr":
+                found["xprec"] = lambda: xprec.linalg.qr(wide)
+            elif name == "svd":
+                found["xprec"] = lambda: xprec.linalg.svd(wide)
+        except ImportError:
+            pass
+    return found
+
+
+def main() -> None:
+    """Measure and record."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 128])
+    parser.add_argument("--terms", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--functions", nargs="+", choices=OURS, default=list(OURS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0, help="limit per variant and size")
+    parser.add_argument("--short", action="store_true", help="one small size, to see that it runs")
+    parser.add_argument("--out", type=Path, help="the CSV; by default named after the machine")
+    options = parser.parse_args()
+    if options.short:
+        options.sizes, options.terms, options.rounds = [8], [2], 1
+    torch.set_num_threads(1)
+    rows: list[dict[str, Any]] = []
+    for n in options.sizes:
+        for terms in options.terms:
+            a, b = uniform(n, terms, 0), uniform(n, terms, 1)
+            for name in options.functions:
+                ours = OURS[name]
+                variants: dict[str, Callable[[], object]] = {
+                    "mcf": lambda ours=ours, a=a, b=b: ours(a, b)
+                }
+                variants |= peers(name, n, terms, a, b)
+                times = in_turn(
+                    variants,
+                    rounds=options.rounds,
+                    seconds=options.seconds,
+                    device=torch.device("cpu"),
+                )
+                first = len(rows)
+                for variant, timing in times.items():
+                    rows.append(
+                        {
+                            "function": name,
+                            "n": n,
+                            "terms": terms,
+                            "variant": variant,
+                            "ms": f"{timing.median * 1e3:.3f}",
+                            "best ms": f"{timing.quantile(0) * 1e3:.3f}",
+                            "residual": residual(name, a, b, ours(a, b))
+                            if variant == "mcf"
+                            else "",
+                        }
+                    )
+                rows[first]["residual"] = residual(name, a, b, ours(a, b))
+                print(table(rows[first:], list(rows[0])), flush=True)
+    if options.short:
+        return
+    device = torch.device("cpu")
+    out = options.out or HERE / "results" / f"linalg-{machine(device)}.csv"
+    save_csv(out, rows, environment(device))
+
+
+if __name__ == "__main__":
+    main()
