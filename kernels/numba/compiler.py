@@ -114,6 +114,7 @@ def _common() -> dict[str, Any]:
         "claim": memory.claim,
         "usual_nan": usual_nan,
         "over": loops.over(),
+        "over_one": loops.over(1),
         "jit": jit,
     }
 

@@ -80,7 +80,10 @@ def source(spec: Elementwise) -> str:
         elif field.uniform:
             emit(f"{field.name} = load_{field.name}({field.name}_address, 0)")
     if spec.sums is None:
-        emit(loops.call("step", "first", "last", values))
+        # A vector of 16-bit numbers is two of float32 registers already. A hash is a chain that
+        # leaves gaps all the same; without it two more run out of registers.
+        two = wide or spec.random or spec.arithmetic != FP32
+        emit(loops.call("step", "first", "last", values, two))
         return "\n".join(lines) + "\n"
     terms = range(spec.sum_count)
     for k in terms:

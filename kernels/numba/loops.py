@@ -26,9 +26,12 @@ def step(name: str, index: str, arguments: Sequence[str], body: Sequence[str]) -
     ]
 
 
-def call(name: str, first: str, last: str, arguments: Sequence[str]) -> str:
-    """The statement that runs a `step` for first, ..., last - 1."""
-    return f"over({first}, {last}, {name}, ({', '.join(arguments)},))"
+def call(
+    name: str, first: str, last: str, arguments: Sequence[str], interleaved: bool = True
+) -> str:
+    """The statement that runs a `step` for first, ..., last - 1; two vectors at a time, or one."""
+    loop = "over" if interleaved else "over_one"
+    return f"{loop}({first}, {last}, {name}, ({', '.join(arguments)},))"
 
 
 def _interleaved(module: Any, count: int) -> Any:
