@@ -8,11 +8,20 @@ from typing import Any
 import torch
 
 from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor
 
 
 def _unnormalised(g: Any, n: int, corners: bool) -> Any:
     """A coordinate from -1 to 1 as a place among n elements."""
     return (g + 1) * (n - 1) / 2 if corners else ((g + 1) * n - 1) / 2
+
+
+def _floor(x: Any) -> Any:
+    """The largest whole number below, as a plain one: no image has 2^53 elements."""
+    fixed = x.detach()
+    near = fixed.to_plain(torch.float64) if isinstance(fixed, MCFTensor) else fixed.double()
+    down = near.floor()
+    return torch.where(fixed < down, down - 1, down)
 
 
 def _reflected(x: Any, n: int, corners: bool) -> Any:
@@ -21,10 +30,9 @@ def _reflected(x: Any, n: int, corners: bool) -> Any:
     if span <= 0:
         return x * 0
     away = (x - low).abs()
-    turns = torch.floor(away / span)
+    turns = _floor(away / span)
     rest = away - turns * span
-    odd = turns.to_plain() % 2 == 1 if hasattr(turns, "to_plain") else turns % 2 == 1
-    return torch.where(odd, span - rest, rest) + low
+    return torch.where(turns % 2 == 1, span - rest, rest) + low
 
 
 def _placed(x: Any, n: int, padding_mode: int, corners: bool) -> Any:
@@ -51,7 +59,7 @@ def _taken(image: Any, places: list[Any]) -> Any:
 
 def _whole(x: Any) -> Any:
     """A whole number as int64; what no image has is outside of all."""
-    plain = x.to_plain(torch.float64) if hasattr(x, "to_plain") else x.double()
+    plain = x.to_plain(torch.float64) if isinstance(x, MCFTensor) else x.double()
     return plain.nan_to_num(-9e15).clamp(-9e15, 9e15).to(torch.int64)
 
 
@@ -99,7 +107,7 @@ def grid_sampler(
         points = [
             _placed(x, n, padding_mode, align_corners) for x, n in zip(points, space, strict=True)
         ]
-    floors = [torch.floor(x.detach()) for x in points]
+    floors = [_floor(x) for x in points]
     parts = [x - f for x, f in zip(points, floors, strict=True)]
     first, count = (-1, 4) if interpolation_mode == 2 else (0, 2)
     weights = [_cubic(t) if interpolation_mode == 2 else [1 - t, t] for t in parts]
