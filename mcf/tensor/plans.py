@@ -202,9 +202,8 @@ def _held(
 
 
 # By the operation's name; arithmetic rounds.
-_NUMBERS_OF: dict[str, Number] = {o.name: _exact for o in COMPARISONS} | {
-    o.name: _held for o in SELECTIONS if o is not WHERE
-}
+_NUMBERS_OF: dict[str, Number] = {o.name: _exact for o in COMPARISONS}
+_NUMBERS_OF.update({o.name: _held for o in SELECTIONS if o is not WHERE})
 
 
 def _unrounded(*values: Any) -> list[Components]:

@@ -103,9 +103,10 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 @implements(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """x with a number wherever the mask holds."""
-    found = selected(WHERE, mask, value, x) if isinstance(x, MCFTensor) else None
-    if found is not None and found.dtype is x.dtype and found.terms == x.terms:
-        return found
+    if isinstance(x, MCFTensor):
+        found = selected(WHERE, mask, value, x)
+        if found is not None and found.dtype is x.dtype and found.terms == x.terms:
+            return found
     a, v = aligned(x, value)
     return wrap([aten.masked_fill.Tensor(c, mask, w) for c, w in zip(a, v, strict=True)])
 

@@ -66,8 +66,8 @@ def scatter_reduce(
             f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}."
         )
     if input.dim() == 0:
-        whole = [t.reshape(1) for t in (input, index, src)]
-        made = scatter_reduce(whole[0], 0, *whole[1:], reduce, include_self=include_self)
+        x, places, given = (t.reshape(1) for t in (input, index, src))
+        made = scatter_reduce(x, 0, places, given, reduce, include_self=include_self)
         return made.reshape(())
     dim %= input.dim()
     source = src[tuple(slice(0, n) for n in index.shape)]
