@@ -111,9 +111,14 @@ def draw(
     def colour(name: str) -> str:
         return "#0072B2" if family[name] == "ours" else "#D55E00"
 
-    # Wide panels, one above the other: names stand beside their points.
-    figure = Figure(figsize=(10, 3.6 * len(titles)), layout="constrained")
-    axes_of = figure.subplots(len(titles), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    # Wide panels: names stand beside their points. More than three are in two columns.
+    columns = 1 if len(titles) < 4 else 2
+    lines = -(-len(titles) // columns)
+    figure = Figure(figsize=(10 * columns, 3.6 * lines), layout="constrained")
+    made = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    axes_of = list(made.flat)[: len(titles)]
+    for spare in list(made.flat)[len(titles) :]:
+        spare.remove()
     points = {
         panel: {n: (size[n], statistics.fmean(v)) for (n, p), v in found.items() if p == panel}
         for panel in titles
@@ -132,7 +137,8 @@ def draw(
         axes.set_ylabel("validation loss - float32 master weights")
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(0.12)
-    axes_of[-1].set_xlabel("bytes per parameter, gradient included")
+    for axes in axes_of[-columns:]:
+        axes.set_xlabel("bytes per parameter, gradient included")
     # Names last: they need the panels' common scales.
     figure.canvas.draw()
     for axes, panel in zip(axes_of, titles, strict=True):
