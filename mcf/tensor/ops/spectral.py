@@ -71,15 +71,19 @@ def _threshold(a: MCFTensor, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
     rtol is max(m, n) times the expansion's own epsilon where neither is given, 0 beside an atol.
     """
     epsilon = 2 * float(format_of(a.dtype).u ** a.terms)
-    given = None if atol is None else torch.as_tensor(_plain(atol), dtype=torch.float64)
-    default = torch.full((), max(a.shape[-2:]) * epsilon, dtype=torch.float64)
+    given = (
+        None
+        if atol is None
+        else torch.as_tensor(_plain(atol), dtype=torch.float64, device=a.device)
+    )
+    default = torch.full((), max(a.shape[-2:]) * epsilon, dtype=torch.float64, device=a.device)
     if rtol is not None:
-        relative = torch.as_tensor(_plain(rtol), dtype=torch.float64)
+        relative = torch.as_tensor(_plain(rtol), dtype=torch.float64, device=a.device)
     elif given is None:
         relative = default
     else:
         relative = torch.where(given > 0, 0.0, default)
-    given = torch.zeros((), dtype=torch.float64) if given is None else given
+    given = torch.zeros((), dtype=torch.float64, device=a.device) if given is None else given
     return torch.maximum(given.to(largest.device), relative.to(largest.device) * largest)
 
 
