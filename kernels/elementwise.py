@@ -107,6 +107,9 @@ class Elementwise:
         counts: how many of them, the last, are booleans.
         correction: a (result, algorithm) pair: before that result is rounded and stored, what
             takes its place, from all that `sums` can read of other results. None for no correction.
+        long: whether an element takes hundreds of operations, in float64 registers and without
+            codes, random bits and scalars, and with nothing summed but one condition on its results
+            that is counted; a CPU has other loops for such.
         few: whether there are but few elements: then a GPU spreads them out.
         codes: the fields of integers that keep other numbers; everything else knows the numbers.
 
@@ -130,6 +133,7 @@ class Elementwise:
     sum_count: int = 0
     counts: int = 0
     correction: tuple[str, Algorithm] | None = None
+    long: bool = False
     few: bool = False
     codes: tuple[Code, ...] = ()
     # Distinguishes kernels of one name in executors' caches and in generated code.

@@ -147,7 +147,7 @@ def run(
     run_rows = on(rows[0][0].device).run
     if (
         len(rows) == 1
-        and spec.sums is None
+        and (spec.sums is None or spec.long)
         and not spec.random
         and all(map(Tensor.is_contiguous, rows[0]))
     ):

@@ -15,18 +15,28 @@ from mcf.kernels.algorithms.primitives import (
 
 
 def smaller(a, b):
-    """The smaller of two longs."""
-    return where(a < b, a, b)
+    """The smaller of two longs or registers; the first if it is nan."""
+    return where(b < a, b, a)
 
 
 def larger(a, b):
-    """The larger of two longs."""
+    """The larger of two longs or registers; the first if it is nan."""
     return where(a < b, b, a)
 
 
 def sign(x):
     """1, -1 or 0 as x is positive, negative or zero; 0 for NaN."""
     return where(x > ZERO, ONE, where(x < ZERO, const(-1.0), ZERO))
+
+
+def beside(x, k):
+    """A literal as a register that is shaped as x is on executors of many elements."""
+    return where(x == x, k, k)
+
+
+def holds(k):
+    """A condition that is known: whether k is 1, and not 0."""
+    return whole(k) == whole(1)
 
 
 def with_sign(x, y):

@@ -13,43 +13,12 @@ from typing import Any
 import numba
 import numpy as np
 
-from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import Fold
-from mcf.kernels.formats import BF16, FP32, FP64, Format
-from mcf.kernels.numba import keys, loops, memory
-from mcf.kernels.numba.instructions import (
-    INNER,
-    accumulate,
-    element,
-    jit,
-    primitives,
-    rounding,
-    usual_nan,
-)
-
-
-def _jit_sums(function: Any) -> Any:
-    return numba.njit(function, forceinline=True, fastmath={"contract"}, **INNER)
-
-
-class _Binder(Binder):
-    """Binds an algorithm again where it calls something else by now: its loop has another key."""
-
-    def identity(self, function: Algorithm) -> Any:
-        return keys.algorithm(function, self._slots.items())
-
-
-@functools.cache
-def bindings(
-    register: Format, arithmetic: Format, roundings: Any, slots: Any, payloads: bool
-) -> Binder:
-    """Binds algorithms as functions that Numba inlines."""
-    return _Binder(
-        jit,
-        primitives(register, arithmetic, dict(roundings), payloads) | {"gather": memory.gather},
-        dict(slots),
-    )
+from mcf.kernels.formats import BF16, FP32, FP64
+from mcf.kernels.numba import inlining, loops, memory, sweeps
+from mcf.kernels.numba.instructions import accumulate, element, jit, usual_nan
+from mcf.kernels.numba.settings import Settings
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
@@ -57,24 +26,29 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
     register = spec.register
     codes = {code.field for code in spec.codes}
     payloads = any(f.format != BF16 and f.name not in codes for f in spec.fields)
-    bind = bindings(register, spec.arithmetic, spec.roundings, spec.slots, payloads)
+    settings = Settings(register, spec.arithmetic, spec.roundings, payloads)
+    slots = dict(spec.slots)
     number = np.float32 if register == FP32 else np.float64
     namespace: dict[str, Any] = {
         "ZERO": number(0),
-        "function": bind(spec.function),
+        "function": inlining.algorithm(settings, spec.function, slots),
         "NONE": np.int32(0),
         "CHUNK": chunk,
         "accumulate": accumulate,
     }
-    if spec.sums is not None:
-        table = primitives(register, spec.arithmetic, dict(spec.roundings), payloads)
-        namespace["sum_terms"] = _Binder(_jit_sums, table, dict(spec.slots))(spec.sums)
-    namespace["element"] = element
-    namespace |= {name: bind(each) for name, each in spec.helpers().items()}
     count = len(spec.fields) + 1
+    namespace["store_total"] = memory.storing(FP64, FP64, count - 1, count)
+    if spec.long:
+        namespace["sweep"] = sweeps.over(spec, settings)
+        return callback(text, f"<mcf numba {spec.name} {spec.serial}>", namespace)
+    if spec.sums is not None:
+        contracted = settings._replace(flags=("contract",))
+        namespace["sum_terms"] = inlining.algorithm(contracted, spec.sums, slots)
+    namespace["element"] = element
+    for name, each in spec.helpers().items():
+        namespace[name] = inlining.algorithm(settings, each, slots)
     namespace["load_lane"] = memory.loading(register, register, count - 1, count)
     namespace["store_lane"] = memory.storing(register, register, count - 1, count)
-    namespace["store_total"] = memory.storing(FP64, FP64, count - 1, count)
     for k, field in enumerate(spec.fields):
         pair = spec.packed and not field.uniform
         loading = memory.loading_pair if pair else memory.loading
@@ -82,15 +56,17 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
         namespace[f"load_{field.name}"] = loading(register, field.format, k, count)
         if field.written:
             namespace[f"store_{field.name}"] = storing(register, field.format, k, count)
-            namespace[f"round_{field.name}"] = rounding(register, field.format, payloads)
+            namespace[f"round_{field.name}"] = inlining.rounding(settings, field.format)
     return callback(text, f"<mcf numba {spec.name} {spec.serial}>", namespace)
 
 
 def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
     """The callback of a fold: of one of its texts, over these numbers."""
-    bind = bindings(FP64, FP64, (("rc", FP64),), (), True)
+    settings = Settings(FP64, FP64, (("rc", FP64),))
     algorithms = {"term": spec.term, "merge": spec.merge, "combine": spec.combine}
-    namespace: dict[str, Any] = {name: bind(each) for name, each in algorithms.items()}
+    namespace: dict[str, Any] = {
+        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+    }
     count = sum(spec.components) + 2
     # A lane which a loop reads and another which it writes never coincide there.
     namespace["lane"] = memory.loading(FP64, FP64, count - 1, count)

@@ -56,7 +56,9 @@ class Launch(Prepared):
         fields = spec.fields
         moved = sum(f.format.itemsize * (f.read + f.written) for f in fields if not f.uniform)
         # Lines that a loop also reads are in the cache already.
-        only_written = spec.sums is None and not any(f.read and f.written for f in fields)
+        only_written = (
+            spec.sums is None and not spec.long and not any(f.read and f.written for f in fields)
+        )
         self._large = only_written and streaming.worthwhile(moved * self._total)
         self._written = [k for k, f in enumerate(fields) if f.written]
         self._tables: dict[int, array[int]] = {}

@@ -53,7 +53,7 @@ def source(spec: Elementwise) -> str:
     values = [f.name if f.uniform else f"{f.name}_address" for f in spec.fields] + [*spec.scalars]
     lines = _one(spec) if spec.packed else []
     body = _pair(spec) if spec.packed else _body(spec)
-    lines += [] if spec.sums is not None else loops.step("step", "i", values, body)
+    lines += [] if spec.sums is not None or spec.long else loops.step("step", "i", values, body)
     wide = spec.sums is not None or any(f.format in (FP32, FP64) for f in spec.fields)
     lines += [
         "def kernel(data):",
@@ -79,6 +79,13 @@ def source(spec: Elementwise) -> str:
             emit(f"{field.name} = {field.name}_address")
         elif field.uniform:
             emit(f"{field.name} = load_{field.name}({field.name}_address, 0)")
+    if spec.long:
+        emit(
+            f"found = sweep(first, last, ({', '.join(f'{f.name}_address' for f in spec.fields)},))"
+        )
+        if spec.sums is not None:
+            emit("store_total(sums, item, found)")
+        return "\n".join(lines) + "\n"
     if spec.sums is None:
         # A vector of 16-bit numbers is two of float32 registers already. A hash is a chain that
         # leaves gaps all the same; without it two more run out of registers.

@@ -15,24 +15,22 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
-from mcf.kernels.numba.instructions import INTEGERS, LLVM, NUMBA
+from mcf.kernels.numba.traced import LLVM, table_scope
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+INTEGERS = {INT8: ir.IntType(8), UINT8: ir.IntType(8), INT16: ir.IntType(16), INT32: _I32}
+NUMBA = {FP32: types.float32, FP64: types.float64}
 
 
 def _const(value: int) -> Any:
     return ir.Constant(_I32, value)
 
 
-def _table_scope(module: Any) -> Any:
-    return module.add_metadata(["mcf tables", module.add_metadata(["mcf"])])
-
-
 def _no_alias(module: Any, instruction: Any, index: int, count: int) -> None:
     domain = module.add_metadata(["mcf"])
     scopes = [module.add_metadata([f"mcf field {k}", domain]) for k in range(count)]
     # Nothing that a kernel stores overlaps a table.
-    others = [s for k, s in enumerate(scopes) if k != index] + [_table_scope(module)]
+    others = [s for k, s in enumerate(scopes) if k != index] + [table_scope(module)]
     instruction.set_metadata("alias.scope", module.add_metadata([scopes[index]]))
     instruction.set_metadata("noalias", module.add_metadata(others))
 
@@ -66,19 +64,6 @@ def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
         return kind(types.uint64, types.int64), generate
 
     return load
-
-
-@intrinsic
-def gather(context, table, index):
-    """Intrinsic (address, i) -> entry i of a table of float64 that no kernel writes."""
-
-    def generate(c, b, signature, args):
-        pointer, size = _cell(b, args[0], args[1], FP64)
-        value = b.load(pointer, align=size)
-        value.set_metadata("alias.scope", b.module.add_metadata([_table_scope(b.module)]))
-        return value
-
-    return types.float64(types.uint64, types.int64), generate
 
 
 @functools.cache

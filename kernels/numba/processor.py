@@ -41,6 +41,12 @@ def features() -> str:
     return "" if name().lower() == "generic" else _host()[1]
 
 
+def vector_bytes() -> int:
+    """Bytes of its widest vectors, 16 where nothing is known."""
+    has = features().split(",")
+    return 64 if "+avx512f" in has else 32 if "+avx" in has else 16
+
+
 def both_pipes() -> bool:
     """Whether this processor has pipes for products beside those for sums."""
     return name().startswith("znver") and "+fma" in features().split(",")

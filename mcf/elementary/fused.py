@@ -17,6 +17,7 @@ from mcf.elementary import recording
 from mcf.elementary.tables import Components, table
 from mcf.elementary.working import working_terms
 from mcf.kernels import registry
+from mcf.kernels.algorithms.primitives import ZERO
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -34,13 +35,24 @@ class Program(NamedTuple):
 PROGRAMS: dict[str, Program] = {}
 
 # The functions that run as one kernel, and the formats in which they do.
-FUNCTIONS = frozenset({"exp", "expm1", "log", "tanh"})
+FUNCTIONS = frozenset(
+    (
+        "acos acosh asin asinh atan atan2 atanh ceil cos cosh erf erfc exp expm1 floor gelu "
+        "gelu_tanh hypot log log10 log1p log2 normal_cdf normal_pdf pow round sigmoid sin sinh "
+        "tan tanh trunc"
+    ).split()
+)
 FORMATS = (FP32, FP64)
 # How many components they compute with at most: a kernel of four takes more than ten seconds to
 # compile on a CPU.
 MOST_TERMS = 3
 
 _NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
+
+
+def _is_rare(out_rare):  # type: ignore[no-untyped-def]
+    """Whether an element needs what its formula lacks."""
+    return (out_rare > ZERO,)
 
 
 @functools.cache
@@ -50,7 +62,7 @@ def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
     Its fields are the components of the result, those of the arguments, and tables.
     """
     compute, arguments = PROGRAMS[name]
-    function, tables = recording.formula(name, compute, arguments, fmt, terms)
+    function, tables, partial = recording.formula(name, compute, arguments, fmt, terms)
     results = tuple(f"r{k}" for k in range(max(terms)))
     groups = tuple(
         (a, tuple(f"{a}{k}" for k in range(n))) for a, n in zip(arguments, terms, strict=True)
@@ -58,7 +70,7 @@ def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
     return Elementwise(
         name=function.__name__,
         function=function,
-        results=results,
+        results=(*results, "rare") if partial else results,
         fields=(
             *(Field(r, fmt, read=False, written=True) for r in results),
             *(Field(c, fmt) for _, names in groups for c in names),
@@ -69,13 +81,21 @@ def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
         roundings=(("rc", FP64), ("narrow", fmt)),
         groups=groups,
         rounded=results,
+        long=True,
+        sums=_is_rare if partial else None,
+        sum_count=int(partial),
+        counts=int(partial),
     )
 
 
 def run(
     name: str, fmt: Format, terms: Sequence[int], given: Sequence[Tensor], out: Sequence[Tensor]
 ) -> bool:
-    """Compute a function on contiguous components in one kernel; False where there is none."""
+    """Compute a function on components in one kernel.
+
+    False where there is none, or where some element needs a step that it lacks: then what `out`
+    holds is of no use.
+    """
     device = given[0].device
     if (
         name not in FUNCTIONS
@@ -86,5 +106,6 @@ def run(
         return False
     spec = kernel(name, fmt, *terms)
     tables = [table(f.name, device) for f in spec.fields if f.table]
-    registry.run(spec, [[*out, *given, *tables]], _NO_SCALARS)
-    return True
+    dense = [c.contiguous() for c in given]
+    rare = registry.run(spec, [[*out, *dense, *tables]], _NO_SCALARS)
+    return rare is None or rare.item() == 0

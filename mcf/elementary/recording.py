@@ -13,9 +13,10 @@ A program must not look at numbers. A step that it leaves out where no element n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mcf.elementary.statements import UnrecordableError, Writer
 from mcf.elementary.tables import Components
-from mcf.kernels.algorithms import distillation
+from mcf.elementary.working import left_out
+from mcf.kernels.algorithms import distillation, longs
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.operators import OPERATIONS, TRANSFORMS, kernel
@@ -101,6 +103,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(t.dtype != fp64 for group in groups for t in group):
             raise UnrecordableError(f"{name} of another format")
         values = [[w.value(t, fp64) for t in group] for group in groups]
+        # Triton's interpreter takes a comparison of literals for a number.
+        variables = [*w.read]
+        for group in values:
+            for k, text in enumerate(group):
+                if variables and text not in variables:
+                    group[k] = w.call(longs.beside, variables[0], text)
         if name == "expansion_renormalize":
             function: Any = distillation.distill(len(values[0]), args[1])
             count, given = args[1], [_tuple(values[0])]
@@ -148,14 +156,29 @@ def _in_place(func: Any) -> bool:
     return bool(name.endswith("_") and not name.endswith("__"))
 
 
+class Formula(NamedTuple):
+    """What a program does to one element.
+
+    Args:
+        function: the algorithm.
+        tables: the names of those that it reads.
+        partial: whether it has one result more, 1 for an element that needs a step which it lacks
+            (`working.rare`), and else 0.
+    """
+
+    function: FunctionType
+    tables: tuple[str, ...]
+    partial: bool
+
+
 def formula(
     name: str,
     compute: Callable[[tuple[Components, ...], Format, int], Components],
     arguments: Sequence[str],
     fmt: Format,
     terms: Sequence[int],
-) -> tuple[FunctionType, tuple[str, ...]]:
-    """The algorithm of a function on expansions, and the names of the tables that it reads.
+) -> Formula:
+    """The algorithm of a function on expansions.
 
     Its parameters are the arguments, tuples of components, and after them the tables; it computes
     in float64 registers, and `narrow` rounds to the format.
@@ -175,8 +198,15 @@ def formula(
         n: torch.full((2,), 0.5, dtype=fmt.dtype, device="cpu") for group in groups for n in group
     }
     recorder = _Recorder(named)
-    with torch.no_grad(), recorder:
-        results = compute(tuple(tuple(named[n] for n in g) for g in groups), fmt, max(terms))
+    conditions: list[Tensor] = []
+    token = left_out.set(conditions)
+    try:
+        with torch.no_grad(), recorder:
+            results = [*compute(tuple(tuple(named[n] for n in g) for g in groups), fmt, max(terms))]
+            if conditions:
+                results.append(functools.reduce(torch.bitwise_or, conditions).to(torch.float64))
+    finally:
+        left_out.reset(token)
     body = recorder.body(results)
     label = f"{name}_{''.join(map(str, terms))}_{fmt.name}"
     function = written(
@@ -187,4 +217,4 @@ def formula(
         f"<mcf elementary {label}>",
         **recorder.writer.called,
     )
-    return function, tuple(recorder.writer.tables)
+    return Formula(function, tuple(recorder.writer.tables), bool(conditions))

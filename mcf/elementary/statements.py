@@ -93,6 +93,8 @@ class Writer:
             x = numbers[0]
             if any(y != x and y == y for y in numbers):
                 raise UnrecordableError("a tensor of different numbers")
+        if isinstance(x, bool) and dtype == torch.bool:
+            return self.call(longs.holds, str(int(x)))
         if dtype in _LONGS:
             return self.call(p.whole, str(int(x)))
         if not isinstance(x, (int, float)):
@@ -102,7 +104,9 @@ class Writer:
         if not math.isfinite(x):
             (pattern,) = struct.unpack(">q", struct.pack(">d", x))
             return self.call(p.from_bits64, self.call(p.whole, str(pattern)))
-        return self.call(p.const, repr(float(x)))
+        number = self.call(p.const, repr(abs(float(x))))
+        # A literal may lose the sign of its zero.
+        return self.call(p.neg, number) if math.copysign(1.0, x) < 0 else number
 
     def expression(self, func: Any, args: Any, kwargs: Mapping[str, Any], to: torch.dtype) -> str:
         """What an operation of torch computes, of this dtype."""
@@ -124,6 +128,8 @@ class Writer:
             return self.call(p.bits64 if to == torch.int64 else p.from_bits64, self.value(*args))
         if name == "rsub":
             args, name = (args[1], args[0]), "sub"
+        if name == "clamp":
+            return self._clamped(args, kwargs, kind)
         given = [self.value(a, kind) for a in args]
         if kind == torch.bool and name in ("eq", "bitwise_not"):
             return self.call(p.invert, given[0] if len(given) == 1 else " ^ ".join(given))
@@ -141,18 +147,21 @@ class Writer:
             return self.call(_CALLS[name], *given)
         raise UnrecordableError(f"{func} of {kind}")
 
+    def _clamped(self, args: Any, kwargs: Mapping[str, Any], kind: torch.dtype) -> str:
+        """Between bounds, of which one may be absent; nan stays."""
+        text = self.value(args[0], kind)
+        bounds = dict(zip(("min", "max"), args[1:], strict=False)) | {**kwargs}
+        for side, function in (("min", longs.larger), ("max", longs.smaller)):
+            if bounds.get(side) is not None:
+                text = self.call(function, text, self.value(bounds[side], kind))
+        return text
+
     def _of_longs(
         self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], given: Sequence[str]
     ) -> str:
         text = given[0]
         if name in ("minimum", "maximum"):
             return self.call(longs.smaller if name == "minimum" else longs.larger, *given)
-        if name == "clamp":
-            bounds = dict(zip(("min", "max"), args[1:], strict=False)) | {**kwargs}
-            for side, function in (("min", longs.larger), ("max", longs.smaller)):
-                if bounds.get(side) is not None:
-                    text = self.call(function, text, self.value(bounds[side], torch.int64))
-            return text
         if name == "neg":
             return f"{self.call(p.whole, '0')} - {text}"
         if name == "abs":

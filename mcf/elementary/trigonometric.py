@@ -18,6 +18,7 @@ from mcf.elementary.working import (
     leave,
     mantissa,
     minus,
+    rare,
     sanitized,
     scale_all,
     select,
@@ -49,7 +50,7 @@ def _sin_cos(
         turned, reduced = reduction.medium(near, fmt, terms, working)
         q, r = torch.where(medium, turned, q), select(medium, reduced, r)
     large = size > reduction.MEDIUM
-    if bool(large.any()):
+    if rare(large):
         turned, reduced = reduction.quarter_turns(y, fmt, terms, working)
         q, r = torch.where(large, turned, q), select(large, reduced, r)
     sine, cosine = angles.sin_cos(r)

@@ -8,6 +8,8 @@ Those of M**k cost some integer products, however long M**k is.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from mcf.elementary.working import (
     head,
     mantissa,
     minus,
+    rare,
     sanitized,
     scale_all,
     select,
@@ -50,7 +53,7 @@ def _last_bit(x: Components) -> Tensor:
         i, e = _integer(c)
         lowest = exponent((i & -i).to(torch.float64)) + e
         found.append(torch.where(c == 0, 5000, lowest))
-    return torch.stack(found).amin(0)
+    return functools.reduce(torch.minimum, found)
 
 
 def _last_word(x: Components) -> Tensor:
@@ -176,9 +179,10 @@ def _rooted(x: Components, y: Components, whole: Tensor) -> tuple[Components, Co
     # A square is 4**i times an odd one, which is 1 modulo 8.
     last = _last_bit(x)
     scaled = _last_word(scale_all(sanitized(x, half), torch.where(half, -last, 0)))
-    at = (half & (last & 1 == 0) & (scaled & 7 == 1)).nonzero(as_tuple=True)
-    if at[0].numel() == 0:
+    perhaps = half & (last & 1 == 0) & (scaled & 7 == 1)
+    if not rare(perhaps):
         return x, y, whole
+    at = perhaps.nonzero(as_tuple=True)
     root, good = _root(tuple(c[at] for c in x), last[at])
     found = torch.zeros_like(whole)
     found[at] = good

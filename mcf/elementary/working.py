@@ -8,6 +8,8 @@ every executor gives the same bits.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 import torch
 from torch import Tensor
 
@@ -103,6 +105,23 @@ def collected(floats: Components, terms: int) -> Components:
     length = next(n for n in (4, 8, 12, 16) if n >= len(floats))
     zeros = (torch.zeros_like(floats[0]),) * (length - len(floats))
     return ex.renormalize((*floats, *zeros), terms)
+
+
+# While a formula is recorded (`mcf.elementary.recording`), the conditions of what it leaves out.
+left_out: ContextVar[list[Tensor] | None] = ContextVar("left_out", default=None)
+
+
+def rare(condition: Tensor) -> bool:
+    """Whether a condition holds for any element, of a step that hardly any needs.
+
+    A formula has no such step: it counts the elements for which the condition holds, and where
+    there are any the program runs in its place (`mcf.elementary.fused`).
+    """
+    found = left_out.get()
+    if found is None:
+        return bool(condition.any())
+    found.append(condition)
+    return False
 
 
 def two_prod(a: Tensor, b: Tensor) -> Components:

@@ -147,7 +147,11 @@ def expansion_kernels() -> list[Elementwise]:
 
 def elementary_kernels() -> list[Elementwise]:
     """Elementary functions that are one kernel, of pairs: others have more of the same."""
-    return [fused.kernel(n, f, 2) for n in sorted(fused.FUNCTIONS) for f in (FP64, FP32)]
+    return [
+        fused.kernel(n, f, *(2 for _ in fused.PROGRAMS[n].arguments))
+        for n in sorted(fused.FUNCTIONS)
+        for f in (FP64, FP32)
+    ]
 
 
 def coefficient_kernels() -> list[Elementwise]:
@@ -182,11 +186,18 @@ def everyday(spec: Elementwise) -> bool:
 
     A kernel is generated from a rule and an arithmetic that know nothing of each other: so every
     arithmetic with one rule and every rule with an arithmetic of each kind stand for all. So do
-    four components of float32 and float64 for those of 16-bit formats.
+    four components of float32 and float64 for those of 16-bit formats, and three functions for all.
     """
+    if spec in _functions():
+        return spec.name in ("exp_2_fp64", "sin_2_fp32", "pow_22_fp32")
     if spec in _steps():
         return bool(_STEPS.fullmatch(spec.name))
     return not (_FORMS.fullmatch(spec.name) or _LONG_16_BITS.fullmatch(spec.name))
+
+
+@functools.cache
+def _functions() -> frozenset[Elementwise]:
+    return frozenset(elementary_kernels())
 
 
 @functools.cache

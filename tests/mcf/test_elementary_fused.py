@@ -7,6 +7,7 @@ taken for another.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -19,9 +20,10 @@ from mcf.elementary import fused, recording
 from mcf.elementary.statements import UnrecordableError
 from mcf.elementary.tables import Components, table
 from mcf.kernels import FP32, FP64, exact, registry
+from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
-from tests.helpers.elementary import inputs
+from tests.helpers.elementary import Inputs, inputs
 
 # Arguments whose results are subnormal or beyond the range, in either format.
 EDGES = (-745.0, -720.5, -708.75, -104.0, -95.25, -87.5, 88.75, 709.75, 1024.0, 1e300)
@@ -31,44 +33,95 @@ def _bits(x: Tensor) -> Tensor:
     return x.view({4: torch.int32, 8: torch.int64}[x.element_size()])
 
 
+# Those of whole numbers and their neighbours.
+WHOLE = ("ceil", "floor", "round", "trunc")
+
+
+def _batches(name: str, fmt: Format, terms: int, count: int) -> list[tuple[Components, ...]]:
+    if name not in WHOLE:
+        return inputs(name, fmt, terms, count, seed=7)
+    d = Inputs(fmt, terms, seed=7)
+    halves = d.expansion(d.rng.integers(-40, 40, count) / 2)
+    return [(d.between(-3, fmt.p * terms, count),), (halves,)]
+
+
 def arguments(name: str, fmt: Format, terms: int, count: int) -> list[Components]:
-    """Arguments of all sizes, special values and edges in turn."""
+    """Arguments of all sizes, special values, in pairs, and edges in turn."""
     more = torch.cat([specials(fmt), torch.tensor(EDGES, dtype=torch.float64).to(fmt.dtype)])
-    given = [batch[0] for batch in inputs(name, fmt, terms, count, seed=7)]
-    alone = (more, *(torch.zeros_like(more) for _ in range(terms - 1)))
-    return [tuple(map(torch.cat, zip(*given, alone, strict=True)))]
+    heads = [more]
+    if len(fused.PROGRAMS[name].arguments) == 2:
+        # Powers that are exact: of whole exponents, halves, and powers of two.
+        short = torch.tensor([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 9.0, -1.0, -2.0, -7.5])
+        more = torch.cat([specials(fmt), short.to(fmt.dtype)])
+        heads = list(torch.cartesian_prod(more, more).unbind(1))
+    alone = [(h, *(torch.zeros_like(h) for _ in range(terms - 1))) for h in heads]
+    batches = [*_batches(name, fmt, terms, count), alone]
+    return [tuple(map(torch.cat, zip(*given, strict=True))) for given in zip(*batches, strict=True)]
+
+
+def _rare(spec: Elementwise, given: list[Tensor]) -> Tensor:
+    """Which elements need what the formula lacks."""
+    if spec.sums is None:
+        return torch.zeros(given[0].shape, dtype=torch.bool)
+    alone = dataclasses.replace(
+        spec,
+        fields=(Field("r", FP64, read=False, written=True), *(f for f in spec.fields if f.read)),
+        stores=(("rare", "r"),),
+        sums=None,
+        sum_count=0,
+        counts=0,
+        serial=-1,
+    )
+    out = torch.empty(given[0].shape, dtype=torch.float64)
+    with registry.executor("torch"):
+        registry.run(alone, [[out, *given]], torch.zeros(1, 0, dtype=torch.float64))
+    return out > 0
 
 
 def check(name: str, fmt: Format, terms: int, executor: str, count: int = 40) -> None:
-    spec = fused.kernel(name, fmt, terms)
+    spec = fused.kernel(name, fmt, *[terms] * len(fused.PROGRAMS[name].arguments))
     tables = [table(f.name, torch.device("cpu")) for f in spec.fields if f.table]
-    for x in arguments(name, fmt, terms, count):
-        with registry.executor("torch"):
-            expected = getattr(mcf.elementary, name)(x)
-        found = [torch.empty_like(c) for c in x]
-        with registry.executor(executor):
-            registry.run(spec, [[*found, *x, *tables]], torch.zeros(1, 0, dtype=torch.float64))
-        for a, b in zip(expected, found, strict=True):
-            assert torch.equal(_bits(a), _bits(b)), (name, fmt.name, terms)
+    x = arguments(name, fmt, terms, count)
+    given = [*(c for each in x for c in each), *tables]
+    with registry.executor("torch"):
+        expected = getattr(mcf.elementary, name)(*x)
+    found = [torch.empty_like(c) for c in x[0]]
+    with registry.executor(executor):
+        none = torch.zeros(1, 0, dtype=torch.float64)
+        counted = registry.run(spec, [[*found, *given]], none)
+    rare = _rare(spec, given)
+    assert rare.sum() == (0 if counted is None else counted)
+    assert rare.any() == (name in ("sin", "cos", "tan", "pow")), "what the inputs are to have"
+    for a, b in zip(expected, found, strict=True):
+        assert torch.equal(_bits(a)[~rare], _bits(b)[~rare]), (name, fmt.name, terms)
 
 
-@pytest.mark.parametrize("executor", ["torch", "triton"])
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize("fmt", [FP64, FP32], ids=lambda f: f.name)
+@pytest.mark.parametrize("name", sorted(fused.FUNCTIONS))
+def test_formula_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
+    check(name, fmt, 2, "torch")
+
+
+@pytest.mark.sampled(every=11)
 @pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", sorted(fused.FUNCTIONS))
-def test_formula_has_the_bits_of_the_program(name: str, fmt: Format, executor: str) -> None:
-    if executor == "triton":
-        pytest.importorskip("triton", reason="triton has wheels for Linux only")
-    check(name, fmt, 2, executor)
+def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
+    pytest.importorskip("triton", reason="triton has wheels for Linux only")
+    check(name, fmt, 2, "triton")
 
 
-_SHAPES = [(FP32, 1), (FP32, 2), (FP32, 3), (FP32, 4), (FP64, 1), (FP64, 2)]
+_SHAPES = [(FP32, 1), (FP32, 2), (FP32, 3), (FP32, 4), (FP64, 1), (FP64, 2), (FP64, 3), (FP64, 4)]
 
 
-# A kernel takes 2 to 5 s to compile.
+_FAST = [("exp", FP32, 2), ("sin", FP32, 2)]
+
+
+# A kernel takes half a second to some seconds to compile.
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
     [
-        pytest.param(n, f, t, marks=[] if (n, f, t) == ("exp", FP32, 2) else [pytest.mark.slow])
+        pytest.param(n, f, t, marks=[] if (n, f, t) in _FAST else [pytest.mark.slow])
         for n in sorted(fused.FUNCTIONS)
         for f, t in _SHAPES
     ],
@@ -109,6 +162,29 @@ def test_a_launch_runs_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [c.tolist() for c in found] == [c.tolist() for c in expected]
 
 
+# A length that is no multiple of a vector's, a whole block of vectors, and more than an item.
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 16384 + 5])
+def test_every_element_of_a_stretch(count: int) -> None:
+    x = torch.linspace(-3, 3, count), torch.zeros(count)
+    with registry.executor("torch"):
+        expected = mcf.elementary.exp(x)
+    with registry.executor("numba"):
+        found = mcf.elementary.exp(x)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_large_angles_run_the_program() -> None:
+    """Which no formula computes; also beside others, and where components are not contiguous."""
+    x = torch.linspace(-2990, 2990, 41).repeat_interleave(2)[::2]
+    for large in (False, True):
+        x[7] = 1e30 if large else 0.0
+        with registry.executor("torch"):
+            expected = mcf.elementary.sin((x, 0 * x))
+        with registry.executor("numba"):
+            found = mcf.elementary.sin((x, 0 * x))
+        assert all(map(torch.equal, found, expected))
+
+
 def test_nan_behind_a_number_reads_inside_the_table() -> None:
     """Components that are no expansion: the result is of no use, and no memory but ours is read."""
     x = torch.tensor([1.0, math.inf, -1e30])
@@ -138,6 +214,6 @@ def test_recorded_in_inference_mode() -> None:
     texts = []
     for mode in (False, True):
         with torch.inference_mode(mode):
-            function, _ = recording.formula("exp", compute, ("x",), FP32, (2,))
+            function, *_ = recording.formula("exp", compute, ("x",), FP32, (2,))
         texts.append((function.__code__.co_code, function.__code__.co_names))
     assert texts[0] == texts[1]
