@@ -47,6 +47,7 @@ def small(
 
 
 @pytest.mark.usefixtures("on_torch")
+@pytest.mark.slow
 def test_floor(small: Small) -> None:
     script, rows = small("zamirai_floor")
     # The theorem, for every run at every step; and it is about nearest rounding alone.
@@ -109,6 +110,7 @@ def test_ablation_of_the_others(small: Small, model: str) -> None:
 
 
 @pytest.mark.usefixtures("on_torch")
+@pytest.mark.slow
 def test_lost(small: Small) -> None:
     script, rows = small("collage_lost")
     one = {o: {w: script.late(rows, o, w)[0] for w in ("paper_p", "ours_p")} for o in "ABCD"}
@@ -160,6 +162,7 @@ def test_float32_weights_in_two_parts(small: Small) -> None:
 
 
 @pytest.mark.usefixtures("on_torch")
+@pytest.mark.slow
 def test_optimi_memory(small: Small) -> None:
     script, rows = small("optimi_memory")
     found = {r["recipe"]: {k: float(v) for k, v in r.items() if k != "recipe"} for r in rows}
