@@ -14,10 +14,8 @@ from torch.nn import Parameter
 
 from mcf.optim import SGD, Adam, Adamax, NAdam, RAdam
 from tests.helpers import assert_same_bits
-from tests.optim.exact_adamw import floats
-from tests.optim.exact_rules import Exact
-from tests.optim.helpers import BF16, FP64, assert_same, parameter, random, steps, stored
-from tests.optim.test_exact_rules import STEPS, TOLERANCE, N
+from tests.optim.helpers import BF16, FP64, assert_same, parameter, steps, stored
+from tests.optim.test_exact_rules import TOLERANCE, compared
 from tests.optim.variants import Variant, named
 
 _SGD = named("sgd-decoupled")
@@ -30,27 +28,13 @@ VARIANTS = [
 MAKES = (Adam, NAdam, RAdam, Adamax, SGD)
 
 
-def distance(variant: Variant, **wrong: Any) -> float:
-    """The relative distance from the rule without rounding, after some steps."""
-    p = Parameter(random(N, FP64, 1))
-    start = p.detach().clone()
-    exact = Exact(variant.rule, start, {**variant.options, **wrong})
-    optimizer = variant.make([p], **variant.options)
-    for t in range(STEPS):
-        p.grad = random(N, FP64, 10 + t, 10.0 ** -(t % 7))
-        exact.step(p.grad)
-        optimizer.step()
-    end = floats(exact.p)
-    return float((p.detach() - end).norm() / (end - start).norm())
-
-
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.usefixtures("on_torch")
 def test_float64_is_exact(variant: Variant) -> None:
-    assert distance(variant) < TOLERANCE
+    assert compared(variant)[0] < TOLERANCE
     # Without momentum the two are the same.
     if variant.options.get("momentum") != 0.0:
-        assert distance(variant, decoupled_weight_decay=False) > 1e9 * TOLERANCE
+        assert compared(variant, decoupled_weight_decay=False)[0] > 1e9 * TOLERANCE
 
 
 @pytest.mark.parametrize("make", MAKES)

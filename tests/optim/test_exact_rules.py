@@ -7,6 +7,8 @@ each step rounds by some u = 1.1e-16 of the parameter and of the update, and mom
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import Parameter
@@ -21,20 +23,34 @@ N, STEPS = 40, 60
 TOLERANCE = 1e-13
 
 
-def distance(variant: Variant, rule: str) -> float:
-    """The relative distance between the optimizer and a rule without rounding."""
+def compared(
+    variant: Variant, model: type[Exact] = Exact, rule: str | None = None, **wrong: Any
+) -> tuple[float, Any, Any]:
+    """The relative distance from a rule without rounding, the optimizer's and the exact run's end.
+
+    Args:
+        variant: the optimizer.
+        model: the exact rules.
+        rule: another than the variant's.
+        **wrong: options that only the exact rule has.
+    """
     p = Parameter(random(N, FP64, 1))
     start = p.detach().clone()
-    exact = Exact(rule, start, variant.options)
+    exact = model(rule or variant.rule, start, {**variant.options, **wrong})
     optimizer = variant.make([p], **variant.options)
-    with mcf.executor("torch"):
-        for t in range(STEPS):
-            # Sizes that fall and rise, so that a maximum is kept for a while.
-            p.grad = random(N, FP64, 10 + t, 10.0 ** -(t % 7))
-            exact.step(p.grad)
-            optimizer.step()
+    for t in range(STEPS):
+        # Sizes that fall and rise, so that a maximum is kept for a while.
+        p.grad = random(N, FP64, 10 + t, 10.0 ** -(t % 7))
+        exact.step(p.grad)
+        optimizer.step()
     end = floats(exact.p)
-    return float((p.detach() - end).norm() / (end - start).norm())
+    return float((p.detach() - end).norm() / (end - start).norm()), optimizer, exact
+
+
+def distance(variant: Variant, rule: str) -> float:
+    """The relative distance between the optimizer and a rule without rounding."""
+    with mcf.executor("torch"):
+        return compared(variant, rule=rule)[0]
 
 
 @pytest.mark.parametrize("variant", [named("adamw"), *NEW], ids=str)

@@ -34,31 +34,17 @@ from tests.optim.helpers import (
     steps,
     stored,
 )
-from tests.optim.test_exact_rules import STEPS, TOLERANCE, N
+from tests.optim.test_exact_rules import STEPS, TOLERANCE, N, compared
 from tests.optim.variants import RECENT, RECENT_RULES, Variant
 
 every = pytest.mark.parametrize("variant", RECENT, ids=str)
 each = pytest.mark.parametrize("variant", RECENT_RULES, ids=str)
 
 
-def compared(variant: Variant, **wrong: Any) -> tuple[float, Any, Recent]:
-    """The relative distance from the rule without rounding, both after some steps."""
-    p = Parameter(random(N, FP64, 1))
-    start = p.detach().clone()
-    exact = Recent(variant.rule, start, {**variant.options, **wrong})
-    optimizer = variant.make([p], **variant.options)
-    for t in range(STEPS):
-        p.grad = random(N, FP64, 10 + t, 10.0 ** -(t % 7))
-        exact.step(p.grad)
-        optimizer.step()
-    end = floats(exact.p)
-    return float((p.detach() - end).norm() / (end - start).norm()), optimizer, exact
-
-
 @every
 @pytest.mark.usefixtures("on_torch")
 def test_float64_is_exact(variant: Variant) -> None:
-    found, optimizer, exact = compared(variant)
+    found, optimizer, exact = compared(variant, Recent)
     print(f"{variant}: {found:.2g}")
     assert found < TOLERANCE
     if variant.make is StableAdamW:
@@ -86,7 +72,7 @@ def test_float64_is_exact(variant: Variant) -> None:
 )
 @pytest.mark.usefixtures("on_torch")
 def test_another_rule_is_rejected(variant: Variant, wrong: dict[str, Any]) -> None:
-    assert compared(variant, **wrong)[0] > 1e6 * TOLERANCE
+    assert compared(variant, Recent, **wrong)[0] > 1e6 * TOLERANCE
 
 
 @pytest.mark.usefixtures("on_torch")

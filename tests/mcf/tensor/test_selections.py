@@ -19,6 +19,7 @@ from torch import Tensor
 import mcf
 from mcf.tensor import plans
 from tests.helpers import assert_all_same_bits
+from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
 
 SELECTIONS: dict[str, Callable[..., Any]] = {
@@ -132,24 +133,14 @@ def test_derivatives_are_torchs() -> None:
 
 
 def test_modes_see_torchs_selections() -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    seen = []
-
-    class Mode(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if any(issubclass(t, mcf.MCFTensor) for t in types):
-                return NotImplemented
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
+    mode = Seen()
 
     c, x, y = (t[:9] for t in _operands(torch.float64, 2))
     expected = torch.where(c, x, y)
-    with Mode():
+    with mode:
         got = torch.where(c, x, y)
-    assert seen.count(torch.ops.aten.where.self) == 2
+    assert mode.seen.count(torch.ops.aten.where.self) == 2
     assert_all_same_bits(got.components, expected.components, "under a mode")
     by_vmap = torch.func.vmap(torch.where)(c, x, y)
     assert_all_same_bits(by_vmap.components, expected.components, "vmap")

@@ -16,6 +16,7 @@ import torch
 import mcf
 from mcf.tensor import writing
 from tests.helpers import assert_all_same_bits
+from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
 
 NAMES = ("add", "sub", "mul", "div", "maximum", "minimum", "fmax", "fmin")
@@ -171,22 +172,12 @@ def test_functorch_and_modes_write_too() -> None:
     x, y = _tensor(3, 4), _tensor(3, 4, seed=2)
     got = torch.func.vmap(lambda a, b: a.clone().mul_(b))(x, y)
     _same(got, x * y, "vmap")
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Mode(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if any(issubclass(t, mcf.MCFTensor) for t in types):
-                return NotImplemented
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    seen: list[Any] = []
+    mode = Seen()
     target, out = x.clone(), torch.empty_like(x)
-    with Mode():
+    with mode:
         target.mul_(y)
         torch.mul(x, y, out=out)
-    assert seen.count(torch.ops.mcf.expansion_mul.default) == 2
+    assert mode.seen.count(torch.ops.mcf.expansion_mul.default) == 2
     _same(target, x * y, "under a mode")
     _same(out, x * y, "under a mode")

@@ -1,0 +1,87 @@
+"""States in the CPU's memory when something goes wrong: signals, constructors, copies read early."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import mcf
+from mcf.optim import AdamW, CPUOffloadOptimizer
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import BF16, parameter
+from tests.optim.offloading import ALL, Late, Offload, backward, model
+
+
+@pytest.fixture(autouse=True)
+def reference_executor() -> Iterator[None]:
+    with mcf.executor("torch"):
+        yield
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_interrupt_finds_the_step_done(whole: bool) -> None:
+    """A signal when the first weight is sent back, or when the optimizer has stepped all copies."""
+
+    class Interrupted(Exception):
+        pass
+
+    def handler(number: int, frame: Any) -> None:
+        raise Interrupted
+
+    options = {"lr": 0.01, "max_grad_norm": 1e6 if whole else None}
+    nets = model(), model()
+    optimizers = (
+        Offload(nets[0].parameters(), AdamW, **ALL, **options),
+        AdamW(nets[1].parameters(), **options),
+    )
+    for net in nets:
+        backward(net, 0)
+    inner = optimizers[0].optimizer
+    inner.register_step_post_hook(lambda *_: signal.raise_signal(signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Interrupted):
+            optimizers[0].step()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    optimizers[1].step()
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        assert_same_bits(p.detach(), q.detach())
+
+
+def test_nothing_is_left_by_a_constructor_that_raises() -> None:
+    p = parameter((4, 4), BF16)
+    with pytest.raises(ValueError, match="Invalid learning rate"):
+        Offload([p], AdamW, lr=-1.0, **ALL)
+    whole = torch.zeros(8, 4, dtype=BF16)
+    parts = [Parameter(whole[:5]), Parameter(whole[3:])]
+    with pytest.raises(ValueError, match="shares memory with"):
+        Offload(parts, AdamW, lr=0.1, **ALL)
+    for each in (p, *parts):
+        each.sum().backward()
+        assert each.grad is not None
+        assert not each._post_accumulate_grad_hooks
+
+
+def test_early_use_would_be_seen() -> None:
+    """The mutant: without waiting, a step reads what has not arrived."""
+
+    class Hasty(Late):
+        def download(self, there: Tensor, here: Tensor) -> Any:
+            super().download(there, here)
+            return lambda: None
+
+    class Wrong(CPUOffloadOptimizer):
+        _transfers_class = Hasty
+
+    p = parameter((4, 4), BF16)
+    optimizer = Wrong([p], AdamW, **ALL, lr=0.01)
+    p.sum().backward()
+    optimizer.step()
+    assert p.isnan().all()
