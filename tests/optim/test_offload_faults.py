@@ -1,4 +1,4 @@
-"""States in the CPU's memory when something goes wrong: signals, constructors, copies read early."""
+"""States in the CPU's memory when something goes wrong: signals, errors, copies read early."""
 
 from __future__ import annotations
 
