@@ -1,86 +1,37 @@
-"""Decimal digits of expansions: as many as tell a value from every other."""
+"""Numbers and tensors as text."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
-from mcf.convert.numbers import components_of
+from mcf.convert import digits, spec
+from mcf.convert.options import OPTIONS as OPTIONS
+from mcf.convert.options import Printing, in_force
+from mcf.convert.options import set_printoptions as set_printoptions
 from mcf.kernels.formats import Format
 
 Number = Fraction | float
+Element = Callable[[Sequence[float]], str]
 
 
-@dataclasses.dataclass
-class Options:
-    """How tensors are printed."""
-
-    precision: int | None = None
-    threshold: int = 1000
-    edgeitems: int = 3
-    linewidth: int = 100
-
-
-OPTIONS = Options()
-
-
-def set_printoptions(
-    precision: int | None = None,
-    threshold: float | None = None,
-    edgeitems: int | None = None,
-    linewidth: int | None = None,
-    profile: str | None = None,
-) -> None:
-    """Set how expansion tensors are printed; what is not given stays as it is.
-
-    Args:
-        precision: significant decimal digits. By default a number has as many as it takes to read
-            back to the same components; `profile="default"` restores that.
-        threshold: elements above which a tensor is summarised (1000); infinity for none.
-        edgeitems: elements at each end of a summarised dimension (3).
-        linewidth: characters on a line (100).
-        profile: "default" resets everything first.
-
-    Raises:
-        TypeError: for what is no whole number.
-        ValueError: for a precision or linewidth below 1, a negative threshold or edgeitems, or
-            another profile.
-    """
-    limits = {"precision": (precision, 1), "threshold": (threshold, 0),
-              "edgeitems": (edgeitems, 0), "linewidth": (linewidth, 1)}  # fmt: skip
-    given = {name: value for name, (value, _) in limits.items() if value is not None}
-    for name, value in given.items():
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole and (name, value) != ("threshold", math.inf):
-            raise TypeError(f"{name} must be an integer, got {value!r}")
-        if value < limits[name][1]:
-            raise ValueError(f"{name} must be at least {limits[name][1]}, got {value}")
-    if profile not in (None, "default"):
-        raise ValueError(f"profile must be 'default', got {profile!r}")
-    if profile is not None:
-        for field in dataclasses.fields(Options):
-            setattr(OPTIONS, field.name, field.default)
-    for name, value in given.items():
-        setattr(OPTIONS, name, value)
-
-
-def decimal(value: Number, digits: int) -> str:
+def decimal(value: Number, count: int, sci_mode: bool | None = None) -> str:
     """The number rounded to significant decimal digits, ties to even."""
     if isinstance(value, float):
         return "-0." if value == 0 else repr(value)
     if value == 0:
         return "0."
-    # More are zeros: numbers of these formats have 1400 digits at most.
-    digits = min(digits, 1500)
-    sign, size = ("-", -value) if value < 0 else ("", value)
-    power = _magnitude(size)
-    scaled = round(size * Fraction(10) ** (digits - 1 - power))
-    if scaled == 10**digits:
-        scaled, power = scaled // 10, power + 1
-    text = str(scaled).rstrip("0")
-    if -5 <= power < max(16, len(text)) and power < 40:
+    found = digits.significant(abs(value.numerator), value.denominator, min(count, digits.MOST))
+    return placed(value < 0, found, sci_mode)
+
+
+def placed(negative: bool, found: digits.Digits, sci_mode: bool | None = None) -> str:
+    """Digits with their sign and a point; with an exponent where the number is large or small."""
+    sign, power = "-" if negative else "", found[1]
+    text = str(found[0]).rstrip("0")
+    usual = -5 <= power < max(16, len(text)) and power < 40
+    if usual if sci_mode is None else not sci_mode:
         if power < 0:
             return f"{sign}0.{'0' * (-power - 1)}{text}"
         text = text.ljust(power + 1, "0")
@@ -88,72 +39,102 @@ def decimal(value: Number, digits: int) -> str:
     return f"{sign}{text[0]}.{text[1:]}e{power:+03d}"
 
 
-def _magnitude(size: Fraction) -> int:
-    """floor(log10(size)) of a positive number."""
-    power = math.floor((size.numerator.bit_length() - size.denominator.bit_length()) * 0.30103)
-    while Fraction(10) ** power > size:
-        power -= 1
-    while Fraction(10) ** (power + 1) <= size:
-        power += 1
-    return power
+def element(fmt: Format, exact: bool, options: Printing) -> Element:
+    """The function that prints one number, given its components.
+
+    Args:
+        fmt: of the components.
+        exact: with as many digits as read back to them; else at most as many as all expansions of
+            the format hold.
+        options: what users set.
+    """
+
+    def show(parts: Sequence[float]) -> str:
+        if not math.isfinite(parts[0]):
+            return repr(parts[0])
+        n, d = digits.whole(parts)
+        if n == 0:
+            return "-0." if math.copysign(1.0, parts[0]) < 0 else "0."
+        negative, n = n < 0, abs(n)
+        if options.digits is not None:
+            found = digits.significant(n, d, min(options.digits, digits.MOST))
+        elif exact:
+            found = digits.shortest([-x for x in parts] if negative else parts, fmt)
+        else:
+            found = digits.significant(n, d, digits.held(n, d, fmt, len(parts)))
+        return placed(negative, found, options.sci_mode)
+
+    return show
 
 
-def shortest(value: Number, fmt: Format, terms: int) -> str:
-    """The fewest digits that read back to the nearest expansion of the value."""
-    if isinstance(value, float) or value == 0:
-        return decimal(value, 1)
-    wanted = components_of(value, fmt, terms)
+def _decimals(rows: Sequence[Sequence[float]], options: Printing) -> Element:
+    """As torch prints numbers with so many digits after the point.
 
-    def reads_back(digits: int) -> bool:
-        return components_of(Fraction(decimal(value, digits)), fmt, terms) == wanted
-
-    high = math.ceil(terms * fmt.p * math.log10(2)) + 1
-    low = 0
-    while not reads_back(high):
-        # A gap between the components: one far below the other.
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reads_back(middle) else (middle, high)
-    return decimal(value, high)
+    All with an exponent where the largest is above 1e8 or 1000 times the smallest, or that below
+    1e-4, but for zero (torch's rule).
+    """
+    sizes = [abs(r[0]) for r in rows if math.isfinite(r[0]) and r[0] != 0]
+    large, small = max(sizes, default=1.0), min(sizes, default=1.0)
+    exponent = options.sci_mode
+    if exponent is None:
+        exponent = large / small > 1000 or large > 1e8 or small < 1e-4
+    form = f".{options.decimals}{'e' if exponent else 'f'}"
+    return lambda parts: spec.formatted(parts, form, repr)
 
 
-def body(shape: tuple[int, ...], element: Callable[[tuple[int, ...]], str], indent: int) -> str:
-    """The nested brackets of a tensor of a shape whose elements print themselves."""
-    summarise = math.prod(shape) > OPTIONS.threshold
-    edge = OPTIONS.edgeitems
+def brackets(
+    shape: tuple[int, ...],
+    rows: Sequence[Sequence[float]],
+    show: Element | None,
+    fmt: Format,
+    exact: bool,
+    indent: int = 0,
+) -> str:
+    """The nested brackets of a tensor.
 
-    def indices(size: int) -> list[int | None]:
-        if summarise and size > 2 * edge:
-            return [*range(edge), None, *range(size - edge, size)]
-        return list(range(size))
+    Args:
+        shape: of the tensor.
+        rows: the components of each element that is shown (`shown`), in order.
+        show: how one is printed; None for what users set.
+        fmt: of the components.
+        exact: as in `element`.
+        indent: characters before the first bracket.
+    """
+    options = in_force()
+    if show is None and options.decimals is not None:
+        show = _decimals(rows, options)
+    elif show is None:
+        show = element(fmt, exact, options)
+    texts = [show(parts) for parts in rows]
+    width = max(map(len, texts), default=0)
+    return _nested(shape, iter([t.rjust(width) for t in texts]), width, indent, options)
 
-    texts: dict[tuple[int, ...], str] = {}
 
-    def collect(prefix: tuple[int, ...]) -> None:
-        if len(prefix) == len(shape):
-            texts[prefix] = element(prefix)
-            return
-        for k in indices(shape[len(prefix)]):
-            if k is not None:
-                collect((*prefix, k))
+def shown(shape: Sequence[int]) -> list[list[int | None]]:
+    """For each dimension the places that are shown; None stands for those that are not."""
+    options = in_force()
+    edge, summarise = options.edgeitems, math.prod(shape) > options.threshold
+    return [
+        [*range(edge), None, *range(n - edge, n)] if summarise and n > 2 * edge else [*range(n)]
+        for n in shape
+    ]
 
-    collect(())
-    width = max(map(len, texts.values()), default=0)
 
-    def show(prefix: tuple[int, ...], indent: int) -> str:
-        if len(prefix) == len(shape):
-            return texts[prefix].rjust(width)
-        parts = [
-            "..." if k is None else show((*prefix, k), indent + 1)
-            for k in indices(shape[len(prefix)])
-        ]
-        depth = len(shape) - len(prefix)
-        if depth > 1:
-            between = "," + "\n" * (depth - 1) + " " * (indent + 1)
+def _nested(
+    shape: tuple[int, ...], texts: Iterator[str], width: int, indent: int, options: Printing
+) -> str:
+    places = shown(shape)
+
+    def show(depth: int, indent: int) -> str:
+        if depth == len(shape):
+            return next(texts)
+        parts = ["..." if k is None else show(depth + 1, indent + 1) for k in places[depth]]
+        inner = len(shape) - depth
+        if inner > 1:
+            between = "," + "\n" * (inner - 1) + " " * (indent + 1)
             return f"[{between.join(parts)}]"
-        per_line = max(1, (OPTIONS.linewidth - indent - 1) // (width + 2))
+        per_line = max(1, (options.linewidth - indent - 1) // (width + 2))
         rows = [parts[k : k + per_line] for k in range(0, len(parts), per_line)]
         return "[" + (",\n" + " " * (indent + 1)).join(", ".join(r) for r in rows) + "]"
 
-    return show((), indent)
+    return show(0, indent)

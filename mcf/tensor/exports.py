@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -79,14 +78,3 @@ class Exports:
         """Nested lists of Python floats, each rounded to nearest; see `to_fractions`."""
         flat = export.array(self.components, np.float64).ravel().tolist()
         return export.nested(flat, self.shape)
-
-    def __format__(self: Any, spec: str) -> str:
-        """One number as `decimal.Decimal` formats its exact value: `f"{x:.50f}"` has 50 digits."""
-        if self.dim() != 0 or not spec:
-            return str(self)
-        value = self.detach().to_fractions()
-        if isinstance(value, float):
-            return format(value, spec)
-        power = value.denominator.bit_length() - 1
-        digits = tuple(map(int, str(abs(value.numerator) * 5**power)))
-        return format(Decimal((int(value < 0), digits, -power)), spec)

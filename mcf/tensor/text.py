@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import torch
 from torch._subclasses.fake_tensor import is_fake
 
-from mcf.convert import export
-from mcf.convert.printing import OPTIONS, body, decimal, shortest
+from mcf.convert import spec as specification
+from mcf.convert.options import in_force
+from mcf.convert.printing import brackets, element, shown
 from mcf.kernels.formats import format_of
 from mcf.tensor.tensor import MCFTensor, method
 
 
-def text(x: MCFTensor) -> str:
-    """`MCFTensor([...], terms=2, dtype=torch.float32)`; `mcf.tensor` reads the brackets back."""
+def _rows(x: MCFTensor) -> list[tuple[float, ...]]:
+    """The components of each element that is shown, in order."""
+    columns = []
+    places = shown(x.shape)
+    for c in x.components:
+        c = c.detach()
+        for d, kept in enumerate(places):
+            if None in kept:
+                index = torch.tensor([k for k in kept if k is not None], device=c.device)
+                c = c.index_select(d, index.long())
+        columns.append(c.double().flatten().tolist())
+    return list(zip(*columns, strict=True))
+
+
+def text(x: MCFTensor, exact: bool = True) -> str:
+    """`MCFTensor([...], terms=2, dtype=torch.float32)`; `mcf.tensor` reads the brackets back.
+
+    Args:
+        x: the tensor.
+        exact: with as many digits as that takes; else at most as many as every number of the
+            format has.
+    """
     head = "MCFTensor("
     tail = [f"terms={x.terms}", f"dtype={x.dtype}"]
     if x.device.type != "cpu":
@@ -27,22 +49,40 @@ def text(x: MCFTensor) -> str:
         if x.dim() != 1:
             tail.insert(0, f"size={tuple(x.shape)}")
         return f"{head}[], {', '.join(tail)})"
-    fmt = format_of(x.dtype)
-
-    def element(index: tuple[int, ...]) -> str:
-        value = export.fractions([c[index] for c in components])[0]
-        if OPTIONS.precision is not None:
-            return decimal(value, OPTIONS.precision)
-        return shortest(value, fmt, x.terms)
-
-    shown = body(tuple(x.shape), element, len(head))
-    line = f"{head}{shown}, {', '.join(tail)})"
+    body = brackets(tuple(x.shape), _rows(x), None, format_of(x.dtype), exact, len(head))
+    line = f"{head}{body}, {', '.join(tail)})"
     last = line.rsplit("\n", 1)[-1]
-    if len(last) <= OPTIONS.linewidth:
+    if len(last) <= in_force().linewidth:
         return line
-    return f"{head}{shown},\n{' ' * len(head)}{', '.join(tail)})"
+    return f"{head}{body},\n{' ' * len(head)}{', '.join(tail)})"
 
 
 @method
 def __repr__(x: MCFTensor, *, tensor_contents: object = None) -> str:
     return text(x)
+
+
+@method
+def __str__(x: MCFTensor) -> str:
+    return text(x, exact=False)
+
+
+@method
+def __format__(x: MCFTensor, spec: str) -> str:
+    """Each number as Python formats a float of its exact value: `f"{x:.50f}"` has 50 digits.
+
+    One number alone; several in the brackets of `str`, which are all of it without a specification.
+    """
+    if not spec and x.dim() != 0:
+        return str(x)
+    fmt = format_of(x.dtype)
+    usual = element(fmt, False, in_force())
+    if x.device.type == "meta" or is_fake(x.components[0]):
+        raise TypeError(f"an expansion tensor on {x.device} has no numbers to be formatted")
+    if x.numel() == 0:
+        return "[]"
+
+    def show(parts: tuple[float, ...]) -> str:
+        return specification.formatted(parts, spec, usual)
+
+    return brackets(tuple(x.shape), _rows(x), show, fmt, False)  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def test_a_format_has_every_digit() -> None:
     exact = x.to_fractions()
     whole = round(exact * 10**60)
     assert f"{x:.60f}" == f"0.{whole:060d}"
-    assert f"{-x:+.3e}" == "-1.000e-1"
+    assert f"{-x:+.3e}" == "-1.000e-01"
     assert f"{mcf.tensor(float('inf'), terms=2):>5}" == "  inf"
 
 
