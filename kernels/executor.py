@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 
 # Elements whose squares are summed at a time: bounds the temporary memory, and keeps it in cache
@@ -110,6 +111,57 @@ class Executor(abc.ABC):
     ) -> Launch | None:
         """A launch of a kernel on rows of these sizes, or None where nothing can be prepared."""
         return None
+
+    def eliminate(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        start: int,
+        width: int,
+        info: Tensor,
+        pivots: Tensor | None = None,
+        exchange: bool = True,
+    ) -> bool:
+        """Factorise a panel in place, where the executor has a loop for it.
+
+        Args:
+            spec: "lu" or "cholesky".
+            a: components, contiguous [B, m, n]. Of "lu" the panel are the columns from `start` on
+                and the rows from there on, of "cholesky" the block on the diagonal, of which the
+                lower triangle is read and written.
+            start: the first column.
+            width: how many columns.
+            info: int32 [B], where it is 0 the number of the first bad diagonal entry goes.
+            pivots: int32 [B, count], where "lu" puts the number of the row that each of the panel's
+                rows is exchanged with, from 1; all columns of A are.
+            exchange: whether "lu" exchanges rows.
+
+        Returns:
+            False where it has none, and has done nothing.
+        """
+        return False
+
+    def substitute(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        x: Sequence[Tensor],
+        upper: bool,
+        unit: bool,
+    ) -> bool:
+        """Solve A Y = X in place, where the executor has a loop for it.
+
+        Args:
+            spec: a "substitution".
+            a: components [B, w, w] of any strides, of which one triangle is read.
+            x: components [B, w, k] of any strides, overlapping neither A nor themselves.
+            upper: which triangle; rows then go from the last to the first.
+            unit: whether the diagonal is taken for ones.
+
+        Returns:
+            False where it has none, and has done nothing.
+        """
+        return False
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """Add numbers x 2**exponent to rows of digits, exactly.

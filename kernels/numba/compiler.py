@@ -6,6 +6,7 @@ Imported where a loop has to be compiled, and not before: Numba's compiler takes
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ import numba
 import numpy as np
 
 from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.numba import inlining, loops, memory, sweeps
@@ -78,6 +80,23 @@ def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
             namespace[f"load_{o}_{c}"] = memory.loading(FP64, fmt, k, count)
             k += 1
     return callback(text, f"<mcf numba {kind} {spec.name}>", {**namespace, **numbers})
+
+
+def elimination(spec: Elimination, text: str, pad: int) -> Any:
+    """The callback of an elimination in a panel."""
+    fmt, register = spec.format, spec.format.register
+    settings = Settings(register, fmt, (("rc", fmt),))
+    namespace: dict[str, Any] = {
+        name: inlining.algorithm(settings, getattr(spec, name))
+        for name in ("head", "quotient", "update")
+    }
+    namespace |= {"put": memory.put, "PAD": pad}
+    count = 4 * spec.terms
+    for k, (operand, term) in enumerate(itertools.product("axpw", range(spec.terms))):
+        held = register if operand in "pw" else fmt
+        namespace[f"load_{operand}_{term}"] = memory.loading(register, held, k, count)
+        namespace[f"store_{operand}_{term}"] = memory.storing(register, held, k, count)
+    return callback(text, f"<mcf numba {spec.kind} {fmt.name} {spec.terms}>", namespace)
 
 
 @functools.cache

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.elimination import Elimination
 from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba import fold_loops, integers, streaming, team
+from mcf.kernels.numba import elimination_loops, fold_loops, integers, streaming, team
 from mcf.kernels.numba.element_loops import Table, build
 from mcf.kernels.numba.one_row import OneRow
 from mcf.kernels.numba.team import SERIAL
@@ -162,6 +163,32 @@ class Cpu(Executor):
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         """See `Executor`."""
         return fold_loops.product(spec, left, right)
+
+    def eliminate(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        start: int,
+        width: int,
+        info: Tensor,
+        pivots: Tensor | None = None,
+        exchange: bool = True,
+    ) -> bool:
+        """See `Executor`."""
+        elimination_loops.panel(spec, a, start, width, info, pivots, exchange)
+        return True
+
+    def substitute(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        x: Sequence[Tensor],
+        upper: bool,
+        unit: bool,
+    ) -> bool:
+        """See `Executor`."""
+        elimination_loops.substitute(spec, a, x, upper, unit)
+        return True
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """See `Executor`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mcf.kernels import operations
+from mcf.kernels import operations, registry
+from mcf.kernels.elimination import elimination
+from mcf.kernels.formats import format_of
 from mcf.linalg import triangular
 from mcf.linalg.parts import Components, assign, each, one_like, part, transpose, where
 from mcf.reductions.products import matmul
@@ -22,21 +24,29 @@ def factor(a: Components) -> tuple[Components, Tensor]:
     doi:10.1137/1.9780898718027).
     """
     a = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
-    n = a[0].shape[-1]
     info = torch.zeros(a[0].shape[:-2], dtype=torch.int32, device=a[0].device)
+    if a[0].numel():
+        _factor(triangular.flat(a), info.view(-1))
+    return each(lambda c: c.tril(), a), info
+
+
+def _factor(a: Components, info: Tensor) -> None:
+    """L takes the place of the lower triangles of A [batch, n, n]."""
+    n = a[0].shape[-1]
+    spec = elimination("cholesky", format_of(a[0].dtype), len(a))
+    executor = registry.on(a[0].device)
     for start in range(0, n, triangular.BLOCK):
         block = slice(start, min(start + triangular.BLOCK, n))
-        for j in range(block.start, block.stop):
-            _eliminate(a, j, block.stop, info)
+        if not executor.eliminate(spec, a, start, block.stop - start, info):
+            for j in range(block.start, block.stop):
+                _eliminate(a, j, block.stop, info)
         if block.stop < n:
             below = slice(block.stop, n)
-            rows = triangular.solve(
-                transpose(part(a, block, block)), part(a, below, block), upper=True, left=False
-            )
-            assign(a, (below, block), rows)
-            product = matmul(rows, transpose(rows))
+            # X L^T = A of the rows below, as L X^T = A^T.
+            rows = transpose(part(a, below, block))
+            triangular.substitute(part(a, block, block), rows, upper=False, unitriangular=False)
+            product = matmul(transpose(rows), rows)
             assign(a, (below, below), operations.sub(part(a, below, below), product))
-    return each(lambda c: c.tril(), a), info
 
 
 def _eliminate(a: Components, j: int, stop: int, info: Tensor) -> None:

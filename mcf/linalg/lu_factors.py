@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mcf.kernels import operations
+from mcf.kernels import operations, registry
+from mcf.kernels.elimination import elimination
+from mcf.kernels.formats import format_of
 from mcf.linalg import triangular
 from mcf.linalg.parts import (
     Components,
@@ -19,8 +21,6 @@ from mcf.linalg.parts import (
     where,
 )
 from mcf.reductions.products import matmul
-
-ALL = slice(None)
 
 
 def factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tensor]:
@@ -41,21 +41,31 @@ def factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tenso
     pivots = torch.arange(1, count + 1, dtype=torch.int32, device=device)
     pivots = pivots.expand(*batch, count).clone()
     info = torch.zeros(batch, dtype=torch.int32, device=device)
+    if a[0].numel():
+        _factor(triangular.flat(a), pivots.view(-1, count), info.view(-1), pivot)
+    return a, pivots, info
+
+
+def _factor(a: Components, pivots: Tensor, info: Tensor, pivot: bool) -> None:
+    """L and U take the place of A [batch, m, n]."""
+    m, n = a[0].shape[-2:]
+    count = min(m, n)
+    spec = elimination("lu", format_of(a[0].dtype), len(a))
+    executor = registry.on(a[0].device)
     for start in range(0, count, triangular.BLOCK):
         block = slice(start, min(start + triangular.BLOCK, count))
-        for j in range(block.start, block.stop):
-            if pivot:
-                _exchange(a, j, pivots)
-            _eliminate(a, j, block.stop, info)
+        if not executor.eliminate(spec, a, start, block.stop - start, info, pivots, pivot):
+            for j in range(block.start, block.stop):
+                if pivot:
+                    _exchange(a, j, pivots)
+                _eliminate(a, j, block.stop, info)
         right, below = slice(block.stop, n), slice(block.stop, m)
         if block.stop < n:
-            corner = part(a, block, block)
-            rows = triangular.solve(corner, part(a, block, right), upper=False, unitriangular=True)
-            assign(a, (block, right), rows)
+            rows = part(a, block, right)
+            triangular.substitute(part(a, block, block), rows, upper=False, unitriangular=True)
             if block.stop < m:
                 product = matmul(part(a, below, block), rows)
                 assign(a, (below, right), operations.sub(part(a, below, right), product))
-    return a, pivots, info
 
 
 def _exchange(a: Components, j: int, pivots: Tensor) -> None:
@@ -87,13 +97,15 @@ def _eliminate(a: Components, j: int, stop: int, info: Tensor) -> None:
 
 def permutation(pivots: Tensor, rows: int) -> Tensor:
     """The row of A that stands in each row of L U; int64 [..., rows]."""
-    order = torch.arange(rows, device=pivots.device).expand(*pivots.shape[:-1], rows).clone()
-    for j in range(pivots.shape[-1]):
-        other = pivots[..., j : j + 1].long() - 1
-        found = order.gather(-1, other)
-        order.scatter_(-1, other, order[..., j : j + 1].clone())
-        order[..., j : j + 1] = found
-    return order
+    orders = []
+    # By the host, for GPUs too: one copy of some integers in place of four launches for each.
+    for exchanges in pivots.reshape(-1, pivots.shape[-1]).tolist():
+        order = list(range(rows))
+        for j, other in enumerate(exchanges):
+            order[j], order[other - 1] = order[other - 1], order[j]
+        orders.append(order)
+    found = torch.tensor(orders, dtype=torch.int64, device=pivots.device)
+    return found.reshape(*pivots.shape[:-1], rows)
 
 
 def lower(lu: Components) -> Components:

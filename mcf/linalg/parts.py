@@ -11,6 +11,8 @@ from torch import Tensor
 from mcf.kernels.components import Components as Components
 from mcf.kernels.components import padded as padded
 
+ALL = slice(None)
+
 
 def each(function: Callable[[Tensor], Tensor], x: Components) -> Components:
     """`function` of every component; for views, copies and choices, which are exact."""

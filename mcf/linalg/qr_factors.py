@@ -7,6 +7,7 @@ import torch
 from mcf.kernels import operations
 from mcf.linalg import triangular
 from mcf.linalg.parts import (
+    ALL,
     Components,
     assign,
     each,
@@ -18,8 +19,6 @@ from mcf.linalg.parts import (
     where,
 )
 from mcf.reductions.products import matmul
-
-ALL = slice(None)
 
 
 def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Components]:

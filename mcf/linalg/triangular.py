@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from mcf.kernels import operations
-from mcf.linalg.parts import Components, assign, each, part, transpose
+from mcf.kernels import operations, registry
+from mcf.kernels.elimination import elimination
+from mcf.kernels.formats import format_of
+from mcf.linalg.parts import ALL, Components, assign, each, part, transpose
 from mcf.reductions.products import matmul
 
 # Columns that are eliminated one at a time; beyond them a matrix product does the rest.
@@ -29,40 +31,54 @@ def solve(
     n, k = b[0].shape[-2:]
     batch = broadcast(a, b)
     a = each(lambda c: c.expand(*batch, n, n), a)
-    x = each(lambda c: c.expand(*batch, n, k).clone(), b)
+    x = each(lambda c: c.expand(*batch, n, k).clone(memory_format=torch.contiguous_format), b)
+    if x[0].numel():
+        _solve(flat(a), flat(x), upper, unitriangular)
+    return x
+
+
+def flat(x: Components) -> Components:
+    """x [..., m, n] with one dimension of batches: views where memory allows."""
+    return each(lambda c: c.reshape(-1, *c.shape[-2:]), x)
+
+
+def _solve(a: Components, x: Components, upper: bool, unitriangular: bool) -> None:
+    """Solve A Y = X in place, for [batch, n, n] and [batch, n, k]."""
+    n = a[0].shape[-1]
     blocks = [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
     for block in reversed(blocks) if upper else blocks:
-        _substitute(a, x, block, upper, unitriangular)
+        substitute(part(a, block, block), part(x, block, ALL), upper, unitriangular)
         rest = slice(0, block.start) if upper else slice(block.stop, n)
         if rest.start < rest.stop:
-            product = matmul(part(a, rest, block), part(x, block, slice(None)))
-            left_over = operations.sub(part(x, rest, slice(None)), product)
-            assign(x, (rest, slice(None)), left_over)
-    return x
+            product = matmul(part(a, rest, block), part(x, block, ALL))
+            assign(x, (rest, ALL), operations.sub(part(x, rest, ALL), product))
+
+
+def substitute(a: Components, x: Components, upper: bool, unitriangular: bool) -> None:
+    """Solve A Y = X in place within a block, for [batch, w, w] and [batch, w, k]."""
+    spec = elimination("substitution", format_of(a[0].dtype), len(a))
+    if registry.on(x[0].device).substitute(spec, alike(a), x, upper, unitriangular):
+        return
+    count = a[0].shape[-1]
+    for j in reversed(range(count)) if upper else range(count):
+        row = slice(j, j + 1)
+        if not unitriangular:
+            solved = operations.div(part(x, row, ALL), part(a, row, row))
+            assign(x, (row, ALL), solved)
+        rest = slice(0, j) if upper else slice(j + 1, count)
+        if rest.start < rest.stop:
+            factor, target = operations.neg(part(a, rest, row)), part(x, rest, ALL)
+            assign(x, (rest, ALL), operations.fma(factor, part(x, row, ALL), target))
+
+
+def alike(x: Components) -> Components:
+    """x with the same strides for all components."""
+    if len({c.stride() for c in x}) == 1:
+        return x
+    return each(torch.Tensor.contiguous, x)
 
 
 def broadcast(a: Components, b: Components) -> tuple[int, ...]:
     """The shape of the batch of both."""
     shape = torch.broadcast_shapes(a[0].shape[:-2], b[0].shape[:-2])  # type: ignore[no-untyped-call]
     return tuple(shape)
-
-
-def _substitute(
-    a: Components, x: Components, block: slice, upper: bool, unitriangular: bool
-) -> None:
-    """Solve within a diagonal block, a row of X at a time."""
-    indices = range(block.start, block.stop)
-    for j in reversed(indices) if upper else indices:
-        row = slice(j, j + 1)
-        if not unitriangular:
-            solved = operations.div(part(x, row, slice(None)), part(a, row, row))
-            assign(x, (row, slice(None)), solved)
-        rest = slice(block.start, j) if upper else slice(j + 1, block.stop)
-        if rest.start < rest.stop:
-            factor = operations.neg(part(a, rest, row))
-            target = part(x, rest, slice(None))
-            assign(
-                x,
-                (rest, slice(None)),
-                operations.fma(factor, part(x, row, slice(None)), target),
-            )

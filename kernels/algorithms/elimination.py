@@ -1,0 +1,42 @@
+"""Formulas of Gaussian elimination on expansions: what a row is divided by, and what is left.
+
+By number of components, as the families of `ieee`, whose bits they have.
+"""
+
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, SQRT, each
+from mcf.kernels.algorithms.primitives import ONE, ZERO, where
+
+
+def less_product(z, m, w):
+    """z - m w, as `fma` rounds it."""
+    return fma(minus(m), w, z)
+
+
+def root_of_positive(d):
+    """The square root of d, and 1 where d is not positive."""
+    return root(positive_or_one(d))
+
+
+def _or_one(condition, name, doc):
+    """d where a condition on d[0] holds, else 1; by number of components."""
+
+    def make(n):
+        rest = "".join(f"where(good, d[{k}], ZERO), " for k in range(1, n))
+        body = [f"good = {condition}", f"return where(good, d[0], ONE), {rest}"]
+        return written(f"{name}{n}", "d", body, doc, where=where, ONE=ONE, ZERO=ZERO)
+
+    return {n: make(n) for n in (1, 2, 3, 4)}
+
+
+NONZERO_OR_ONE = _or_one("d[0] != ZERO", "nonzero_or_one", "d, and 1 where d is 0.")
+POSITIVE_OR_ONE = _or_one("d[0] > ZERO", "positive_or_one", "d, and 1 where d is not positive.")
+ROOT_OF_POSITIVE = each(
+    "root_of_positive",
+    "The square root of d, and 1 where d is not positive.",
+    root_of_positive,
+    root=SQRT,
+    positive_or_one=POSITIVE_OR_ONE,
+)
+LESS_PRODUCT = each("less_product", "z - m w.", less_product, fma=FMA, minus=MINUS)
+QUOTIENT = DIV

@@ -1,0 +1,57 @@
+"""The declaration of Gaussian elimination in a panel, from which executors make loops.
+
+A panel P is some rows that are taken off one another in order. For j = 0, 1, ...
+
+1. h = P[j, j], or 1 where it is 0 ("lu"); its square root, or 1 where it is not positive
+   ("cholesky"); A[j, j] of a triangular matrix beside ("substitution").
+2. w = P[j, c] / h takes the place of P[j, c]. In a substitution with a unit diagonal w = P[j, c].
+3. P[k, c] = P[k, c] - m w[c] for all rows k > j, where m is P[k, j] ("lu"), w[k] ("cholesky"),
+   A[k, j] ("substitution").
+
+In "lu" and "cholesky" P is the transpose of some columns of the matrix, c goes from j + 1 on, and
+"lu" first exchanges columns j and c of P for the first of the largest |P[j, c]|, c >= j; a NaN is
+larger than all others. An element goes through the same operations in the same order whatever the
+other rows and columns are, so that launches of `div`, `fma` and `sqrt`, one for each j, have the
+bits of one loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from mcf.kernels.algorithms import elimination as formulas
+from mcf.kernels.bind import Algorithm
+from mcf.kernels.formats import Format
+
+KINDS = ("lu", "cholesky", "substitution")
+
+
+# Compared and hashed by identity, as `Elementwise`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Elimination:
+    """Elimination in a panel of expansions; the order is that of this module's docstring.
+
+    Args:
+        kind: "lu", "cholesky" or "substitution".
+        format: of the components and of the arithmetic.
+        terms: components.
+        head: what a row is divided by, of the diagonal's number; not for "substitution".
+        quotient: (x, h) -> x / h.
+        update: (z, m, w) -> z - m w.
+    """
+
+    kind: str
+    format: Format
+    terms: int
+    head: Algorithm
+    quotient: Algorithm
+    update: Algorithm
+
+
+@functools.cache
+def elimination(kind: str, fmt: Format, terms: int) -> Elimination:
+    """The elimination of a kind on expansions of a format and a number of components."""
+    heads = formulas.ROOT_OF_POSITIVE if kind == "cholesky" else formulas.NONZERO_OR_ONE
+    quotient, update = formulas.QUOTIENT[terms], formulas.LESS_PRODUCT[terms]
+    return Elimination(kind, fmt, terms, heads[terms], quotient, update)

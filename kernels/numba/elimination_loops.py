@@ -1,0 +1,110 @@
+"""Eliminations on the CPU: one call of a compiled loop a panel; `elimination_text` writes it."""
+
+from __future__ import annotations
+
+import functools
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.elimination import Elimination
+from mcf.kernels.numba import elimination_text, keys, objects, rewrite, stored, team
+
+# Columns of a substitution that an item solves: with 32 rows they stay in the first level of cache.
+TILE = 64
+
+
+@functools.cache
+def _compiled(spec: Elimination) -> objects.Native:
+    substitution = spec.kind == "substitution"
+    source = elimination_text.substitution_source if substitution else elimination_text.panel_source
+    text, pad = source(spec), elimination_text.padding(spec)
+
+    def make() -> tuple[Any, str]:
+        from mcf.kernels.numba import compiler
+
+        return rewrite.rewritten(compiler.elimination(spec, text, pad))
+
+    algorithms = [keys.algorithm(f) for f in (spec.head, spec.quotient, spec.update)]
+    sizes = [spec.kind, spec.format, spec.terms, pad]
+    return stored.native(("elimination", text, algorithms, sizes), make)
+
+
+def _run(
+    spec: Elimination,
+    names: Sequence[str],
+    operands: Sequence[Tensor],
+    items: int,
+    length: int,
+    work: int,
+    words: dict[str, int],
+) -> None:
+    """Call the loop; `words` lacks addresses, shares and the scratch memory."""
+    threads = torch.get_num_threads() if work > team.SERIAL else 1
+    parts = max(1, min(threads, items))
+    length += elimination_text.padding(spec)
+    scratch = words["width"] * length
+    kind = spec.format.register.dtype
+    memory = torch.zeros(spec.terms, parts, scratch + length, dtype=kind, device="cpu")
+    panels = [c.data_ptr() for c in memory]
+    rows = [c.data_ptr() + parts * scratch * c.element_size() for c in memory]
+    bases = array("Q", [c.data_ptr() for c in operands] + panels + rows)
+    shares = team.shares(items, parts)
+    words |= {"bases": bases.buffer_info()[0], "shares": shares.buffer_info()[0], "parts": parts}
+    words |= {"length": length, "scratch": scratch}
+    table = array("q", [words[name] for name in names])
+    with stored.lock:
+        address = _compiled(spec).address
+    team.run(address, table.buffer_info()[0], parts)
+
+
+def panel(
+    spec: Elimination,
+    a: Sequence[Tensor],
+    start: int,
+    width: int,
+    info: Tensor,
+    pivots: Tensor | None,
+    exchange: bool,
+) -> None:
+    """See `mcf.kernels.executor.Executor.eliminate`."""
+    batch, rows, columns = a[0].shape
+    lu = spec.kind == "lu"
+    height = rows - start if lu else width
+    counted = info.to(torch.int64)
+    found = counted if pivots is None else pivots.to(torch.int64).contiguous()
+    words = {"width": width, "start": start, "rows": rows, "columns": columns}
+    words |= {"pivots": found.data_ptr(), "info": counted.data_ptr()}
+    words |= {"count": 0 if pivots is None else pivots.shape[1]}
+    words |= {"exchange": int(exchange) if lu else -1}
+    work = batch * height * width * width
+    _run(spec, elimination_text.PANEL, a, batch, height, work, words)
+    info.copy_(counted)
+    if pivots is not None:
+        pivots.copy_(found)
+
+
+def substitute(
+    spec: Elimination, a: Sequence[Tensor], x: Sequence[Tensor], upper: bool, unit: bool
+) -> None:
+    """See `mcf.kernels.executor.Executor.substitute`."""
+    batch, width, columns = x[0].shape
+    tiles = -(-columns // TILE)
+    strides = [c.stride() for c in (a[0], x[0])]
+    (a_batch, a_row, a_column), (x_batch, x_row, x_column) = strides
+    operands = [_from_last(c, 2) for c in a] + [_from_last(c, 1) for c in x] if upper else [*a, *x]
+    sign = -1 if upper else 1
+    words = {"width": width, "tiles": tiles, "tile": TILE, "columns": columns, "unit": int(unit)}
+    words |= {"a_batch": a_batch, "a_row": sign * a_row, "a_column": sign * a_column}
+    words |= {"x_batch": x_batch, "x_row": sign * x_row, "x_column": x_column}
+    work = batch * width * width * columns
+    length = min(TILE, columns)
+    _run(spec, elimination_text.SUBSTITUTION, operands, batch * tiles, length, work, words)
+
+
+def _from_last(c: Tensor, dims: int) -> Tensor:
+    """A view whose address is that of the last row (and column), from where rows go backwards."""
+    return c[:, -1:, -1:] if dims == 2 else c[:, -1:, :]
