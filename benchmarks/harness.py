@@ -162,6 +162,9 @@ def save_csv(path: Path, rows: Sequence[Mapping[str, Any]], comments: Mapping[st
     os.replace(temporary, path)
 
 
+_OTHERS = "; other rows "
+
+
 def merge_csv(
     path: Path, rows: Sequence[Mapping[str, Any]], comments: Mapping[str, str], key: Sequence[str]
 ) -> None:
@@ -170,7 +173,7 @@ def merge_csv(
     Args:
         path: the file.
         rows: all with the same columns; the file's must be those too.
-        comments: as in `save_csv`; where the file's differ, both are kept.
+        comments: as in `save_csv`; where the file's differ, both are kept, each once.
         key: the columns that name a row.
     """
     if not path.exists():
@@ -184,8 +187,9 @@ def merge_csv(
     kept = [row for row in old if tuple(row[k] for k in key) not in named]
     before = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
     if kept:
+        told = {k: before.get(k, v) for k, v in comments.items()}
         comments = {
-            k: v if before.get(k, v) == v else f"{v}; other rows {before[k]}"
+            k: told[k] if v in told[k].split(_OTHERS) else f"{v}{_OTHERS}{told[k]}"
             for k, v in comments.items()
         }
     save_csv(path, [*kept, *rows], comments)

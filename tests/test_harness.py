@@ -23,7 +23,12 @@ def test_merged_rows_say_where_the_others_are_from(harness: ModuleType, tmp_path
     assert path.read_text().splitlines() == [
         "# commit: two; other rows one", "# torch: 2.13", "row,us", "a,1", "b,3"
     ]  # fmt: skip
-    harness.merge_csv(path, old, {"commit": "three", "torch": "2.13"}, ("row",))
+    # A training at a time: what is told already is not told again.
+    harness.merge_csv(path, [{"row": "c", "us": 4}], {"commit": "two", "torch": "2.13"}, ("row",))
+    assert path.read_text().splitlines()[0] == "# commit: two; other rows one"
+    harness.merge_csv(
+        path, [*old, {"row": "c", "us": 4}], {"commit": "three", "torch": "2.13"}, ("row",)
+    )
     assert path.read_text().splitlines()[0] == "# commit: three"
     with pytest.raises(ValueError, match=r"has columns \['row', 'us'\], these rows \['us'\]"):
         harness.merge_csv(path, [{"us": 1}], {}, ())

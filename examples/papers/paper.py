@@ -85,13 +85,54 @@ def main(
     path = results(given, name)
     if not given.report:
         torch.set_num_threads(given.threads)
-        command = " ".join(["python", f"examples/papers/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-        comments = {"command": command, **environment(torch.device("cpu"))}
+        comments = told()
         if key:
             merge_csv(path, measure(given), comments, key)
         else:
             save_csv(path, measure(given), comments)
-    elif not path.exists():
+    draw(path, given, name, report)
+
+
+def resume(
+    name: str,
+    given: argparse.Namespace,
+    runs: Iterable[Row],
+    train: Callable[[Row], list[Row]],
+    report: Callable[[list[Row], Path], None],
+) -> None:
+    """As `main`, a training at a time: its rows are kept when it ends, and it is not made again.
+
+    Args:
+        name: of the results and of the figure.
+        given: the options, those of `parser` among them.
+        runs: the columns that name each training.
+        train: a training's other columns, in one or more rows.
+        report: as of `main`.
+    """
+    path = results(given, name)
+    if not given.report:
+        torch.set_num_threads(given.threads)
+        comments = told()
+        for run in runs:
+            named = {k: str(v) for k, v in run.items()}
+            if path.exists() and any(named.items() <= row.items() for row in read(path)):
+                continue
+            merge_csv(path, [{**run, **row} for row in train(run)], comments, list(run))
+            print(*run.values(), flush=True, file=sys.stderr)
+    draw(path, given, name, report)
+
+
+def told() -> dict[str, str]:
+    """What a result file says above its rows: command, machine, versions, commit."""
+    command = " ".join(["python", f"examples/papers/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    return {"command": command, **environment(torch.device("cpu"))}
+
+
+def draw(
+    path: Path, given: argparse.Namespace, name: str, report: Callable[[list[Row], Path], None]
+) -> None:
+    """Print and draw what a result file holds."""
+    if not path.exists():
         raise SystemExit(f"there are no results in {path}")
     image = Path(given.out) / "images" / "papers" / f"{name}.png"
     image.parent.mkdir(parents=True, exist_ok=True)
