@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,7 @@ class World:
     """Processes that run the same function together, with torch.distributed over gloo."""
 
     def __init__(self) -> None:
+        self._template: Any = None
         self._members: list[Any] = []
         self._runs = 0
         self._folder = tempfile.TemporaryDirectory()
@@ -43,10 +46,8 @@ class World:
 
         Results are pickled: numbers, texts, bytes. An error of any raises here with its traceback.
         """
-        # Not by multiprocessing, whose children import the program that runs the tests.
-        command = [sys.executable, "-m", __name__, self._listener.address]
-        started = [subprocess.Popen(command, cwd=ROOT) for _ in range(size - len(self._members))]
-        self._members += [(process, self._listener.accept()) for process in started]
+        while len(self._members) < size:
+            self._members.append(self._started())
         self._runs += 1
         store = str(Path(self._folder.name) / str(self._runs))
         name = function.__module__, function.__qualname__
@@ -54,12 +55,12 @@ class World:
             pipe.send((*name, pickle.dumps(args), rank, size, store))
         deadline = time.monotonic() + PATIENCE
         found: list[Any] = []
-        for process, pipe in self._members[:size]:
+        for number, pipe in self._members[:size]:
             try:
                 ready = pipe.poll(max(0.0, deadline - time.monotonic()))
                 found.append(pipe.recv() if ready else (False, "no answer"))
             except (EOFError, OSError):
-                found.append((False, f"ended with status {process.wait(10)}"))
+                found.append((False, f"ended with status {self._asked('status', number)}"))
             if found[-1][0] is False:
                 # Those that wait for it need not wait long.
                 deadline = min(deadline, time.monotonic() + 10)
@@ -69,20 +70,78 @@ class World:
             raise AssertionError("\n".join(bad))
         return [value for _, value in found]
 
+    def _started(self) -> tuple[int, Any]:
+        """One more process: its number and the pipe to it."""
+        if self._template is None:
+            # Not by multiprocessing, whose children import the program that runs the tests.
+            command = [sys.executable, "-m", __name__, self._listener.address]
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            process = subprocess.Popen(command, cwd=ROOT, env=environment)
+            self._template = process, self._listener.accept()
+        return self._asked("start"), self._listener.accept()
+
+    def _asked(self, *request: Any) -> Any:
+        _, control = self._template
+        control.send(request)
+        if not control.poll(30):
+            raise AssertionError(f"the process that starts others does not answer {request}")
+        return control.recv()
+
     def close(self) -> None:
         """End all processes; the next run starts others."""
-        for process, pipe in self._members:
+        for number, pipe in self._members:
             with contextlib.suppress(OSError):
                 pipe.close()
-            process.kill()
-            process.wait()
+            self._asked("kill", number)
         self._members = []
 
     def end(self) -> None:
         """End all processes for good."""
         self.close()
+        if self._template is not None:
+            process, control = self._template
+            control.close()
+            process.wait()
+            self._template = None
         self._listener.close()
         self._folder.cleanup()
+
+
+def _start_others(address: str) -> None:
+    """Import once what all processes need, and be forked whenever another one is asked for."""
+    import torch
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel
+
+    import mcf.optim  # noqa: F401
+
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    control = Client(address, "AF_UNIX")
+    while True:
+        try:
+            what, *number = control.recv()
+        except (EOFError, OSError):
+            return
+        if what == "kill":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(*number, signal.SIGKILL)
+        if what != "start":
+            control.send(_status(*number))
+            continue
+        child = os.fork()
+        if not child:
+            control.close()
+            _serve(Client(address, "AF_UNIX"))
+            os._exit(0)
+        control.send(child)
+
+
+def _status(number: int) -> int | None:
+    with contextlib.suppress(ChildProcessError):
+        return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+    return None
 
 
 def _serve(pipe: Any) -> None:
@@ -122,6 +181,8 @@ def _serve(pipe: Any) -> None:
             forget_layouts()
             # Engines are full of circles, which keep their groups: with threads that look for news.
             gc.collect()
+            # What is left, mostly torch's modules, is not looked through again after every run.
+            gc.freeze()
 
 
 def forget_layouts() -> None:
@@ -135,13 +196,16 @@ def forget_layouts() -> None:
         clear()
 
 
+@functools.cache
+def _world() -> World:
+    return World()
+
+
 @pytest.fixture(scope="session")
-def world() -> Any:
-    """The processes of this run."""
-    made = World()
-    yield made
-    made.end()
+def world() -> World:
+    """The processes of this run: the same for every file that imports this fixture."""
+    return _world()
 
 
 if __name__ == "__main__":
-    _serve(Client(sys.argv[1], "AF_UNIX"))
+    _start_others(sys.argv[1])
