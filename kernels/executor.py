@@ -50,8 +50,16 @@ class Launch(Protocol):
 
         Args:
             scalars: as in `run`; the same in all calls.
+
+        Returns:
+            The function, which returns the row's sums, or None where there are none.
         """
-        return lambda addresses: self.run([(a,) for a in addresses], scalars)
+
+        def call(addresses: list[int]) -> Any:
+            sums = self.run([(a,) for a in addresses], scalars)
+            return None if sums is None else sums[0]
+
+        return call
 
 
 class Executor(abc.ABC):
@@ -110,6 +118,17 @@ class Executor(abc.ABC):
         self, spec: Elementwise, sizes: Sequence[int], device: torch.device
     ) -> Launch | None:
         """A launch of a kernel on rows of these sizes, or None where nothing can be prepared."""
+        return None
+
+    def prepare_fold(
+        self, spec: Fold, rows: int, length: int, device: torch.device
+    ) -> Callable[[list[int], int], None] | None:
+        """A fold of so many rows of so many elements, or None where nothing can be prepared.
+
+        Returns:
+            A function of the addresses of the components, contiguous [rows, length], and of that of
+            the partial sums, float64 [spec.state, rows], which it writes.
+        """
         return None
 
     def eliminate(

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -181,6 +181,13 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
         The partial sums, float64 [spec.state, M].
     """
     return on(operands[0][0].device).fold(spec, operands)
+
+
+def prepare_fold(
+    spec: Fold, rows: int, length: int, device: torch.device
+) -> Callable[[list[int], int], None] | None:
+    """A fold to be repeated on tensors of one size; see `Executor.prepare_fold`."""
+    return on(device).prepare_fold(spec, rows, length, device)
 
 
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
-from mcf.kernels.fold import Fold
+from mcf.kernels.fold import BLOCK, Fold
 from mcf.kernels.formats import FP32
 from mcf.kernels.numba import elimination_loops, fold_loops, integers, streaming, team
 from mcf.kernels.numba.element_loops import Table, build
@@ -111,11 +111,12 @@ class Launch(Prepared):
 
     def row(self, scalars: Any) -> Callable[[list[int]], Any]:
         """See `mcf.kernels.executor.Launch`."""
-        if self._total > SERIAL or self._large or self._spec.sums is not None:
+        counts = self._spec.sums is not None
+        if self._total > SERIAL or self._large or self._spec.sum_count != counts:
             return super().row(scalars)
         values = np.ascontiguousarray(scalars, dtype=self._kind) if self._spec.scalars else None
         items = self._owner, self._starts, self._stops
-        return OneRow(self._loop, len(self._spec.fields), items, values)
+        return OneRow(self._loop, len(self._spec.fields), items, values, counts=counts)
 
     def _on_lines(self, addresses: Sequence[Sequence[int]]) -> bool:
         """Whether all that is written begins where a line of the cache does."""
@@ -159,6 +160,14 @@ class Cpu(Executor):
     def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
         """See `Executor`."""
         return fold_loops.fold(spec, operands)
+
+    def prepare_fold(
+        self, spec: Fold, rows: int, length: int, device: torch.device
+    ) -> Callable[[list[int], int], None] | None:
+        """See `Executor`; for few elements, which one thread adds."""
+        if length > BLOCK or rows * length > SERIAL:
+            return None
+        return fold_loops.OneFold(spec, rows, length)
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         """See `Executor`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import struct
 from array import array
 from typing import Any
 
@@ -87,6 +88,53 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     # Blocks by row and rows inside: halving then runs over contiguous rows.
     by_row = out.reshape(-1, outer, blocks).transpose(1, 2).contiguous()
     return _halve(spec, by_row).reshape(spec.state, outer)
+
+
+class OneFold:
+    """Call the fold of rows of one block each, on the calling thread, with nothing but addresses.
+
+    A call's table is one that no other call has at the time: threads may call at once.
+    """
+
+    def __init__(self, spec: Fold, rows: int, length: int) -> None:
+        """The components are contiguous [rows, length]."""
+        with stored.lock:
+            self._call = team.native(_compiled(spec, "sum").address)
+        self._state, self._count = spec.state, sum(spec.components)
+        self._sizes = {"parts": 1, "total": length, "blocks": 1, "items": rows, "step": STEP}
+        self._shares = team.shares(rows, 1)
+        # The components' addresses, then who comes first and, a line further, which item is next.
+        gap = _WORD * (len(self._shares) // 2 - 1)
+        self._filled = struct.Struct(f"={self._count}QQ{gap}xQ")
+        self._free: list[tuple[int, array[int], Any]] = []
+
+    def _table(self) -> tuple[int, array[int], Any]:
+        """The address of a new table, the table, and the room for lanes."""
+        lanes = array("d", bytes(_WORD * self._state * LANES))
+        words = self._sizes | {"bases": 0, "out": 0, "shares": 0, "lanes": lanes.buffer_info()[0]}
+        room = array("Q", bytes(_WORD * self._count))
+        table = array("Q", [words[name] for name in SUM]) + room
+        table += array("Q", self._shares.tobytes())
+        place = table.buffer_info()[0]
+        table[SUM.index("bases")] = place + _WORD * len(SUM)
+        table[SUM.index("shares")] = place + _WORD * (len(SUM) + self._count)
+        return place, table, lanes
+
+    def __call__(self, addresses: list[int], out: int) -> None:
+        """Write the partial sums, float64 [state, rows], to an address."""
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = self._table()
+        place, table, _ = found
+        table[_OUT] = out
+        self._filled.pack_into(table, _WORD * len(SUM), *addresses, 0, 0)
+        self._call(place)
+        self._free.append(found)
+
+
+_OUT = SUM.index("out")
+_WORD = 8
 
 
 def _halve(spec: Fold, state: Tensor) -> Tensor:

@@ -20,7 +20,9 @@ class OneRow:
     counts in it is set to 0 with the addresses, which lie before it.
     """
 
-    def __init__(self, loop: Loop, fields: int, items: Any, scalars: Any) -> None:
+    def __init__(
+        self, loop: Loop, fields: int, items: Any, scalars: Any, *, counts: bool = False
+    ) -> None:
         """See `element_loops.Table`.
 
         Args:
@@ -28,6 +30,7 @@ class OneRow:
             fields: how many tensors it takes.
             items: the arrays `rows`, `starts` and `stops`.
             scalars: of the row, in the registers' format; None where there are none.
+            counts: whether it has one sum.
         """
         self._call = team.native(loop.address)
         self._fields, self._items, self._scalars = fields, items, scalars
@@ -35,25 +38,30 @@ class OneRow:
         # The addresses, then who comes first and, a line further, which item is next.
         gap = _WORD * (len(self._shares) // 2 - 1)
         self._filled = struct.Struct(f"={fields}QQ{gap}xQ")
-        self._free: list[tuple[int, array[int]]] = []
+        self._counts = counts
+        self._free: list[tuple[int, array[int], array[float]]] = []
 
-    def _table(self) -> tuple[int, array[int]]:
-        """A new table and its address."""
+    def _table(self) -> tuple[int, array[int], array[float]]:
+        """The address of a new table, the table, and what the items count."""
         room = array("Q", bytes(_WORD * self._fields))
         items = [x.ctypes.data for x in self._items]
         scalars = 0 if self._scalars is None else self._scalars.ctypes.data
-        table = array("Q", Table(0, *items, scalars, 0, 1, 0)) + room + self._shares
+        counted = array("d", bytes(_WORD * len(self._items[0]) * self._counts))
+        sums = counted.buffer_info()[0]
+        table = array("Q", Table(0, *items, scalars, sums, 1, 0)) + room + self._shares
         place = table.buffer_info()[0]
         table[0], table[_WORDS - 1] = (place + _WORD * k for k in (_WORDS, _WORDS + self._fields))
-        return place, table
+        return place, table, counted
 
-    def __call__(self, addresses: list[int]) -> None:
-        """Apply the kernel."""
+    def __call__(self, addresses: list[int]) -> tuple[float] | None:
+        """Apply the kernel; its sum where it has one."""
         try:
             found = self._free.pop()
         except IndexError:
             found = self._table()
-        place, table = found
+        place, table, counted = found
         self._filled.pack_into(table, _WORD * _WORDS, *addresses, 0, 0)
         self._call(place)
+        total = (sum(counted),) if counted else None
         self._free.append(found)
+        return total

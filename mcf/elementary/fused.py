@@ -34,6 +34,18 @@ class Program(NamedTuple):
 
 PROGRAMS: dict[str, Program] = {}
 
+
+class Formula(NamedTuple):
+    """An elementary function, where it is one kernel."""
+
+    name: str
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of its arguments."""
+        return PROGRAMS[self.name].arguments
+
+
 # The functions that run as one kernel, and the formats in which they do.
 FUNCTIONS = frozenset(
     (
@@ -88,6 +100,21 @@ def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
     )
 
 
+def kernel_for(
+    name: str, fmt: Format, terms: Sequence[int], device: torch.device
+) -> tuple[Elementwise, list[Tensor]] | None:
+    """The kernel of a function on a device and the tables that it reads, its last fields."""
+    if (
+        name not in FUNCTIONS
+        or fmt not in FORMATS
+        or working_terms(fmt, max(terms)) > MOST_TERMS
+        or registry.executor_for(device) == "torch"
+    ):
+        return None
+    spec = kernel(name, fmt, *terms)
+    return spec, [table(f.name, device) for f in spec.fields if f.table]
+
+
 def run(
     name: str, fmt: Format, terms: Sequence[int], given: Sequence[Tensor], out: Sequence[Tensor]
 ) -> bool:
@@ -96,16 +123,10 @@ def run(
     False where there is none, or where some element needs a step that it lacks: then what `out`
     holds is of no use.
     """
-    device = given[0].device
-    if (
-        name not in FUNCTIONS
-        or fmt not in FORMATS
-        or working_terms(fmt, max(terms)) > MOST_TERMS
-        or registry.executor_for(device) == "torch"
-    ):
+    found = kernel_for(name, fmt, terms, given[0].device)
+    if found is None:
         return False
-    spec = kernel(name, fmt, *terms)
-    tables = [table(f.name, device) for f in spec.fields if f.table]
+    spec, tables = found
     dense = [c.contiguous() for c in given]
     rare = registry.run(spec, [[*out, *dense, *tables]], _NO_SCALARS)
     return rare is None or rare.item() == 0

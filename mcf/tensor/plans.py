@@ -13,24 +13,15 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
+from mcf.elementary.fused import Formula
 from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
-from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import FORMATS
-from mcf.kernels.operators import (
-    COMMUTATIVE,
-    COMPARISONS,
-    SELECTIONS,
-    WHERE,
-    Operation,
-    kernel,
-    result_dtypes,
-)
+from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
+from mcf.tensor.launches import Plan
 from mcf.tensor.promotion import as_components, exactly, operands, result_format
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
 
@@ -50,10 +41,9 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
     components that torch traces, or at which functorch or a mode looks, and operands that are
     broadcast or promoted first.
     """
-    found = _launched(operation, values, _rounded)
+    found = selected(operation, *values)
     if found is not None:
-        plan, groups = found
-        return fresh(plan.run(groups), plan.size, plan.dtypes[0], plan.device)
+        return found
     result = getattr(operations, operation.name)(*operands(*values))
     terms = max(v.terms for v in values if isinstance(v, MCFTensor))
     # A number or a plain tensor beside a one-term expansion: nothing is missing.
@@ -69,16 +59,22 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
     if found is None:
         return getattr(operations, operation.name)(*_unrounded(x, y))  # type: ignore[no-any-return]
     plan, groups = found
-    return plan.run(groups)[0]
+    out = plan.run(groups)
+    assert out is not None
+    return out[0]
 
 
-def selected(operation: Operation, *values: Any) -> MCFTensor | None:
-    """One of `operators.SELECTIONS`, or None where torch's selections have to do it."""
+def selected(operation: Operation | Formula, *values: Any) -> MCFTensor | None:
+    """An operation by plan, or None where there is none.
+
+    Then torch's selections do what is one of `operators.SELECTIONS`, and the operator a function.
+    """
     found = found_for(operation, values)
     if found is None:
         return None
     plan, groups = found
-    return fresh(plan.run(groups), plan.size, plan.dtypes[0], plan.device)
+    out = plan.run(groups)
+    return None if out is None else fresh(out, plan.size, plan.dtypes[0], plan.device)
 
 
 # Whether a transform of torch.func runs: its tensors have the type of plain ones.
@@ -94,7 +90,7 @@ def watched() -> bool:
 
 
 def _launched(
-    operation: Operation, values: Sequence[Any], number: Number
+    operation: Operation | Formula, values: Sequence[Any], number: Number
 ) -> tuple[Plan, list[Components]] | None:
     """The plan of operands and their components, or None where the operator has to compute them."""
     if _modes() or _functorch() is not None:
@@ -139,11 +135,17 @@ def _launched(
     return None if plan is None else (plan, groups)
 
 
-def _kept(key: tuple[Any, ...], operation: Operation, groups: Sequence[Components]) -> Plan | None:
+def _kept(
+    key: tuple[Any, ...], operation: Operation | Formula, groups: Sequence[Components]
+) -> Plan | None:
     """A new plan, for the next operands of its kind."""
     if len(_plans) >= _MOST:
         _plans.clear()
-    plan = _plans[key] = Plan.of(operation, groups)
+    if isinstance(operation, Formula):
+        plan = Plan.of_formula(operation, groups)
+    else:
+        plan = Plan.of(operation, groups)
+    _plans[key] = plan
     return plan
 
 
@@ -154,7 +156,9 @@ def plan_of(operation: Operation, groups: Sequence[Components]) -> Plan | None:
     return _plans[key] if key in _plans else _kept(key, operation, groups)
 
 
-def found_for(operation: Operation, values: Sequence[Any]) -> tuple[Plan, list[Components]] | None:
+def found_for(
+    operation: Operation | Formula, values: Sequence[Any]
+) -> tuple[Plan, list[Components]] | None:
     """The plan of operands and their components, or None where the operator has to compute them.
 
     Numbers are rounded to the tensors' format where the operation rounds; elsewhere they are taken
@@ -219,74 +223,3 @@ def _unrounded(*values: Any) -> list[Components]:
         narrower = isinstance(v, MCFTensor) and v.dtype is not dtype
         out.append(convert(c, dtype, len(c)) if narrower else c)
     return out
-
-
-# A result of at most so many elements is made in the likeness of one that the plan keeps.
-_FEW = 64
-
-_empty_like, _address = torch.empty_like, Tensor.data_ptr
-
-
-class Plan:
-    """The launch of a kernel on contiguous components of one shape, or on one number for all."""
-
-    def __init__(self, spec: Elementwise, order: Sequence[int], first: Tensor, launch: Any) -> None:
-        """The operands in the order of the kernel's; one of them has the shape of the result."""
-        self._order = tuple(order)
-        # The only scalar that operations have is the constant 1.
-        self.launch = launch.row(np.ones((1, len(spec.scalars))))
-        self.size, self.device = first.shape, first.device
-        self.dtypes = result_dtypes(spec)
-        few = first.numel() <= _FEW
-        self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
-
-    def _new(self, dtype: torch.dtype) -> Tensor:
-        return torch.empty(self.size, dtype=dtype, device=self.device)
-
-    @classmethod
-    def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
-        """The plan for operands of one kind, or None if only the operator can take them."""
-        named = dict(zip(operation.arguments, groups, strict=True))
-        truths = [named[name][0] for name in operation.truths]
-        numbers = [c[0] for name, c in named.items() if name not in operation.truths]
-        first = max(numbers, key=Tensor.dim)
-        if any(c.dtype is not first.dtype for c in numbers):
-            return None
-        if any(c.dtype is not torch.bool or c.shape != first.shape for c in truths):
-            return None
-        if any(c.shape != first.shape and c.ndim > 0 for c in numbers):
-            return None
-        if any(c.device != first.device for c in (*numbers, *truths)):
-            return None
-        if first.numel() == 0 or first.device.type != "cpu" or first.dtype not in FORMATS:
-            return None
-        # A conversion of fp16 sets the quiet bit of NaN.
-        if operation in SELECTIONS and first.dtype is torch.float16:
-            return None
-        order = list(range(len(groups)))
-        if operation in COMMUTATIVE and len(groups[0]) < len(groups[1]):
-            order[:2] = 1, 0
-        given = [groups[k] for k in order]
-        uniform = frozenset(name for name, c in named.items() if c[0].ndim < first.ndim)
-        if order[:2] == [1, 0]:
-            uniform = frozenset({"x": "y", "y": "x"}.get(name, name) for name in uniform)
-        spec = kernel(operation, FORMATS[first.dtype], *map(len, given), uniform=uniform)
-        row = [first] * len(spec.results) + [c for group in given for c in group]
-        launch = registry.prepare(spec, [row])
-        return None if launch is None else cls(spec, order, first, launch)
-
-    def run(self, groups: Sequence[Components]) -> list[Tensor]:
-        """The components of the result for operands of the kind."""
-        if self._likes is None:
-            out = [self._new(dtype) for dtype in self.dtypes]
-        else:
-            out = [*map(_empty_like, self._likes)]
-        self.launch([*map(_address, out), *self.addresses(groups)])
-        return out
-
-    def addresses(self, groups: Sequence[Components]) -> list[int]:
-        """Where the operands are, in the order of the kernel's."""
-        found: list[int] = []
-        for k in self._order:
-            found += map(_address, groups[k])
-        return found

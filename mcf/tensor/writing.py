@@ -8,22 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.elementary.fused import Formula
 from mcf.kernels.operators import Operation
-from mcf.tensor.plans import Plan, found_for, plan_of
+from mcf.tensor.launches import Plan
+from mcf.tensor.plans import found_for, plan_of
 from mcf.tensor.tensor import Components, MCFTensor
 
 # Elements computed at a time where a result takes the place of an operand: in the cache.
 _BLOCK = 1 << 16
 
 
-def into(operation: Operation, values: Sequence[Any], target: Tensor) -> bool:
+def into(operation: Operation | Formula, values: Sequence[Any], target: Tensor) -> bool:
     """Write an operation's result into a tensor of its format, shape and memory layout.
 
     It may be an operand, or share memory with one.
 
     Returns:
         Whether that was done; nothing is written where the target has another format, shape or
-        layout, or where somebody looks on.
+        layout, or where somebody looks on. Where a function's formula lacks a step that an element
+        needs, what the target holds is of no use, and no operand has changed.
     """
     found = found_for(operation, values)
     if found is None:
@@ -39,9 +42,15 @@ def into(operation: Operation, values: Sequence[Any], target: Tensor) -> bool:
         return False
     written, read = [*map(_address, parts)], plan.addresses(groups)
     if not _overlap(written, read, 8 * parts[0].numel()):
-        plan.launch(written + read)
-    elif parts[0].numel() <= _BLOCK or _displaced(written, read, 8 * parts[0].numel()):
-        _copy(plan.run(groups), parts)
+        counted = plan.launch(written + read)
+        return counted is None or not counted[0]
+    if isinstance(operation, Formula) or (
+        parts[0].numel() <= _BLOCK or _displaced(written, read, 8 * parts[0].numel())
+    ):
+        out = plan.run(groups)
+        if out is None:
+            return False
+        _copy(out, parts)
     else:
         _in_blocks(operation, groups, parts)
     return True
@@ -93,4 +102,6 @@ def _in_blocks(operation: Operation, groups: Sequence[Components], parts: Compon
         some = [tuple(c[block] if c.ndim else c for c in group) for group in flat]
         each = plan_of(operation, some)
         assert each is not None
-        _copy(each.run(some), [t[block] for t in targets])
+        out = each.run(some)
+        assert out is not None
+        _copy(out, [t[block] for t in targets])

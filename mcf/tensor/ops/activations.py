@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf import elementary
 from mcf.elementary import fixed
 from mcf.tensor.ops.constants import constant, in_format
-from mcf.tensor.ops.elementary import differentiable, normal_cdf, normal_pdf
+from mcf.tensor.ops.elementary import computed, differentiable, normal_cdf, normal_pdf
 from mcf.tensor.ops.movement import where
 from mcf.tensor.registry import implements
 
@@ -89,7 +88,7 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, is_resul
     return where(x > 0, grad, grad * negative_slope)
 
 
-_gelu = differentiable("gelu", elementary.gelu, lambda x: normal_cdf(x) + x * normal_pdf(x))
+_gelu = differentiable("gelu", computed("gelu"), lambda x: normal_cdf(x) + x * normal_pdf(x))
 
 
 def _gelu_tanh_slope(x: Any) -> Any:
@@ -101,7 +100,7 @@ def _gelu_tanh_slope(x: Any) -> Any:
     return s + x * (s * t) * (root * (1 + 3 * a * (x * x)))
 
 
-_gelu_tanh = differentiable("gelu_tanh", elementary.gelu_tanh, _gelu_tanh_slope)
+_gelu_tanh = differentiable("gelu_tanh", computed("gelu_tanh"), _gelu_tanh_slope)
 
 
 @implements(F.gelu)

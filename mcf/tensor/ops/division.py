@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf import elementary
 from mcf.convert import export
 from mcf.tensor.creation import tensor
 from mcf.tensor.ops.elementary import of_two
@@ -22,13 +21,13 @@ aten = torch.ops.aten
 @implements(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(x: Any, y: Any) -> MCFTensor:
     """x - y trunc(x / y)."""
-    return of_two(elementary.fmod, x, y)
+    return of_two("fmod", x, y)
 
 
 @implements(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> MCFTensor:
     """x - y floor(x / y)."""
-    return of_two(elementary.remainder, x, y)
+    return of_two("remainder", x, y)
 
 
 @implements(aten.div.Tensor_mode, aten.div.Scalar_mode)

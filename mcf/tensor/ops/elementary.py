@@ -11,16 +11,29 @@ from torch import Tensor
 
 from mcf import elementary
 from mcf.elementary import fixed
+from mcf.elementary.fused import Formula
 from mcf.kernels.components import padded
 from mcf.tensor.ops.constants import constant
+from mcf.tensor.plans import selected, watched
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import Components, MCFTensor, wrap
+from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
 
-Unary = Callable[[Components], Components]
+Unary = Callable[[Any], MCFTensor]
 Derivative = Callable[[Any], Any]
+
+_duals = torch.autograd.forward_ad
+
+
+def _recorded(x: Any) -> bool:
+    """Whether anybody but the caller sees what is done with a tensor."""
+    if torch.compiler.is_compiling() or type(x) is not MCFTensor:
+        return True
+    if x.requires_grad and torch.is_grad_enabled():
+        return True
+    return watched() or _duals._current_level >= 0
 
 
 def differentiable(name: str, function: Unary, derivative: Derivative) -> Any:
@@ -31,16 +44,31 @@ def differentiable(name: str, function: Unary, derivative: Derivative) -> Any:
 
     def run(ctx: Any, x: MCFTensor) -> MCFTensor:
         ctx.save_for_backward(x)
-        value: Any = x.detach()
-        return wrap(function(value.components))
+        return function(x.detach())
 
     def backward(ctx: Any, grad: Any) -> Any:
         (x,) = ctx.saved_tensors
         return grad * derivative(x)
 
     members = {"forward": staticmethod(run), "backward": staticmethod(backward)}
-    node = type(name, (torch.autograd.Function,), members)
-    return node.apply  # type: ignore[attr-defined]
+    node: Any = type(name, (torch.autograd.Function,), members)
+
+    def apply(x: Any) -> Any:
+        # A node that nothing is recorded for takes longer than all else of one element.
+        return node.apply(x) if _recorded(x) else function(x)
+
+    return apply
+
+
+def computed(name: str) -> Unary:
+    """An elementary function of a tensor, without derivative."""
+    formula, function = Formula(name), getattr(elementary, name)
+
+    def compute(x: MCFTensor) -> MCFTensor:
+        found = selected(formula, x)
+        return wrap(function(x.components)) if found is None else found
+
+    return compute
 
 
 def _function(name: str, *functions: Any, derivative: Derivative | None = None) -> None:
@@ -51,8 +79,8 @@ def _function(name: str, *functions: Any, derivative: Derivative | None = None) 
         *functions: those of torch whose derivative is ours.
         derivative: a function of x; None for torch's, in terms of other operators.
     """
-    function: Unary = getattr(elementary, name)
-    implements(getattr(aten, name).default)(lambda x: wrap(function(x.components)))
+    function = computed(name)
+    implements(getattr(aten, name).default)(function)
     if derivative is not None:
         implements(*functions)(differentiable(name, function, derivative))
 
@@ -101,10 +129,11 @@ _function(
     derivative=lambda x: -constant(fixed.two_over_root_pi(), x) * torch.exp(-x * x),
 )  # fmt: skip
 
-normal_pdf: Any = differentiable("normal_pdf", elementary.normal_pdf, lambda x: -x * normal_pdf(x))
-normal_cdf = differentiable("normal_cdf", elementary.normal_cdf, lambda x: normal_pdf(x))
+_normal_cdf = computed("normal_cdf")
+normal_pdf: Any = differentiable("normal_pdf", computed("normal_pdf"), lambda x: -x * normal_pdf(x))
+normal_cdf = differentiable("normal_cdf", _normal_cdf, lambda x: normal_pdf(x))
 implements(torch.special.ndtr)(normal_cdf)
-implements(aten.special_ndtr.default)(lambda x: wrap(elementary.normal_cdf(x.components)))
+implements(aten.special_ndtr.default)(_normal_cdf)
 
 
 # Operators that torch's derivatives call.
@@ -122,8 +151,12 @@ def sigmoid_backward(grad: Any, result: Any) -> Any:
     return grad * ((1 - result) * result)
 
 
-def of_two(function: Callable[[Components, Components], Components], x: Any, y: Any) -> MCFTensor:
-    """A function of two expansions, plain tensors or numbers."""
+def of_two(name: str, x: Any, y: Any) -> MCFTensor:
+    """An elementary function of two expansions, plain tensors or numbers, by its name."""
+    found = selected(Formula(name), x, y)
+    if found is not None:
+        return found
+    function = getattr(elementary, name)
     a, b = operands(x, y)
     terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
     # The result has the terms of the tensors, also where both values have one component.
@@ -133,10 +166,10 @@ def of_two(function: Callable[[Components, Components], Components], x: Any, y: 
 @implements(aten.atan2.default)
 def atan2(y: Any, x: Any) -> MCFTensor:
     """The angle of the point (x, y)."""
-    return of_two(elementary.atan2, y, x)
+    return of_two("atan2", y, x)
 
 
 @implements(aten.hypot.default)
 def hypot(x: Any, y: Any) -> MCFTensor:
     """sqrt(x^2 + y^2)."""
-    return of_two(elementary.hypot, x, y)
+    return of_two("hypot", x, y)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from mcf.elementary.fused import Formula
 from mcf.kernels import operators
 from mcf.kernels.operators import COMPARISONS, Operation
 from mcf.tensor.registry import (
@@ -105,7 +106,7 @@ def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 DERIVED.extend((into_out, in_place))
 
 
-def _written(operation: Operation, func: OpOverload, step: int) -> Callable[..., Any]:
+def _written(operation: Operation | Formula, func: OpOverload, step: int) -> Callable[..., Any]:
     count, truth = len(operation.arguments), operation in COMPARISONS
     derived = in_place if _writes_first(func) else into_out
 
@@ -120,7 +121,9 @@ def _written(operation: Operation, func: OpOverload, step: int) -> Callable[...,
     return implementation
 
 
-def _writes(operation: Operation, name: str, *forms: str, exchanged: bool = False) -> None:
+def _writes(
+    operation: Operation | Formula, name: str, *forms: str, exchanged: bool = False
+) -> None:
     """Register forms of an operation by plan that write into an argument.
 
     Args:
@@ -148,3 +151,9 @@ for _name in ("maximum", "minimum", "fmax", "fmin"):
     _writes(getattr(operators, _name.upper()), _name, "out")
 _writes(operators.WHERE, "where", "self_out")
 _writes(operators.CLAMP, "clamp", "out", "Tensor_out", "_default", "_Tensor")
+for _name in (
+    "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc", "floor", "ceil",
+    "round", "trunc",
+):  # fmt: skip
+    _writes(Formula(_name), _name, "out", "_default")

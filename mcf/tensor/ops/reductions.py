@@ -12,6 +12,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels.formats import FORMATS
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.sums import summed
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -30,6 +31,9 @@ def sum_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The sum over dimensions; all of them for none."""
+    found = summed(x, dim, keepdim) if dtype is None or dtype is x.dtype else None
+    if found is not None:
+        return found
     return wrap(reductions.sum(_components(x, dtype, "sum"), dim, keepdim))
 
 
@@ -44,6 +48,9 @@ def mean_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The mean over dimensions."""
+    found = summed(x, dim, keepdim, mean=True) if dtype is None or dtype is x.dtype else None
+    if found is not None:
+        return found
     return wrap(reductions.mean(_components(x, dtype, "mean"), dim, keepdim))
 
 

@@ -11,7 +11,7 @@ from mcf.reductions.norms import absolute
 from mcf.tensor.ops.elementary import differentiable
 from mcf.tensor.promotion import aligned
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import Components, broadcast, wrap
+from mcf.tensor.tensor import Components, MCFTensor, broadcast, wrap
 from mcf.tensor.torch_functions import forward
 
 aten = torch.ops.aten
@@ -55,14 +55,24 @@ def _sign(x: Components) -> Components:
     return first, *(torch.zeros_like(first) for _ in x[1:])
 
 
-# Below autograd; above it, since torch's derivatives are plain zeros.
-implements(aten.abs.default)(lambda x: wrap(absolute(x.components)))
+@implements(aten.abs.default)
+def magnitude(x: MCFTensor) -> MCFTensor:
+    """|x|."""
+    return wrap(absolute(x.components))
+
+
+@implements(aten.sign.default, aten.sgn.default)
+def sign(x: MCFTensor) -> MCFTensor:
+    """-1, 0 or 1: the sign that torch finds in the first component."""
+    return wrap(_sign(x.components))
+
+
+# Above autograd too, since torch's derivatives are plain zeros.
 implements(torch.abs, Tensor.abs, Tensor.__abs__, torch.absolute, Tensor.absolute)(
-    differentiable("abs", absolute, torch.sign)
+    differentiable("abs", magnitude, torch.sign)
 )
-implements(aten.sign.default, aten.sgn.default)(lambda x: wrap(_sign(x.components)))
 implements(torch.sign, Tensor.sign, torch.sgn, Tensor.sgn)(
-    differentiable("sign", _sign, torch.zeros_like)
+    differentiable("sign", sign, torch.zeros_like)
 )
 
 

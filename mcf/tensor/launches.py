@@ -1,0 +1,132 @@
+"""Launches of kernels on contiguous components of one shape: what `mcf.tensor.plans` keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.elementary import fused
+from mcf.elementary.fused import Formula
+from mcf.kernels import registry
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.formats import FORMATS
+from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, result_dtypes
+from mcf.tensor.tensor import Components
+
+# A result of at most so many elements is made in the likeness of one that the plan keeps.
+_FEW = 64
+
+_empty_like, _address = torch.empty_like, Tensor.data_ptr
+
+
+class Plan:
+    """The launch of a kernel on contiguous components of one shape, or on one number for all.
+
+    Attributes:
+        launch: a function of addresses, those of the result and then `addresses`. It returns a sum
+            where the kernel counts the elements whose results are of no use; else None.
+    """
+
+    def __init__(
+        self,
+        spec: Elementwise,
+        order: Sequence[int],
+        first: Tensor,
+        launch: Any,
+        tables: Sequence[Tensor] = (),
+    ) -> None:
+        """The operands in the order of the kernel's; one of them has the shape of the result."""
+        self._order = tuple(order)
+        self._tables = tables
+        self._behind = [t.data_ptr() for t in tables]
+        # The only scalar that operations have is the constant 1.
+        self.launch = launch.row(np.ones((1, len(spec.scalars))))
+        self.size, self.device = first.shape, first.device
+        self.dtypes = result_dtypes(spec)
+        few = first.numel() <= _FEW
+        self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
+
+    def _new(self, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self.size, dtype=dtype, device=self.device)
+
+    @classmethod
+    def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
+        """The plan for operands of one kind, or None if only the operator can take them."""
+        named = dict(zip(operation.arguments, groups, strict=True))
+        truths = [named[name][0] for name in operation.truths]
+        numbers = [c[0] for name, c in named.items() if name not in operation.truths]
+        first = max(numbers, key=Tensor.dim)
+        if any(c.dtype is not first.dtype for c in numbers):
+            return None
+        if any(c.dtype is not torch.bool or c.shape != first.shape for c in truths):
+            return None
+        if any(c.shape != first.shape and c.ndim > 0 for c in numbers):
+            return None
+        if any(c.device != first.device for c in (*numbers, *truths)):
+            return None
+        if first.numel() == 0 or first.device.type != "cpu" or first.dtype not in FORMATS:
+            return None
+        # A conversion of fp16 sets the quiet bit of NaN.
+        if operation in SELECTIONS and first.dtype is torch.float16:
+            return None
+        order = list(range(len(groups)))
+        if operation in COMMUTATIVE and len(groups[0]) < len(groups[1]):
+            order[:2] = 1, 0
+        given = [groups[k] for k in order]
+        uniform = frozenset(name for name, c in named.items() if c[0].ndim < first.ndim)
+        if order[:2] == [1, 0]:
+            uniform = frozenset({"x": "y", "y": "x"}.get(name, name) for name in uniform)
+        spec = kernel(operation, FORMATS[first.dtype], *map(len, given), uniform=uniform)
+        row = [first] * len(spec.results) + [c for group in given for c in group]
+        launch = registry.prepare(spec, [row])
+        return None if launch is None else cls(spec, order, first, launch)
+
+    @classmethod
+    def of_formula(cls, formula: Formula, groups: Sequence[Components]) -> Plan | None:
+        """The plan of an elementary function, or None if only its operator can take the operands.
+
+        One number for all is among them only where all are one number: no kernel of a function
+        has an operand of that kind.
+        """
+        flat = [c for group in groups for c in group]
+        first = max(flat, key=Tensor.dim)
+        if any(c.dtype is not first.dtype or c.device != first.device for c in flat):
+            return None
+        if any(c.shape != first.shape and (c.ndim or first.numel() != 1) for c in flat):
+            return None
+        if first.numel() == 0 or first.device.type != "cpu" or first.dtype not in FORMATS:
+            return None
+        terms = [*map(len, groups)]
+        # The operator pads the first operand to the terms of the tensors.
+        if terms[0] < max(terms):
+            return None
+        found = fused.kernel_for(formula.name, FORMATS[first.dtype], terms, first.device)
+        if found is None:
+            return None
+        spec, tables = found
+        count = sum(field.written for field in spec.fields)
+        launch = registry.prepare(spec, [[*[first] * count, *flat, *tables]])
+        return None if launch is None else cls(spec, range(len(groups)), first, launch, tables)
+
+    def run(self, groups: Sequence[Components]) -> list[Tensor] | None:
+        """The components of the result for operands of the kind.
+
+        None where some element needs a step that the kernel lacks.
+        """
+        if self._likes is None:
+            out = [self._new(dtype) for dtype in self.dtypes]
+        else:
+            out = [*map(_empty_like, self._likes)]
+        counted = self.launch([*map(_address, out), *self.addresses(groups)])
+        return out if counted is None or not counted[0] else None
+
+    def addresses(self, groups: Sequence[Components]) -> list[int]:
+        """Where the operands are, in the order of the kernel's."""
+        found: list[int] = []
+        for k in self._order:
+            found += map(_address, groups[k])
+        return found + self._behind

@@ -1,0 +1,125 @@
+"""Sums of few elements by plan: a fold, what its partial sums settle to, and a quotient for means.
+
+They are the kernels of `mcf.reductions.sums`, prepared once for operands of a kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.fold import Fold, sum_fold
+from mcf.kernels.formats import FP64
+from mcf.kernels.operators import DIV, kernel, settle_kernel
+from mcf.reductions.rows import Rows
+from mcf.tensor.plans import watched
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
+
+_empty_like, _address = torch.empty_like, Tensor.data_ptr
+
+# Elements of a result, which is allocated in the likeness of another.
+_FEW = 64
+_MOST = 1024
+_plans: dict[tuple[Any, ...], SumPlan | None] = {}
+
+_FLOAT64 = torch.float64
+
+
+def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFTensor | None:
+    """The sum or the mean over dimensions, or None where there is no plan for it."""
+    if watched():
+        return None
+    own = x.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    if type(first) is not Tensor or not first.is_contiguous():
+        return None
+    over = tuple(dim) if isinstance(dim, list | tuple) else dim
+    kind = (terms, first.dtype, first.shape, first.device, over, keepdim, mean)
+    key = (*kind, registry.get_executor())
+    try:
+        plan = _plans[key]
+    except KeyError:
+        if len(_plans) >= _MOST:
+            _plans.clear()
+        plan = _plans[key] = SumPlan.of(COMPONENTS[terms](own), over, keepdim, mean)
+    return None if plan is None else plan.run(COMPONENTS[terms](own))
+
+
+class SumPlan:
+    """The launches of a sum over the last dimensions of contiguous components of float64."""
+
+    def __init__(self, rows: Rows, terms: int, keepdim: bool, mean: bool, fold: Any) -> None:
+        """A plan of a prepared fold."""
+        self._fold, self._terms = fold, terms
+        self._size = torch.Size(rows.result_shape(keepdim))
+        self._count = self._size.numel()
+        spec = _fold(terms)
+        self._state = spec.state
+        like = torch.empty(self._size, dtype=_FLOAT64, device="cpu")
+        self._likes, self._device = [like] * terms, like.device
+        self._free: list[tuple[Any, list[int], list[int], list[int]]] = []
+        self._settle = _row(settle_kernel(spec.state), like)
+        self._quotient: Any = None
+        if mean:
+            # One number is as contiguous as its operand's result: the operator's kernels.
+            uniform = frozenset("y" if self._count > 1 else "")
+            self._length = torch.tensor(rows.length, dtype=_FLOAT64, device="cpu")
+            self._number = self._length.data_ptr()
+            divided = kernel(DIV, FP64, spec.state, 1, uniform=uniform)
+            self._quotient = _row(divided, like)
+
+    @classmethod
+    def of(cls, x: Components, dim: Any, keepdim: bool, mean: bool) -> SumPlan | None:
+        """The plan for operands of one kind, or None if only the operators can take them."""
+        first, terms = x[0], len(x)
+        if first.dtype is not _FLOAT64 or first.device.type != "cpu" or first.numel() == 0:
+            return None
+        rows = Rows.of(first.shape, dim)
+        if (*rows.kept, *rows.dims) != tuple(range(first.ndim)):
+            return None
+        count = first.numel() // rows.length
+        if count > _FEW:
+            return None
+        fold = registry.prepare_fold(_fold(terms), count, rows.length, first.device)
+        return None if fold is None else cls(rows, terms, keepdim, mean, fold)
+
+    def _room(self) -> tuple[Any, list[int], list[int], list[int]]:
+        """Room for partial sums, what they settle to and what nobody asks for: the addresses."""
+        room = torch.empty(3 * self._state, self._count, dtype=_FLOAT64, device="cpu")
+        places = [room.data_ptr() + 8 * self._count * k for k in range(3 * self._state)]
+        partial, whole, rest = (places[k * self._state : (k + 1) * self._state] for k in range(3))
+        return room, partial, whole, rest[self._terms :]
+
+    def run(self, x: Components) -> MCFTensor:
+        """The sum or the mean of operands of the kind."""
+        # A call's room is one that no other call has at the time.
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = self._room()
+        _, partial, whole, rest = found
+        out = [*map(_empty_like, self._likes)]
+        self._fold([*map(_address, x)], partial[0])
+        if self._quotient is None:
+            self._settle([*map(_address, out), *rest, *partial])
+        else:
+            self._settle(whole + partial)
+            self._quotient([*map(_address, out), *rest, *whole, self._number])
+        self._free.append(found)
+        return fresh(out, self._size, _FLOAT64, self._device)
+
+
+def _fold(terms: int) -> Fold:
+    return sum_fold(FP64, terms, terms)
+
+
+def _row(spec: Elementwise, like: Tensor) -> Any:
+    """A kernel on tensors of one size, as a function of their addresses."""
+    launch = registry.prepare(spec, [[like] * len(spec.fields)])
+    assert launch is not None
+    return launch.row(np.ones((1, len(spec.scalars))))
