@@ -9,7 +9,7 @@ import itertools
 import pkgutil
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -145,13 +145,19 @@ def expansion_kernels() -> list[Elementwise]:
     return found
 
 
-def elementary_kernels() -> list[Elementwise]:
-    """Elementary functions that are one kernel, of pairs: others have more of the same."""
-    return [
-        fused.kernel(n, f, *(2 for _ in fused.PROGRAMS[n].arguments))
-        for n in sorted(fused.FUNCTIONS)
-        for f in (FP64, FP32)
-    ]
+@functools.cache
+def elementary_kernels() -> dict[str, Callable[[], Elementwise]]:
+    """Elementary functions that are one kernel, of pairs: others have more of the same.
+
+    By name what makes them: to write down the formulas of all takes seconds.
+    """
+    found = {}
+    for n in sorted(fused.FUNCTIONS):
+        terms = [2] * len(fused.PROGRAMS[n].arguments)
+        for f in (FP64, FP32):
+            name = f"{n}_{''.join(map(str, terms))}_{f.name}"
+            found[name] = functools.partial(fused.kernel, n, f, *terms)
+    return found
 
 
 def coefficient_kernels() -> list[Elementwise]:
@@ -161,11 +167,39 @@ def coefficient_kernels() -> list[Elementwise]:
     return [table.kernel(c) for c in some]
 
 
-def all_kernels() -> list[Elementwise]:
-    """Every kernel."""
+class _Kernels(Mapping[str, Elementwise]):
+    """Kernels by their names; some are made when they are asked for."""
+
+    def __init__(self, *parts: list[Elementwise] | dict[str, Callable[[], Elementwise]]) -> None:
+        self._entries: dict[str, Elementwise | Callable[[], Elementwise]] = {}
+        for part in parts:
+            named = part if isinstance(part, dict) else {spec.name: spec for spec in part}
+            # No two kernels have one name.
+            assert len(named) == len(part)
+            assert not named.keys() & self._entries.keys()
+            self._entries |= named
+
+    def __getitem__(self, name: str) -> Elementwise:
+        found = self._entries[name]
+        if not isinstance(found, Elementwise):
+            found = self._entries[name] = found()
+            assert found.name == name
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+@functools.cache
+def all_kernels() -> Mapping[str, Elementwise]:
+    """Every kernel by its name."""
     steps = optimizer_kernels() + gradient_kernels() + muon_kernels() + clipping_kernels()
-    functions = expansion_kernels() + elementary_kernels()
-    return operation_kernels() + functions + steps + coefficient_kernels()
+    return _Kernels(
+        operation_kernels(), expansion_kernels(), elementary_kernels(), steps, coefficient_kernels()
+    )
 
 
 # Kernels of a step: every storage and arithmetic with AdamW, in fp16 a few of them; every rule
@@ -181,28 +215,23 @@ _FORMS = re.compile(r"(?!(adamw|lion)_light)\w+_bf16_wide_(clipped|pair|grad_fp3
 _LONG_16_BITS = re.compile(r"expansion_[a-z]+_4+_(bf|fp)16")
 
 
-def everyday(spec: Elementwise) -> bool:
+def everyday(name: str) -> bool:
     """Whether a kernel is one that tests of every change take where all of them take minutes.
 
     A kernel is generated from a rule and an arithmetic that know nothing of each other: so every
     arithmetic with one rule and every rule with an arithmetic of each kind stand for all. So do
     four components of float32 and float64 for those of 16-bit formats, and three functions for all.
     """
-    if spec in _functions():
-        return spec.name in ("exp_2_fp64", "sin_2_fp32", "pow_22_fp32")
-    if spec in _steps():
-        return bool(_STEPS.fullmatch(spec.name))
-    return not (_FORMS.fullmatch(spec.name) or _LONG_16_BITS.fullmatch(spec.name))
+    if name in elementary_kernels():
+        return name in ("exp_2_fp64", "sin_2_fp32", "pow_22_fp32")
+    if name in _names_of_steps():
+        return bool(_STEPS.fullmatch(name))
+    return not (_FORMS.fullmatch(name) or _LONG_16_BITS.fullmatch(name))
 
 
 @functools.cache
-def _functions() -> frozenset[Elementwise]:
-    return frozenset(elementary_kernels())
-
-
-@functools.cache
-def _steps() -> frozenset[Elementwise]:
-    return frozenset(optimizer_kernels() + clipping_kernels())
+def _names_of_steps() -> frozenset[str]:
+    return frozenset(spec.name for spec in optimizer_kernels() + clipping_kernels())
 
 
 class _Numbers(dict[str, Any]):

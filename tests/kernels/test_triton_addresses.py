@@ -30,7 +30,7 @@ from tests.kernels.address_types import front, narrow_offsets
 from tests.kernels.kernel_table import all_kernels
 from tests.kernels.test_triton_compile_fold import source
 
-KERNELS = {spec.name: spec for spec in all_kernels()}
+KERNELS = all_kernels()
 # One of each kind of text: plain, sums, random numbers, codes, few elements, one element for all,
 # 64-bit registers.
 EVERYDAY = (

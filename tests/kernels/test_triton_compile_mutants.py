@@ -21,7 +21,7 @@ from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check, check_ptx
 from tests.kernels.kernel_table import all_kernels
 
-KERNELS = {spec.name: spec for spec in all_kernels()}
+KERNELS = all_kernels()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -32,7 +32,7 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 from mcf.kernels.triton import gpu
 from mcf.kernels.triton.element_kernels import BLOCK
 
-KERNELS = {spec.name: spec for spec in all_kernels()}
+KERNELS = all_kernels()
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 DEVICES = [
@@ -107,7 +107,7 @@ def compare(
 @either_device
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if everyday(k) else [pytest.mark.slow]) for n, k in KERNELS.items()],
+    [pytest.param(n, marks=[] if everyday(n) else [pytest.mark.slow]) for n in KERNELS],
 )
 def test_bits(name: str, device: str) -> None:
     spec = KERNELS[name]
@@ -251,8 +251,8 @@ def test_products_around_the_smallest_numbers(device: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=[] if everyday(k) else [pytest.mark.slow])
-        for n, k in KERNELS.items()
+        pytest.param(n, marks=[] if everyday(n) else [pytest.mark.slow])
+        for n in KERNELS
         if re.search(r"(plus|master)\w*_metrics", n)
     ],
 )
