@@ -1,6 +1,6 @@
 """Collage's Tables 3 and 4 and Figure 3 in miniature: a BERT in two phases, a RoBERTa, fine-tuned.
 
-    python examples/papers/collage_bert.py              # a quarter of an hour on one thread
+    python examples/papers/collage_bert.py              # ten minutes on one thread
     python examples/papers/collage_bert.py --layers 4 --width 128 --steps 10000 --texts code
 
 Encoders (`collage_encoder.py`) on bytes of real texts (`collage_texts.py`) under the paper's
@@ -23,7 +23,7 @@ from typing import Any
 import collage_training as training
 import paper
 import torch
-from collage_encoder import Encoder, batch, build, draw, losses, run
+from collage_encoder import Encoder, batch, draw, losses, run
 from collage_texts import corpus, labelled
 from paper import Row
 from pretraining.data import Corpus
@@ -36,7 +36,7 @@ OPTIONS = {
     "RoBERTa": ("A", "B", "C", "D without masters", "D"),
 }
 TASKS = ("package", "words")
-RATE, FINE_RATE, SIZE = 2e-3, 5e-4, 8
+RATE, FINE_RATE, SIZE = 4e-3, 1e-3, 16
 POINTS = 30
 CURVES = ("loss", *training.METRICS)
 
@@ -45,7 +45,7 @@ def train(named: Row, given: argparse.Namespace, text: Corpus) -> list[Row]:
     """One training of both phases and its fine-tunings."""
     bert, seed = named["model"] == "BERT", named["seed"]
     beta2 = MODELS[named["model"]]
-    model = build(seed, given.layers, given.width, given.heads, 4 * given.length)
+    model = draw(Encoder(given.layers, given.width, given.heads, 4 * given.length), seed)
     optimizer = training.make(model, named["option"], beta2)
     rows: list[Row] = []
     for phase in (1, 2) if bert else (1,):
@@ -54,7 +54,9 @@ def train(named: Row, given: argparse.Namespace, text: Corpus) -> list[Row]:
 
         def loss(step: int, phase: int = phase, length: int = length) -> tuple[Any, Any]:
             masked, other = losses(
-                model, batch(text.train, [seed, phase, step], SIZE, length, bert)
+                # As many tokens in both phases.
+                model,
+                batch(text.train, [seed, phase, step], SIZE // phase**2, length, bert),
             )
             return masked, masked + other
 
@@ -101,9 +103,7 @@ def fine_tuned(
     task = labelled(name, given.files)
     model = Encoder(given.layers, given.width, given.heads, 4 * given.length, task.classes)
     weights = {k: w for k, w in trained.state_dict().items() if not k.startswith("classify")}
-    draw(model, seed)
-    model.load_state_dict(weights, strict=False)
-    model = model.bfloat16()
+    draw(model, seed).load_state_dict(weights, strict=False)
     # Not trained by this loss, and so not in the optimizer.
     for part in (model.predict, model.norm_predict):
         part.requires_grad_(False)
@@ -111,7 +111,7 @@ def fine_tuned(
     length = 2 * given.length
 
     def loss(step: int) -> tuple[Any, Any]:
-        inputs, labels = task.batch([seed, step], 2 * SIZE, length)
+        inputs, labels = task.batch([seed, step], SIZE, length)
         found = F.cross_entropy(
             run(model, torch.from_numpy(inputs), None)[1], torch.from_numpy(labels)
         )
@@ -190,11 +190,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--texts", nargs="+", choices=["code", "reference"], default=["code"])
     parser.add_argument("--seeds", type=paper.whole(1), default=3)
-    parser.add_argument("--steps", type=paper.whole(1), default=2000, help="of the first phase")
+    parser.add_argument("--steps", type=paper.whole(1), default=600, help="of the first phase")
     parser.add_argument("--layers", type=paper.whole(1), default=2)
-    parser.add_argument("--width", type=paper.whole(2), default=48, help="in two heads")
+    parser.add_argument("--width", type=paper.whole(2), default=48, help="in four heads")
     given = parser.parse_args(arguments)
-    given.heads, given.length, given.fine_steps, given.judged, given.files = 2, 64, 300, 2048, 99
+    given.heads, given.length, given.fine_steps, given.judged, given.files = 4, 64, 120, 2048, 99
     most = 4_000_000
     if given.small:
         given.seeds, given.steps, given.layers, given.width, given.length = 1, 4, 1, 8, 16

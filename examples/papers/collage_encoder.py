@@ -1,14 +1,16 @@
 """BERT and RoBERTa in small: a post-norm encoder, masked tokens, next sentences, a classifier.
 
-As published (Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692) but for size
-and dropout, of which there is none. Both mask 15 % of the tokens: eight of ten are replaced by
-MASK, one by a random token, one is kept. BERT's masks are *static*, a function of the window alone,
-and its input is two segments, the second of which follows the first in the text or not; RoBERTa's
-masks are *dynamic*, drawn anew at each step, its input is one stretch of text.
+As published (Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692) but for size,
+dropout, of which there is none, and where positions begin (`draw`). Both mask 15 % of the tokens:
+eight of ten are replaced by MASK, one by a random token, one is kept. BERT's masks are *static*, a
+function of the window alone, and its input is two segments, the second of which follows the first
+in the text or not; RoBERTa's masks are *dynamic*, drawn anew at each step, its input is one stretch
+of text.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,22 +100,23 @@ class Encoder(nn.Module):
         return F.linear(found, self.tokens.weight, self.bias), classes
 
 
-def build(seed: int, layers: int, width: int, heads: int, length: int) -> Encoder:
-    """A bf16 encoder: matrices of standard deviation .02 drawn in float32, then rounded."""
-    made = Encoder(layers, width, heads, length)
-    draw(made, seed)
-    return made.bfloat16()
+def draw(model: Encoder, seed: int) -> Encoder:
+    """Give the encoder first weights, and return it in bf16: matrices by the seed, norms 1, else 0.
 
-
-def draw(module: nn.Module, seed: int) -> None:
-    """First weights: matrices by the seed, biases 0, norms' weights 1."""
+    Matrices have the gain of those of BERT-base, .02 sqrt(768 / width). Positions begin as
+    sinusoids, or an encoder this small reads no neighbours for its first thousands of updates.
+    """
     generator = torch.Generator().manual_seed(seed)
+    length, width = model.positions.weight.shape
     with torch.no_grad():
-        for name, weight in module.named_parameters():
+        for name, weight in model.named_parameters():
             if weight.dim() >= 2:
-                weight.normal_(0.0, 0.02, generator=generator)
+                weight.normal_(0.0, 0.02 * math.sqrt(768 / width), generator=generator)
             else:
                 weight.fill_(float("norm" in name and name.endswith("weight")))
+        angles = torch.arange(length)[:, None] * 1e4 ** (-torch.arange(0, width, 2) / width)
+        model.positions.weight.copy_(0.3 * torch.cat([angles.sin(), angles.cos()], 1))
+    return model.bfloat16()
 
 
 def run(model: Encoder, inputs: Tensor, masked: Tensor | None) -> tuple[Tensor | None, Tensor]:
