@@ -58,3 +58,27 @@ def infinite(x):
 def modulo_2(x):
     """x - 2 floor(x / 2) of a whole number."""
     return rn(x - rn(const(2.0) * floor(rn(const(0.5) * x))))
+
+
+def nearest_bf16(x):
+    """The number of bf16 nearest to a float64, ties to even."""
+    return nearest(x, whole(45), whole(897), const(3.3895313892515355e38))
+
+
+def nearest_fp16(x):
+    """The number of fp16 nearest to a float64, ties to even."""
+    return nearest(x, whole(42), whole(1009), const(65504.0))
+
+
+def nearest(x, shift, least, largest):
+    """The number of a format nearest to x, ties to even; infinite beyond the largest.
+
+    The format has 52 - shift bits after the first, and `least` is the biased exponent of its
+    smallest normal number. Adding 2**shift times the power of two at x rounds to its last place.
+    """
+    size = absolute(x)
+    exponent = larger(smaller(bits64(size) >> whole(52), whole(1900)), least)
+    base = from_bits64((exponent + shift) << whole(52))
+    rounded = rn(rn(size + base) - base)
+    beyond = from_bits64(whole(0x7FF0000000000000))
+    return with_sign(where(rounded > largest, beyond, rounded), x)

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from mcf.elementary import recording
 from mcf.elementary.tables import Components, table
-from mcf.elementary.working import working_terms
 from mcf.kernels import registry
 from mcf.kernels.algorithms.primitives import ZERO
 from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import FP32, FP64, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 
 # What computes a function: arguments in the format, the format, how many components to return.
 Compute = Callable[[tuple[Components, ...], Format, int], Components]
@@ -46,7 +45,7 @@ class Formula(NamedTuple):
         return PROGRAMS[self.name].arguments
 
 
-# The functions that run as one kernel, and the formats in which they do.
+# The functions that run as one kernel.
 FUNCTIONS = frozenset(
     (
         "acos acosh asin asinh atan atan2 atanh ceil cos cosh erf erfc exp expm1 floor gelu "
@@ -54,10 +53,6 @@ FUNCTIONS = frozenset(
         "tan tanh trunc"
     ).split()
 )
-FORMATS = (FP32, FP64)
-# How many components they compute with at most: a kernel of four takes more than ten seconds to
-# compile on a CPU.
-MOST_TERMS = 3
 
 _NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
@@ -65,6 +60,14 @@ _NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 def _is_rare(out_rare):  # type: ignore[no-untyped-def]
     """Whether an element needs what its formula lacks."""
     return (out_rare > ZERO,)
+
+
+def stored(fmt: Format) -> Format:
+    """The format of the tensors that a kernel reads and writes.
+
+    Numbers of 16 bits come as float32, since no executor keeps them in float64 registers.
+    """
+    return FP32 if fmt in (BF16, FP16) else fmt
 
 
 @functools.cache
@@ -75,6 +78,7 @@ def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
     """
     compute, arguments = PROGRAMS[name]
     function, tables, partial = recording.formula(name, compute, arguments, fmt, terms)
+    held = stored(fmt)
     results = tuple(f"r{k}" for k in range(max(terms)))
     groups = tuple(
         (a, tuple(f"{a}{k}" for k in range(n))) for a, n in zip(arguments, terms, strict=True)
@@ -84,13 +88,13 @@ def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
         function=function,
         results=(*results, "rare") if partial else results,
         fields=(
-            *(Field(r, fmt, read=False, written=True) for r in results),
-            *(Field(c, fmt) for _, names in groups for c in names),
+            *(Field(r, held, read=False, written=True) for r in results),
+            *(Field(c, held) for _, names in groups for c in names),
             *(Field(t, FP64, uniform=True, table=True) for t in tables),
         ),
         stores=tuple((r, r) for r in results),
         arithmetic=FP64,
-        roundings=(("rc", FP64), ("narrow", fmt)),
+        roundings=(("rc", FP64), ("narrow", held)),
         groups=groups,
         rounded=results,
         long=True,
@@ -104,12 +108,7 @@ def kernel_for(
     name: str, fmt: Format, terms: Sequence[int], device: torch.device
 ) -> tuple[Elementwise, list[Tensor]] | None:
     """The kernel of a function on a device and the tables that it reads, its last fields."""
-    if (
-        name not in FUNCTIONS
-        or fmt not in FORMATS
-        or working_terms(fmt, max(terms)) > MOST_TERMS
-        or registry.executor_for(device) == "torch"
-    ):
+    if name not in FUNCTIONS or registry.executor_for(device) == "torch":
         return None
     spec = kernel(name, fmt, *terms)
     return spec, [table(f.name, device) for f in spec.fields if f.table]
@@ -127,6 +126,11 @@ def run(
     if found is None:
         return False
     spec, tables = found
-    dense = [c.contiguous() for c in given]
-    rare = registry.run(spec, [[*out, *dense, *tables]], _NO_SCALARS)
+    dtype = stored(fmt).dtype
+    dense = [c.to(dtype).contiguous() for c in given]
+    results = [c if c.dtype == dtype else torch.empty_like(c, dtype=dtype) for c in out]
+    rare = registry.run(spec, [[*results, *dense, *tables]], _NO_SCALARS)
+    for target, c in zip(out, results, strict=True):
+        if target is not c:
+            target.copy_(c)
     return rare is None or rare.item() == 0

@@ -41,9 +41,15 @@ _ROUNDED = ("add", "sub", "mul", "div", "rsub", "reciprocal")
 _LONGS = (torch.int64, torch.int32)
 
 
-def _nearest(x: float) -> float:
-    """The nearest number of float32."""
-    return torch.tensor(x, dtype=torch.float32, device="cpu").item()
+# Roundings to formats of components that are narrower than registers.
+_NARROW: dict[torch.dtype, Any] = {
+    torch.float32: p.narrow, torch.bfloat16: longs.nearest_bf16, torch.float16: longs.nearest_fp16,
+}  # fmt: skip
+
+
+def _nearest(x: float, dtype: torch.dtype) -> float:
+    """The nearest number of a format."""
+    return torch.tensor(x, dtype=dtype, device="cpu").item()
 
 
 class Writer:
@@ -99,7 +105,7 @@ class Writer:
             return self.call(p.whole, str(int(x)))
         if not isinstance(x, (int, float)):
             raise UnrecordableError(f"an argument {x}")
-        if not dtype.is_floating_point or (dtype == torch.float32 and _nearest(x) != x == x):
+        if not dtype.is_floating_point or (dtype in _NARROW and _nearest(x, dtype) != x == x):
             raise UnrecordableError(f"the number {x} beside {dtype}")
         if not math.isfinite(x):
             (pattern,) = struct.unpack(">q", struct.pack(">d", x))
@@ -112,8 +118,8 @@ class Writer:
         """What an operation of torch computes, of this dtype."""
         name = func.overloadpacket.__name__.removesuffix("_" * (not _dunder(func)))
         text = self._expression(func, name, args, kwargs, to)
-        if to == torch.float32 and name in _ROUNDED:
-            return self.call(p.narrow, text)
+        if to in _NARROW and name in _ROUNDED:
+            return self.call(_NARROW[to], text)
         return text
 
     def _expression(
@@ -176,10 +182,11 @@ class Writer:
         value = self.value(x, x.dtype)
         if x.dtype == torch.bool:
             return self.call(p.where, value, self.value(1, to), self.value(0, to))
-        if x.dtype == to or (x.dtype, to) == (torch.float32, torch.float64):
-            return value
+        if x.dtype.is_floating_point and to.is_floating_point:
+            if to == x.dtype or to.itemsize > x.dtype.itemsize:
+                return value
+            return self.call(_NARROW[to], value)
         functions = {
-            (torch.float64, torch.float32): p.narrow,
             (torch.float64, torch.int64): p.long,
             (torch.int64, torch.float64): p.floating,
         }

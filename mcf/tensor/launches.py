@@ -104,8 +104,10 @@ class Plan:
         # The operator pads the first operand to the terms of the tensors.
         if terms[0] < max(terms):
             return None
-        found = fused.kernel_for(formula.name, FORMATS[first.dtype], terms, first.device)
-        if found is None:
+        fmt = FORMATS[first.dtype]
+        found = fused.kernel_for(formula.name, fmt, terms, first.device)
+        # Numbers of 16 bits are converted for the kernel, by the operator.
+        if found is None or fused.stored(fmt) is not fmt:
             return None
         spec, tables = found
         count = sum(field.written for field in spec.fields)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mcf.kernels import FP64, registry
+from mcf.kernels import BF16, FP16, FP64, registry
 from mcf.kernels.algorithms import primitives as p
 from mcf.kernels.algorithms.longs import (
     infinite,
     larger,
     modulo_2,
+    nearest_bf16,
+    nearest_fp16,
     negative,
     sign,
     smaller,
@@ -41,6 +43,7 @@ from tests.helpers.adversarial import specials
 from tests.helpers.executors import on_each_executor
 
 RESULTS = ("rint", "floor", "absolute", "sign", "with_sign", "modulo", "tests", "longs", "entry")
+RESULTS += ("nearest_bf16", "nearest_fp16")
 
 
 def _longs(x):
@@ -66,6 +69,8 @@ def everything(x, entries):
         _tests(x),
         _longs(x),
         gather(entries, place),
+        nearest_bf16(x),
+        nearest_fp16(x),
     )
 
 
@@ -99,6 +104,9 @@ def expected(x: torch.Tensor, entries: torch.Tensor) -> list[torch.Tensor]:
         tests,
         (((k >> 1) << 3) - (k & 7)).double(),
         entries[torch.where(x.abs() < 2, x.round().abs(), 2.0).long()],
+        # No number below is so near to a tie of 16 bits that float32 makes it one.
+        x.bfloat16().double(),
+        x.half().double(),
     ]
 
 
@@ -106,7 +114,14 @@ def expected(x: torch.Tensor, entries: torch.Tensor) -> list[torch.Tensor]:
 def test_longs(executor: str) -> None:
     halves = torch.arange(-9, 10).double() / 2
     large = torch.tensor([2.0**52 - 0.5, 2.0**52 + 1, 2.0**53 + 2, -(2.0**51) - 0.5, 1e300])
-    x = torch.cat([specials(FP64), halves, large.double(), torch.nextafter(halves, halves * 0)])
+    # Patterns of float32 from everywhere, and ties of both formats, subnormal ones among them.
+    patterns = (torch.arange(4000) * 1_073_807 + 12_345).to(torch.int32).view(torch.float32)
+    ties = torch.cat([v.double() * torch.tensor([[1.0], [1 + 2.0**-8], [1 + 2.0**-11]])
+                      for v in (specials(BF16), specials(FP16))], 1).flatten()  # fmt: skip
+    narrow = torch.cat([patterns.double(), ties.double()])
+    x = torch.cat(
+        [specials(FP64), narrow, halves, large.double(), torch.nextafter(halves, halves * 0)]
+    )
     entries = torch.tensor([3.0, 5.0, 7.0], dtype=torch.float64)
     out = [torch.empty_like(x) for _ in RESULTS]
     with registry.executor(executor):

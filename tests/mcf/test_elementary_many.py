@@ -46,6 +46,8 @@ EVERYDAY = ("exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan"
 EVERYDAY += ("pow", "hypot")
 
 
+# Of values: the programs, which compile nothing; the slow tests run the kernels.
+@pytest.mark.usefixtures("on_torch")
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "name", [pytest.param(f, marks=[] if f in EVERYDAY else [pytest.mark.slow]) for f in FUNCTIONS]
@@ -71,6 +73,7 @@ def every(name: str, fmt: Format) -> torch.Tensor:
     return x[inside[name]] if name in inside else x
 
 
+@pytest.mark.usefixtures("on_torch")
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "fmt", [BF16, pytest.param(FP16, marks=pytest.mark.slow)], ids=lambda f: f.name

@@ -42,6 +42,16 @@ def test_functions(shape: tuple[int, ...]) -> None:
         assert_all_same_bits(getattr(out, f"{name}_")().components, expected, f"{name}, in place")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_functions_of_16_bits(dtype: torch.dtype) -> None:
+    """Their kernel has components of float32, which a plan would not convert."""
+    x: Any = mcf.tensor(["0.3", "-2.75", "11"], dtype=dtype)
+    expected = elementary.floor(x.components)
+    for _ in range(2):
+        assert_all_same_bits(x.floor().components, expected, "by plan or not")
+    assert expected[0].tolist() == [0, -3, 11]
+
+
 # What Cody and Waite's reduction is not made for: the kernel counts it.
 LARGE = torch.tensor([1.0, 2.0**800, 3.0], dtype=torch.float64)
 
