@@ -12,6 +12,9 @@ from mcf.accurate import std as std
 from mcf.accurate import sum as sum
 from mcf.accurate import var as var
 from mcf.bounds import bound as bound
+from mcf.complexes import MCFComplexTensor as MCFComplexTensor
+from mcf.complexes import complex as complex
+from mcf.complexes import complex_tensor as complex_tensor
 from mcf.functions import acos as acos
 from mcf.functions import acosh as acosh
 from mcf.functions import add as add

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from mcf.complexes import bounds as complexes
 from mcf.elementary.function_bounds import FUNCTIONS, derived
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
 from mcf.kernels.formats import format_of
 from mcf.reductions.sum_bounds import ROWS
 
-_OPERATIONS = (*bounds.OPERATIONS, *FUNCTIONS, *ROWS)
+_COMPLEX = complexes.OPERATIONS | complexes.FUNCTIONS
+_OPERATIONS = (*bounds.OPERATIONS, *FUNCTIONS, *ROWS, *_COMPLEX)
 
 
 def bound(
@@ -37,7 +39,9 @@ def bound(
             "renormalize"; "grow" and "scale", which are "add" and "mul" with a float as second
             argument; "two_sum", "fast_two_sum", "split", "two_prod", "neg", "abs", "ldexp", which
             are exact (`requires` has their preconditions); an elementary function such as "exp" or
-            "atan2"; "sum", "dot", "norm", "mean", "var", "std", "matmul" or "polyval".
+            "atan2"; "complex_add", "complex_mul", "complex_div", "complex_abs" and functions such
+            as "complex_exp", whose |r - t| and |t| are moduli; "sum", "dot", "norm", "mean", "var",
+            "std", "matmul" or "polyval".
         terms: components of the result, 1 to 4; the arguments have as many or fewer.
         dtype: of the components.
         count: for the last group how many elements are added up: the inner dimension of a matrix
@@ -62,6 +66,8 @@ def bound(
     if count is not None:
         raise ValueError(f"count is for {', '.join(ROWS)}; {operation!r} takes none, got {count!r}")
     _check(terms)
+    if operation in _COMPLEX:
+        return _of_complex(operation, terms, dtype)
     if operation not in FUNCTIONS:
         return bounds.bound(operation, terms, dtype)
     fmt = format_of(dtype)
@@ -73,6 +79,34 @@ def bound(
         formula=f"{coefficient:.4g} u^{terms}",
         algorithm="float64 expansions, rounded once",
         source="the bounds of its steps" + ("" if proven else ", of which some are observed"),
+    )
+
+
+def _of_complex(operation: str, terms: int, dtype: torch.dtype) -> Guarantee:
+    """Functions of narrow formats are computed in components of float64, and rounded once."""
+    fmt = format_of(dtype)
+    wide = operation in complexes.FUNCTIONS and dtype is not torch.float64
+    working = (max(2, terms), torch.float64) if wide else (terms, dtype)
+    used: list[Guarantee] = []
+
+    def real(name: str) -> float:
+        used.append(bound(name, *working))
+        return used[-1].relative
+
+    eta = float(fmt.min_subnormal)
+    relative = _COMPLEX[operation](real) + complexes.SCALED.get(operation, 0.0) * eta
+    absolute = complexes.ABSOLUTE.get(operation, 64.0) * eta
+    if wide:
+        relative = complexes.composed(relative, 2.0 ** (1 - terms) * float(fmt.u**terms))
+        absolute = eta
+    return Guarantee(
+        relative=relative,
+        absolute=absolute,
+        proven=all(guarantee.proven for guarantee in used),
+        formula=f"{relative / float(fmt.u**terms):.4g} u^{terms}",
+        algorithm="operations of the parts" + (", float64, rounded once" if wide else ""),
+        source="the bounds of its steps",
+        requires="no part of a product or quotient that overflows",
     )
 
 

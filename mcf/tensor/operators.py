@@ -7,6 +7,7 @@ comparisons take its exact value.
 from __future__ import annotations
 
 import decimal
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -17,6 +18,10 @@ from mcf.convert.parse import exact
 from mcf.tensor.creation import tensor
 from mcf.tensor.tensor import MCFTensor
 
+# Whether an operand is of another kind of numbers, complex ones, and what an operator then does.
+COMPLEX: list[tuple[Callable[[Any], bool], Callable[[str, Any, Any], Any]]] = []
+# What stands beside an expansion as it is, if not too large.
+_PLAIN = frozenset({MCFTensor, float})
 # A Python int beyond this does not fit torch's scalars.
 _LARGEST = 2**63
 
@@ -56,8 +61,12 @@ def _arithmetic(name: str, function: Any) -> Any:
     own = getattr(torch.Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, torch.Tensor):
-            other = _operand(self, other)
+        if type(other) not in _PLAIN:
+            for is_one, operator in () if type(other) is int else COMPLEX:
+                if is_one(other):
+                    return operator(name, self, other)
+            if not isinstance(other, torch.Tensor):
+                other = _operand(self, other)
         result = own(self, other)
         if result is NotImplemented and isinstance(other, torch.Tensor):
             # Another device, complex numbers: Python would not say so.

@@ -175,6 +175,9 @@ def _torch_function(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
+    # A type of two of these, such as complex numbers, which knows what to do.
+    if len(types) > 1 and any(getattr(t, "takes_precedence", False) for t in types):
+        return NotImplemented
     return call(func, args, kwargs or {})
 
 

@@ -125,6 +125,9 @@ def compare(name: str, got: Any, want: Any, tolerance: float) -> None:
         if not isinstance(y, Tensor):
             exact = isinstance(y, float) and name not in RANDOM
             assert abs(x - y) <= tolerance * max(1, abs(y)) if exact else x == y, name
+        elif y.is_complex():
+            assert isinstance(x, mcf.MCFComplexTensor), name
+            compare(name, [x.real, x.imag], [y.real, y.imag], tolerance)
         elif not y.is_floating_point() or name.startswith("masked.arg"):
             assert torch.equal(x, y.to(x.dtype)), name
         else:

@@ -1,0 +1,179 @@
+"""Arithmetic of complex expansions, as operations of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mcf.complexes.division import divide
+from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
+
+Parts = tuple[Any, Any]
+
+
+def add(x: Parts, y: Parts) -> MCFComplexTensor:
+    """x + y by parts: an error of at most that of a real sum, relative to each part."""
+    if y[1] is None:
+        return pair(x[0] + y[0], _broadcast(x[1], y[0]))
+    if x[1] is None:
+        return add(y, x)
+    return pair(x[0] + y[0], x[1] + y[1])
+
+
+def _broadcast(x: Any, other: Any) -> Any:
+    """A copy of x in the shape of x and the other operand."""
+    if not isinstance(x, torch.Tensor):
+        # A number beside a real expansion, whose format it takes.
+        return torch.zeros_like(other) + x
+    if isinstance(other, torch.Tensor) and other.shape != x.shape:
+        shape = torch.broadcast_shapes(x.shape, other.shape)  # type: ignore[no-untyped-call]
+        return x.expand(shape).clone()
+    return x.clone()
+
+
+def sub(x: Parts, y: Parts) -> MCFComplexTensor:
+    """x - y by parts."""
+    if y[1] is None:
+        return pair(x[0] - y[0], _broadcast(x[1], y[0]))
+    if x[1] is None:
+        return pair(x[0] - y[0], -_broadcast(y[1], x[0]))
+    return pair(x[0] - y[0], x[1] - y[1])
+
+
+def mul(x: Parts, y: Parts) -> MCFComplexTensor:
+    """(a + ib)(c + id) = (ac - bd) + i(ad + bc), four products and two sums.
+
+    `mcf.bound("complex_mul", ...)` is relative to |x y|, not to each part.
+    """
+    if y[1] is None:
+        return pair(x[0] * y[0], x[1] * y[0])
+    if x[1] is None:
+        return mul(y, x)
+    (a, b), (c, d) = x, y
+    return pair(a * c - b * d, a * d + b * c)
+
+
+def div(x: Parts, y: Parts) -> MCFComplexTensor:
+    """x / y; `mcf.complexes.division` has the formula."""
+    return pair(x[0] / y[0], x[1] / y[0]) if y[1] is None else divide(x, y)
+
+
+# The longest power that is a product.
+POWERS = 64
+
+
+def power(x: Parts, n: int) -> Any:
+    """x**n for a whole n of at most 64 by repeated squaring."""
+    base: Any = pair(*x)
+    if n < 0:
+        return 1 / power(x, -n)
+    result: Any = None
+    while n:
+        if n & 1:
+            result = base if result is None else result * base
+        n >>= 1
+        if n:
+            base = base * base
+    if result is None:
+        return pair(torch.ones_like(base.real), torch.zeros_like(base.imag))
+    return result
+
+
+def pow(x: Parts, y: Parts) -> Any:
+    """x**y: products for a whole number y of at most 64, else exp(y log x); 0**y = 0 for Re y > 0.
+
+    The error of n factors is at most n - 1 times that of a product, of exp(y log x) |y log x| times
+    those of log and product, with that of exp.
+    """
+    if y[1] is None and isinstance(y[0], (int, float)):
+        whole = int(y[0]) if y[0] == y[0] // 1 and abs(y[0]) <= POWERS else None
+        if whole is not None:
+            return power(x, whole)
+    whole_x = [0.0 if v is None else v for v in (*x, *y)]
+    a, b, c, d = formatted(*whole_x)
+    base, exponent = pair(a, b), pair(c, d)
+    zero = (a == 0) & (b == 0)
+    where: Any = torch.where
+    found = (where(zero, 1.0, base).log() * exponent).exp()
+    return where(zero & (c > 0), 0.0, found)
+
+
+def equal(x: Parts, y: Parts) -> Any:
+    """Where both parts are equal by value; exact."""
+    same = x[0] == y[0]
+    imaginary = [0.0 if v is None else v for v in (x[1], y[1])]
+    return same & (imaginary[0] == imaginary[1])
+
+
+def _operator(
+    function: Callable[[Parts, Parts], Any], swapped: bool = False
+) -> Callable[[Any, Any], Any]:
+    def operator(self: Any, other: Any) -> Any:
+        x, y = parts(self), parts(other)
+        if x is None or y is None:
+            return NotImplemented
+        return function(y, x) if swapped else function(x, y)
+
+    return operator
+
+
+def _function(name: str, function: Callable[[Parts, Parts], Any]) -> Callable[..., Any]:
+    def call(x: Any, y: Any, *, alpha: Any = 1, rounding_mode: Any = None) -> Any:
+        if rounding_mode is not None:
+            raise TypeError(
+                f"torch.{name}: rounding_mode={rounding_mode!r} is for real numbers; allowed is "
+                "None for complex ones"
+            )
+        both = parts(x), parts(y if alpha == 1 else y * alpha)
+        if both[0] is None or both[1] is None:
+            given = (x, y)[both[0] is not None]
+            raise TypeError(
+                f"torch.{name}: an operand is of type {type(given).__name__}; allowed are tensors "
+                "and numbers"
+            )
+        return function(both[0], both[1])
+
+    return call
+
+
+def _in_place(operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def change(self: MCFComplexTensor, other: Any) -> Any:
+        result = operator(self, other)
+        if result is NotImplemented:
+            return result
+        return self.copy_(result)
+
+    return change
+
+
+NAMES: dict[str, tuple[Callable[[Parts, Parts], Any], tuple[str, ...]]] = {
+    "add": (add, ("add",)),
+    "sub": (sub, ("sub", "subtract")),
+    "mul": (mul, ("mul", "multiply")),
+    "truediv": (div, ("div", "divide", "true_divide")),
+    "pow": (pow, ("pow",)),
+}
+for _name, (_meaning, _names) in NAMES.items():
+    _own, _other = _operator(_meaning), _operator(_meaning, swapped=True)
+    method(f"__{_name}__", _own)
+    method(f"__r{_name}__", _other)
+    method(f"__i{_name}__", _in_place(_own))
+    for _torch in _names:
+        implements(_torch, f"__{_torch}__")(_function(_torch, _meaning))
+        implements(f"{_torch}_")(_in_place(_function(_torch, _meaning)))
+    implements(f"__{_name}__")(_function(_name, _meaning))
+    implements(f"__r{_name}__")(lambda x, y, _meaning=_meaning: _function("", _meaning)(y, x))
+implements("rsub")(lambda x, y: _function("rsub", sub)(y, x))
+implements("eq", "__eq__")(_function("eq", equal))
+implements("ne", "__ne__")(lambda x, y: ~_function("ne", equal)(x, y))
+method("__eq__", _operator(equal))
+method("__ne__", lambda x, y: ~(x == y))
+method("__hash__", object.__hash__)
+method("__neg__", lambda z: pair(-z.real, -z.imag))
+method("__pos__", lambda z: z)
+for _name in ("neg", "negative", "__neg__"):
+    implements(_name)(lambda z: -z)
+implements("square")(lambda z: z * z)
+implements("reciprocal")(lambda z: 1 / z)

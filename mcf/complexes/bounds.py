@@ -1,0 +1,112 @@
+"""How large the errors of operations on complex expansions can be, composed of those of real ones.
+
+All are relative to the modulus of the exact result, so a part may be off by more of itself where it
+is small beside the other, unless an operation is componentwise. With a relative error of a part of
+at most e each, that of the number is at most e.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+# Of a real operation, by its name: the relative error in the working format.
+Real = Callable[[str], float]
+
+
+def composed(*errors: float) -> float:
+    """(1 + e1)(1 + e2) ... - 1: of factors, and of what is rounded again."""
+    return math.expm1(sum(map(math.log1p, errors)))
+
+
+def inverse(error: float) -> float:
+    """1 / (1 - e) - 1: of a divisor."""
+    return error / (1 - error)
+
+
+def mul(real: Real) -> float:
+    """Of (ac - bd) + i(ad + bc), with m for a product and s for a sum of real ones.
+
+    Of ac, bd, ad, bc two of one part have like signs, since (ac)(bd) and (ad)(bc) are equal, and
+    the others cancel, or the other way round. With m' = m (1 + s) the errors are at most
+    (m' + s)(r + t) in the one and m'(p + q) + s |p - q| in the other, r, t and p, q the moduli of
+    the products, p = |xy| cos A cos B and so on; the sum of squares is largest where A = B and
+    cos 2A = s / (m' + 2s): (m' + s)^2 + m'^2 + m' s^2 / (m' + 2s). That is (2.31 u)^2 for m = s = u
+    and to first order; Brent, Percival and Zimmermann 2007, doi:10.1090/S0025-5718-07-01931-X, have
+    sqrt(5) u there, by what is known of roundings beside their size.
+    """
+    s = real("add")
+    m = real("mul") * (1 + s)
+    return math.sqrt((m + s) ** 2 + m**2 + m * s**2 / (m + 2 * s))
+
+
+def div(real: Real) -> float:
+    """Of x conj(y) / |y|^2: a product, a sum of squares, a quotient of each part."""
+    size = composed(real("square"), real("add"))
+    return composed(mul(real), inverse(size), real("div"))
+
+
+def _exp(real: Real) -> float:
+    return composed(real("exp"), max(real("sin"), real("cos")), real("mul"))
+
+
+def _hyperbolic(real: Real) -> float:
+    outer = max(real("sinh"), real("cosh"))
+    return composed(outer, max(real("sin"), real("cos")), real("mul"))
+
+
+def _tanh(real: Real) -> float:
+    """Every sum is one of numbers that are not negative."""
+    q = composed(*2 * (composed(inverse(real("cosh")), real("div")),), real("square"))
+    angle = max(real("sin"), real("cos"))
+    first = composed(real("tanh"), real("tanh"), real("square"))
+    second = composed(angle, angle, real("square"), q, real("mul"))
+    size = composed(max(first, second), real("add"))
+    top = composed(angle, angle, real("mul"), q, real("mul"))
+    return composed(max(top, real("tanh")), inverse(size), real("div"))
+
+
+def _log(real: Real) -> float:
+    """Near |z| = 1 relative to |log z|, which holds the angle too.
+
+    With p >= q, r = |z| and v = r^2 - 1 the error of v is at most e T, T = |p^2 - 1| + q^2, and
+    that of log1p(v) / 2 then at most e T / (2 r^2 - 2 e T). T / 2r^2 <= log r for p >= 1; else it
+    is (1/r^2 - 1) / 2 + sin(a)^2 with tan a = q / p, at most 2.17 |log r| + .64 a for 1/2 <= r, and
+    so 2.27 |log z|. Elsewhere log p and log1p((q/p)^2) / 2 are at most twice and once |log r|.
+    """
+    e = composed(real("add"), real("add"), real("mul"), real("add"))
+    e = composed(e, real("square"))
+    near = 2.27 * e / (1 - 12 * e) + max(real("log1p"), real("atan2"))
+    small = composed(real("div"), real("div"), real("square"), real("log1p"))
+    far = max(composed(2 * real("log") + small, real("add")), real("atan2"))
+    return max(near, far)
+
+
+def _sqrt(real: Real) -> float:
+    size = composed(real("hypot"), real("add"))
+    t = composed(size / 2 / (1 - size), real("sqrt"))
+    return max(t, composed(inverse(t), real("div")))
+
+
+OPERATIONS: dict[str, Callable[[Real], float]] = {
+    "complex_add": lambda real: real("add"),
+    "complex_mul": mul,
+    "complex_div": div,
+    "complex_abs": lambda real: real("hypot"),
+}
+FUNCTIONS: dict[str, Callable[[Real], float]] = {
+    "complex_exp": _exp,
+    "complex_log": _log,
+    "complex_sqrt": _sqrt,
+    "complex_sinh": _hyperbolic,
+    "complex_cosh": _hyperbolic,
+    "complex_sin": _hyperbolic,
+    "complex_cos": _hyperbolic,
+    "complex_tanh": _tanh,
+    "complex_tan": _tanh,
+}
+# Errors of numbers near the smallest subnormal, in units of it: of two products of each part; of
+# the scaling back of a quotient.
+ABSOLUTE = {"complex_add": 0.0, "complex_mul": 64.0, "complex_div": 4.0, "complex_abs": 2.0}
+# What underflow costs a quotient of scaled numbers, between .3 and 3, in the same units: relative.
+SCALED = {"complex_div": 1400.0}

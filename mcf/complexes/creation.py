@@ -1,0 +1,146 @@
+"""Complex expansion tensors from parts, numbers, text, arrays and other tensors."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.complexes.tensor import MCFComplexTensor, formatted, pair, parts
+from mcf.convert.parse import flatten, printed
+from mcf.tensor.creation import check_format, tensor
+from mcf.tensor.tensor import MCFTensor
+
+# The sign that begins an imaginary part: no first character, and not that of an exponent.
+_SECOND = re.compile(r"(?<=[^eEpP])[+-]")
+
+
+def complex(
+    real: Any, imag: Any, terms: int | None = None, dtype: torch.dtype | None = None
+) -> MCFComplexTensor:
+    """real + i imag, as `torch.complex`; a copy with a derivative.
+
+    Args:
+        real: an `MCFTensor`, or what `mcf.tensor` takes.
+        imag: likewise; both broadcast.
+        terms: components of each part; None for the most that an argument has, 2 of numbers.
+        dtype: of the components; None for that of the arguments' promotion, float32 of numbers.
+
+    Raises:
+        TypeError: for other data or dtypes.
+        ValueError: for another `terms`, shapes that do not broadcast.
+    """
+    for name, v in (("real", real), ("imag", imag)):
+        if isinstance(v, MCFComplexTensor) or (isinstance(v, Tensor) and v.is_complex()):
+            raise TypeError(f"{name} must be real, got complex numbers")
+    floats = [v for v in (real, imag) if isinstance(v, Tensor) and v.is_floating_point()]
+    expansions = [v for v in floats if isinstance(v, MCFTensor)]
+    kind = dtype
+    for v in floats if kind is None else ():
+        kind = v.dtype if kind is None else torch.promote_types(kind, v.dtype)
+    count = terms
+    if count is None:
+        count = max((v.terms for v in expansions), default=1 if floats else 2)
+    kind = torch.float32 if kind is None else kind
+    check_format(count, kind)
+    x, y = (_part(v, count, kind) for v in (real, imag))
+    shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
+    return MCFComplexTensor(*(v.expand(shape).clone() for v in (x, y)))
+
+
+def _part(value: Any, terms: int, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        held = value if isinstance(value, MCFTensor) else formatted(value, tensor(0, 1, dtype))[0]
+        return held.to(dtype, terms=terms)
+    return tensor(value, terms, dtype)
+
+
+def complex_tensor(
+    data: Any,
+    terms: int = 2,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+) -> MCFComplexTensor:
+    """A new tensor of the nearest expansions to both parts of each number; see `mcf.tensor`.
+
+    Args:
+        data: complex numbers of Python, mpmath and NumPy, strings ("0.1-2.5e-3j", each part any
+            real string of `mcf.tensor`; also what printing shows), everything that `mcf.tensor`
+            takes, complex64 and complex128 tensors (exactly, where the components hold them) and
+            arrays, complex expansion tensors; nested lists of numbers and strings.
+        terms: components of each part, 1 to 4.
+        dtype: of the components: bfloat16, float16, float32 or float64; complex64 and complex128
+            stand for the last two.
+        device: where to put it.
+        requires_grad: whether autograd records what is done with both parts.
+
+    Raises:
+        TypeError: for data of another type, another dtype.
+        ValueError: for another `terms`, a string that is no complex number, ragged lists.
+    """
+    if isinstance(dtype, torch.dtype) and dtype.is_complex:
+        dtype = dtype.to_real()
+    check_format(terms, dtype)
+    if isinstance(data, str) and data.lstrip().startswith("["):
+        data = printed(data)
+    if isinstance(data, np.ndarray) and data.dtype.kind not in "biufc":
+        data = data.tolist()
+    x: Any
+    y: Any
+    if isinstance(data, (Tensor, MCFComplexTensor, np.ndarray)):
+        x, y = data.real, _imaginary(data)
+        if isinstance(data, Tensor):
+            x, y = (v.detach().resolve_conj().resolve_neg() for v in (x, y))
+    else:
+        shape, leaves = flatten(data)
+        both = [_split(v) for v in leaves]
+        x, y = (_nested([b[k] for b in both], shape, terms, dtype) for k in (0, 1))
+    found = MCFComplexTensor(*(tensor(v, terms, dtype, device) for v in (x, y)))
+    found.real.requires_grad_(requires_grad)
+    found.imag.requires_grad_(requires_grad)
+    return found
+
+
+def _imaginary(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return data.imag if data.is_complex() else torch.zeros_like(data)
+    return data.imag
+
+
+def _nested(values: list[Any], shape: tuple[int, ...], terms: int, dtype: torch.dtype) -> Any:
+    if not values:
+        return torch.zeros(shape, dtype=dtype)
+    return tensor(values, terms, dtype).reshape(shape)
+
+
+def _split(value: Any) -> tuple[Any, Any]:
+    """Both parts of one number."""
+    if isinstance(value, str):
+        return _text(value)
+    found = None if isinstance(value, (Tensor, np.ndarray)) else parts(value)
+    if found is None:
+        # What is no real number either raises where it is read.
+        return value, 0.0
+    return found[0], 0.0 if found[1] is None else found[1]
+
+
+def _text(text: str) -> tuple[str, str]:
+    """Both parts of "a+bj", "bj" or "a", as strings."""
+    plain = text.strip()
+    if plain.startswith("(") and plain.endswith(")"):
+        plain = plain[1:-1].strip()
+    if plain[-1:] not in ("j", "J"):
+        return plain, "0"
+    at = max((m.start() for m in _SECOND.finditer(plain)), default=0)
+    first, second = plain[:at] or "0", plain[at:-1].strip()
+    return first, second + "1" if second in ("", "+", "-") else second
+
+
+def polar(size: Any, angle: Any) -> MCFComplexTensor:
+    """size (cos angle + i sin angle), as `torch.polar`: each part to within a product's error."""
+    size, angle = formatted(size, angle)
+    return pair(size * torch.cos(angle), size * torch.sin(angle))

@@ -1,0 +1,265 @@
+"""The complex expansion tensor: two expansion tensors of one shape that torch's functions take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.conversion import promote, reformat
+from mcf.tensor.creation import tensor
+from mcf.tensor.promotion import result_format
+from mcf.tensor.registry import UnsupportedError
+from mcf.tensor.tensor import MCFTensor
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Functions of torch by their `__name__`: exp, linalg_solve, fft_fft.
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def implements(*names: str) -> Callable[[Function], Function]:
+    """Register a function for functions of torch, and for methods, of these names."""
+
+    def register(function: Function) -> Function:
+        FUNCTIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def method(name: str, function: Any) -> None:
+    """Make a function, or a property, a member of the tensor: of a room that imports the type."""
+    setattr(MCFComplexTensor, name, function)
+
+
+class MCFComplexTensor:
+    """Complex numbers x + iy whose parts are expansions: `MCFTensor`s of one shape and format.
+
+    Made by `mcf.complex`, `mcf.complex_tensor` and the functions of torch whose results are
+    complex. Functions of torch take it, as `torch.exp(z)` or `z.exp()`; what it does not support
+    raises `UnsupportedError`. It is no `torch.Tensor`: it has no memory of its own but that of its
+    parts, and no complex dtype, of which torch has none for bfloat16; `dtype` is that of the
+    components, as an `MCFTensor`'s is. For Python's `isinstance` and for what insists on a tensor
+    (`nn.Parameter`, `torch.func`, `torch.compile`) take its parts.
+
+    Autograd is that of the parts, so that gradients follow torch's convention: that of a real L is
+    dL/dx + i dL/dy, and a holomorphic f multiplies by the conjugate of f'.
+
+    Attributes:
+        real: the real part; it shares memory with the tensor.
+        imag: the imaginary part, likewise.
+    """
+
+    __array_ufunc__ = None
+    # Real expansion tensors leave functions of both to this type.
+    takes_precedence = True
+
+    real: MCFTensor
+    imag: MCFTensor
+
+    def __init__(self, real: MCFTensor, imag: MCFTensor) -> None:
+        """The complex tensor of two parts, whose memory it shares; `mcf.complex` converts.
+
+        Raises:
+            TypeError: for what is no `MCFTensor`, for parts of other dtypes, terms or devices.
+            ValueError: for parts of different shapes.
+        """
+        for name, part in (("real", real), ("imag", imag)):
+            if not isinstance(part, MCFTensor):
+                raise TypeError(
+                    f"{name} is of type {type(part).__name__}; allowed is mcf.MCFTensor "
+                    "(mcf.complex converts)"
+                )
+        for what in ("dtype", "terms", "device"):
+            if getattr(real, what) != getattr(imag, what):
+                raise TypeError(
+                    f"imag has {what} {getattr(imag, what)}, real has {getattr(real, what)}; both "
+                    "must have the same (mcf.complex converts)"
+                )
+        if real.shape != imag.shape:
+            raise ValueError(
+                f"imag has shape {list(imag.shape)}, real has {list(real.shape)}; both must have "
+                "the same (mcf.complex broadcasts)"
+            )
+        self.real, self.imag = real, imag
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", str(func))
+        function = FUNCTIONS.get(name)
+        if function is None:
+            raise unsupported(name)
+        if kwargs and kwargs.get("out") is not None:
+            raise UnsupportedError(
+                f"torch.{name.replace('_', '.', 1) if name.startswith(('linalg', 'fft')) else name}"
+                "(out=) is not supported on complex expansion tensors; use copy_"
+            )
+        return function(*args, **{k: v for k, v in (kwargs or {}).items() if k != "out"})
+
+    def __getattr__(self, name: str) -> Any:
+        function = None if name.startswith("__") else FUNCTIONS.get(name)
+        if function is None:
+            raise AttributeError(
+                f"complex expansion tensors have no {name!r}; z.real and z.imag are mcf.MCFTensors"
+            )
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return function(self, *args, **kwargs)
+
+        method.__name__ = name
+        return method
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.real, self.imag)
+
+    if TYPE_CHECKING:
+        # Of the rooms that register them.
+        def __add__(self, other: Any) -> Any: ...
+        def __radd__(self, other: Any) -> Any: ...
+        def __sub__(self, other: Any) -> Any: ...
+        def __rsub__(self, other: Any) -> Any: ...
+        def __mul__(self, other: Any) -> Any: ...
+        def __rmul__(self, other: Any) -> Any: ...
+        def __truediv__(self, other: Any) -> Any: ...
+        def __rtruediv__(self, other: Any) -> Any: ...
+        def __pow__(self, other: Any) -> Any: ...
+        def __rpow__(self, other: Any) -> Any: ...
+        def __matmul__(self, other: Any) -> Any: ...
+        def __rmatmul__(self, other: Any) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __pos__(self) -> Any: ...
+        def __abs__(self) -> MCFTensor: ...
+        def __complex__(self) -> complex: ...
+        def __len__(self) -> int: ...
+        def __iter__(self) -> Any: ...
+        def __getitem__(self, key: Any) -> Any: ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of both parts."""
+        return self.real.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the components."""
+        return self.real.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the components."""
+        return self.real.device
+
+    @property
+    def terms(self) -> int:
+        """The number of components of each part, 1 to 4."""
+        return self.real.terms
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions there are."""
+        return self.real.ndim
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether autograd records what is done with a part."""
+        return self.real.requires_grad or self.imag.requires_grad
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no part was computed from what requires grad."""
+        return self.real.is_leaf and self.imag.is_leaf
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element: of all components of both parts."""
+        return 2 * self.real.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return 2 * self.real.nbytes
+
+    @property
+    def grad(self) -> MCFComplexTensor | None:
+        """dL/dx + i dL/dy, what `backward` has added up in the parts; None before."""
+        x, y = self.real.grad, self.imag.grad
+        if x is None and y is None:
+            return None
+        x = torch.zeros_like(self.real.detach()) if x is None else x
+        return pair(x, torch.zeros_like(x) if y is None else y)
+
+    @grad.setter
+    def grad(self, value: MCFComplexTensor | None) -> None:
+        self.real.grad = None if value is None else value.real
+        self.imag.grad = None if value is None else value.imag
+
+
+def unsupported(name: str) -> UnsupportedError:
+    """The error for a function of torch that complex expansion tensors do not have."""
+    return UnsupportedError(
+        f"torch.{name} is not supported on mcf.MCFComplexTensor; z.real and z.imag are its parts, "
+        "z.to_plain() rounds to a plain complex tensor"
+    )
+
+
+def pair(x: Any, y: Any) -> MCFComplexTensor:
+    """The complex tensor of two real tensors, one at least of expansions, in their common format.
+
+    Both are broadcast; a part that is as it should be is not copied.
+    """
+    x, y = formatted(x, y)
+    if x.shape != y.shape:
+        x, y = (v.clone() for v in torch.broadcast_tensors(x, y))  # type: ignore[no-untyped-call]
+    return MCFComplexTensor(x, y)
+
+
+def formatted(*values: Any) -> list[Any]:
+    """Real numbers and tensors, one at least of expansions, as expansions of a common format.
+
+    Numbers become the nearest expansion. What is as it should be is not copied.
+    """
+    dtype, terms = result_format(*values)
+    device = next(v.device for v in values if isinstance(v, MCFTensor))
+    found = []
+    for v in values:
+        if isinstance(v, Tensor) and v.is_floating_point():
+            found.append(reformat(promote(v), dtype, terms))
+        else:
+            found.append(tensor(v, terms, dtype, device))
+    return found
+
+
+def parts(value: Any) -> tuple[Any, Any] | None:
+    """Real and imaginary part of an operand; None for the latter of a real one.
+
+    Numbers stay numbers. None for what is no operand.
+    """
+    if isinstance(value, MCFComplexTensor):
+        return value.real, value.imag
+    if isinstance(value, Tensor):
+        if not value.is_complex():
+            return value, None
+        value = value.resolve_conj()
+        return value.real, value.imag
+    if hasattr(value, "_mpc_"):
+        return value.real, value.imag
+    if hasattr(value, "dtype") and hasattr(value, "__array__"):
+        if value.dtype.kind == "c":
+            array = torch.from_numpy(value) if value.ndim else torch.tensor(complex(value))
+            return array.real, array.imag
+        return (value, None) if value.dtype.kind in "biufO" else None
+    if isinstance(value, complex):
+        return value.real, value.imag
+    if isinstance(value, (int, float)) or hasattr(value, "as_integer_ratio"):
+        return value, None
+    return (value, None) if hasattr(value, "_mpf_") else None

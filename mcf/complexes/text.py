@@ -1,0 +1,140 @@
+"""How a complex expansion tensor prints itself, and what else it can be turned into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
+
+from mcf.complexes.tensor import MCFComplexTensor, implements, method
+from mcf.convert import export
+from mcf.convert.printing import OPTIONS, body, decimal, shortest
+from mcf.kernels.formats import format_of
+
+
+def text(z: MCFComplexTensor) -> str:
+    """`MCFComplexTensor([0.1+2.j], terms=2, dtype=torch.float32)`; each part as a real one's."""
+    head = "MCFComplexTensor("
+    tail = [f"terms={z.terms}", f"dtype={z.dtype}"]
+    if z.device.type != "cpu":
+        tail.append(f"device='{z.device}'")
+    if z.requires_grad:
+        tail.append("requires_grad=True")
+    first = z.real.components[0]
+    if first.device.type == "meta" or is_fake(first):
+        return f"{head}..., size={tuple(z.shape)}, {', '.join(tail)})"
+    if z.real.numel() == 0:
+        if z.ndim != 1:
+            tail.insert(0, f"size={tuple(z.shape)}")
+        return f"{head}[], {', '.join(tail)})"
+    fmt = format_of(z.dtype)
+
+    def one(components: tuple[Tensor, ...], index: tuple[int, ...]) -> str:
+        value = export.fractions([c[index] for c in components])[0]
+        if OPTIONS.precision is not None:
+            return decimal(value, OPTIONS.precision)
+        return shortest(value, fmt, z.terms)
+
+    def element(index: tuple[int, ...]) -> str:
+        x, y = one(z.real.components, index), one(z.imag.components, index)
+        return f"{x}{'' if y.startswith('-') else '+'}{y}j"
+
+    shown = body(tuple(z.shape), element, len(head))
+    line = f"{head}{shown}, {', '.join(tail)})"
+    if len(line.rsplit("\n", 1)[-1]) <= OPTIONS.linewidth:
+        return line
+    return f"{head}{shown},\n{' ' * len(head)}{', '.join(tail)})"
+
+
+def _both(x: Any, y: Any, make: Any) -> Any:
+    """Nested lists of parts as nested lists of numbers."""
+    if isinstance(x, list):
+        return [_both(a, b, make) for a, b in zip(x, y, strict=True)]
+    return make(x, y)
+
+
+@implements("tolist")
+def tolist(z: MCFComplexTensor) -> Any:
+    """Nested lists of Python's complex numbers, each part rounded to nearest."""
+    return _both(z.real.tolist(), z.imag.tolist(), complex)
+
+
+@implements("item")
+def item(z: MCFComplexTensor) -> complex:
+    """One Python complex number, each part rounded to nearest."""
+    return complex(z.real.item(), z.imag.item())
+
+
+@implements("to_fractions")
+def to_fractions(z: MCFComplexTensor) -> Any:
+    """Nested lists of pairs of Fractions, exact; infinities, NaN and -0 are floats."""
+    return _both(z.real.to_fractions(), z.imag.to_fractions(), lambda x, y: (x, y))
+
+
+@implements("to_mpmath")
+def to_mpmath(z: MCFComplexTensor) -> Any:
+    """Nested lists of mpmath's complex numbers, exact whatever `mpmath.mp.prec` is."""
+    import mpmath
+
+    make = lambda x, y: mpmath.mp.make_mpc((x._mpf_, y._mpf_))  # noqa: E731
+    return _both(z.real.to_mpmath(), z.imag.to_mpmath(), make)
+
+
+_PLAIN = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+
+
+@implements("to_plain")
+def to_plain(z: MCFComplexTensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A plain tensor of complex64 or complex128 (that of the components by default).
+
+    Each part is rounded once to nearest even; the gradient passes through.
+
+    Raises:
+        TypeError: for another dtype; for none where the components' has no complex one.
+    """
+    dtype = _PLAIN.get(z.dtype) if dtype is None else dtype
+    if dtype is None or dtype not in _PLAIN.values():
+        raise TypeError(
+            f"dtype must be torch.complex64 or torch.complex128, got {dtype} for components of "
+            f"{z.dtype}"
+        )
+    real = dtype.to_real()
+    return torch.complex(z.real.to_plain(real), z.imag.to_plain(real))
+
+
+@implements("numpy")
+def numpy(z: MCFComplexTensor, dtype: npt.DTypeLike | None = None, *, force: bool = False) -> Any:
+    """A new NumPy array: complex64 or complex128, rounded once; None for complex128 where exact.
+
+    Raises:
+        ValueError: without `dtype`, if complex128 does not hold every value.
+        TypeError: for another dtype.
+    """
+    kind = np.dtype(np.complex128 if dtype is None else dtype)
+    if kind not in (np.dtype(np.complex64), np.dtype(np.complex128)):
+        raise TypeError(f"dtype must be complex64 or complex128, got {kind}")
+    inner = np.dtype(np.float32 if kind == np.dtype(np.complex64) else np.float64)
+    out = np.empty(tuple(z.shape), kind)
+    given = None if dtype is None else inner
+    out.real, out.imag = (p.numpy(given, force=force) for p in (z.real, z.imag))
+    return out
+
+
+def _array(z: MCFComplexTensor, dtype: Any = None, copy: bool | None = None) -> Any:
+    if copy is False:
+        raise ValueError("an array of an expansion tensor is always a copy")
+    return numpy(z, dtype)
+
+
+def _bool(z: MCFComplexTensor) -> bool:
+    return bool(z.real) or bool(z.imag)
+
+
+method("__repr__", text)
+method("__complex__", item)
+method("__array__", _array)
+method("__bool__", _bool)

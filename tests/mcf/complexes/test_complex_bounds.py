@@ -1,0 +1,162 @@
+"""Complex arithmetic and functions within `mcf.bound("complex_...")`, against mpmath.
+
+Proven bounds; each with a mutant that exceeds it by a factor. Each part of what is componentwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+
+import mcf
+from mcf.complexes import bounds, division
+from tests.helpers.complexes import numbers, with_real, worst
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
+
+TWO: dict[str, Callable[[Any, Any], Any]] = {
+    "complex_add": lambda x, y: x + y,
+    "complex_mul": lambda x, y: x * y,
+    "complex_div": lambda x, y: x / y,
+}
+NAMES = [name.removeprefix("complex_") for name in bounds.FUNCTIONS]
+FORMATS = [(F64, 2), *(pytest.param(F64, k, marks=pytest.mark.slow) for k in (1, 3, 4))]
+FORMATS += [pytest.param(F32, 4, marks=pytest.mark.slow), (BF16, 2)]
+COUNT = 12
+
+
+def regions(dtype: torch.dtype, terms: int) -> Any:
+    """Around 0, far out, near the units, near the imaginary axis and pi / 2."""
+    wide = 0 if dtype is BF16 else 1
+    found = [
+        numbers(dtype, terms, COUNT, seed=1),
+        numbers(dtype, terms, COUNT, seed=2, exponent=5),
+        numbers(dtype, terms, COUNT, seed=3, exponent=-30 * wide - 4, real=1.0),
+        numbers(dtype, terms, COUNT, seed=4, exponent=-12, real=-1.0) * 1j,
+        numbers(dtype, terms, COUNT, seed=5, exponent=-6 - 9 * wide) + 1.5703125,
+        numbers(dtype, terms, COUNT, seed=6, exponent=-6 - 9 * wide) + 1.5703125j,
+        numbers(dtype, terms, COUNT, seed=7, exponent=-30),
+    ]
+    return torch.cat(found)
+
+
+def error(name: str, function: Callable[..., Any], *arguments: Any) -> float:
+    """How much of the bound of "complex_name" the worst error is."""
+    z = arguments[0]
+    limit = mcf.bound(f"complex_{name}", z.terms, z.dtype)
+    exact: Callable[..., Any] = TWO.get(f"complex_{name}") or getattr(mpmath, name)
+    found = worst(with_real(function(*arguments)), exact, *arguments, absolute=limit.absolute)
+    return found / limit.relative
+
+
+@pytest.mark.parametrize(("dtype", "terms"), FORMATS)
+@pytest.mark.parametrize("name", ["add", "mul", "div"])
+def test_arithmetic(name: str, dtype: torch.dtype, terms: int) -> None:
+    x, y = (numbers(dtype, terms, 200, seed=k) for k in (1, 2))
+    assert error(name, TWO[f"complex_{name}"], x, y) <= 1
+    assert error(name, TWO[f"complex_{name}"], x, torch.conj(x)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "terms"),
+    [
+        pytest.param(
+            name,
+            *form,
+            marks=[] if form == (F64, 2) or (name, form[0]) == ("log", BF16) else pytest.mark.slow,
+        )
+        for name in [*NAMES, "abs"]
+        for form in [(F64, 2), (F64, 1), (F64, 3), (F64, 4), (F32, 2), (F32, 4), (BF16, 2)]
+    ],
+)
+def test_functions(name: str, dtype: torch.dtype, terms: int) -> None:
+    function = getattr(torch, name)
+    exact = abs if name == "abs" else getattr(mpmath, name)
+    limit = mcf.bound(f"complex_{name}", terms, dtype)
+    z = regions(dtype, terms)
+    found = worst(with_real(function(z)), exact, z, absolute=limit.absolute)
+    assert found <= limit.relative
+
+
+def some(names: list[str], usual: str) -> list[Any]:
+    """All names; those that are not among the usual ones slow."""
+    marks = [[] if n in usual.split() else [pytest.mark.slow] for n in names]
+    return [pytest.param(n, marks=m) for n, m in zip(names, marks, strict=True)]
+
+
+@pytest.mark.parametrize("name", some([n for n in NAMES if n != "log"], "sqrt tanh sin"))
+def test_each_part(name: str) -> None:
+    """All but the logarithm are componentwise: also where one part is small beside the other."""
+    z = numbers(F64, 2, COUNT, seed=8)
+    limit = mcf.bound(f"complex_{name}", 2, F64).relative
+    result = getattr(torch, name)(z)
+    for part in ("real", "imag"):
+        mine = with_real(getattr(result, part))
+        assert worst(mine, lambda t, part=part: getattr(getattr(mpmath, name)(t), part), z) <= limit
+
+
+@pytest.mark.parametrize("name", some(["mul", "div", *NAMES], "mul div exp log tan"))
+def test_a_lost_component_is_found_out(name: str) -> None:
+    """Mutant: the argument's imaginary part has lost its last component."""
+    x, y = (numbers(F64, 2, COUNT, seed=k) for k in (1, 2))
+
+    def lossy(z: Any) -> Any:
+        return mcf.complex(z.real, z.imag.to(terms=1).to(terms=2))
+
+    if name in ("mul", "div"):
+        whole = TWO[f"complex_{name}"]
+        assert error(name, lambda x, y: whole(x, lossy(y)), x, y) > 1000
+    else:
+        assert error(name, lambda x: getattr(torch, name)(lossy(x)), x) > 1000
+
+
+def test_a_short_logarithm_is_found_out() -> None:
+    """Mutant: log |z| of the modulus, which loses what is left of it near 1."""
+    z = numbers(F64, 2, COUNT, seed=3, exponent=-30, real=1.0)
+    assert error("log", lambda z: mcf.complex(torch.log(abs(z)), z.angle()), z) > 1000
+
+
+def test_a_short_tangent_is_found_out() -> None:
+    """Mutant: sin 2x + i sinh 2y over cos 2x + cosh 2y, which cancels near the poles."""
+    z = numbers(F64, 2, COUNT, seed=5, exponent=-15) + 1.5703125
+
+    def tan(z: Any) -> Any:
+        x, y = 2 * z.real, 2 * z.imag
+        size = torch.cos(x) + torch.cosh(y)
+        return mcf.complex(torch.sin(x) / size, torch.sinh(y) / size)
+
+    assert error("tan", tan, z) > 1000
+
+
+def test_a_short_root_is_found_out() -> None:
+    """Mutant: both parts by (|z| + x) / 2 and (|z| - x) / 2, one of which cancels."""
+    z = numbers(F64, 2, COUNT, seed=3, exponent=-30, real=1.0)
+
+    def sqrt(z: Any) -> Any:
+        size = abs(z)
+        imag = torch.copysign(torch.sqrt((size - z.real) / 2), z.imag)
+        return mcf.complex(torch.sqrt((size + z.real) / 2), imag)
+
+    assert error("sqrt", sqrt, z) > 1000
+
+
+@pytest.mark.parametrize("exponent", [900, -900])
+def test_scaling(exponent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quotients and roots of numbers whose squares overflow or vanish; mutant: not scaled."""
+    x, y = (numbers(F64, 2, COUNT, seed=k, exponent=exponent) for k in (1, 2))
+    assert error("div", TWO["complex_div"], x, y) <= 1
+    assert error("sqrt", torch.sqrt, x) <= 1
+    monkeypatch.setattr(division, "_scaled", lambda z: (z, torch.tensor(0)))
+    assert not error("div", TWO["complex_div"], x, y) <= 1
+
+
+def test_bounds_are_those_of_the_page() -> None:
+    """To first order: 2.31 u for one component, against sqrt(5) u of the paper."""
+    assert mcf.bound("complex_mul", 1, F64).relative == pytest.approx(2.3094 * 2.0**-53, rel=1e-4)
+    with pytest.raises(ValueError, match="no bound for operation 'complex_gamma'"):
+        mcf.bound("complex_gamma")
