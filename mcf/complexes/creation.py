@@ -113,7 +113,7 @@ def _imaginary(data: Any) -> Any:
 
 def _nested(values: list[Any], shape: tuple[int, ...], terms: int, dtype: torch.dtype) -> Any:
     if not values:
-        return torch.zeros(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype, device="cpu")
     return tensor(values, terms, dtype).reshape(shape)
 
 

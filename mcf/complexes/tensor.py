@@ -255,7 +255,9 @@ def parts(value: Any) -> tuple[Any, Any] | None:
         return value.real, value.imag
     if hasattr(value, "dtype") and hasattr(value, "__array__"):
         if value.dtype.kind == "c":
-            array = torch.from_numpy(value) if value.ndim else torch.tensor(complex(value))
+            if not value.ndim:
+                return value.real.item(), value.imag.item()
+            array = torch.from_numpy(value)
             return array.real, array.imag
         return (value, None) if value.dtype.kind in "biufO" else None
     if isinstance(value, complex):

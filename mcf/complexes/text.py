@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 
 from mcf.complexes.tensor import MCFComplexTensor, implements, method
-from mcf.convert import export
-from mcf.convert.printing import OPTIONS, body, decimal, shortest
+from mcf.convert.options import in_force
+from mcf.convert.printing import brackets, usual
 from mcf.kernels.formats import format_of
+from mcf.tensor.text import rows
 
 
-def text(z: MCFComplexTensor) -> str:
-    """`MCFComplexTensor([0.1+2.j], terms=2, dtype=torch.float32)`; each part as a real one's."""
+def text(z: MCFComplexTensor, exact: bool = True) -> str:
+    """`MCFComplexTensor([0.1+2.j], terms=2, dtype=torch.float32)`; each part as a real one's.
+
+    Args:
+        z: the tensor.
+        exact: with as many digits as `mcf.complex_tensor` needs to read the brackets back.
+    """
     head = "MCFComplexTensor("
     tail = [f"terms={z.terms}", f"dtype={z.dtype}"]
     if z.device.type != "cpu":
@@ -31,23 +38,20 @@ def text(z: MCFComplexTensor) -> str:
         if z.ndim != 1:
             tail.insert(0, f"size={tuple(z.shape)}")
         return f"{head}[], {', '.join(tail)})"
-    fmt = format_of(z.dtype)
+    fmt, count = format_of(z.dtype), z.terms
+    x, y = rows(z.real), rows(z.imag)
+    one = usual([*x, *y], fmt, exact)
 
-    def one(components: tuple[Tensor, ...], index: tuple[int, ...]) -> str:
-        value = export.fractions([c[index] for c in components])[0]
-        if OPTIONS.precision is not None:
-            return decimal(value, OPTIONS.precision)
-        return shortest(value, fmt, z.terms)
+    def show(parts: Sequence[float]) -> str:
+        real, imag = one(parts[:count]), one(parts[count:])
+        return f"{real}{'' if imag.startswith('-') else '+'}{imag}j"
 
-    def element(index: tuple[int, ...]) -> str:
-        x, y = one(z.real.components, index), one(z.imag.components, index)
-        return f"{x}{'' if y.startswith('-') else '+'}{y}j"
-
-    shown = body(tuple(z.shape), element, len(head))
-    line = f"{head}{shown}, {', '.join(tail)})"
-    if len(line.rsplit("\n", 1)[-1]) <= OPTIONS.linewidth:
+    both = [(*a, *b) for a, b in zip(x, y, strict=True)]
+    body = brackets(tuple(z.shape), both, show, fmt, exact, len(head))
+    line = f"{head}{body}, {', '.join(tail)})"
+    if len(line.rsplit("\n", 1)[-1]) <= in_force().linewidth:
         return line
-    return f"{head}{shown},\n{' ' * len(head)}{', '.join(tail)})"
+    return f"{head}{body},\n{' ' * len(head)}{', '.join(tail)})"
 
 
 def _both(x: Any, y: Any, make: Any) -> Any:
@@ -135,6 +139,7 @@ def _bool(z: MCFComplexTensor) -> bool:
 
 
 method("__repr__", text)
+method("__str__", lambda z: text(z, exact=False))
 method("__complex__", item)
 method("__array__", _array)
 method("__bool__", _bool)

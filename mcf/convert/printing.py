@@ -82,6 +82,14 @@ def _decimals(rows: Sequence[Sequence[float]], options: Printing) -> Element:
     return lambda parts: spec.formatted(parts, form, repr)
 
 
+def usual(rows: Sequence[Sequence[float]], fmt: Format, exact: bool) -> Element:
+    """How users set that the elements of a tensor are printed; the arguments of `brackets`."""
+    options = in_force()
+    if options.decimals is not None:
+        return _decimals(rows, options)
+    return element(fmt, exact, options)
+
+
 def brackets(
     shape: tuple[int, ...],
     rows: Sequence[Sequence[float]],
@@ -101,10 +109,7 @@ def brackets(
         indent: characters before the first bracket.
     """
     options = in_force()
-    if show is None and options.decimals is not None:
-        show = _decimals(rows, options)
-    elif show is None:
-        show = element(fmt, exact, options)
+    show = usual(rows, fmt, exact) if show is None else show
     texts = [show(parts) for parts in rows]
     width = max(map(len, texts), default=0)
     return _nested(shape, iter([t.rjust(width) for t in texts]), width, indent, options)

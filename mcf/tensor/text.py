@@ -12,7 +12,7 @@ from mcf.kernels.formats import format_of
 from mcf.tensor.tensor import MCFTensor, method
 
 
-def _rows(x: MCFTensor) -> list[tuple[float, ...]]:
+def rows(x: MCFTensor) -> list[tuple[float, ...]]:
     """The components of each element that is shown, in order."""
     columns = []
     places = shown(x.shape)
@@ -49,7 +49,7 @@ def text(x: MCFTensor, exact: bool = True) -> str:
         if x.dim() != 1:
             tail.insert(0, f"size={tuple(x.shape)}")
         return f"{head}[], {', '.join(tail)})"
-    body = brackets(tuple(x.shape), _rows(x), None, format_of(x.dtype), exact, len(head))
+    body = brackets(tuple(x.shape), rows(x), None, format_of(x.dtype), exact, len(head))
     line = f"{head}{body}, {', '.join(tail)})"
     last = line.rsplit("\n", 1)[-1]
     if len(last) <= in_force().linewidth:
@@ -85,4 +85,4 @@ def __format__(x: MCFTensor, spec: str) -> str:
     def show(parts: tuple[float, ...]) -> str:
         return specification.formatted(parts, spec, usual)
 
-    return brackets(tuple(x.shape), _rows(x), show, fmt, False)  # type: ignore[arg-type]
+    return brackets(tuple(x.shape), rows(x), show, fmt, False)  # type: ignore[arg-type]
