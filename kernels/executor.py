@@ -12,6 +12,7 @@ from torch import Tensor
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
+from mcf.kernels.reflection import Reflection
 
 # Elements whose squares are summed at a time: bounds the temporary memory, and keeps it in cache
 # on a CPU.
@@ -176,6 +177,29 @@ class Executor(abc.ABC):
             x: components [B, w, k] of any strides, overlapping neither A nor themselves.
             upper: which triangle; rows then go from the last to the first.
             unit: whether the diagonal is taken for ones.
+
+        Returns:
+            False where it has none, and has done nothing.
+        """
+        return False
+
+    def reflect(
+        self,
+        spec: Reflection,
+        r: Sequence[Tensor],
+        start: int,
+        v: Sequence[Tensor],
+        t: Sequence[Tensor],
+    ) -> bool:
+        """Reflect a panel to upper triangular form, where the executor has a loop for it.
+
+        Args:
+            spec: the reflections.
+            r: float64 components, contiguous [B, m, n]; the panel are the columns from `start` on,
+                and the rows from there on. What is left below its diagonal means nothing.
+            start: its first row and column.
+            v: where V goes, contiguous [B, m - start, w].
+            t: where T goes, contiguous [B, w, w].
 
         Returns:
             False where it has none, and has done nothing.

@@ -6,7 +6,6 @@ Imported where a loop has to be compiled, and not before: Numba's compiler takes
 from __future__ import annotations
 
 import functools
-import itertools
 import linecache
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +16,11 @@ import numpy as np
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
-from mcf.kernels.formats import BF16, FP32, FP64
+from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import inlining, loops, memory, sweeps
-from mcf.kernels.numba.instructions import accumulate, element, jit, usual_nan
+from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, power, usual_nan
 from mcf.kernels.numba.settings import Settings
+from mcf.kernels.reflection import Reflection
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
@@ -82,7 +82,7 @@ def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
     return callback(text, f"<mcf numba {kind} {spec.name}>", {**namespace, **numbers})
 
 
-def elimination(spec: Elimination, text: str, pad: int) -> Any:
+def elimination(spec: Elimination, text: str) -> Any:
     """The callback of an elimination in a panel."""
     fmt, register = spec.format, spec.format.register
     settings = Settings(register, fmt, (("rc", fmt),))
@@ -90,13 +90,40 @@ def elimination(spec: Elimination, text: str, pad: int) -> Any:
         name: inlining.algorithm(settings, getattr(spec, name))
         for name in ("head", "quotient", "update")
     }
-    namespace |= {"put": memory.put, "PAD": pad}
-    count = 4 * spec.terms
-    for k, (operand, term) in enumerate(itertools.product("axpw", range(spec.terms))):
-        held = register if operand in "pw" else fmt
-        namespace[f"load_{operand}_{term}"] = memory.loading(register, held, k, count)
-        namespace[f"store_{operand}_{term}"] = memory.storing(register, held, k, count)
+    held = {operand: register if operand in "pw" else fmt for operand in "axpw"}
+    cells = _accesses(register, {o: (spec.terms, kept) for o, kept in held.items()})
+    namespace |= {"put": memory.put, **cells}
     return callback(text, f"<mcf numba {spec.kind} {fmt.name} {spec.terms}>", namespace)
+
+
+def reflection(spec: Reflection, text: str) -> Any:
+    """The callback of the reflections of a panel."""
+    settings = Settings(FP64, FP64, (("rc", FP64),))
+    fold = spec.fold
+    algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
+    for name in ("scaled", "settle", "reflector", "quotient", "product", "minus", "update"):
+        algorithms[name] = getattr(spec, name)
+    namespace: dict[str, Any] = {
+        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+    }
+    operands = dict.fromkeys("aytmv", (spec.terms, FP64)) | {"s": (fold.state, FP64)}
+    namespace |= _accesses(FP64, operands)
+    zeros = (0.0,) * spec.terms
+    namespace["TERMS"] = spec.terms
+    namespace |= {"bits64": bits64, "power": power, "ZEROS": zeros, "ONES": (1.0, *zeros[1:])}
+    return callback(text, f"<mcf numba reflection {spec.terms}>", namespace)
+
+
+def _accesses(register: Format, operands: Mapping[str, tuple[int, Format]]) -> dict[str, Any]:
+    """Loads and stores of the components of operands, none of which overlaps another."""
+    total = sum(count for count, _ in operands.values())
+    found: dict[str, Any] = {}
+    index = 0
+    for name, (count, fmt) in operands.items():
+        found[f"load_{name}"] = memory.loading_parts(register, fmt, index, total, count)
+        found[f"store_{name}"] = memory.storing_parts(register, fmt, index, total, count)
+        index += count
+    return found
 
 
 @functools.cache

@@ -18,10 +18,18 @@ from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import BLOCK, Fold
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba import elimination_loops, fold_loops, integers, streaming, team
+from mcf.kernels.numba import (
+    elimination_loops,
+    fold_loops,
+    integers,
+    reflection_loops,
+    streaming,
+    team,
+)
 from mcf.kernels.numba.element_loops import Table, build
 from mcf.kernels.numba.one_row import OneRow
 from mcf.kernels.numba.team import SERIAL
+from mcf.kernels.reflection import Reflection
 from mcf.kernels.tables import table_of
 
 # Loops that are on disk come back without Numba. Whether it can be had for others shows here, where
@@ -197,6 +205,18 @@ class Cpu(Executor):
     ) -> bool:
         """See `Executor`."""
         elimination_loops.substitute(spec, a, x, upper, unit)
+        return True
+
+    def reflect(
+        self,
+        spec: Reflection,
+        r: Sequence[Tensor],
+        start: int,
+        v: Sequence[Tensor],
+        t: Sequence[Tensor],
+    ) -> bool:
+        """See `Executor`."""
+        reflection_loops.panel(spec, r, start, v, t)
         return True
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:

@@ -21,15 +21,15 @@ TILE = 64
 def _compiled(spec: Elimination) -> objects.Native:
     substitution = spec.kind == "substitution"
     source = elimination_text.substitution_source if substitution else elimination_text.panel_source
-    text, pad = source(spec), elimination_text.padding(spec)
+    text = source(spec)
 
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        return rewrite.rewritten(compiler.elimination(spec, text, pad))
+        return rewrite.rewritten(compiler.elimination(spec, text))
 
     algorithms = [keys.algorithm(f) for f in (spec.head, spec.quotient, spec.update)]
-    sizes = [spec.kind, spec.format, spec.terms, pad]
+    sizes = [spec.kind, spec.format, spec.terms]
     return stored.native(("elimination", text, algorithms, sizes), make)
 
 

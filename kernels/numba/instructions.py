@@ -67,6 +67,17 @@ def bits64(context, x):
 
 
 @intrinsic
+def power(context, exponent):
+    """Intrinsic: 2**exponent in float64, for exponents of normal numbers."""
+
+    def generate(c, b, signature, args):
+        biased = b.add(args[0], ir.Constant(_I64, 1023))
+        return b.bitcast(b.shl(biased, ir.Constant(_I64, 52)), ir.DoubleType())
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
 def element(context, i):
     """An index modulo 2**32, as a word."""
     return types.int32(types.int64), lambda c, b, s, args: b.trunc(args[0], _I32)

@@ -49,21 +49,27 @@ def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
     @intrinsic
     def load(context, address, i):
         def generate(c, b, signature, args):
-            pointer, size = _cell(b, args[0], args[1], fmt)
-            value = b.load(pointer, align=size)
-            _no_alias(b.module, value, index, count)
-            if fmt == BF16:
-                value = b.bitcast(b.shl(b.zext(value, _I32), _const(16)), ir.FloatType())
-            if fmt == UINT8:
-                return b.uitofp(value, LLVM[register])
-            if fmt in INTEGERS:
-                return b.sitofp(value, LLVM[register])
-            source = FP32 if fmt == BF16 else fmt
-            return value if source == register else b.fpext(value, LLVM[register])
+            return _loaded(b, args[0], args[1], register, fmt, index, count)
 
         return kind(types.uint64, types.int64), generate
 
     return load
+
+
+def _loaded(
+    b: Any, address: Any, i: Any, register: Format, fmt: Format, index: int, count: int
+) -> Any:
+    pointer, size = _cell(b, address, i, fmt)
+    value = b.load(pointer, align=size)
+    _no_alias(b.module, value, index, count)
+    if fmt == BF16:
+        value = b.bitcast(b.shl(b.zext(value, _I32), _const(16)), ir.FloatType())
+    if fmt == UINT8:
+        return b.uitofp(value, LLVM[register])
+    if fmt in INTEGERS:
+        return b.sitofp(value, LLVM[register])
+    source = FP32 if fmt == BF16 else fmt
+    return value if source == register else b.fpext(value, LLVM[register])
 
 
 @functools.cache
@@ -74,18 +80,61 @@ def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
     @intrinsic
     def store(context, address, i, x):
         def generate(c, b, signature, args):
-            pointer, size = _cell(b, args[0], args[1], fmt)
-            value = args[2]
-            if fmt == BF16:
-                value = b.trunc(b.lshr(b.bitcast(value, _I32), _const(16)), _I16)
-            elif fmt in INTEGERS:
-                value = b.trunc(b.fptosi(value, _I32), INTEGERS[fmt])
-            elif fmt != register:
-                value = b.fptrunc(value, LLVM[fmt])
-            _no_alias(b.module, b.store(value, pointer, align=size), index, count)
+            _stored(b, args[0], args[1], args[2], register, fmt, index, count)
             return c.get_dummy_value()
 
         return types.void(types.uint64, types.int64, kind), generate
+
+    return store
+
+
+def _stored(
+    b: Any, address: Any, i: Any, value: Any, register: Format, fmt: Format, index: int, count: int
+) -> None:
+    pointer, size = _cell(b, address, i, fmt)
+    if fmt == BF16:
+        value = b.trunc(b.lshr(b.bitcast(value, _I32), _const(16)), _I16)
+    elif fmt in INTEGERS:
+        value = b.trunc(b.fptosi(value, _I32), INTEGERS[fmt])
+    elif fmt != register:
+        value = b.fptrunc(value, LLVM[fmt])
+    _no_alias(b.module, b.store(value, pointer, align=size), index, count)
+
+
+@functools.cache
+def loading_parts(register: Format, fmt: Format, index: int, count: int, terms: int) -> Any:
+    """Intrinsic (addresses, i) -> elements i of `terms` fields from `index` on, as a tuple."""
+
+    @intrinsic
+    def load(context, addresses, i):
+        result = types.UniTuple(NUMBA[register], terms)
+
+        def generate(c, b, signature, args):
+            values = [
+                _loaded(b, b.extract_value(args[0], k), args[1], register, fmt, index + k, count)
+                for k in range(terms)
+            ]
+            return c.make_tuple(b, result, values)
+
+        return result(types.UniTuple(types.uint64, terms), types.int64), generate
+
+    return load
+
+
+@functools.cache
+def storing_parts(register: Format, fmt: Format, index: int, count: int, terms: int) -> Any:
+    """Intrinsic (addresses, i, x): store the tuple x, already rounded to `fmt`."""
+
+    @intrinsic
+    def store(context, addresses, i, x):
+        def generate(c, b, signature, args):
+            for k in range(terms):
+                place, value = (b.extract_value(args[a], k) for a in (0, 2))
+                _stored(b, place, args[1], value, register, fmt, index + k, count)
+            return c.get_dummy_value()
+
+        addresses = types.UniTuple(types.uint64, terms)
+        return types.void(addresses, types.int64, types.UniTuple(NUMBA[register], terms)), generate
 
     return store
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from mcf.kernels import operations
+from mcf.convert.rounding import convert
+from mcf.kernels import operations, registry
+from mcf.kernels.reflection import reflection
 from mcf.linalg import triangular
 from mcf.linalg.parts import (
     ALL,
@@ -18,6 +20,7 @@ from mcf.linalg.parts import (
     transpose,
     where,
 )
+from mcf.linalg.working import working_terms
 from mcf.reductions.products import matmul
 
 
@@ -27,10 +30,22 @@ def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Com
     Shapes: A [..., m, n]; with k = min(m, n), Q [..., m, k] and R [..., k, n] ("reduced"), Q
     [..., m, m] and R [..., m, n] ("complete"), or R alone ("r").
 
+    Narrower formats than float64 are factorised in two components of that, and rounded once.
+
     Q R = A + E with columnwise |E_j| <= c m n u^terms |A_j| in the 2-norm, and Q is orthogonal to
     the same order (Higham 2002, theorem 19.4, doi:10.1137/1.9780898718027; Schreiber, Van Loan
     1989 for V T V^T, doi:10.1137/0910005).
     """
+    wide = convert(a, torch.float64, working_terms(a)) if a[0].dtype is not torch.float64 else a
+    q, r = _factor(wide, mode)
+    if wide is a:
+        return q, r
+    fmt = a[0].dtype
+    return None if q is None else convert(q, fmt, len(a)), convert(r, fmt, len(a))
+
+
+def _factor(a: Components, mode: str) -> tuple[Components | None, Components]:
+    """The same in float64 components."""
     r = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
     *_, m, n = r[0].shape
     count = min(m, n)
@@ -61,9 +76,14 @@ def _reflect(v: Components, t: Components, x: Components) -> Components:
 def _panel(r: Components, block: slice) -> tuple[Components, Components]:
     """Reflect the columns of a block to upper triangular form; V and T of their product."""
     start, width = block.start, block.stop - block.start
-    rows = slice(start, None)
-    v = each(torch.zeros_like, part(r, rows, block))
-    t = each(lambda c: c.new_zeros(*c.shape[:-2], width, width), r)
+    batch, height = r[0].shape[:-2], r[0].shape[-2] - start
+    v = each(lambda c: c.new_zeros(*batch, height, width), r)
+    t = each(lambda c: c.new_zeros(*batch, width, width), r)
+    flat = triangular.flat
+    if r[0].numel() and registry.on(r[0].device).reflect(
+        reflection(len(r)), flat(r), start, flat(v), flat(t)
+    ):
+        return v, t
     for j in range(width):
         below = slice(start + j, None)
         column, tau = _reflector(part(r, below, slice(start + j, start + j + 1)))

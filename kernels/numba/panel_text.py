@@ -1,0 +1,67 @@
+"""What the texts of the CPU's panels of matrices have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from mcf.kernels.numba import loops, team
+
+
+class PanelText:
+    """The text of a kernel on numbers of several components, tuples, as it grows.
+
+    `load_p(at_p, i)` and `store_p(at_p, i, x)` are a number of the operand p.
+
+    Args:
+        words: those of a call's table, in order.
+        addresses: which of them are addresses; the others are integers.
+        operands: the number of components of each, whose addresses are the words at `bases`.
+        pad: how many elements of a row a step of a loop takes.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        addresses: Collection[str],
+        operands: Mapping[str, int],
+        pad: int,
+    ) -> None:
+        self.pad = pad
+        self.steps: list[str] = []
+        self.arguments: dict[str, list[str]] = {}
+        self.lines = ["def kernel(data):", "    prefer_wide_vectors()"]
+        for k, name in enumerate(words):
+            self.add(1, f"{name} = {'word' if name in addresses else 'number'}(data, {k})")
+        k = 0
+        for operand, count in operands.items():
+            places = "".join(f"word(bases, {k + c}), " for c in range(count))
+            self.add(1, f"at_{operand} = ({places})")
+            k += count
+        self.add(1, *team.ITEMS)
+        # The depth of what is done for an item.
+        self.own = team.ITEMS_DEPTH + 1
+
+    def add(self, depth: int, *lines: str) -> None:
+        """Lines of the kernel."""
+        self.lines += ["    " * depth + line for line in lines]
+
+    def text(self) -> str:
+        """The whole."""
+        return "\n".join([*self.steps, *self.lines]) + "\n"
+
+    def step(self, name: str, arguments: str, *body: str) -> None:
+        """Define a step of loops over c, see `loops.step`."""
+        self.arguments[name] = arguments.split()
+        self.steps += loops.step(name, "c", self.arguments[name], body)
+
+    def run(self, name: str, first: str, **values: str) -> str:
+        """The statement that runs a step for c from `first` to `last` - 1.
+
+        Its arguments are variables of their names, or as given here.
+        """
+        given = [values.get(a, a) for a in self.arguments[name]]
+        return loops.call(name, first, "last", given)
+
+    def whole(self, first: str, last: str) -> str:
+        """The statement that extends a row to whole vectors."""
+        return f"last = {first} + ({last} - ({first}) + {self.pad - 1}) // {self.pad} * {self.pad}"

@@ -1,0 +1,180 @@
+"""The text of the CPU's reflections of a panel; its rows lie in memory of their own, as vectors.
+
+Three kinds of memory, each of which a loop either reads or writes: `m` has R and V by rows, T by
+columns and x; `v` has v, x and a row of results; `s` the partial sums of a row. Behind a row is
+room for whole vectors, whose numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+from mcf.kernels.fold import GROUP
+from mcf.kernels.numba.panel_text import PanelText
+from mcf.kernels.reflection import Reflection
+
+PAD = 16
+WORDS = (
+    *("bases", "shares", "parts", "rows", "columns", "start", "width", "length"),
+    *("m_size", "v_size"),
+)
+
+
+def source(spec: Reflection) -> str:
+    """The kernel: an item is a matrix, whose panel is reflected in place, and its V and T."""
+    operands = {**dict.fromkeys("aytmv", spec.terms), "s": spec.fold.state}
+    text = PanelText(WORDS, ("bases", "shares"), operands, PAD)
+    _steps(text, spec.terms)
+    d = text.own
+    text.add(
+        d,
+        "height = rows - start",
+        "base = item * rows * columns + start * (columns + 1)",
+        "r = arrival * m_size",
+        "u = r + height * length",
+        "b = u + height * length",
+        "x_row = b + width * length",
+        "v = arrival * v_size",
+        "x = v + height + length",
+        "g = x + height + length",
+        "s = arrival * length",
+        # Nothing of an earlier matrix counts.
+        "for i in range(height * length + width * length):",
+        "    store_m(at_m, u + i, ZEROS)",
+        "for i in range(height):",
+        "    store_v(at_v, v + i, ZEROS)",
+        "    for k in range(width):",
+        "        store_m(at_m, r + i * length + k, load_a(at_a, base + i * columns + k))",
+        "for j in range(width):",
+    )
+    _column(text, d + 1)
+    text.add(d + 1, "for phase in range(4 if j > 0 else 2):")
+    # n numbers from `given` on times n rows of m from `row` on.
+    phases = (
+        ("x", "x_row", "height - j", "1", "0", "last = 1"),
+        ("v + j", "r + j * length", "height - j", "length", "j", text.whole("j", "width")),
+        ("v", "u", "height", "length", "0", text.whole("0", "j")),
+        ("g", "b", "j", "length", "0", text.whole("0", "j")),
+    )
+    for k, (given, row, n, stride, first, last) in enumerate(phases):
+        text.add(
+            d + 2,
+            f"{'el' if k else ''}if phase == {k}:",
+            f"    given, row, n, stride, first = {given}, {row}, {n}, {stride}, {first}",
+            f"    {last}",
+        )
+    _fold(text, d + 2)
+    text.add(d + 2, "if phase == 0:")
+    _reflector(text, d + 3)
+    text.add(
+        d + 2,
+        f"elif phase == 2:\n{'    ' * (d + 3)}{text.run('settled', '0')}",
+        "else:",
+        f"    {text.run('scale', 'first')}",
+        "if phase == 1:",
+        "    for i in range(j, height):",
+        "        h = load_v(at_v, v + i)",
+        f"        {text.run('update_row', 'j', r='r + i * length')}",
+        "elif phase == 3:",
+        "    for i in range(j):",
+        "        store_m(at_m, b + j * length + i, minus(load_v(at_v, g + i)))",
+    )
+    text.add(d + 1, "store_m(at_m, b + j * length + j, tau)")
+    text.add(
+        d,
+        "for i in range(height):",
+        "    for k in range(width):",
+        "        store_a(at_a, base + i * columns + k, load_m(at_m, r + i * length + k))",
+        "        here = (item * height + i) * width + k",
+        "        store_y(at_y, here, load_m(at_m, u + i * length + k))",
+        "for i in range(width):",
+        "    for k in range(width):",
+        "        here = (item * width + i) * width + k",
+        "        store_t(at_t, here, load_m(at_m, b + k * length + i))",
+    )
+    return text.text()
+
+
+def _steps(text: PanelText, terms: int) -> None:
+    """The loops over the numbers of a row."""
+    settled = f"settle(load_s(at_s, s + c))[:{terms}]"
+    text.step("settled", "at_s at_v s g", f"store_v(at_v, g + c, {settled})")
+    text.step("scale", "at_s at_v s g tau", f"store_v(at_v, g + c, product(tau, {settled}))")
+    text.step(
+        "update_row",
+        "at_m at_v r g h",
+        "store_m(at_m, r + c, update(load_m(at_m, r + c), h, load_v(at_v, g + c)))",
+    )
+    text.step(
+        "divide",
+        "at_m at_v x_row there h",
+        "store_v(at_v, there + c, quotient(load_m(at_m, x_row + c), h))",
+    )
+    for name, count in (("group", GROUP), ("one", 1)):
+        held = [f"f{k}" for k in range(count)]
+        parts = [f"term({f}, load_m(at_m, row + {k} * stride + c))" for k, f in enumerate(held)]
+        while len(parts) > 1:
+            parts = [f"merge({a}, {b})" for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        arguments = f"at_m at_s row stride s {' '.join(held)}"
+        combined = f"combine(load_s(at_s, s + c), {parts[0]})"
+        text.step(f"{name}_first", arguments, f"store_s(at_s, s + c, {parts[0]})")
+        text.step(name, arguments, f"store_s(at_s, s + c, {combined})")
+
+
+def _fold(text: PanelText, depth: int) -> None:
+    """Fold n numbers times rows, in the order of a matrix product."""
+    text.add(depth, "i = 0")
+    for condition, name, count in (
+        (f"while i + {GROUP} <= n:", "group", GROUP),
+        ("while i < n:", "one", 1),
+    ):
+        text.add(
+            depth,
+            condition,
+            *(f"    f{k} = load_v(at_v, given + i + {k})" for k in range(count)),
+            "    if i == 0:",
+            f"        {text.run(f'{name}_first', 'first')}",
+            "    else:",
+            f"        {text.run(name, 'first')}",
+            f"    row += {count} * stride",
+            f"    i += {count}",
+        )
+
+
+def _column(text: PanelText, depth: int) -> None:
+    """x, and whether it is zero but for the first number."""
+    text.add(
+        depth,
+        "largest = 0.0",
+        "for i in range(j, height):",
+        "    size = abs(load_m(at_m, r + i * length + j)[0])",
+        "    if size > largest or size != size:",
+        "        largest = size",
+        "exponent = ((bits64(largest) >> 52) & 0x7FF) - 1022",
+        "if exponent == -1022:",
+        "    exponent = ((bits64(largest * 18014398509481984.0) >> 52) & 0x7FF) - 1076",
+        "if largest == 0 or exponent == 1025:",
+        "    exponent = 0",
+        # One factor where there is one: a power beyond the range of exponents comes first.
+        "main = max(-1022, min(1023, -exponent))",
+        "more = power(-exponent - main)",
+        "flat = True",
+        "for i in range(height - j):",
+        "    h = scaled(load_m(at_m, r + (j + i) * length + j), more, power(main))",
+        "    flat = flat and (i == 0 or h[0] == 0)",
+        "    store_m(at_m, x_row + i, h)",
+        "    store_v(at_v, x + i, h)",
+    )
+
+
+def _reflector(text: PanelText, depth: int) -> None:
+    """v and tau, with v among the columns of V too."""
+    text.add(
+        depth,
+        "h, tau = reflector(load_v(at_v, x), settle(load_s(at_s, s))[:TERMS], flat)",
+        "if j > 0:",
+        "    store_v(at_v, v + j - 1, ZEROS)",
+        text.whole("0", "height - j"),
+        text.run("divide", "0", there="v + j"),
+        "store_v(at_v, v + j, ONES)",
+        "for i in range(j, height):",
+        "    store_m(at_m, u + i * length + j, load_v(at_v, v + i))",
+    )

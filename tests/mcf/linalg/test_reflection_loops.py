@@ -1,0 +1,63 @@
+"""The loop of a panel's reflections has the bits of one launch for each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from mcf.kernels import operations
+from mcf.linalg import parts, qr_factors
+from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
+
+
+def panel(a: parts.Components) -> tuple[Any, ...]:
+    """R, V and T of the first panel."""
+    r = parts.each(torch.clone, a)
+    v, t = qr_factors._panel(r, slice(0, min(32, *a[0].shape[-2:])))
+    return parts.each(torch.triu, r), v, t
+
+
+@pytest.mark.parametrize(
+    "terms", [pytest.param(k, marks=[] if k == 2 else [pytest.mark.slow]) for k in (1, 2, 3, 4)]
+)
+def test_panels_and_factors(terms: int) -> None:
+    """Fewer, as many and more rows than columns, a batch, a second panel, lengths of folds."""
+    for shape in ((1, 1), (2, 3), (5, 3), (2, 9, 7), (34, 40), (2, 41, 34)):
+        a = components(F64, terms, *shape)
+        assert_same_bits(lambda a=a: panel(a))
+        assert_same_bits(lambda a=a: qr_factors.factor(a, "complete"))
+
+
+@pytest.mark.parametrize("exponent", [-1060, -1022, -900, 900, 1022])
+def test_columns_at_the_ends_of_the_range(exponent: int) -> None:
+    a = operations.ldexp(components(F64, 2, 6, 4), exponent)
+    assert_same_bits(lambda: panel(a))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[0.0, 0.0], [0.0, -0.0]],
+        [[1.0, 1.0], [1.0, 1.0]],
+        [[-2.0, 1.0], [0.0, 2.0**-700], [0.0, 2.0**-700]],
+        [[1.0, torch.nan, 2.0], [3.0, 4.0, 5.0], [-3.0, 1.0, torch.inf]],
+        [[1.0, torch.inf], [-torch.inf, 2.0]],
+    ],
+    ids=["zeros", "deficient", "flat", "not_a_number", "infinite"],
+)
+def test_special_values(rows: list[list[float]]) -> None:
+    leading = torch.tensor(rows, dtype=F64)
+    assert_same_bits(lambda: panel((leading, torch.zeros_like(leading))))
+
+
+def test_narrow_formats_are_rounded_once() -> None:
+    """Of float32 and 16-bit components the factors are those in float64, rounded."""
+    a = components(torch.float32, 3, 5, 4)
+    wide = qr_factors.convert(a, F64, 2)
+    for x, y in zip(qr_factors.factor(a), qr_factors.factor(wide), strict=True):
+        assert x is not None
+        assert y is not None
+        narrow = qr_factors.convert(y, torch.float32, 3)
+        assert all(torch.equal(p, q) for p, q in zip(x, narrow, strict=True))
