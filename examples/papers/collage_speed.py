@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--layers", type=paper.whole(1), default=4)
     parser.add_argument("--width", type=paper.whole(2), default=256)
     parser.add_argument("--tokens", type=paper.whole(64), nargs="+", default=[64, 512])
-    parser.add_argument("--rounds", type=paper.whole(1), default=20)
+    parser.add_argument("--rounds", type=paper.whole(1), default=10)
     given = parser.parse_args(arguments)
     if any(tokens % 64 for tokens in given.tokens):
         parser.error(f"argument --tokens: {given.tokens} are not all multiples of 64")
