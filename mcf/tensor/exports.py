@@ -46,24 +46,44 @@ class Exports:
         components = self.components if force else self._plain_components("numpy")
         if dtype is not None:
             return export.array(components, dtype)
-        out = export.array(components, np.float64)
-        rest = export.array(
-            (self.detach() - torch.from_numpy(out).to(self.device)).components, np.float64
-        )
-        if np.any(rest[np.isfinite(out)]):
+        held = self._as_float64(components)
+        if held is None:
             raise ValueError(
                 "numpy: float64 does not hold these values; give dtype=numpy.float64 or "
                 "numpy.longdouble to round to nearest, dtype=object for exact Fractions"
             )
-        return out
+        return held
+
+    def _as_float64(self: Any, components: tuple[Tensor, ...]) -> npt.NDArray[Any] | None:
+        """The values where float64 holds them all."""
+        out = export.array(components, np.float64)
+        rest = export.array(
+            (self.detach() - torch.from_numpy(out).to(self.device)).components, np.float64
+        )
+        return None if np.any(rest[np.isfinite(out)]) else out
 
     def __array__(
         self: Any, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
+        """`np.asarray(x)`: float64 where that is exact, else exact Fractions; or the `dtype`."""
         if copy is False:
             raise ValueError("an array of an expansion tensor is always a copy")
+        if dtype is None:
+            # Nothing is rounded that was not asked to be.
+            held = self._as_float64(self._plain_components("numpy"))
+            return export.array(self.components, object) if held is None else held
         out: npt.NDArray[Any] = self.numpy(dtype)
         return out
+
+    def to_numpy(self: Any, dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+        """A new NumPy array, each number rounded once to nearest, of what is detached.
+
+        Plots, `plt.plot(x)` among them, take this.
+
+        Args:
+            dtype: float16, float32, float64, longdouble, or object for exact Fractions.
+        """
+        return export.array(self.detach().components, dtype)
 
     def __dlpack__(self: Any, **options: Any) -> Any:
         raise NotImplementedError(

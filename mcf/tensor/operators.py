@@ -44,7 +44,7 @@ def _special(value: Any) -> bool:
     return isinstance(value, special) or hasattr(value, "_mpf_")
 
 
-def _operand(self: Any, other: Any) -> Any:
+def operand(self: Any, other: Any) -> Any:
     """The other operand as a tensor where torch does not take it."""
     if type(other) is float:
         return other
@@ -66,7 +66,7 @@ def _arithmetic(name: str, function: Any) -> Any:
                 if is_one(other):
                     return operator(name, self, other)
             if not isinstance(other, torch.Tensor):
-                other = _operand(self, other)
+                other = operand(self, other)
         result = own(self, other)
         if result is NotImplemented and isinstance(other, torch.Tensor):
             # Another device, complex numbers: Python would not say so.
@@ -82,7 +82,7 @@ def _comparison(name: str) -> Any:
 
     def method(self: Any, other: Any) -> Any:
         if not _special(other):
-            return own(self, _operand(self, other))
+            return own(self, operand(self, other))
         value = exact(other)
         near: Any = tensor(other, 4, torch.float64, self.device)
         held = near.to_fractions()
@@ -101,8 +101,6 @@ def _comparison(name: str) -> Any:
     return method
 
 
-# NumPy would round the tensor to an array; so it leaves operators to these methods.
-MCFTensor.__array_ufunc__ = None  # type: ignore[attr-defined]
 for _name, _function in ARITHMETIC.items():
     for _method in (f"__{_prefix}{_name}__" for _prefix in ("", "r", "i")):
         if hasattr(torch.Tensor, _method):

@@ -38,6 +38,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs and kwargs.keys() != _OUT:
         args, kwargs = _multiplied(func, args, kwargs)
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
+        if not kwargs.keys().isdisjoint(_ALIASES) and type(func) is not FunctionType:
+            kwargs = {_ALIASES.get(k, k): v for k, v in kwargs.items()}
     if func in WIDENED:
         args, kwargs = widened(func, args, kwargs)
     replacement = FUNCTIONS.get(func)
@@ -51,6 +53,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
 
 
+# NumPy's names of arguments, which torch's own functions take, but for those written in Python.
+_ALIASES = {"axis": "dim", "keepdims": "keepdim"}
 # Functions of x, y, ... that add alpha or value times what y, ... are.
 _MULTIPLES = {"add", "add_", "sub", "sub_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"}
 

@@ -90,12 +90,7 @@ def _moment(
     keepdim: bool = False,
     *,
     correction: Any = None,
-    **others: Any,
 ) -> Tensor:
-    # The names that NumPy's users know, as elsewhere in torch.
-    dim, keepdim = others.pop("axis", dim), others.pop("keepdims", keepdim)
-    if others:
-        raise TypeError(f"unexpected arguments of a moment of expansions: {sorted(others)}")
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None:
