@@ -46,7 +46,7 @@ class Exports:
         components = self.components if force else self._plain_components("numpy")
         if dtype is not None:
             return export.array(components, dtype)
-        held = self._as_float64(components)
+        held: npt.NDArray[Any] | None = self._as_float64(components)
         if held is None:
             raise ValueError(
                 "numpy: float64 does not hold these values; give dtype=numpy.float64 or "
@@ -60,7 +60,8 @@ class Exports:
         rest = export.array(
             (self.detach() - torch.from_numpy(out).to(self.device)).components, np.float64
         )
-        return None if np.any(rest[np.isfinite(out)]) else out
+        exact = not np.any(rest[np.isfinite(out)])
+        return out if exact else None
 
     def __array__(
         self: Any, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -70,7 +71,7 @@ class Exports:
             raise ValueError("an array of an expansion tensor is always a copy")
         if dtype is None:
             # Nothing is rounded that was not asked to be.
-            held = self._as_float64(self._plain_components("numpy"))
+            held: npt.NDArray[Any] | None = self._as_float64(self._plain_components("numpy"))
             return export.array(self.components, object) if held is None else held
         out: npt.NDArray[Any] = self.numpy(dtype)
         return out

@@ -135,7 +135,8 @@ def _outer(ufunc: Any, a: Any, b: Any) -> Any:
     dims = b.dim() if isinstance(b, Tensor) else np.ndim(b)
     if not isinstance(a, Tensor):
         a = np.asarray(a)
-    return _called(ufunc, (a[(..., *(None,) * dims)], b))
+    places = (..., *(None,) * dims)
+    return _called(ufunc, (a[places], b))
 
 
 def __array_ufunc__(self: MCFTensor, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
