@@ -203,7 +203,7 @@ def main(arguments: list[str] | None = None) -> None:
         {"model": model, "text": text, "layers": given.layers, "width": given.width,
          "steps": given.steps, "seed": seed, "option": option}
         for seed in range(given.seeds) for text in given.texts for model in given.models
-        for option in OPTIONS[model]
+        for option in reversed(OPTIONS[model])
     ]  # fmt: skip
     texts = {} if given.report else {name: corpus(name, most) for name in given.texts}
     paper.resume(

@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--texts", nargs="+", choices=["code", "reference"], default=["code", "reference"]
     )
     parser.add_argument("--seeds", type=paper.whole(1), default=3)
-    parser.add_argument("--steps", type=paper.whole(1), default=400)
+    parser.add_argument("--steps", type=paper.whole(1), default=300)
     parser.add_argument("--layers", type=paper.whole(1), default=2)
     parser.add_argument("--width", type=paper.whole(8), default=48, help="in two heads")
     given = parser.parse_args(arguments)
@@ -131,8 +131,8 @@ def main(arguments: list[str] | None = None) -> None:
     runs = [
         {"model": model, "text": text, "layers": given.layers, "width": given.width,
          "steps": given.steps, "seed": seed, "option": option}
-        for seed in range(given.seeds) for text in given.texts for model in given.models
-        for option in OPTIONS
+        for seed in range(given.seeds) for model in given.models for text in given.texts
+        for option in reversed(OPTIONS)
     ]  # fmt: skip
     texts = {} if given.report else {name: corpus(name, most) for name in given.texts}
     paper.resume(
