@@ -8,6 +8,7 @@ from mcf.optim.conversion.optimizers import load_converted as load_converted
 from mcf.optim.conversion.weights import float32_weights as float32_weights
 from mcf.optim.conversion.weights import load_float32_weights as load_float32_weights
 from mcf.optim.extras.accumulator import GradientAccumulator as GradientAccumulator
+from mcf.optim.extras.moment_accumulator import MomentAccumulator as MomentAccumulator
 from mcf.optim.extras.offload import CPUOffloadOptimizer as CPUOffloadOptimizer
 from mcf.optim.extras.release import GradientRelease as GradientRelease
 from mcf.optim.extras.weight_average import WeightAverage as WeightAverage

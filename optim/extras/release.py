@@ -26,7 +26,7 @@ class GradientRelease:
         optimizer.step()        # finds no gradients and does nothing; so does zero_grad()
         scheduler.step()
 
-    A backward pass is then a step: one for each batch, without accumulation over micro-batches.
+    A backward pass is then a step, one for each batch; micro-batches are for `MomentAccumulator`.
     `nonfinite` is applied to each parameter by itself. Hooks of `optimizer.step` see only the calls
     of `optimizer.step`. Learning-rate schedulers count a backward pass as a call of it.
 
@@ -41,7 +41,7 @@ class GradientRelease:
 
     Raises:
         TypeError: for another optimizer.
-        ValueError: with `max_grad_norm`, `track_metrics` or a `GradientAccumulator`, which need all
+        ValueError: with `max_grad_norm`, `track_metrics` or an accumulator, which need all
             gradients at once, if the optimizer is released already, and for parameters that share
             memory.
         RuntimeError: for parameters whose gradients are reduced over processes after the backward
@@ -59,7 +59,7 @@ class GradientRelease:
         for what, there in (
             ("max_grad_norm", optimizer.max_grad_norm is not None),
             ("track_metrics", optimizer._track_metrics),
-            ("a GradientAccumulator", optimizer._accumulator is not None),
+            ("an accumulator", optimizer._accumulator is not None),
             ("another GradientRelease", optimizer._released),
         ):
             if there:

@@ -69,17 +69,32 @@ def adamw(
     """
     decay = rn(weight_decay * param_value(param, param_lo))
     gradient = regularized(scaled_gradient(grad, grad_lo, grad_scale, grad_limit), decay)
-    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
-    increment = rn(one_minus_beta2 * rn(gradient * gradient))
-    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    exp_avg, exp_avg_sq, exp_avg_sq_lo, increment = averaged(
+        gradient,
+        exp_avg,
+        exp_avg_sq,
+        exp_avg_sq_lo,
+        beta1,
+        one_minus_beta1,
+        beta2,
+        beta2_lo,
+        one_minus_beta2,
+    )
     max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
         exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
     )
-    second = second_moment_value(max_exp_avg_sq, max_exp_avg_sq_lo)
-    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
-    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
-    divisor = rn(root + eps)
-    update = neg(rn(lr * decayed(rn(div(first, divisor)), decay)))
+    divisor, update = descent(
+        decay,
+        exp_avg,
+        max_exp_avg_sq,
+        max_exp_avg_sq_lo,
+        lr,
+        bias_correction1,
+        inverse_bias_correction1,
+        bias_correction2,
+        inverse_bias_correction2,
+        eps,
+    )
     param, param_lo = accumulate(param, param_lo, update)
     return (
         param,
@@ -93,6 +108,44 @@ def adamw(
         update,
         increment,
     )
+
+
+def averaged(
+    gradient,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    beta2_lo,
+    one_minus_beta2,
+):
+    """beta1 m + (1 - beta1) g;  beta2 v + (1 - beta2) g^2;  the increment of the second."""
+    exp_avg = rn(rn(beta1 * exp_avg) + rn(one_minus_beta1 * gradient))
+    increment = rn(one_minus_beta2 * rn(gradient * gradient))
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    return exp_avg, exp_avg_sq, exp_avg_sq_lo, increment
+
+
+def descent(
+    decay,
+    exp_avg,
+    second,
+    second_lo,
+    lr,
+    bias_correction1,
+    inverse_bias_correction1,
+    bias_correction2,
+    inverse_bias_correction2,
+    eps,
+):
+    """sqrt(w^) + eps;  -lr (m^ / (sqrt(w^) + eps) + decay)."""
+    second = second_moment_value(second, second_lo)
+    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    first = unbias(exp_avg, bias_correction1, inverse_bias_correction1)
+    divisor = rn(root + eps)
+    return divisor, neg(rn(lr * decayed(rn(div(first, divisor)), decay)))
 
 
 def adam_feedback(beta1, power_beta1, lr):

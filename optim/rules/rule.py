@@ -70,6 +70,7 @@ class Rule:
             that feed it back; None for a rule without.
         unused: states that other variants keep; one that is there is left as it is.
         shaped: whether its scalars depend on the parameter's shape.
+        counted: whether it makes a step of a parameter, or a part of one that another finishes.
         coefficients: those of its scalars that are computed from hyperparameters and the number of
             the step, and its numbers after the step.
         feedback: the same for the scalar `feedback`, where rounding errors are fed back.
@@ -89,6 +90,7 @@ class Rule:
     unused: tuple[str, ...] = ()
     decoupled: bool = False
     shaped: bool = False
+    counted: bool = True
     feed_back: Algorithm | None = None
     coefficients: tuple[Coefficients, ...] = ()
     feedback: Coefficients | None = None

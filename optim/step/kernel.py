@@ -7,7 +7,7 @@ import functools
 
 from mcf.kernels import streams
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.elementwise import Code, Elementwise, Field
+from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
 from mcf.kernels.formats import Format
 from mcf.optim.operator import registered
 from mcf.optim.rules import gradient
@@ -70,8 +70,9 @@ def kernel(
 ) -> Elementwise:
     """The fused kernel: each tensor is read once and written once.
 
-    Its scalars are the rule's, and `grad_limit` where the gradient is clipped. Without a form the
-    gradient is one component in the parameter's format.
+    Its tensors are those that the formula reads or returns; its scalars are the rule's, and
+    `grad_limit` where the gradient is clipped. Without a form the gradient is one component in the
+    parameter's format.
     """
     form = form or GradientForm(arithmetic.component)
     return _kernel(rule, arithmetic, track_metrics, form)
@@ -81,51 +82,60 @@ def kernel(
 def _kernel(
     rule: Rule, arithmetic: Arithmetic, track_metrics: bool, form: GradientForm
 ) -> Elementwise:
-    formats = _in_kernel(rule, arithmetic)
     strategy = arithmetic.strategy
     param, second = strategy.param, strategy.second
+    # The rule has one name for what is hidden, and another for what stands in the parameter's
+    # place.
+    alias = "param_lo" if param.visible else "param"
+    every = _in_kernel(rule, arithmetic)
+    called = {name: alias if name == param.hidden else name for name in every}
+    written = {*rule.results}
+    # Of tensors that are not there the formula's slots make nothing.
+    used = written | {*parameters(rule.function)}
+    formats = {name: fmt for name, fmt in every.items() if called[name] in used}
+    moved, reads_gradient = "param" in written, "grad" in used
     fields = [
-        Field("param", arithmetic.component, read=param.visible, written=True),
-        Field("grad", form.format),
-        *([Field("grad_lo", form.format)] if form.paired else []),
-        *(Field(name, fmt, written=True) for name, fmt in formats.items()),
+        *(
+            [Field("param", arithmetic.component, read=param.visible, written=True)]
+            if moved
+            else []
+        ),
+        *([Field("grad", form.format)] if reads_gradient else []),
+        *([Field("grad_lo", form.format)] if reads_gradient and form.paired else []),
+        *(Field(name, fmt, written=called[name] in written) for name, fmt in formats.items()),
     ]
     drawn = {
         name: "second" if name in rule.seconds else "first"
         for name, _ in rule.states
         if rule.storage(name, arithmetic).stochastic
     }
-    codes = _codes(rule, arithmetic)
+    codes = tuple(code for code in _codes(rule, arithmetic) if code.field in formats)
     coded = {code.field for code in codes}
     fields = [
         dataclasses.replace(f, stochastic=f.name not in coded, draw=drawn[f.name])
-        if f.name in drawn
+        if f.name in drawn and f.written
         else f
         for f in fields
     ]
-    # The rule has one name for what is hidden, and another for what stands in the parameter's
-    # place.
-    alias = "param_lo" if param.visible else "param"
-    stores = [("param", "param")]
-    stores += [(alias if name == param.hidden else name, name) for name in formats]
+    stores = [("param", "param")] if moved else []
+    stores += [(called[name], name) for name in formats if called[name] in written]
     renamed = tuple((alias, n) for n in formats if n == param.hidden and n != alias)
     low_words = ("param_lo", *(f"{name}_lo" for name in rule.seconds))
-    possible = [name for name in rule.results if name in low_words]
     supplied = {*formats, *dict(renamed)}
-    absent = [*(n for n in possible if n not in supplied), *rule.absent]
+    absent = [*(n for n in low_words if n in used and n not in supplied), *rule.absent]
     absent += [] if form.paired else ["grad_lo"]
     absent += [] if form.clipped else ["grad_limit"]
-    if strategy.stochastic:
+    if strategy.stochastic and moved:
         last = "param_lo" if "param_lo" in formats else "param"
         fields = [dataclasses.replace(f, stochastic=True) if f.name == last else f for f in fields]
-    scalars = (*rule.scalars, "grad_limit") if form.clipped else rule.scalars
+    scalars = rule.scalars + (("grad_limit",) if form.clipped and reads_gradient else ())
     correction = None
     if strategy.feedback:
         assert rule.first is not None
         assert rule.feed_back is not None
         scalars += ("feedback",)
         correction = (rule.first, rule.feed_back)
-    if strategy.stochastic or drawn:
+    if any(f.written and (f.stochastic or f.name in coded) for f in fields):
         scalars += streams.SCALARS
     words = [rule.name, strategy.name, arithmetic.component.name]
     words.append("strict" if arithmetic.strict else "wide")
@@ -166,6 +176,12 @@ def _codes(rule: Rule, arithmetic: Arithmetic) -> tuple[Code, ...]:
             beside = rule.seconds[:1] if coding.relative else ()
             found.append(Code(name, coding.decode, coding.encode, beside))
     return tuple(sorted(found, key=lambda code: len(code.beside)))
+
+
+def columns(rule: Rule, arithmetic: Arithmetic, form: GradientForm) -> tuple[str, ...]:
+    """What the tensors of a row are called in kernels, in their order."""
+    grads = ("grad", "grad_lo") if form.paired else ("grad",)
+    return ("param", *grads, *_in_kernel(rule, arithmetic))
 
 
 def given_scalars(spec: Elementwise) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from mcf.kernels import registry
 from mcf.optim.step import stretched
 from mcf.optim.step.bucket import Bucket
-from mcf.optim.step.kernel import given_scalars, kernel
+from mcf.optim.step.kernel import columns, given_scalars, kernel
 from mcf.optim.step.table import Table
 
 
@@ -67,6 +67,23 @@ class Fused:
         return lambda: stretched.update(
             self._spec, table.params, rows, table.values, table.live, table.first
         )
+
+
+class Partial(Fused):
+    """One kernel that needs some of the tensors of a row alone."""
+
+    def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
+        """See `launcher`."""
+        super().__init__(bucket, track_metrics)
+        names = columns(bucket.rule, bucket.arithmetic, bucket.form)
+        self._columns = [names.index(f.name) for f in self._spec.fields]
+
+    def direct(self, rows: Sequence[Sequence[Tensor]]) -> None:
+        """None: what a kernel does not write must not count as written."""
+
+    def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
+        """See `Launcher`."""
+        return super().opaque([[row[k] for k in self._columns] for row in rows], table)
 
 
 def launcher(bucket: Bucket, track_metrics: bool) -> Launcher:

@@ -91,7 +91,7 @@ class OpaqueBucket:
         self._finish = finish
         found = torch.from_numpy(scalars)
         if kernels.random:
-            seed, steps = bucket.hyper.options["seed"], [at[0] for at in after]
+            seed, steps = bucket.hyper.options["seed"], [at[0] + 1 for at in before]
             keys = randomness.columns(seed, self._request.streams, self.params, steps)
             found = torch.cat([found, table_of(keys)], 1)
         return Table(scaled(found, kernels.names, scale), params=self.params)

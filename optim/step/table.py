@@ -73,7 +73,11 @@ def by_host(bucket: Bucket, names: Sequence[str], before: Sequence[At]) -> tuple
         known = known | {name: x for (name, _), x in zip(rule.numbers, numbers, strict=True)}
         scalars = {**known, **on_host(bucket.computed, known, count + 1)}
         lines[at] = [scalars[name] for name in names]
-        after[at] = (count + 1, *(scalars[f"new_{name}"] for name, _ in rule.numbers), shape)
+        after[at] = (
+            count + rule.counted,
+            *(scalars[f"new_{name}"] for name, _ in rule.numbers),
+            shape,
+        )
     if len(lines) == 1:
         table = np.array([lines[before[0]]]).repeat(len(before), 0)
     else:
@@ -150,7 +154,8 @@ class ByDevice:
 
     def finish(self) -> None:
         """After the kernels: count the step, and keep the rule's numbers."""
-        for name, after in (("step", self._counts), *self._after.items()):
+        counted = {"step": self._counts} if self._bucket.rule.counted else {}
+        for name, after in {**counted, **self._after}.items():
             for entry in self._entries:
                 if entry[name].device != after.device:
                     # Counted by the host until now.

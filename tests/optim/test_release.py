@@ -198,7 +198,7 @@ def test_refused() -> None:
     for optimizer, what in (
         (made(max_grad_norm=1.0), "max_grad_norm"),
         (made(track_metrics=True), "track_metrics"),
-        (accumulating, "a GradientAccumulator"),
+        (accumulating, "an accumulator"),
         (twice, "another GradientRelease"),
     ):
         with pytest.raises(ValueError, match=f"does not go with {what}"):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mcf
-from mcf.optim import AdamW, GradientAccumulator, GradientRelease
+from mcf.optim import AdamW, GradientAccumulator, GradientRelease, MomentAccumulator
 from mcf.optim.rules import muon_halves
 from tests.helpers.processes import World
 from tests.optim.helpers import random
@@ -78,6 +78,35 @@ def test_release(world: World, size: int) -> None:
     """Every bit of one process's step after the backward pass."""
     right = released(False, False)
     for each in world.run(size, released, True, True):
+        assert each == right
+
+
+def taken(shard: bool) -> dict[str, str]:
+    """Two steps of two backward passes whose gradients go into the moments."""
+    from torch.distributed import get_rank, get_world_size
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    # Of one layer, whose gradients do not depend on its weights.
+    net, rank, count = model()[:1], 0, 1
+    if shard:
+        rank, count = get_rank(), get_world_size()
+        fully_shard(net, mesh=init_device_mesh("cpu", (count,)))
+    with mcf.executor("torch"):
+        named = list(net.named_parameters())
+        optimizer = AdamW(named, lr=0.01, precision="8bit", eps=1.0)
+        MomentAccumulator(optimizer)
+        for t in range(2):
+            for k in range(2):
+                net(batch(2 * t + k)[rank::count]).sum().mul(count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return layouts.digests(named, optimizer)
+
+
+def test_moments_take_gradients(world: World) -> None:
+    right = taken(False)
+    for each in world.run(2, taken, True):
         assert each == right
 
 

@@ -1,0 +1,110 @@
+"""Adam's step in two parts: gradients into the moments, one by one, and the moments' update.
+
+Zhang et al. 2023, "Adam Accumulation to Reduce Memory Footprints of both Activations and Gradients
+for Large-scale DNN Training" (arXiv:2305.19982).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from mcf.kernels.algorithms.primitives import rn
+from mcf.optim.rules import decay
+from mcf.optim.rules.adamw import adamw, averaged, descent
+from mcf.optim.rules.rule import Rule
+from mcf.optim.rules.slots import accumulate, denominator, param_value, scaled_gradient
+from mcf.optim.step.launch import Partial
+
+
+def fold(
+    grad,
+    grad_lo,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    grad_scale,
+    grad_limit,
+    kept1,
+    one_minus_beta1,
+    kept2,
+    kept2_lo,
+    one_minus_beta2,
+):
+    """m <- kept1 m + (1 - beta1) g;  v <- kept2 v + (1 - beta2) g^2.
+
+    What is kept is beta for the first gradient of a step, and 1 for the others.
+    """
+    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    return averaged(
+        gradient,
+        exp_avg,
+        exp_avg_sq,
+        exp_avg_sq_lo,
+        kept1,
+        one_minus_beta1,
+        kept2,
+        kept2_lo,
+        one_minus_beta2,
+    )
+
+
+def finish(
+    param,
+    param_lo,
+    exp_avg,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    max_exp_avg_sq,
+    max_exp_avg_sq_lo,
+    lr,
+    bias_correction1,
+    inverse_bias_correction1,
+    bias_correction2,
+    inverse_bias_correction2,
+    eps,
+    weight_decay,
+):
+    """w <- max(w, v) (AMSGrad), or v;  p <- p - lr (m^ / (sqrt(w^) + eps) + weight_decay p)."""
+    shrunk = rn(weight_decay * param_value(param, param_lo))
+    max_exp_avg_sq, max_exp_avg_sq_lo = denominator(
+        exp_avg_sq, exp_avg_sq_lo, max_exp_avg_sq, max_exp_avg_sq_lo
+    )
+    divisor, update = descent(
+        shrunk,
+        exp_avg,
+        max_exp_avg_sq,
+        max_exp_avg_sq_lo,
+        lr,
+        bias_correction1,
+        inverse_bias_correction1,
+        bias_correction2,
+        inverse_bias_correction2,
+        eps,
+    )
+    param, param_lo = accumulate(param, param_lo, update)
+    return param, param_lo, max_exp_avg_sq, max_exp_avg_sq_lo, divisor, update
+
+
+@functools.cache
+def parts(rule: Rule) -> tuple[Rule, Rule] | None:
+    """What takes a gradient, and what makes the step of all; None for a rule with no such parts.
+
+    Both keep the states of the rule, and compute its coefficients.
+    """
+    if rule.function is not adamw:
+        return None
+    common = dataclasses.replace(rule, launcher=Partial)
+    results = ("exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "increment")
+    taking = dataclasses.replace(
+        common, name=f"{rule.name}_fold", function=fold, results=results, counted=False
+    )
+    results = ("param", "param_lo", "max_exp_avg_sq", "max_exp_avg_sq_lo", "divisor", "update")
+    return taking, dataclasses.replace(
+        common, name=f"{rule.name}_finish", function=finish, results=results
+    )
+
+
+def is_penalty(rule: Rule) -> bool:
+    """Whether its weight decay is part of the gradient, of which each part would take all."""
+    return dict(rule.slots).get("regularized") is decay.added

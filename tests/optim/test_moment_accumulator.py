@@ -1,0 +1,257 @@
+"""Gradients straight into the moments: the formula, the bits, who cannot have it.
+
+Mutants these tests catch: moments that decay for each gradient of a step, or for none; one stream
+of random numbers for all gradients of a step; steps counted with gradients; weights that count as
+written where only moments are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mcf
+from mcf.optim import (
+    SGD,
+    Adam,
+    AdamW,
+    CollageAdamW,
+    GradientAccumulator,
+    GradientRelease,
+    MomentAccumulator,
+)
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, random, stored
+from tests.optim.test_amp import scaler
+
+
+@pytest.fixture(autouse=True)
+def reference_executor():
+    with mcf.executor("torch"):
+        yield
+
+
+def model() -> nn.Module:
+    net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)).to(BF16)
+    with torch.no_grad():
+        for k, p in enumerate(net.parameters()):
+            p.copy_(random(p.shape, BF16, k))
+    return net
+
+
+def train(
+    accumulated: bool, count: int = 1, make: Any = AdamW, **options: Any
+) -> dict[str, Tensor]:
+    """Four steps of so many backward passes each, with a schedule."""
+    net = model()
+    halves = [list(net[0].parameters()), [*net[1].parameters(), *net[2].parameters()]]
+    optimizer = make([{"params": halves[0]}, {"params": halves[1], "lr": 0.1}], 0.01, **options)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    if accumulated:
+        MomentAccumulator(optimizer)
+    for t in range(4):
+        for k in range(count):
+            net(random((4, 8), BF16, count * t + k)).float().square().mean().backward()
+            assert accumulated == all(p.grad is None for p in parameters(optimizer))
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    assert {int(s["step"]) for s in optimizer.state.values()} == {4}
+    return stored(optimizer)
+
+
+STRICT = {"compute_dtype": BF16, "betas": (0.9, 0.95)}
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (AdamW, {"precision": "master"}),
+        (AdamW, {"precision": "fp32_states", "amsgrad": True, "max_grad_value": 1e-2}),
+        (AdamW, {"precision": "plus", **STRICT}),
+        (AdamW, {"precision": "light", **STRICT, "maximize": True, "decouple_lr": True}),
+        (Adam, {"precision": "master"}),
+        (Adam, {"precision": "plus", "amsgrad": True, "weight_decay": 0.1,
+                "decoupled_weight_decay": True, **STRICT}),
+        (CollageAdamW, {"mode": "plus", **STRICT}),
+    ],
+    ids=["master", "amsgrad", "plus", "light", "adam", "adam-amsgrad", "collage"],
+)  # fmt: skip
+def test_one_gradient_is_a_step(make: Any, options: dict[str, Any]) -> None:
+    # Moments that are stored as they are computed: all bits of the step in one piece.
+    assert_same(train(True, make=make, **options), train(False, make=make, **options))
+
+
+def right(p: Tensor, steps: list[list[Tensor]], lr: float, decay: float) -> list[Tensor]:
+    """AdamA on float32 numbers, each operation rounded once."""
+    b1, b2, eps = 0.75, 0.96875, 2.0**-20
+    m, v, one = torch.zeros_like(p), torch.zeros_like(p), torch.float64
+    for t, gradients in enumerate(steps, 1):
+        for k, g in enumerate(gradients):
+            keep1, keep2 = (b1, b2) if k == 0 else (1, 1)
+            m = m * keep1 + g * (1 - b1)
+            v = v * keep2 + (g * g) * (1 - b2)
+        inverse1, inverse2 = (1 / (1 - torch.tensor(b, dtype=one) ** t) for b in (b1, b2))
+        root = (v * inverse2.to(FP32)).sqrt() + eps
+        p = p - ((m * inverse1.to(FP32)) / root + p * decay) * lr
+    return [p, m, v]
+
+
+def test_the_formula() -> None:
+    # Scalars are exact in float32, powers of the betas in float64.
+    p, lr, decay = parameter(64, FP32), 2.0**-7, 0.125
+    steps = [[random(64, FP32, 10 * t + k) for k in range(3)] for t in range(4)]
+    expected = right(p.detach().clone(), steps, lr, decay)
+    optimizer = AdamW([p], lr, (0.75, 0.96875), 2.0**-20, decay)
+    MomentAccumulator(optimizer)
+    for gradients in steps:
+        for g in gradients:
+            p.backward(g)
+        optimizer.step()
+    state = optimizer.state[p]
+    for found, exact in zip(
+        (p.detach(), state["exp_avg"], state["exp_avg_sq"]), expected, strict=True
+    ):
+        assert_same_bits(found, exact)
+
+
+SLOW = pytest.mark.slow
+CASES = [
+    ("numba", "8bit"),
+    *(pytest.param("numba", p, marks=SLOW) for p in ("plus", "bf16_sr", "4bit", "split8")),
+    *(pytest.param("triton", p, marks=SLOW) for p in ("plus", "bf16_sr", "8bit", "4bit", "split8")),
+]
+
+
+@pytest.mark.parametrize(("executor", "precision"), CASES)
+def test_same_bits_on_each_executor(executor: str, precision: str) -> None:
+    expected = train(True, 3, precision=precision)
+    with mcf.executor(executor):
+        assert_same(train(True, 3, precision=precision), expected)
+
+
+def test_each_gradient_has_random_numbers_of_its_own() -> None:
+    # 1, and twice half an ulp: rounded alike both times every element would be 1 or two ulps above.
+    p = nn.Parameter(torch.zeros(4096, dtype=BF16))
+    optimizer = AdamW([p], 0.0, betas=(0.5, 0.5), weight_decay=0.0, precision="bf16_sr")
+    MomentAccumulator(optimizer)
+    optimizer.init_state()
+    optimizer.state[p]["exp_avg"].fill_(2.0)
+    for _ in range(2):
+        p.backward(torch.full_like(p, 2.0**-7))
+    ulps = ((optimizer.state[p]["exp_avg"].double() - 1) * 2.0**7).tolist()
+    # A binomial number of mean 2048 and standard deviation 32.
+    assert abs(ulps.count(1.0) - 2048) < 200
+    assert {*ulps} == {0.0, 1.0, 2.0}
+
+
+def test_forward_passes_before_backward_passes() -> None:
+    # As a pipeline has them: what the second backward pass reads must not count as written.
+    net = model()
+    optimizer = AdamW(net.parameters(), precision="plus")
+    MomentAccumulator(optimizer)
+    for _ in range(2):
+        losses = [net(random((4, 8), BF16, k)).sum() for k in range(2)]
+        for loss in losses:
+            loss.backward()
+        optimizer.step()
+
+
+def test_parameters_without_gradients_stay() -> None:
+    ps = [parameter(5, BF16, k) for k in range(3)]
+    optimizer = AdamW(ps[:2], 0.1)
+    MomentAccumulator(optimizer)
+    optimizer.add_param_group({"params": [ps[2]]})
+    before = [p.detach().clone() for p in ps]
+    ps[0].sum().backward()
+    optimizer.step()
+    assert [torch.equal(p, q) for p, q in zip(ps, before, strict=True)] == [False, True, True]
+    # Of a later group a gradient is a gradient; one that is put there by hand is taken.
+    ps[2].sum().backward()
+    assert ps[2].grad is not None
+    ps[1].grad = torch.ones_like(ps[1])
+    optimizer.step()
+    assert ps[1].grad is None
+    assert [int(optimizer.state[p]["step"]) for p in ps] == [1, 1, 1]
+    assert not any(torch.equal(p, q) for p, q in zip(ps, before, strict=True))
+
+
+def test_in_the_middle_of_a_step() -> None:
+    p = parameter(5, BF16)
+    optimizer = AdamW([p], 0.1)
+    accumulator = MomentAccumulator(optimizer)
+    optimizer.init_state()
+    saved = optimizer.state_dict()
+    p.sum().backward()
+    moment = optimizer.state[p]["exp_avg"].clone()
+    for what in (optimizer.zero_grad, optimizer.state_dict, accumulator.close):
+        with pytest.raises(RuntimeError, match="in the middle of a step: the moments of 1 param"):
+            what()
+    assert_same_bits(optimizer.state[p]["exp_avg"], moment)
+    # Other moments have taken nothing.
+    optimizer.load_state_dict(saved)
+    before = p.detach().clone()
+    optimizer.step()
+    assert_same_bits(p.detach(), before)
+    accumulator.close()
+    p.sum().backward()
+    assert p.grad is not None
+
+
+def test_closure() -> None:
+    results = []
+    for accumulated in (False, True):
+        p = parameter(5, BF16)
+        optimizer = AdamW([p], 0.1, precision="master")
+        if accumulated:
+            MomentAccumulator(optimizer)
+
+        def closure(p: Any = p) -> Any:
+            loss = p.sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        optimizer.zero_grad()
+        results.append(stored(optimizer))
+    assert_same(*results)
+
+
+def test_refused() -> None:
+    def made(make: Any = AdamW, dtype: Any = BF16, **options: Any) -> Any:
+        return make([nn.Parameter(torch.zeros(4, dtype=dtype))], **options)
+
+    accumulating, released = made(), made()
+    GradientAccumulator(accumulating)
+    GradientRelease(released)
+    for optimizer, what in (
+        (made(max_grad_norm=1.0), "does not go with max_grad_norm"),
+        (made(nonfinite="skip"), "does not go with nonfinite='skip'"),
+        (made(track_metrics=True), "does not go with track_metrics"),
+        (accumulating, "does not go with another accumulator"),
+        (released, "does not go with gradient release"),
+        (made(precision="eco"), "does not go with precision='eco' of params"),
+        (made(Adam, weight_decay=0.1), "would be taken once for each micro-batch; allowed are 0"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            MomentAccumulator(optimizer)
+    for optimizer in (made(SGD, lr=0.1), made(torch.optim.AdamW)):
+        with pytest.raises(TypeError, match="allowed are Adam, AdamW and CollageAdamW"):
+            MomentAccumulator(optimizer)
+    with pytest.raises(TypeError, match="is an expansion; allowed are plain tensors"):
+        MomentAccumulator(AdamW([nn.Parameter(mcf.zeros(3, terms=2, dtype=BF16))]))
+    mine = made(Adam)
+    MomentAccumulator(mine)
+    for make in (GradientRelease, GradientAccumulator, MomentAccumulator):
+        with pytest.raises(ValueError, match=r"accumulator"):
+            make(mine)
+    with pytest.raises(RuntimeError, match="under a GradScaler"):
+        scaler().step(mine)
+    # Set later: said by the backward pass, before a moment has changed.
+    mine.param_groups[0]["weight_decay"] = 0.1
+    with pytest.raises(ValueError, match="would be taken once for each micro-batch"):
+        mine.param_groups[0]["params"][0].sum().backward()
+    assert not mine.state
