@@ -112,8 +112,8 @@ class Collage(Optimizer):
         self._compute_dtype = compute_dtype
         self._marks = Marks()
         self._second_moments = rules.names_of(second_moments)
-        # The options of each group that were tried.
-        self._tried: list[dict[str, Any]] = []
+        # The options of each group that were tried, and what the class writes among them.
+        self._tried: list[tuple[dict[str, Any], frozenset[str]]] = []
         mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
         defaults = {**self._made().defaults, **mine}
         super().__init__(params, by_name(defaults))
@@ -125,11 +125,7 @@ class Collage(Optimizer):
 
     def _made(self, **options: Any) -> Optimizer:
         """The class on a stand-in for a parameter; it checks the options."""
-        make: Callable[..., Optimizer] = self._class
-        return make(
-            [torch.zeros(1, 1, dtype=torch.float32, device="cpu", requires_grad=True)],
-            **{**self._options, **options},
-        )
+        return rules.made(self._class, {**self._options, **options})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group as torch does; the class and this package check it first."""
@@ -168,10 +164,13 @@ class Collage(Optimizer):
         """Raise, before anything is changed, for options with which the class makes no step."""
         group = self.param_groups[index]
         now = rules.snapshot(group)
-        if index < len(self._tried) and self._tried[index] == now:
-            return
-        rules.try_steps(self._made, group, f"param_groups[{index}]")
-        self._tried[index:] = [now, *self._tried[index + 1 :]]
+        if index < len(self._tried):
+            before, names = self._tried[index]
+            if before == {k: v for k, v in now.items() if k not in names}:
+                return
+        names = rules.try_steps(self._made, group, f"param_groups[{index}]")
+        kept = {k: v for k, v in now.items() if k not in names}
+        self._tried[index:] = [(kept, names), *self._tried[index + 1 :]]
 
     @_disable_dynamo
     @torch.no_grad()
@@ -211,9 +210,13 @@ class Collage(Optimizer):
         scale = getattr(self, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)
         rewritten.follow(self._marks, [(w, p, self.state.get(p, {}), a) for w, _, p, a in work])
+        # What the class writes into a group all of its parameters find as it was.
+        later: list[tuple[dict[str, Any], dict[str, Any]]] = []
         for _, group, p, arith in work:
-            self._step_one(group, known, p, arith, factor)
+            later.append((group, self._step_one(group, known, p, arith, factor)))
             self._marks.leave([p])
+        for group, changed in later:
+            group.update(changed)
         return loss
 
     def _step_one(
@@ -223,7 +226,8 @@ class Collage(Optimizer):
         p: Tensor,
         arith: Arithmetic,
         scale: float,
-    ) -> None:
+    ) -> dict[str, Any]:
+        """Step a parameter; what the class has written into its group."""
         state = self.state[p]
         wide = torch.promote_types(self._compute_dtype, p.dtype)
         old = storage.value(p, state, arith, wide)
@@ -234,7 +238,7 @@ class Collage(Optimizer):
             weight.grad.mul_(scale)
         inner = self._made()
         inner.param_groups = [{**rules.theirs(group), "params": [weight]}]
-        mine = {name: storage.read(name, state, p, wide) for name in storage.names(state)}
+        mine = storage.read(state, p, wide)
         inner.state = defaultdict(dict)
         if mine:
             inner.state[weight] = mine
@@ -250,7 +254,9 @@ class Collage(Optimizer):
             stream = (key, first)
         storage.store(p, state, arith, old, new, stream)
         for name, t in found.items():
-            storage.write(name, state, t, p, arith, name in self._second_moments, stream)
+            second = name in self._second_moments
+            storage.write(name, state, t, p, arith, second, stream, wide)
+        return rules.written(inner, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`; every state keeps its own dtype.

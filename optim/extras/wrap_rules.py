@@ -23,6 +23,25 @@ def theirs(group: Group) -> dict[str, Any]:
     return {k: v for k, v in group.items() if k not in OURS}
 
 
+def made(kind: type[Optimizer], options: Mapping[str, Any]) -> Optimizer:
+    """A class on a stand-in for a parameter; it checks the options.
+
+    Raises:
+        TypeError: for a class that asks more of groups than its options.
+    """
+    make: Callable[..., Optimizer] = kind
+    weight = torch.zeros(1, 1, dtype=torch.float32, device="cpu", requires_grad=True)
+    try:
+        return make([weight], **options)
+    except (ValueError, TypeError):
+        raise
+    except Exception as error:
+        raise TypeError(
+            f"{kind.__name__} cannot be made for a list of parameters: {type(error).__name__}: "
+            f"{error}; allowed are classes that, as torch.optim's, ask nothing of groups but params"
+        ) from error
+
+
 def snapshot(group: Group) -> dict[str, Any]:
     """The values of a group's options, tensors by value, to compare with later ones."""
     return {
@@ -31,33 +50,60 @@ def snapshot(group: Group) -> dict[str, Any]:
     }
 
 
-def try_steps(make: Callable[[], Optimizer], group: Group, where: str) -> None:
+def written(inner: Optimizer, given: Group) -> dict[str, Any]:
+    """What a class that was given a group has written into it: a count of steps, say."""
+    (group,) = inner.param_groups
+    before = snapshot(given)
+    changed = {k for k, v in snapshot(group).items() if k not in before or v != before[k]}
+    return {k: v for k, v in group.items() if k in changed}
+
+
+def try_steps(make: Callable[[], Optimizer], group: Group, where: str) -> frozenset[str]:
     """Make two steps on stand-ins for a group's parameters, one for each number of dimensions.
 
     Of shared ones one for each layout, which is as large as the parameter: a class that asks for
     more than a part of it asks the other processes.
 
+    Returns:
+        The names of what the class writes into groups, which is the same for all parameters.
+
     Raises:
-        ValueError: saying what went wrong, so that it goes wrong before anything is changed.
+        ValueError: saying what went wrong, so that it goes wrong before anything is changed; for a
+            class that writes into groups what it finds of parameters or gradients.
     """
+    names: set[str] = set()
     kinds = {(p.dim(), p.device, _layout(p)): p for p in group["params"] if not is_lazy(p)}
     for (dims, device, layout), p in kinds.items():
-        weight = torch.zeros([1] * dims, dtype=torch.float32, device=device)
-        if layout is not None:
-            weight = like(p, torch.zeros_like(local(p), dtype=torch.float32))
-        weight.requires_grad_()
-        weight.grad = torch.ones_like(weight)
-        inner = make()
-        inner.param_groups = [{**theirs(group), "params": [weight]}]
-        try:
-            with torch.no_grad():
-                step(inner)
-                step(inner)
-        except Exception as error:
+        found = []
+        for number in (0.0, 1.0):
+            weight = torch.full([1] * dims, number, dtype=torch.float32, device=device)
+            if layout is not None:
+                weight = like(p, torch.full_like(local(p), number, dtype=torch.float32))
+            weight.requires_grad_()
+            weight.grad = torch.ones_like(weight) * (1 + number)
+            inner = make()
+            inner.param_groups = [{**theirs(group), "params": [weight]}]
+            try:
+                with torch.no_grad():
+                    step(inner)
+                    step(inner)
+            except Exception as error:
+                raise ValueError(
+                    f"{type(inner).__name__} makes no step on a parameter of shape "
+                    f"{list(p.shape)} with the options of {where}: {type(error).__name__}: {error}"
+                ) from error
+            found.append(snapshot(written(inner, group)))
+        if found[0] != found[1]:
+            differ = sorted(
+                k for k in {**found[0], **found[1]} if found[0].get(k) != found[1].get(k)
+            )
             raise ValueError(
-                f"{type(inner).__name__} makes no step on a parameter of shape {list(p.shape)} "
-                f"with the options of {where}: {type(error).__name__}: {error}"
-            ) from error
+                f"{type(inner).__name__} keeps {', '.join(differ)} of all parameters of a group "
+                "together, and each is stepped by itself here; allowed are classes that treat "
+                "each parameter by itself"
+            )
+        names |= {*found[0]}
+    return frozenset(names)
 
 
 def _layout(p: Tensor) -> Any:
@@ -71,7 +117,7 @@ def step(inner: Optimizer) -> None:
 
 
 def is_state(t: Any, p: Tensor) -> bool:
-    """Whether a state of the class is stored in a format of the strategy."""
+    """Whether a state of the class can be stored in a format of the strategy."""
     return isinstance(t, Tensor) and t.dim() > 0 and t.shape == p.shape and t.is_floating_point()
 
 

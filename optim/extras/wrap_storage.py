@@ -83,17 +83,19 @@ def _update(spec: Elementwise, p: Tensor, row: list[Tensor], scalars: Sequence[f
 
 # States that are the parameter's and not the class's.
 _PARAM = (*HIDDEN, "param_step")
+# What the name begins with of a state that is kept as the class made it, in a dtype of its own.
+_OWN = "own/"
 
 
-def names(state: Mapping[str, Any]) -> list[str]:
-    """The states of the class, as it calls them."""
-    return [n for n in state if not n.endswith("_lo") and n not in _PARAM]
+def read(state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> dict[str, Any]:
+    """The states of the class as its step takes them: in a wide register where we stored less."""
+    names = [n for n in state if not n.endswith("_lo") and n not in _PARAM]
+    return {name.removeprefix(_OWN): _read(name, state, p, wide) for name in names}
 
 
-def read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> Any:
-    """A state of the class as its step takes it: in a wide register where it is stored in less."""
+def _read(name: str, state: Mapping[str, Any], p: Tensor, wide: torch.dtype) -> Any:
     t = state[name]
-    if not is_state(t, p):
+    if name.startswith(_OWN) or not is_state(t, p):
         return t
     low = state.get(f"{name}_lo")
     if low is None:
@@ -109,13 +111,19 @@ def write(
     arith: Arithmetic,
     second: bool,
     stream: Stream,
+    wide: torch.dtype,
 ) -> None:
     """Store a state that the class has stepped; `second` says how.
+
+    One that the class keeps in another dtype than it computes in is its own.
 
     Those of one kind that are rounded at random are so by the same bits.
     """
     if not is_state(new, p):
         state[name] = new
+        return
+    if new.dtype != wide:
+        state[f"{_OWN}{name}"] = new
         return
     kind = arith.strategy.second if second else arith.strategy.first
     exact = values.exact(local(new))
