@@ -19,7 +19,7 @@ from mcf.optim.extras.single_steps import SingleSteps
 from mcf.optim.extras.transfers import Transfers
 from mcf.optim.extras.travelling import Travelling
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.step import interrupts, memory
+from mcf.optim.step import interrupts, memory, rewritten
 
 _DDP = (
     "CPUOffloadOptimizer does not go with DistributedDataParallel, which averages gradients after "
@@ -88,6 +88,8 @@ class CPUOffloadOptimizer(Optimizer):
         self._gradients = Travelling(self._transfers, offload_gradients)
         self._copies = Copies(self._transfers, minimal_size)
         self._handles: dict[Tensor, RemovableHandle] = {}
+        # Whose copies are a step ahead, after an error: the gradient of that step, its version.
+        self._ahead: dict[Tensor, tuple[Tensor, int]] = {}
         given: list[Any] = list([params] if isinstance(params, dict) else params)
         groups = given if given and isinstance(given[0], dict) else [{"params": given}]
         groups = [{**g, "params": _listed(g["params"])} for g in groups]
@@ -133,6 +135,7 @@ class CPUOffloadOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, those on their way too."""
         self._gradients.forget()
+        self._ahead.clear()
         super().zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -224,18 +227,41 @@ class CPUOffloadOptimizer(Optimizer):
             self._transfers.join()
 
     def _step(self, moving: list[Tensor], whole: bool) -> None:
-        """A step with these gradients; `whole` where it needs all at once."""
-        if whole:
-            for p in moving:
+        """A step with these gradients; `whole` where it needs all at once.
+
+        After an error the next one leaves out whose copies have made the step on the same gradient.
+        """
+        left = [p for p in moving if not self._is_ahead(p)]
+        if whole and (left or not self._ahead):
+            for p in left:
                 self._arrive(p)
-        # Else of those without a copy: what has one has no gradient yet.
-        self.optimizer.step()
+            self.optimizer.step()
+            for p in left:
+                self._stepped(p)
         for p in moving:
-            if not whole:
+            if not self._is_ahead(p):
                 self._arrive(p)
                 self._single.step(self._copies.of[p])
+                self._stepped(p)
             self._copies.send_back(p)
+        if not whole:
+            # Of those without a copy.
+            self.optimizer.step()
+        for p in moving:
             self._gradients.used(p)
+        self._ahead.clear()
+
+    def _stepped(self, p: Tensor) -> None:
+        """The copy of a parameter has made a step on the gradient that is there."""
+        grad = self._gradients.arrived(p)
+        self._ahead[p] = grad, rewritten.version(grad)
+        self._copies.of[p].grad = None
+
+    def _is_ahead(self, p: Tensor) -> bool:
+        if p not in self._ahead:
+            return False
+        grad, version = self._ahead[p]
+        return self._gradients.arrived(p) is grad and rewritten.version(grad) == version
 
     @functools.cached_property
     def _single(self) -> SingleSteps:

@@ -15,7 +15,7 @@ import mcf
 from mcf.optim import AdamW, CPUOffloadOptimizer
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, parameter
-from tests.optim.offloading import ALL, Late, Offload, backward, model
+from tests.optim.offloading import ALL, SMALL, Late, Offload, backward, model
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +53,52 @@ def test_an_interrupt_finds_the_step_done(whole: bool) -> None:
     optimizers[1].step()
     for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         assert_same_bits(p.detach(), q.detach())
+
+
+@pytest.mark.parametrize("freed", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("where", ["upload", "kernel", "rest"])
+def test_a_step_after_an_error_takes_the_others_alone(
+    where: str, whole: bool, freed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error when the third weight is sent back, or when a copy or what has none is stepped."""
+    options = {"lr": 0.01, "max_grad_norm": 1e-2 if whole else None}
+    nets = model(), model()
+    mine = Offload(nets[0].parameters(), AdamW, **SMALL, offload_gradients=freed, **options)
+    right = AdamW(nets[1].parameters(), **options)
+    calls = []
+
+    def failing(count: int, work: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == count:
+                raise MemoryError
+            return work(*args, **options)
+
+        return call
+
+    for net in nets:
+        backward(net, 0)
+    transfers = mine._transfers
+    with monkeypatch.context() as patch:
+        if where == "upload":
+            patch.setattr(transfers, "upload", failing(2, transfers.upload))
+        elif where == "kernel":
+            patch.setattr(mine.optimizer, "_take", failing(1 if whole else 2, mine.optimizer._take))
+        else:
+            patch.setattr(mine.optimizer, "step", failing(1, mine.optimizer.step))
+        with pytest.raises(MemoryError):
+            mine.step()
+        mine.step()
+    right.step()
+    for _ in range(2):
+        for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+            assert_same_bits(p.detach(), q.detach())
+            assert_same_bits(mine.master_weight(p), right.master_weight(q))
+        for net, optimizer in zip(nets, (mine, right), strict=True):
+            optimizer.zero_grad()
+            backward(net, 1)
+            optimizer.step()
 
 
 def test_nothing_is_left_by_a_constructor_that_raises() -> None:
