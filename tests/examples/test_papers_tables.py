@@ -162,3 +162,25 @@ def test_speed(tmp_path: Path) -> None:
         assert alone["A"] == pytest.approx(30 / 14, rel=1e-3)  # rows have four digits
         assert all(1 <= whole[o] <= alone[o] for o in script.OPTIONS)
     assert {r["part"] for r in rows if r["what"] == "measured"} == {"model", "optimizer"}
+
+
+def cells(line: str) -> tuple[str, ...]:
+    """A line of a table without its padding; nothing of other lines and of rules."""
+    found = tuple(cell.strip() for cell in line.strip("|\n").split("|")) if line[:1] == "|" else ()
+    return () if all(set(cell) <= {"-"} for cell in found) else found
+
+
+@pytest.mark.parametrize("name", ["collage_speed"])
+def test_the_page_has_the_tables_of_the_rows(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = importlib.import_module(name)
+    # What is drawn is looked at by the tests above.
+    monkeypatch.setattr(script.paper, "save", lambda made, image: None)
+    monkeypatch.setattr(script, "curve", lambda rows, image: None, raising=False)
+    script.main(["--report"])
+    printed = [cells(line) for line in capsys.readouterr().out.splitlines()]
+    page = (EXAMPLES.parent / "docs" / "papers" / "collage_tables.md").read_text()
+    told = {cells(line) for line in page.splitlines()}
+    assert sum(map(bool, printed)) > 4
+    assert {line for line in printed if line} <= told
