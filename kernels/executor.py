@@ -206,6 +206,20 @@ class Executor(abc.ABC):
         """
         return False
 
+    def rotate(self, x: Tensor, width: int, counted: int, tolerance: int) -> Tensor | None:
+        """Make rows orthogonal by Jacobi's sweeps (`mcf.kernels.rotation`), where it has a loop.
+
+        Args:
+            x: float64 [B, n, columns], contiguous, n even; changed in place.
+            width: of the columns that become orthogonal, at least 1.
+            counted: rows, for `converged`.
+            tolerance: its exponent, of a power of two.
+
+        Returns:
+            Which matrices converged, bool [B]; None where it has none, and has done nothing.
+        """
+        return None
+
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """Add numbers x 2**exponent to rows of digits, exactly.
 

@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from mcf.kernels import rotation
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
@@ -112,6 +113,18 @@ def reflection(spec: Reflection, text: str) -> Any:
     namespace["TERMS"] = spec.terms
     namespace |= {"bits64": bits64, "power": power, "ZEROS": zeros, "ONES": (1.0, *zeros[1:])}
     return callback(text, f"<mcf numba reflection {spec.terms}>", namespace)
+
+
+def rotations(text: str) -> Any:
+    """The callback of Jacobi sweeps."""
+    settings = Settings(FP64, FP64)
+    namespace: dict[str, Any] = {
+        each.__name__: inlining.algorithm(settings, each)
+        for each in (rotation.rotation, rotation.rotated, rotation.converged)
+    }
+    namespace |= _accesses(FP64, {"x": (1, FP64), "t": (3, FP64)})
+    namespace |= {"put": memory.put, "power": power, "VANISHED": rotation.VANISHED}
+    return callback(text, "<mcf numba rotations>", namespace)
 
 
 def _accesses(register: Format, operands: Mapping[str, tuple[int, Format]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from mcf.kernels.numba import (
     fold_loops,
     integers,
     reflection_loops,
+    rotation_loops,
     streaming,
     team,
 )
@@ -218,6 +219,10 @@ class Cpu(Executor):
         """See `Executor`."""
         reflection_loops.panel(spec, r, start, v, t)
         return True
+
+    def rotate(self, x: Tensor, width: int, counted: int, tolerance: int) -> Tensor:
+        """See `Executor`."""
+        return rotation_loops.rotate(x, width, counted, tolerance)
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """See `Executor`."""

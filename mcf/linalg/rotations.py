@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcf.kernels import operations
+from mcf.kernels import operations, registry, rotation
+from mcf.kernels.bind import Algorithm, Binder
+from mcf.kernels.formats import FP64
+from mcf.kernels.torch.registers import primitives
 from mcf.linalg.parts import Components, each, matrices, one_like, part, where
 from mcf.reductions.products import matmul
-
-# A matrix of 256 rows takes ten sweeps; cyclic Jacobi takes more only where it does not converge.
-SWEEPS = 40
-# Rows this small are zero: products of two larger ones' squares, and the squares with all
-# components, are in float64's range.
-VANISHED = 2.0**-250
 
 
 def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Components, Tensor]:
@@ -26,13 +26,15 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
     root (Hestenes 1958, doi:10.1137/0106005; Demmel, Veselic 1992, doi:10.1137/0613074). The n / 2
     pairs of a round are rotated together and n - 1 rounds are a sweep, in which each pair meets
     once. Columns after the first `width` follow. One component takes float64 operations that IEEE
-    754 rounds in one way, so that the start of a decomposition has the same bits everywhere.
+    754 rounds in one way, so that the start of a decomposition has the same bits everywhere
+    (`mcf.kernels.rotation`).
 
     Args:
         x: float64 components [batch, n, columns], none of them larger than some hundreds. Rows of
             the first `width` columns below 2^-250 become zeros.
         width: of the columns that become orthogonal.
-        tolerance: pairs with |g| <= tolerance sqrt(a b) are left as they are.
+        tolerance: pairs with |g| <= tolerance sqrt(a b) are left as they are;
+            a power of two.
 
     Returns:
         The rows, each matrix as if it were alone, and which of the matrices have converged.
@@ -44,7 +46,14 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
     if n % 2:
         # A row of zeros is orthogonal to all others, and after a sweep the last again.
         x = each(lambda c: torch.cat([c, c.new_zeros(batch, 1, columns)], 1), x)
-    for _ in range(SWEEPS):
+    if len(x) == 1:
+        # A copy, which the loop works in.
+        rows = x[0].clone(memory_format=torch.contiguous_format)
+        exponent = math.frexp(tolerance)[1] - 1
+        found = registry.on(rows.device).rotate(rows, width, n, exponent)
+        if found is not None:
+            return (rows[:, :n],), found
+    for _ in range(rotation.SWEEPS):
         active = (~done).nonzero().flatten()
         if active.numel() == 0:
             break
@@ -56,16 +65,14 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
             if whole
             else tuple(c.index_copy(0, active, r) for c, r in zip(x, rows, strict=True))
         )
-        # What a rotation annihilates, later ones by small angles bring back that much smaller; of
-        # rows that were all but parallel rounding errors are left.
-        small = (cosine <= 2.0**-20) & (n * cosine * tangent <= tolerance)
-        done[active] = (cosine <= 4 * tolerance) | small
+        limit = torch.full_like(cosine, tolerance)
+        done[active] = _plain(rotation.converged)(cosine, tangent, float(n), limit)
     return without_vanished(each(lambda c: c[:, :n], x), width), done
 
 
 def without_vanished(x: Components, width: int) -> Components:
     """x with zeros for rows whose first `width` elements are below 2^-250."""
-    gone = x[0][..., :width].abs().amax(2, keepdim=True) < VANISHED
+    gone = x[0][..., :width].abs().amax(2, keepdim=True) < rotation.VANISHED
     gone = gone & (torch.arange(x[0].shape[2], device=gone.device) < width)
     return each(lambda c: torch.where(gone, 0.0, c), x)
 
@@ -73,10 +80,13 @@ def without_vanished(x: Components, width: int) -> Components:
 @functools.cache
 def _next_order(n: int, device: torch.device) -> Tensor:
     """Where each row of the next round stands: the first stays, the others go around by one."""
-    half = n // 2
-    top = [0, half, *range(1, half - 1)] if half > 1 else [0]
-    bottom = [*range(half + 1, n), half - 1] if half > 1 else [1]
-    return torch.tensor(top + bottom, device=device)
+    return torch.tensor(rotation.next_order(n), device=device)
+
+
+@functools.cache
+def _plain(algorithm: Algorithm) -> Callable[..., Any]:
+    """An algorithm on float64 tensors."""
+    return Binder(lambda f: f, primitives(FP64, FP64, {}))(algorithm)  # type: ignore[no-any-return]
 
 
 def _sweep(x: Components, width: int, tolerance: float) -> tuple[Components, Tensor, Tensor]:
@@ -90,8 +100,7 @@ def _sweep(x: Components, width: int, tolerance: float) -> tuple[Components, Ten
         c, s, cosine, tangent = _rotation(top, bottom, width, tolerance)
         cosines.append(cosine)
         tangents.append(tangent)
-        first = _combined(c, top, each(torch.neg, s), bottom)
-        second = _combined(s, top, c, bottom)
+        first, second = _rotated(c, s, top, bottom)
         x = tuple(torch.cat(p, 1).index_select(1, order) for p in zip(first, second, strict=True))
     return x, torch.stack(cosines).amax(0), torch.stack(tangents).amax(0)
 
@@ -106,14 +115,28 @@ def _rotation(
         largest |t|.
     """
     a, b, g = _products(each(lambda c: c[..., :width], top), each(lambda c: c[..., :width], bottom))
-    size = _root((a[0] * b[0],))[0]
-    cosine = g[0].abs() / torch.where(size > 0, size, torch.inf)
-    wanted = cosine > tolerance
+    if len(a) == 1:
+        limit = torch.full_like(g[0], tolerance)
+        cosine, sine, angle, slope = _plain(rotation.rotation)(a[0], b[0], g[0], limit)
+        return (cosine,), (sine,), angle.amax((1, 2)), slope.amax((1, 2))
+    size = operations.sqrt((a[0] * b[0],))[0]
+    angle = g[0].abs() / torch.where(size > 0, size, torch.inf)
+    wanted = angle > tolerance
     one = one_like(g)
     t = _tangent(a, b, where(wanted, g, one))
     t = each(lambda c: torch.where(wanted, c, 0.0), t)
-    c = _reciprocal(_root(_combined(t, t, one, one)))
-    return c, _times(t, c), cosine.amax((1, 2)), t[0].abs().amax((1, 2))
+    c = operations.reciprocal(operations.sqrt(_combined(t, t, one, one)))
+    return c, operations.mul(t, c), angle.amax((1, 2)), t[0].abs().amax((1, 2))
+
+
+def _rotated(
+    c: Components, s: Components, x: Components, y: Components
+) -> tuple[Components, Components]:
+    """c x - s y and s x + c y."""
+    if len(x) == 1:
+        first, second = _plain(rotation.rotated)(c[0], s[0], x[0], y[0])
+        return (first,), (second,)
+    return _combined(c, x, operations.neg(s), y), _combined(s, x, c, y)
 
 
 def _tangent(a: Components, b: Components, g: Components) -> Components:
@@ -121,11 +144,12 @@ def _tangent(a: Components, b: Components, g: Components) -> Components:
 
     z^2 does not overflow: |z| <= sqrt(b / a) / 2 |cos|, where rows do not vanish.
     """
-    z = _quotient(_difference(b, a), each(lambda c: 2 * c, g))
+    z = operations.div(operations.sub(b, a), each(lambda c: 2 * c, g))
     one = one_like(z)
     negative = torch.signbit(z[0])
     size = each(lambda c: torch.where(negative, -c, c), z)
-    t = _reciprocal(_sum(size, _root(_combined(z, z, one, one))))
+    root = operations.sqrt(_combined(z, z, one, one))
+    t = operations.reciprocal(operations.add(size, root))
     return each(lambda c: torch.where(negative, -c, c), t)
 
 
@@ -150,36 +174,6 @@ def _products(x: Components, y: Components) -> tuple[Components, Components, Com
     return (terms[0],), (terms[1],), (terms[2],)
 
 
-# Below, one component is a float64 number, whose operations are torch's own, five times as fast on
-# matrices of this size: correctly rounded as `operations` rounds them (but torch's square root).
-
-
-def _times(x: Components, y: Components) -> Components:
-    return (x[0] * y[0],) if len(x) == 1 else operations.mul(x, y)
-
-
-def _sum(x: Components, y: Components) -> Components:
-    return (x[0] + y[0],) if len(x) == 1 else operations.add(x, y)
-
-
-def _difference(x: Components, y: Components) -> Components:
-    return (x[0] - y[0],) if len(x) == 1 else operations.sub(x, y)
-
-
-def _quotient(x: Components, y: Components) -> Components:
-    return (x[0] / y[0],) if len(x) == 1 else operations.div(x, y)
-
-
-def _reciprocal(x: Components) -> Components:
-    return (1 / x[0],) if len(x) == 1 else operations.reciprocal(x)
-
-
-def _root(x: Components) -> Components:
-    return operations.sqrt(x)
-
-
 def _combined(a: Components, x: Components, b: Components, y: Components) -> Components:
     """a x + b y."""
-    if len(x) == 1:
-        return (a[0] * x[0] + b[0] * y[0],)
     return operations.fma(a, x, operations.mul(b, y))

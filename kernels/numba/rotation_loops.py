@@ -1,0 +1,178 @@
+"""Jacobi sweeps on the CPU: all of a matrix's by one call of a compiled loop."""
+
+from __future__ import annotations
+
+import functools
+from array import array
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import rotation
+from mcf.kernels.numba import keys, objects, rewrite, stored, team
+from mcf.kernels.numba.panel_text import PanelText
+
+WORDS = (
+    *("bases", "shares", "parts", "order", "places", "done"),
+    *("rows", "counted", "columns", "width", "sweeps"),
+)
+
+
+def source() -> str:
+    """The kernel: an item is a matrix x. t has terms of sums, p the two limits."""
+    text = PanelText(WORDS, ("bases", "shares", "order", "places", "done"), {"x": 1, "t": 3}, 1)
+    text.step(
+        "products",
+        "at_x at_t t first second half",
+        "x_0, x_1 = load_x(at_x, first + c)[0], load_x(at_x, first + half + c)[0]",
+        "y_0, y_1 = load_x(at_x, second + c)[0], load_x(at_x, second + half + c)[0]",
+        "a, b, g = x_0 * x_0 + x_1 * x_1, y_0 * y_0 + y_1 * y_1, x_0 * y_0 + x_1 * y_1",
+        "store_t(at_t, t + c, (a, b, g))",
+    )
+    text.step(
+        "halve",
+        "at_t t half",
+        "x, y = load_t(at_t, t + c), load_t(at_t, t + half + c)",
+        "store_t(at_t, t + c, (x[0] + y[0], x[1] + y[1], x[2] + y[2]))",
+    )
+    text.step(
+        "rotate",
+        "at_x first second cosine sine",
+        "x, y = load_x(at_x, first + c)[0], load_x(at_x, second + c)[0]",
+        "x, y = rotated(cosine, sine, x, y)",
+        "store_x(at_x, first + c, (x,))",
+        "store_x(at_x, second + c, (y,))",
+    )
+    d = text.own
+    text.add(
+        d,
+        "base = item * rows * columns",
+        "t = arrival * width",
+        "place = arrival * 2 * rows",
+        "tolerance = power(number(done, 0))",
+        "sweep = 0",
+        "finished = False",
+        "while sweep < sweeps and not finished:",
+    )
+    _vanish(text, d + 1)
+    text.add(
+        d + 1,
+        "largest, steepest = 0.0, 0.0",
+        "for k in range(rows):",
+        "    put(places, place + k, k)",
+        "for turn_of_rows in range(rows - 1):",
+        "    for pair in range(rows // 2):",
+        "        first = base + number(places, place + pair) * columns",
+        "        second = base + number(places, place + rows // 2 + pair) * columns",
+    )
+    _sums(text, d + 3)
+    text.add(
+        d + 3,
+        "sums = load_t(at_t, t)",
+        "cosine, sine, size, slope = rotation(sums[0], sums[1], sums[2], tolerance)",
+        "if size > largest or size != size:",
+        "    largest = size",
+        "if slope > steepest or slope != slope:",
+        "    steepest = slope",
+        "last = columns",
+        text.run("rotate", "0"),
+    )
+    text.add(
+        d + 2,
+        "for k in range(rows):",
+        "    put(places, place + rows + k, number(places, place + number(order, k)))",
+        "for k in range(rows):",
+        "    put(places, place + k, number(places, place + rows + k))",
+    )
+    text.add(
+        d + 1,
+        "finished = converged(largest, steepest, float(counted), tolerance)",
+        "sweep += 1",
+    )
+    _vanish(text, d)
+    text.add(d, "if finished:", "    put(done, 1 + item, 1)")
+    return text.text()
+
+
+def _vanish(text: PanelText, depth: int) -> None:
+    """Rows that are all but zero become that."""
+    text.add(
+        depth,
+        "for k in range(rows):",
+        "    gone = True",
+        "    for c in range(width):",
+        "        gone = gone and abs(load_x(at_x, base + k * columns + c)[0]) < VANISHED",
+        "    for c in range(width if gone else 0):",
+        "        store_x(at_x, base + k * columns + c, (0.0,))",
+    )
+
+
+def _sums(text: PanelText, depth: int) -> None:
+    """Three sums by halves, the first of which are taken of the products at once."""
+    text.add(
+        depth,
+        "half = width // 2",
+        "last = half",
+        text.run("products", "0"),
+        "count = half",
+        "if width % 2:",
+        "    x = load_x(at_x, first + width - 1)[0]",
+        "    y = load_x(at_x, second + width - 1)[0]",
+        "    store_t(at_t, t + half, (x * x, y * y, x * y))",
+        "    count = half + 1",
+        "while count > 1:",
+        "    half = count // 2",
+        "    last = half",
+        f"    {text.run('halve', '0')}",
+        "    if count % 2:",
+        "        store_t(at_t, t + half, load_t(at_t, t + count - 1))",
+        "        half += 1",
+        "    count = half",
+    )
+
+
+@functools.cache
+def _compiled() -> objects.Native:
+    text = source()
+
+    def make() -> tuple[Any, str]:
+        from mcf.kernels.numba import compiler
+
+        return rewrite.rewritten(compiler.rotations(text))
+
+    used = (rotation.rotation, rotation.rotated, rotation.converged)
+    return stored.native(
+        ("rotations", text, [keys.algorithm(f) for f in used], rotation.VANISHED), make
+    )
+
+
+def rotate(x: Tensor, width: int, counted: int, tolerance: int) -> Tensor:
+    """See `mcf.kernels.executor.Executor.rotate`."""
+    batch, rows, columns = x.shape
+    threads = torch.get_num_threads() if x.numel() * rows > team.SERIAL else 1
+    parts = max(1, min(threads, batch))
+    scratch = torch.empty(3, parts * width, dtype=torch.float64, device="cpu")
+    places = array("q", bytes(16 * parts * rows))
+    order = array("q", rotation.next_order(rows))
+    done = array("q", [tolerance, *([0] * batch)])
+    bases = array("Q", [c.data_ptr() for c in (x, *scratch)])
+    shares = team.shares(batch, parts)
+    words = {
+        "bases": bases.buffer_info()[0],
+        "shares": shares.buffer_info()[0],
+        "parts": parts,
+        "order": order.buffer_info()[0],
+        "places": places.buffer_info()[0],
+        "done": done.buffer_info()[0],
+        "rows": rows,
+        "counted": counted,
+        "columns": columns,
+        "width": width,
+        "sweeps": rotation.SWEEPS,
+    }
+    table = array("Q", [words[name] for name in WORDS])
+    with stored.lock:
+        address = _compiled().address
+    team.run(address, table.buffer_info()[0], parts)
+    return torch.tensor(done[1:], device="cpu") != 0
