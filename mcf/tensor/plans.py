@@ -57,7 +57,7 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
     """
     found = _launched(operation, (x, y), _exact)
     if found is None:
-        return getattr(operations, operation.name)(*_unrounded(x, y))  # type: ignore[no-any-return]
+        return getattr(operations, operation.name)(*unrounded(x, y))  # type: ignore[no-any-return]
     plan, groups = found
     out = plan.run(groups)
     assert out is not None
@@ -210,7 +210,7 @@ _NUMBERS_OF: dict[str, Number] = {o.name: _exact for o in COMPARISONS}
 _NUMBERS_OF.update({o.name: _held for o in SELECTIONS if o is not WHERE})
 
 
-def _unrounded(*values: Any) -> list[Components]:
+def unrounded(*values: Any) -> list[Components]:
     """The components of operands whose values they have exactly, in one dtype."""
     dtype, _ = result_format(*values)
     if not all(exactly(v, dtype) for v in values):

@@ -14,6 +14,7 @@ from torch import Tensor
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
 from mcf.reductions.rows import Rows
+from mcf.tensor.ops.ranks import decided, extremes, ranked
 from mcf.tensor.plans import watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import Components, MCFTensor, wrap
@@ -168,6 +169,11 @@ def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tupl
     size = x.shape[dim] if x.ndim else 1
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k must be 1 to {size}, got {k}")
+    if decided(x.components[0]) and not watched():
+        found = ranked(x.components, k - 1, lambda some: _order(wrap(some), 0, False))
+        if found is not None:
+            index = found.reshape(1)
+            return _reduced(_take(x, 0, index), index, 0, keepdim)
     index = _order(x, dim, False)
     index = index.narrow(dim, k - 1, 1) if x.ndim else index
     return _reduced(_take(x, dim, index), index, dim, keepdim)
@@ -178,7 +184,9 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
     """The lower median along a dimension and its index; NaN where there is one."""
     nan = x.components[0].isnan()
     size = x.shape[dim] if x.ndim else 1
-    _, index = kthvalue(x, (size + 1) // 2, dim, True)
+    values, index = kthvalue(x, (size + 1) // 2, dim, True)
+    if not watched() and not bool(nan.any()):
+        return _reduced(values, index, dim, keepdim)
     any_nan, at = nan.max(dim, keepdim=True)
     index = torch.where(any_nan, at, index)
     return _reduced(_take(x, dim, index), index, dim, keepdim)
@@ -200,6 +208,17 @@ def _reduced(values: Tensor, index: Tensor, dim: int, keepdim: bool) -> tuple[Te
 
 def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
     """The first index along a dimension, kept, of the largest or smallest; NaN wins."""
+    if decided(x.components[0]) and not watched():
+        some = extremes(x.components[0], largest)
+        if some.numel() == 1:
+            return some
+        if some.numel() < x.numel():
+            return some[_among(wrap([c[some] for c in x.components]), 0, largest)]
+    return _among(x, dim, largest)
+
+
+def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:
+    """The same by all components."""
     best = torch.amax if largest else torch.amin
     worst = -torch.inf if largest else torch.inf
     among: Tensor | None = None

@@ -8,11 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.convert.rounding import convert
+from mcf.kernels import operations
+from mcf.kernels.search import search
 from mcf.tensor.creation import tensor
-from mcf.tensor.ops.comparison import equal, less, less_equal
+from mcf.tensor.ops.comparison import equal
+from mcf.tensor.plans import unrounded
 from mcf.tensor.promotion import aligned
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
 
@@ -93,6 +97,17 @@ def _as_tensor(value: Any, like: Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else tensor(value, 4, torch.float64, like.device)
 
 
+def _canonical(*values: Any) -> list[Components]:
+    """Components of one format, as many each, whose lexicographic order is that of the values."""
+    parts = unrounded(*values)
+    terms = max(map(len, parts))
+    return [
+        # A pair is canonical where the first is the rounded sum: one kernel, and the same numbers.
+        operations.renormalize(c) if terms == len(c) == 2 else convert(c, c[0].dtype, terms)
+        for c in parts
+    ]
+
+
 @implements(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(
     sequence: Tensor,
@@ -117,19 +132,8 @@ def searchsorted(
             "searchsorted: the sequence must have one dimension or the values' but for the last, "
             f"got {list(sequence.shape)} and {list(wanted.shape)}"
         )
-    size = sequence.shape[-1]
-    low = torch.zeros(wanted.shape, dtype=torch.int64, device=sequence.device)
-    high = torch.full_like(low, size)
-    for _ in range(size.bit_length()):
-        middle = (low + high) // 2
-        at = middle.clamp_max(size - 1)
-        there = sequence[at] if sequence.dim() == 1 else sequence.gather(-1, at)
-        # NaN is the largest, as sort has it.
-        goes_on = less_equal(there, wanted) if right else less(there, wanted)
-        goes_on |= wanted.isnan() if right else wanted.isnan() & ~there.isnan()
-        goes_on &= low < high
-        low = torch.where(goes_on, middle + 1, low)
-        high = torch.where(goes_on, high, torch.where(low < high, middle, high))
+    keys, numbers = _canonical(sequence, wanted)
+    low = search(keys, numbers, right)
     return low.to(torch.int32) if out_int32 else low
 
 

@@ -1,0 +1,143 @@
+"""Binary search in sorted rows: a kernel of a few steps at a time, for any number of them.
+
+Of n elements of which it is to be said how many precede a number, a step looks at the last of the
+first half = n - n // 2. If that does too, they all do; either way n // 2 elements are left, some of
+which may be known to follow (Knuth, The Art of Computer Programming 3, 6.2.1). So which elements a
+step looks at depends on the number alone through where it begins, and all numbers take as many
+steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms.order import DOES_NOT_FOLLOW, PRECEDES
+from mcf.kernels.algorithms.primitives import ONE, gather, long, rn, where, whole
+from mcf.kernels.elementwise import Elementwise, Field
+from mcf.kernels.formats import FP64
+
+# Steps of a kernel; as many kernels of one step do the rest.
+STEPS = 4
+
+_NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
+
+
+@functools.cache
+def kernel(terms: int, right: bool, steps: int) -> Elementwise:
+    """Some steps of a search among canonical expansions, in float64.
+
+    Its fields are where what is left begins after them and before, the components of the number,
+    and as tables the lengths of the first halves and the components of the rows.
+    """
+    wanted, there = ([f"{c}{k}" for k in range(terms)] for c in "ws")
+    body = ["origin = long(low) - long(low)"]
+    for k in range(steps):
+        body += [
+            f"half = gather(halves, origin + whole({k}))",
+            "at = long(rn(rn(low + half) - ONE))",
+            f"there = ({', '.join(f'gather({s}, at)' for s in there)},)",
+            "low = where(goes_on(there, w), rn(low + half), low)",
+        ]
+    name = f"search_{'right' if right else 'left'}_{terms}_{steps}"
+    function = written(
+        name,
+        ", ".join(["low", "w", "halves", *there]),
+        [*body, "return (low,)"],
+        "Some steps of a binary search.",
+        **{"gather": gather, "long": long, "whole": whole, "where": where, "rn": rn, "ONE": ONE},
+        goes_on=(DOES_NOT_FOLLOW if right else PRECEDES)[terms],
+    )
+    return Elementwise(
+        name=name,
+        function=function,
+        results=("r",),
+        fields=(
+            Field("r", FP64, read=False, written=True),
+            Field("low", FP64),
+            *(Field(w, FP64) for w in wanted),
+            *(Field(t, FP64, uniform=True, table=True) for t in ("halves", *there)),
+        ),
+        stores=(("r", "r"),),
+        arithmetic=FP64,
+        roundings=(("rc", FP64),),
+        groups=(("w", tuple(wanted)),),
+        rounded=("r",),
+        long=True,
+    )
+
+
+def places(
+    sequence: Sequence[Tensor], wanted: Sequence[Tensor], start: Tensor, right: bool
+) -> Tensor:
+    """Where numbers are in sorted rows: before the first that does not precede them.
+
+    Args:
+        sequence: canonical components, contiguous float64 [rows, size].
+        wanted: as many canonical components, contiguous float64 [count].
+        start: float64 [count], the number of the first element of each one's row.
+        right: whether equal numbers precede.
+
+    Returns:
+        Numbers of elements, from `start` to `start` + size, float64 [count].
+    """
+    left, halves = sequence[0].shape[-1], []
+    while left:
+        halves.append(float(left - left // 2))
+        left //= 2
+    if not wanted[0].numel():
+        return start
+    table = torch.tensor(halves, dtype=torch.float64, device=start.device)
+    done = 0
+    while done < len(halves):
+        steps = STEPS if len(halves) - done >= STEPS else 1
+        spec = kernel(len(wanted), right, steps)
+        moved = torch.empty_like(start)
+        tables = [table[done : done + steps].contiguous(), *sequence]
+        registry.run(spec, [[moved, start, *wanted, *tables]], _NO_SCALARS)
+        start, done = moved, done + steps
+    return start
+
+
+def _places(sequence: list[Tensor], wanted: list[Tensor], right: bool) -> Tensor:
+    first, size = wanted[0], sequence[0].shape[-1]
+    if sequence[0].dim() == 1 or not first.numel():
+        start = first.new_zeros(first.numel(), dtype=torch.float64)
+    else:
+        rows = torch.arange(first.numel() // first.shape[-1], device=first.device)
+        start = (rows * size).to(torch.float64).repeat_interleave(first.shape[-1])
+    rows_of = [c.to(torch.float64).contiguous() for c in sequence]
+    flat = [c.to(torch.float64).contiguous().view(-1) for c in wanted]
+    return (places(rows_of, flat, start, right) - start).to(torch.int64).view(first.shape)
+
+
+_library = torch.library.Library("mcf", "FRAGMENT")
+_library.define("search(Tensor[] sequence, Tensor[] wanted, bool right) -> Tensor")
+_library.impl("search", _places, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "mcf::search",
+    lambda sequence, wanted, right: torch.empty(
+        wanted[0].shape, dtype=torch.int64, device=wanted[0].device
+    ),
+    lib=_library,
+)
+
+
+def search(sequence: Sequence[Tensor], wanted: Sequence[Tensor], right: bool) -> Tensor:
+    """How many elements of sorted rows precede each number; NaN is the largest.
+
+    Args:
+        sequence: canonical components [..., size] of any format, or [size] for all.
+        wanted: as many of that format [..., count].
+        right: whether equal numbers count.
+
+    Returns:
+        int64, in the shape of `wanted`.
+    """
+    result: Tensor = torch.ops.mcf.search(list(sequence), list(wanted), right)
+    return result
