@@ -150,7 +150,8 @@ def poisoned_memory() -> Iterator[None]:
     """
     mode = torch.get_deterministic_debug_mode()
     fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # As `torch.use_deterministic_algorithms(True, warn_only=True)`, which imports a second's worth.
+    torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield
     torch.utils.deterministic.fill_uninitialized_memory = fill

@@ -5,6 +5,7 @@ Each inner run below fails when its rule is taken out of conftest.py or pyprojec
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -77,39 +78,59 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def outcomes(folder: Path, *args: str, gpu: bool = False) -> dict[str, str]:
-    """Run pytest in `folder` and return the outcome of each test that ran."""
+# Each run in a child of a process that has imported torch, which takes longer than the run.
+CHILDREN = """
+import json, os, sys
+import pytest, torch
+
+for number, arguments in enumerate(json.loads(sys.argv[1])):
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    out = os.open(f"{number}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    pytest.main(["-v", "-p", "no:cacheprovider", *arguments])
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+def outcomes(folder: Path, *runs: list[str], gpu: bool = False) -> list[dict[str, str]]:
+    """Run pytest in `folder` with several arguments in turn: the outcome of each test that ran."""
     env = os.environ | ({"INNER_GPU": "1"} if gpu else {})
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *args]
-    run = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
-    lines = [line.split("::")[1].split() for line in run.stdout.splitlines() if "py::" in line]
-    found = {line[0]: line[1] for line in lines if len(line) > 1 and line[1].isupper()}
-    assert found, run.stdout + run.stderr
-    return found
+    command = [sys.executable, "-c", CHILDREN, json.dumps(runs)]
+    run = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    every = []
+    for number in range(len(runs)):
+        said = (folder / f"{number}.out").read_text()
+        lines = [line.split("::")[1].split() for line in said.splitlines() if "py::" in line]
+        found = {line[0]: line[1] for line in lines if len(line) > 1 and line[1].isupper()}
+        assert found, said
+        every.append(found)
+    return every
 
 
-def test_defaults(inner: Path) -> None:
-    assert outcomes(inner) == {
+def test_what_runs(inner: Path) -> None:
+    default, asked = outcomes(inner, [], ["-m", "slow or nightly"])
+    assert default == {
         "test_device": "SKIPPED",
         "test_two_devices": "SKIPPED",
         "test_unexpected_pass": "FAILED",
         "test_warns": "FAILED",
         **passed(SAMPLED),
     }
+    assert asked == passed({"slow", "nightly"} | OTHERS)
 
 
 @pytest.mark.slow
 def test_require_gpu_turns_gpu_skips_into_failures(inner: Path) -> None:
     # Without a device the setup of each errs; with one, what skips inside the test fails.
-    found = outcomes(inner, "--require-gpu", "-m", "gpu")
-    assert found == {"test_device": "ERROR", "test_two_devices": "ERROR"}
-    found = outcomes(inner, "--require-gpu", "-m", "gpu", gpu=True)
-    assert found == {"test_device": "PASSED", "test_two_devices": "FAILED"}
-
-
-def test_slow_and_nightly_run_when_asked(inner: Path) -> None:
-    found = outcomes(inner, "-m", "slow or nightly")
-    assert found == passed({"slow", "nightly"} | OTHERS)
+    arguments = ["--require-gpu", "-m", "gpu"]
+    assert outcomes(inner, arguments) == [{"test_device": "ERROR", "test_two_devices": "ERROR"}]
+    found = outcomes(inner, arguments, gpu=True)
+    assert found == [{"test_device": "PASSED", "test_two_devices": "FAILED"}]
 
 
 def test_unknown_marker_is_an_error(inner: Path, tmp_path: Path) -> None:
