@@ -36,7 +36,7 @@ BLOCK = 64 * LANES
 # Compared and hashed by identity, as `Elementwise`.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fold:
-    """A sum of terms in float64 registers.
+    """A sum of terms in float64 or float32 registers.
 
     Args:
         name: for error messages and generated code.
@@ -44,6 +44,7 @@ class Fold:
         formats: the format of each operand.
         components: how many components each operand has.
         state: how many registers a partial sum has.
+        register: their format.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Fold:
     formats: tuple[Format, ...]
     components: tuple[int, ...]
     state: int
+    register: Format = FP64
 
     @property
     def merge(self) -> Algorithm:
@@ -63,30 +65,38 @@ class Fold:
         return accumulate.COMBINE[self.state]
 
 
-def state_for(fmt: Format, terms: int) -> int:
-    """How many float64 registers a partial sum needs for results of `terms` components."""
-    if fmt == FP64:
+def state_for(fmt: Format, terms: int, register: Format = FP64) -> int:
+    """How many registers a partial sum needs for results of `terms` components."""
+    if fmt == register:
         return max(2, terms)
+    if register == FP32:
+        # Two registers have 48 bits: enough for two components of 11.
+        return 2 if terms <= 2 else 3
     return 3 if fmt == FP32 and terms == 4 else 2
 
 
 @functools.cache
-def sum_fold(fmt: Format, components: int, terms: int) -> Fold:
+def sum_fold(fmt: Format, components: int, terms: int, register: Format = FP64) -> Fold:
     """The sum of expansions, accurate for a result of `terms` components."""
-    state = state_for(fmt, max(components, terms))
-    table = fold_terms.WIDE_SUM if fmt == FP64 else fold_terms.NARROW_SUM
+    state = state_for(fmt, max(components, terms), register)
+    table = fold_terms.WIDE_SUM if fmt == register else fold_terms.NARROW_SUM
     term = table[components, state]
-    return Fold(f"sum_{fmt.name}_{components}_{state}", term, (fmt,), (components,), state)
+    name = f"sum_{fmt.name}_{components}_{state}{_suffix(register)}"
+    return Fold(name, term, (fmt,), (components,), state, register)
 
 
 @functools.cache
-def product_fold(fmt: Format, left: int, right: int, terms: int) -> Fold:
+def product_fold(fmt: Format, left: int, right: int, terms: int, register: Format = FP64) -> Fold:
     """The sum of products of expansions of `left` and `right` components, equal or one of them 1.
 
     Components are those of one format.
     """
-    state = state_for(fmt, max(left, right, terms))
-    table = fold_terms.WIDE_PRODUCT if fmt == FP64 else fold_terms.NARROW_PRODUCT
+    state = state_for(fmt, max(left, right, terms), register)
+    table = fold_terms.WIDE_PRODUCT if fmt == register else fold_terms.NARROW_PRODUCT
     term = table[left, right, state]
-    name = f"product_{fmt.name}_{left}_{right}_{state}"
-    return Fold(name, term, (fmt, fmt), (left, right), state)
+    name = f"product_{fmt.name}_{left}_{right}_{state}{_suffix(register)}"
+    return Fold(name, term, (fmt, fmt), (left, right), state, register)
+
+
+def _suffix(register: Format) -> str:
+    return "" if register == FP64 else f"_in_{register.name}"

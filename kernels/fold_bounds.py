@@ -10,7 +10,7 @@ import dataclasses
 from fractions import Fraction
 
 from mcf.kernels.fold import BLOCK, GROUP, LANES, state_for
-from mcf.kernels.formats import FP64, Format
+from mcf.kernels.formats import FP32, FP64, Format
 
 # Per number of registers s: errors of a term and of a tree of terms, and of each combination after
 # it, in units of u**s T.
@@ -39,20 +39,43 @@ def depth(length: int, lanes: int = LANES) -> int:
     return -(-rows // GROUP) + GROUP + lanes.bit_length() + blocks.bit_length()
 
 
-def register_bound(fmt: Format, terms: int, length: int, lanes: int) -> FoldBound:
+def register_bound(
+    fmt: Format, terms: int, length: int, lanes: int, register: Format = FP64
+) -> FoldBound:
     """The bound of the registers' sum, before it is rounded; arguments as `fold_bound`."""
-    state = state_for(fmt, terms)
-    wide = FP64.u
-    absolute = (_TREE[state] + _STEP[state] * depth(length, lanes)) * wide**state
-    if fmt != FP64:
-        # Terms hold 53 bits below their first component, or below two in three registers.
-        absolute += 4 * wide * fmt.u ** (state - 1)
+    state = state_for(fmt, terms, register)
+    steps = depth(length, lanes)
+    absolute = (_TREE[state] + _STEP[state] * steps) * register.u**state
+    if register == FP32:
+        absolute *= _growth(steps)
+    if fmt != register:
+        absolute += _LOST[register][state] * register.u * fmt.u ** (state - 1)
     return FoldBound(Fraction(0), absolute)
 
 
-def rounded(bound: FoldBound, fmt: Format, terms: int) -> FoldBound:
-    """The bound of float64 expansions that are rounded to a format and components."""
-    if fmt == FP64:
+# Terms of components narrower than registers hold the registers' bits below their first component,
+# or below two in three registers: what is lost there, in units of the registers' u and of the
+# format's u**(s - 1). Of float32 registers each rounding is counted in docs/numerics.md.
+_LOST = {FP64: {2: 4, 3: 4, 4: 4}, FP32: {2: 5, 3: 12}}
+
+
+def _growth(steps: int) -> Fraction:
+    """Errors of second order in float32 registers, where many combinations make them count.
+
+    A step multiplies what came before by 1 + 8 u at most, and (1 + x)**n < 1 / (1 - n x).
+    """
+    grown = 8 * steps * FP32.u
+    if grown >= 1:
+        raise ValueError(
+            f"count leads to {steps} combinations in a row; float32 registers have a bound for "
+            f"fewer than {int(1 / (8 * FP32.u))}"
+        )
+    return 1 / (1 - grown)
+
+
+def rounded(bound: FoldBound, fmt: Format, terms: int, register: Format = FP64) -> FoldBound:
+    """The bound of expansions in registers that are rounded to a format and components."""
+    if fmt == register:
         # Components that are not wanted are dropped: there are some for one only.
         unit = fmt.u if terms == 1 else Fraction(0)
     else:
@@ -60,7 +83,9 @@ def rounded(bound: FoldBound, fmt: Format, terms: int) -> FoldBound:
     return FoldBound(bound.relative * (1 + unit) + unit, bound.absolute * (1 + unit))
 
 
-def fold_bound(fmt: Format, terms: int, length: int, lanes: int = LANES) -> FoldBound:
+def fold_bound(
+    fmt: Format, terms: int, length: int, lanes: int = LANES, register: Format = FP64
+) -> FoldBound:
     """The bound of a sum or dot product of `length` terms, with one lane that of a matrix product.
 
     Args:
@@ -68,5 +93,7 @@ def fold_bound(fmt: Format, terms: int, length: int, lanes: int = LANES) -> Fold
         terms: components of the operands and of the result.
         length: how many terms there are.
         lanes: LANES, or 1 for a matrix product.
+        register: the format of the registers.
     """
-    return rounded(register_bound(fmt, terms, length, lanes), fmt, terms)
+    found = register_bound(fmt, terms, length, lanes, register)
+    return rounded(found, fmt, terms, register)

@@ -102,12 +102,11 @@ def launch(
         _launch_uniform(run, spec, rows, scalars, uniform)
         return None
     regular = [k for k, row in enumerate(rows) if same_layout(row)]
-    device = rows[0][0].device
-    sums = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=device)
+    sums = sums_of_nothing(spec, len(rows), rows[0][0].device)
 
     def apply(some: Sequence[Sequence[Tensor]], indices: Sequence[int]) -> None:
         result = run(spec, some, _rows(scalars, indices), live)
-        if result is not None:
+        if result is not None and sums is not None:
             _add(sums, indices, result)
 
     if regular:
@@ -119,7 +118,14 @@ def launch(
             for field, t, copy in zip(spec.fields, part, copies, strict=True):
                 if field.written and copy is not t:
                     t.copy_(copy)
-    return sums if spec.sums is not None else None
+    return sums
+
+
+def sums_of_nothing(spec: Elementwise, rows: int, device: torch.device) -> Tensor | None:
+    """Zeros for the sums of a kernel; none for one without sums: some devices lack float64."""
+    if spec.sums is None:
+        return None
+    return torch.zeros(rows, spec.sum_count, dtype=torch.float64, device=device)
 
 
 def _rows(table: Tensor, indices: Sequence[int]) -> Tensor:

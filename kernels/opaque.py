@@ -151,7 +151,7 @@ def _renormalize_maker(x: list[Tensor], terms: int, uniform: Sequence[int]) -> E
 
 
 def _settle_maker(x: list[Tensor], uniform: Sequence[int]) -> Elementwise:
-    return settle_kernel(len(x), bool(uniform))
+    return settle_kernel(len(x), bool(uniform), FORMATS[x[0].dtype])
 
 
 for _operation in TRANSFORMS:

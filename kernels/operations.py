@@ -33,6 +33,7 @@ from mcf.kernels.components import (
     check_truth,
     checked,
 )
+from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import (
     ADD,
     COMMUTATIVE,
@@ -58,6 +59,7 @@ from mcf.kernels.operators import (
     TWO_SUM,
     Operation,
 )
+from mcf.kernels.scaling import power_of_two
 
 
 def _call(
@@ -278,13 +280,17 @@ def ldexp(x: Argument, exponent: Tensor | int, *, out: Out = None) -> Components
 
 def _scaled(t: Tensor, k: Tensor) -> Tensor:
     """t * 2**k, rounded once."""
-    x = t.double()
-    # One factor where float64 has it. The others come first: they leave the normal range only
+    register = FORMATS[t.dtype].register
+    assert register.dtype is not None
+    x = t.to(register.dtype)
+    # One factor where the register has it. The others come first: they leave the normal range only
     # where the result is zero or infinite.
-    main = k.clamp(-1022, 1023)
-    more = (k - main).clamp(-1022, 1023)
+    low, high = register.emin, register.emax
+    k = k.clamp(3 * low, 3 * high)
+    main = k.clamp(low, high)
+    more = (k - main).clamp(low, high)
     for part in (k - main - more, more, main):
-        x = x * ((part + 1023) << 52).view(torch.float64)
+        x = x * power_of_two(part, register)
     return x.to(t.dtype)
 
 

@@ -248,9 +248,10 @@ def renormalize_kernel(fmt: Format, count: int, terms: int, uniform: bool = Fals
 
 
 @functools.cache
-def settle_kernel(count: int, uniform: bool = False) -> Elementwise:
-    """The kernel that makes an expansion of the partial sum that a fold leaves in float64."""
+def settle_kernel(count: int, uniform: bool = False, register: Format = FP64) -> Elementwise:
+    """The kernel that makes an expansion of the partial sum that a fold leaves in registers."""
     name = f"expansion_settle_{count}{'_one_x' * uniform}"
+    name += f"_{register.name}" * (register != FP64)
     function = distillation.distill(count, count, partial=True)
     names = frozenset("x" if uniform else "")
-    return _kernel(name, function, FP64, [("x", count, count)], count, uniform=names)
+    return _kernel(name, function, register, [("x", count, count)], count, uniform=names)

@@ -61,6 +61,9 @@ from mcf.functions import sub as sub
 from mcf.functions import tan as tan
 from mcf.functions import tanh as tanh
 from mcf.functions import trunc as trunc
+from mcf.kernels.register_choice import get_registers as get_registers
+from mcf.kernels.register_choice import registers as registers
+from mcf.kernels.register_choice import set_registers as set_registers
 from mcf.kernels.registry import ExecutorWarning as ExecutorWarning
 from mcf.kernels.registry import executor as executor
 from mcf.kernels.registry import get_executor as get_executor

@@ -8,7 +8,8 @@ from mcf.complexes import bounds as complexes
 from mcf.elementary.function_bounds import FUNCTIONS, derived
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
-from mcf.kernels.formats import format_of
+from mcf.kernels.formats import FP32, FP64, Format, format_of
+from mcf.kernels.register_choice import get_registers
 from mcf.reductions.sum_bounds import ROWS
 
 _COMPLEX = complexes.OPERATIONS | complexes.FUNCTIONS
@@ -21,6 +22,7 @@ def bound(
     dtype: torch.dtype = torch.float32,
     *,
     count: int | None = None,
+    registers: str | None = None,
 ) -> Guarantee:
     """How large the error of an operation on expansions can be.
 
@@ -49,17 +51,22 @@ def bound(
             products are rounded from the exact result, for which this bound holds too. For
             "renormalize", where it may be left out, the number of floats: no more than terms are
             exact.
+        registers: "float64" or "float32", for which choice (`mcf.set_registers`); None for the one
+            in force, "auto" being that of a device with float64. It matters to the last group, and
+            elementary functions have no form in float32 registers.
 
     Raises:
-        ValueError: for another operation or number of terms; for a count that is missing, not
+        ValueError: for another operation, number of terms or choice of registers; for an elementary
+            function in float32 registers; for a count that is missing, not
             wanted, below 1, or of more coefficients than the bound of "polyval" has room for.
         TypeError: for another dtype, or a count that is no int.
     """
     if operation not in _OPERATIONS:
         known = ", ".join(_OPERATIONS)
         raise ValueError(f"no bound for operation {operation!r}; known are {known}")
+    register = _register(registers)
     if operation in ROWS:
-        return _reduction(operation, terms, dtype, count)
+        return _reduction(operation, terms, dtype, count, register)
     if operation == "renormalize":
         _check(terms)
         return bounds.bound(operation, terms, dtype, count=count)
@@ -110,12 +117,20 @@ def _of_complex(operation: str, terms: int, dtype: torch.dtype) -> Guarantee:
     )
 
 
+def _register(name: str | None) -> Format:
+    if name not in (None, "float64", "float32"):
+        raise ValueError(f"registers must be 'float64', 'float32' or None, got {name!r}")
+    return FP32 if (name or get_registers()) == "float32" else FP64
+
+
 def _check(terms: int) -> None:
     if isinstance(terms, bool) or terms not in (1, 2, 3, 4):
         raise ValueError(f"terms must be 1 to 4, got {terms!r}")
 
 
-def _reduction(operation: str, terms: int, dtype: torch.dtype, count: int | None) -> Guarantee:
+def _reduction(
+    operation: str, terms: int, dtype: torch.dtype, count: int | None, register: Format
+) -> Guarantee:
     _check(terms)
     fmt = format_of(dtype)
     if count is None:
@@ -125,14 +140,14 @@ def _reduction(operation: str, terms: int, dtype: torch.dtype, count: int | None
     if count < 1:
         raise ValueError(f"count must be 1 or more, got {count}")
     row = ROWS[operation]
-    found, proven = row.bound(fmt, terms, count), row.proven(fmt, terms)
+    found, proven = row.bound(fmt, terms, count, register), row.proven(fmt, terms, register)
     return Guarantee(
         relative=float(found.relative),
-        absolute=float(row.underflow(fmt, terms, count)),
+        absolute=float(row.underflow(fmt, terms, count, register)),
         proven=proven,
         formula=row.formula,
         algorithm=row.algorithm,
         source=row.source if proven else "observed",
         of_terms=float(found.absolute),
-        requires=row.requires(fmt, terms),
+        requires=row.requires(fmt, terms, register),
     )

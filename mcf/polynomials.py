@@ -11,6 +11,8 @@ from torch import Tensor
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
+from mcf.kernels.register_choice import registers_for
+from mcf.reductions.operators import operator
 from mcf.tensor.tensor import MCFTensor, wrap
 
 
@@ -19,14 +21,15 @@ def polyval(coefficients: Tensor | Sequence[Any], x: Tensor) -> Tensor:
 
     On plain tensors and on expansions of one component it is the compensated rule: the rounding
     errors of Horner's rule are themselves coefficients of a polynomial, whose value is added. It
-    is computed in float64, v = 2**-53, and rounded once to x's format: with p~ the polynomial of
-    the absolute values
+    is computed in the format of the registers (`mcf.set_registers`), float64 with v = 2**-53 or
+    float32 with v = 2**-24, and rounded once to x's format: with p~ the polynomial of the absolute
+    values
 
         |error| <= u |p(x)| + (1 + u) gamma_2n**2 p~(|x|),  gamma_2n = 2 n v / (1 - 2 n v)
 
     (Graillat, Langlois, Louvet 2009, "Algorithms for accurate, validated and fast polynomial
     evaluation", doi:10.1007/BF03186531), and half the smallest subnormal number besides in formats
-    narrower than float64; in float64 without overflow and underflow.
+    narrower than the registers; in that of the registers without overflow and underflow.
 
     On longer expansions it is Horner's rule in their arithmetic, of which each multiplication and
     addition has its own bound.
@@ -75,8 +78,7 @@ def _plain(c: Any, like: Tensor) -> Tensor:
 
 
 def _compensated(values: list[Tensor], x: Tensor) -> Tensor:
-    """Horner's rule in float64 with the polynomial of its errors, rounded once."""
-    shape = torch.broadcast_shapes(x.shape, *(c.shape for c in values))  # type: ignore[no-untyped-call]
+    """Horner's rule in registers with the polynomial of its errors, rounded once."""
     fmt = x.dtype
     format_of(fmt, "polyval: x")
     for c in values:
@@ -85,11 +87,23 @@ def _compensated(values: list[Tensor], x: Tensor) -> Tensor:
                 f"polyval: a coefficient has dtype {c.dtype} and x has {fmt}; convert one, nothing "
                 "is rounded silently"
             )
-    x, (first, *rest) = x.double(), [c.double() for c in values]
+    return _horner(values, x)[0]
+
+
+def _like(values: list[Tensor], x: Tensor) -> list[Tensor]:
+    shape = torch.broadcast_shapes(x.shape, *(c.shape for c in values))  # type: ignore[no-untyped-call]
+    return [x.new_empty(shape)]
+
+
+@operator("compensated_horner(Tensor[] values, Tensor x)", _like)
+def _horner(values: list[Tensor], x: Tensor) -> list[Tensor]:
+    fmt, register = format_of(x.dtype), registers_for(format_of(x.dtype), x.device)
+    assert fmt.dtype is not None
+    shape = torch.broadcast_shapes(x.shape, *(c.shape for c in values))  # type: ignore[no-untyped-call]
+    x, (first, *rest) = x.to(register.dtype), [c.to(register.dtype) for c in values]
     value = first.expand(shape)
     error = torch.zeros_like(value)
     for c in rest:
-        # One operation at a time through opaque operators, which no compiler can contract.
         product, low = operations.two_prod(value, x)
         value, high = operations.two_sum(product, c)
         both = operations.two_sum(low, high)[0]
@@ -99,7 +113,7 @@ def _compensated(values: list[Tensor], x: Tensor) -> Tensor:
     # The error of an infinite value is NaN.
     finite = torch.isfinite(value)
     pair = torch.where(finite, high, value), torch.where(finite, low, torch.zeros_like(low))
-    return pair[0] if fmt == torch.float64 else convert(pair, fmt, 1)[0]
+    return [pair[0] if fmt == register else convert(pair, fmt.dtype, 1)[0]]
 
 
 class _Value(torch.autograd.Function):

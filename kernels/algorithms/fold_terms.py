@@ -20,13 +20,20 @@ def narrow3_in2(x):
     return fast_two_sum(x[0], rn(x[1] + x[2]))
 
 
+def narrow3_in3(x):
+    """x of three components that add up in pairs without error; exact."""
+    s, e = fast_two_sum(x[0], x[1])
+    t, f = two_sum(e, x[2])
+    return s, t, f
+
+
 def narrow4_in2(x):
     """x of four components of at most 11 bits; relative error 2**-53 |x1|."""
     return fast_two_sum(x[0], rn(x[1] + rn(x[2] + x[3])))
 
 
 def narrow4_in3(x):
-    """x of four components of at most 24 bits; exact but for 2**-53 |x2|."""
+    """x of four components of at most 24 bits; exact but for a rounding of x2."""
     s, e = fast_two_sum(x[0], x[1])
     t, f = two_sum(e, rn(x[2] + x[3]))
     return s, t, f
@@ -154,6 +161,22 @@ def narrow_product33_in2(x, y):
     return fast_two_sum(rn(x[0] * y[0]), rn(order1(x, y) + rn(order2(x, y) + last)))
 
 
+def narrow_product31_in3(x, y):
+    """(x0, x1, x2) * y exactly."""
+    s, e = fast_two_sum(rn(x[0] * y[0]), rn(x[1] * y[0]))
+    t, f = two_sum(e, rn(x[2] * y[0]))
+    return s, t, f
+
+
+def narrow_product33_in3(x, y):
+    """(x0, x1, x2) * (y0, y1, y2), but for roundings of what is of second order."""
+    cross, e = two_sum(rn(x[0] * y[1]), rn(x[1] * y[0]))
+    s, f = fast_two_sum(rn(x[0] * y[0]), cross)
+    last = rn(rn(rn(x[1] * y[2]) + rn(x[2] * y[1])) + rn(x[2] * y[2]))
+    t, g = two_sum(f, rn(order2(x, y) + last))
+    return s, t, rn(e + g)
+
+
 def narrow_product41_in2(x, y):
     """(x0, x1, x2, x3) * y for components of at most 11 bits; relative error 2**-53 |x1 y|."""
     low = rn(rn(x[2] * y[0]) + rn(x[3] * y[0]))
@@ -168,7 +191,7 @@ def narrow_product44_in2(x, y):
 
 
 def narrow_product41_in3(x, y):
-    """(x0, x1, x2, x3) * y for components of at most 24 bits; exact but for 2**-53 |x2 y|."""
+    """(x0, x1, x2, x3) * y for components of at most 24 bits; exact but for a rounding of x2 y."""
     s, e = fast_two_sum(rn(x[0] * y[0]), rn(x[1] * y[0]))
     t, f = two_sum(e, rn(rn(x[2] * y[0]) + rn(x[3] * y[0])))
     return s, t, f
@@ -222,6 +245,7 @@ NARROW_SUM = {
     **{(1, state): WIDE_SUM[1, state] for state in (2, 3, 4)},
     (2, 2): narrow2_in2,
     (3, 2): narrow3_in2,
+    (3, 3): narrow3_in3,
     (4, 2): narrow4_in2,
     (4, 3): narrow4_in3,
 }
@@ -247,6 +271,8 @@ NARROW_PRODUCT = in_both_orders(
         (2, 2, 2): narrow_product22_in2,
         (3, 1, 2): narrow_product31_in2,
         (3, 3, 2): narrow_product33_in2,
+        (3, 1, 3): narrow_product31_in3,
+        (3, 3, 3): narrow_product33_in3,
         (4, 1, 2): narrow_product41_in2,
         (4, 4, 2): narrow_product44_in2,
         (4, 1, 3): narrow_product41_in3,

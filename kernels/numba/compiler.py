@@ -65,20 +65,21 @@ def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
 
 def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
     """The callback of a fold: of one of its texts, over these numbers."""
-    settings = Settings(FP64, FP64, (("rc", FP64),))
+    register = spec.register
+    settings = Settings(register, register, (("rc", register),))
     algorithms = {"term": spec.term, "merge": spec.merge, "combine": spec.combine}
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
     count = sum(spec.components) + 2
     # A lane which a loop reads and another which it writes never coincide there.
-    namespace["lane"] = memory.loading(FP64, FP64, count - 1, count)
-    namespace["store"] = memory.storing(FP64, FP64, count - 1, count)
-    namespace["peek"] = memory.loading(FP64, FP64, count - 2, count)
+    namespace["lane"] = memory.loading(register, register, count - 1, count)
+    namespace["store"] = memory.storing(register, register, count - 1, count)
+    namespace["peek"] = memory.loading(register, register, count - 2, count)
     k = 0
     for o, (components, fmt) in enumerate(zip(spec.components, spec.formats, strict=True)):
         for c in range(components):
-            namespace[f"load_{o}_{c}"] = memory.loading(FP64, fmt, k, count)
+            namespace[f"load_{o}_{c}"] = memory.loading(register, fmt, k, count)
             k += 1
     return callback(text, f"<mcf numba {kind} {spec.name}>", {**namespace, **numbers})
 

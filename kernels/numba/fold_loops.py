@@ -44,7 +44,7 @@ def _compiled(spec: Fold, kind: str) -> objects.Native:
         return rewrite.rewritten(compiler.fold(spec, kind, text, _NUMBERS))
 
     algorithms = [keys.algorithm(each) for each in (spec.term, spec.merge, spec.combine)]
-    sizes = [spec.components, spec.formats, spec.state, sorted(_NUMBERS.items())]
+    sizes = [spec.components, spec.formats, spec.state, spec.register, sorted(_NUMBERS.items())]
     return stored.native(("fold", kind, text, algorithms, sizes), make)
 
 
@@ -71,8 +71,8 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     items = outer * blocks
     threads = _threads(outer * total)
     bases = array("Q", [c.data_ptr() for c in components])
-    out = torch.empty((spec.state, items), dtype=torch.float64, device="cpu")
-    lanes = torch.empty((threads, spec.state, LANES), dtype=torch.float64, device="cpu")
+    out = torch.empty((spec.state, items), dtype=spec.register.dtype, device="cpu")
+    lanes = torch.empty((threads, spec.state, LANES), dtype=spec.register.dtype, device="cpu")
     words = {
         "bases": bases.buffer_info()[0],
         "out": out.data_ptr(),
@@ -155,7 +155,7 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     """See `mcf.kernels.executor.Executor`."""
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
-    out = torch.empty((spec.state, batch, rows, columns), dtype=torch.float64, device="cpu")
+    out = torch.empty((spec.state, batch, rows, columns), dtype=spec.register.dtype, device="cpu")
     bases = array("Q", [c.data_ptr() for c in (*left, *right)])
     down, across = -(-rows // ROWS), -(-columns // COLUMNS)
     words = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcf.kernels.fold import GROUP, Fold
+from mcf.kernels.formats import FP64
 from mcf.kernels.numba import loops, team
 
 # The words of the tables that kernels are called with. `bases` are the components' addresses, all
@@ -107,10 +108,12 @@ def sum_source(spec: Fold) -> str:
         text.add(depth, "start += LANES")
 
     inside = team.ITEMS_DEPTH + 2
+    # Addresses advance by words of 64 bits.
+    words = "LANES" if spec.register == FP64 else "(LANES // 2)"
     text.add(
         inside - 1,
         "stride = LANES",
-        f"lanes = advance(lanes_of_all, arrival * {spec.state} * LANES)",
+        f"lanes = advance(lanes_of_all, arrival * {spec.state} * {words})",
         "start = item // blocks * total + item % blocks * BLOCK",
         "stop = min(start + BLOCK, (item // blocks + 1) * total)",
         "count = min(stop - start, LANES)",

@@ -14,7 +14,8 @@ from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import DRAWN, Elementwise, Field, parameters
 from mcf.kernels.executor import Executor
 from mcf.kernels.fold import CHUNK, GROUP, LANES, STEP, Fold
-from mcf.kernels.formats import FP64, Format
+from mcf.kernels.formats import Format
+from mcf.kernels.layouts import sums_of_nothing
 from mcf.kernels.torch.registers import primitives, rounding
 
 # Bounds the memory of intermediate results, and keeps them in cache on a CPU.
@@ -47,17 +48,14 @@ class Reference(Executor):
             corrected, formula = spec.correction
             correction = spec.call_of(formula)
         fields = {f.name: f for f in spec.fields}
-        kind = spec.register.dtype
-        home = rows[0][0].device
-        total = torch.zeros(len(rows), spec.sum_count, dtype=torch.float64, device=home)
+        kind, home = spec.register.dtype, rows[0][0].device
+        total = sums_of_nothing(spec, len(rows), home)
+        given = scalars.to(kind)
         for k, row in enumerate(rows):
             device = row[0].device
             size = row[0].numel()
             flat = {f.name: _flat(t) for f, t in zip(spec.fields, row, strict=True)}
-            constants = {
-                name: scalars[k, j].to(device=device, dtype=kind)
-                for j, name in enumerate(spec.scalars)
-            }
+            constants = {name: given[k, j].to(device=device) for j, name in enumerate(spec.scalars)}
             constants["ZERO"] = torch.zeros((), dtype=kind, device=device)
             block = BLOCK.get(device.type, DEVICE_BLOCK)
             for start in range(0, size, block):
@@ -83,18 +81,19 @@ class Reference(Executor):
                     if live is not None:
                         stored = torch.where(live != 0, stored, flat[field][cells])
                     flat[field][cells] = stored
-                if spec.sums is not None and sum_terms is not None:
+                if spec.sums is not None and sum_terms is not None and total is not None:
                     terms = sum_terms(*_named(spec.call_of(spec.sums), values))
                     sums = torch.stack([t.sum(dtype=torch.float64) for t in terms])
                     total[k] += sums if live is None else torch.where(live != 0, sums, 0.0)
-        return total if spec.sums is not None else None
+        return total
 
     def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
         """See `Executor`."""
         length = operands[0][0].shape[1]
         blocks = []
         for start in range(0, length, fold.BLOCK):
-            part = [tuple(c[:, start : start + fold.BLOCK].double() for c in o) for o in operands]
+            block = [[c[:, start : start + fold.BLOCK] for c in o] for o in operands]
+            part = [_wide(spec, o) for o in block]
             blocks.append(_block(spec, part))
         combine = _functions(spec)[2]
         stacked = tuple(torch.stack(registers, -1) for registers in zip(*blocks, strict=True))
@@ -102,8 +101,7 @@ class Reference(Executor):
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         """See `Executor`."""
-        a = [c.double() for c in left]
-        b = [c.double() for c in right]
+        a, b = _wide(spec, left), _wide(spec, right)
 
         def element(k: int) -> list[State]:
             rows = tuple(c[:, :, k : k + 1] for c in a)
@@ -190,9 +188,15 @@ def _flat(t: Tensor) -> Tensor:
     return t.as_strided((t.numel(),), (1,))
 
 
+def _wide(spec: Fold, components: Sequence[Tensor]) -> State:
+    """Components in registers of a fold."""
+    assert spec.register.dtype is not None
+    return tuple(c.to(spec.register.dtype) for c in components)
+
+
 @functools.cache
 def _functions(spec: Fold) -> tuple[Callable[..., State], Combine, Combine]:
-    table: dict[str, Any] = primitives(FP64, FP64, {"rc": FP64})
+    table = primitives(spec.register, spec.register, {"rc": spec.register})
     bind = Binder(lambda f: f, table)
     term = bind(spec.term)
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import FP32, FP64, INT8, INT16, INT32, Format
+from mcf.kernels.register_choice import chosen
+from mcf.kernels.scaling import power_of_two
 
 Rounding = Callable[[Tensor], Tensor]
 
@@ -31,30 +33,26 @@ def rounding(register: Format, fmt: Format) -> Rounding:
     return lambda x: x.to(fmt.dtype).to(register.dtype)
 
 
-def _power_of_two(exponent: Tensor) -> Tensor:
-    """2**exponent in float64 for exponents clamped to the normal range, made from its bits."""
-    return ((exponent.long().clamp(-1022, 1023) + 1023) << 52).view(torch.float64)
-
-
 def _round_toy(x: Tensor, fmt: Format) -> Tensor:
     """Round float64 values to a format of p <= 24 bits; exact in every step but the rounding."""
     _, exponent = torch.frexp(x)
-    ulp = _power_of_two((exponent - fmt.p).clamp(min=fmt.emin - fmt.p + 1))
+    ulp = power_of_two((exponent - fmt.p).clamp(min=fmt.emin - fmt.p + 1))
     y = torch.round(x / ulp) * ulp
     y = torch.where(y.abs() > float(fmt.max), torch.copysign(torch.full_like(y, torch.inf), y), y)
     return torch.where(torch.isfinite(x), y, x)
 
 
-def _fms_fp64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """RN(a * b - c) in float64 where c = RN(a * b), by Dekker's product; torch has no FMA.
+def _fms_by_dekker(fmt: Format, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """RN(a * b - c) in a register's format where c = RN(a * b), by Dekker's product.
 
-    The factors are scaled to [1/2, 1), so that nothing overflows or underflows on the way, and the
-    result is scaled back with one rounding. An exact zero is +0 and an underflow to zero keeps its
-    sign, as with an FMA.
+    torch has no FMA. The factors are scaled to [1/2, 1), so that nothing overflows or underflows on
+    the way, and the result is scaled back with one rounding. An exact zero is +0 and an underflow
+    to zero keeps its sign, as with an FMA.
     """
+    assert fmt.dtype is not None
     x, m = torch.frexp(a)
     y, n = torch.frexp(b)
-    splitter = 2.0**27 + 1
+    splitter = 2.0 ** ((fmt.p + 1) // 2) + 1
     tx, ty = splitter * x, splitter * y
     xh, yh = tx - (tx - x), ty - (ty - y)
     xl, yl = x - xh, y - yh
@@ -63,26 +61,30 @@ def _fms_fp64(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     e = torch.where(e == 0, 0.0, e)
     exponent = m + n
     half = exponent // 2
-    error = e * _power_of_two(half) * _power_of_two(exponent - half)
+    error = e * power_of_two(half, fmt) * power_of_two(exponent - half, fmt)
     # Up to the smallest normal number c is off by at most half the smallest number, and p need not
     # be c scaled; the error rounds to a zero of its sign.
-    scaled = c * _power_of_two(-half) * _power_of_two(half - exponent)
+    scaled = c * power_of_two(-half, fmt) * power_of_two(half - exponent, fmt)
     left = (p - scaled) + e
-    zero = torch.where(left < 0, -0.0, 0.0).to(torch.float64)
-    error = torch.where(c.abs() <= torch.finfo(torch.float64).tiny, zero, error)
+    zero = torch.where(left < 0, torch.full_like(left, -0.0), torch.zeros_like(left))
+    error = torch.where(c.abs() <= torch.finfo(fmt.dtype).tiny, zero, error)
     # Where only the rounded product overflows, an FMA subtracts infinity from a finite product.
     overflow = torch.where(torch.isfinite(a) & torch.isfinite(b), -c, a * b - c)
     return torch.where(torch.isfinite(c), error, overflow)
 
 
+def _fms_fp32(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    if chosen(a.device) == FP32:
+        return _fms_by_dekker(FP32, a, b, c)
+    # Products of float32 are exact in float64; here the difference is too, for c = RN(a * b).
+    return (a.double() * b.double() - c.double()).float()
+
+
 def _fms(register: Format, arithmetic: Format) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     if arithmetic == FP64:
-        return _fms_fp64
+        return functools.partial(_fms_by_dekker, FP64)
     rn = rounding(register, arithmetic)
-    if arithmetic == FP32:
-        # Products of float32 are exact in float64; here the difference is too, for c = RN(a * b).
-        return lambda a, b, c: (a.double() * b.double() - c.double()).float()
-    return lambda a, b, c: rn(a * b - c)
+    return _fms_fp32 if arithmetic == FP32 else lambda a, b, c: rn(a * b - c)
 
 
 def _sqrt(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from mcf.kernels.fold import BLOCK, GROUP, LANES, STEP, Fold
-from mcf.kernels.formats import FP64
+from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect, current
 from mcf.kernels.triton.element_kernels import THREADS
@@ -29,6 +29,8 @@ ROWS, COLUMNS = 8, 64
 HALVED = 256
 # Partial sums in memory at a time: more rows than have as many are folded one part after another.
 PARTIAL = 1 << 27
+
+_TYPES = {FP32: tl.float32, FP64: tl.float64}
 
 
 def _loads(spec: Fold, offsets: list[str], masks: list[str]) -> str:
@@ -88,7 +90,7 @@ def kernel({_pointers(spec)}, out_ptr, start, total, blocks, items, kept, LANES:
     length = tl.minimum(total - offset, BLOCK)
     j = tl.arange(0, LANES)
     chunk = base + j // STEP * (GROUP * STEP) + j % STEP
-    zero = tl.full([LANES], 0.0, tl.float64)
+    zero = tl.full([LANES], 0.0, register)
     live = j < length
     first = length * 0
     if length >= GROUP * LANES:
@@ -141,7 +143,7 @@ def kernel({_pointers(spec)}, out_ptr, rows, inner, columns, stride, across, dow
     right_base = matrix * inner * columns
 {advance}
     live = (i < rows) & (j < columns)
-    zero = tl.full([ROWS, COLUMNS], 0.0, tl.float64)
+    zero = tl.full([ROWS, COLUMNS], 0.0, register)
     cell = matrix * rows * columns + i * columns + j
     k = item * 0
     if inner >= GROUP:
@@ -187,12 +189,13 @@ def kernel(p, plane, shift, n, HALVED: tl.constexpr):
 @functools.cache
 def build(spec: Fold, kind: str, dialect: Dialect) -> Any:
     """A kernel of a fold: "sum", "product" or "halving"."""
-    bind = binder(FP64, FP64, (("rc", FP64),), (), dialect)
-    namespace: dict[str, Any] = {"tl": tl}
+    register = spec.register
+    bind = binder(register, register, (("rc", register),), (), dialect)
+    namespace: dict[str, Any] = {"tl": tl, "register": tl.constexpr(_TYPES[register])}
     for name in ("term", "merge", "combine"):
         namespace[name] = bind(getattr(spec, name))
     for o, fmt in enumerate(spec.formats):
-        namespace[f"widen_{o}"] = widening(fmt, dialect)
+        namespace[f"widen_{o}"] = widening(register, fmt, dialect)
     makers = {"sum": sum_source, "product": product_source, "halving": halving_source}
     text = makers[kind](spec)
     filename = f"<mcf triton {kind} {spec.name}>"
@@ -256,7 +259,9 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
         blocks = -(-(stop - start) // BLOCK)
         items = outer * blocks
         kept = min(LANES, stop - start)
-        lanes = torch.empty(spec.state, kept, items, dtype=torch.float64, device=launch.device)
+        lanes = torch.empty(
+            spec.state, kept, items, dtype=spec.register.dtype, device=launch.device
+        )
         constants = {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": BLOCK}
         launch("sum", items, *components, lanes, start, total, blocks, items, kept, **constants)
         sums = launch.halve(lanes, kept)
@@ -270,7 +275,9 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
     launch = _Launcher(spec, left[0].device)
-    out = torch.empty(spec.state, batch, rows, columns, dtype=torch.float64, device=left[0].device)
+    out = torch.empty(
+        spec.state, batch, rows, columns, dtype=spec.register.dtype, device=left[0].device
+    )
     across, down = -(-columns // COLUMNS), -(-rows // ROWS)
     arguments = [*(c.detach() for c in (*left, *right)), out]
     sizes = (rows, inner, columns, batch * rows * columns, across, down)

@@ -153,7 +153,8 @@ class Gpu(Executor):
         """See `Executor`."""
         device = rows[0][0].device
         if len(rows) == 1 and live is None:
-            return _launch(spec, rows[0], to_device(scalars, device))
+            # Rounded here, so that a kernel of float32 registers has no float64 in it.
+            return _launch(spec, rows[0], to_device(scalars.to(spec.register.dtype), device))
         columns = zip(*rows, strict=True)
         addresses = [[t.data_ptr() for t in column] for column in columns]
         return self.prepare(spec, [row[0].numel() for row in rows], device).run(

@@ -179,11 +179,13 @@ _CASTS = {
 
 
 @functools.cache
-def widening(fmt: Format, dialect: Dialect) -> Any:
-    """Device function from what a tensor of `fmt` holds to a float64 register."""
+def widening(register: Format, fmt: Format, dialect: Dialect) -> Any:
+    """Device function from what a tensor of `fmt` holds to a register."""
     if dialect is not Dialect.INTERPRETER:
-        return jit(_to_fp64)
-    return _bf16_to_fp64_bits if fmt == BF16 else _to_fp64
+        return jit(_CASTS[register])
+    if fmt == BF16:
+        return _bf16_to_fp64_bits if register == FP64 else _bf16_to_fp32_bits
+    return _CASTS[register]
 
 
 @functools.cache

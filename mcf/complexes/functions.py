@@ -14,6 +14,8 @@ import torch
 
 from mcf.complexes.tensor import MCFComplexTensor, implements
 from mcf.kernels import operations
+from mcf.kernels.formats import format_of
+from mcf.kernels.register_choice import refuse_float32
 from mcf.tensor.tensor import wrap
 
 Parts = tuple[Any, Any]
@@ -63,6 +65,7 @@ def rounded(function: Callable[[Any, Any], Parts], x: Any, y: Any) -> Parts:
     """
     if x.dtype is torch.float64:
         return function(x, y)
+    refuse_float32("a complex function", format_of(x.dtype), x.device)
     wide = (v.to(torch.float64, terms=max(2, v.terms)) for v in (x, y))
     real, imag = function(*wide)
     return real.to(x.dtype, terms=x.terms), imag.to(x.dtype, terms=x.terms)

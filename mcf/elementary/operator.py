@@ -16,6 +16,7 @@ from mcf.elementary import fused
 from mcf.elementary.fused import PROGRAMS, Compute, Program
 from mcf.elementary.tables import Components
 from mcf.kernels.formats import format_of
+from mcf.kernels.register_choice import refuse_float32
 
 # Elements worked on at a time: 16 Ki take up to twice as long an element, for the calls; 256 Ki no
 # less.
@@ -65,6 +66,7 @@ def _split(components: list[Tensor], terms: list[int]) -> tuple[Components, ...]
 def _run(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
     first = components[0]
     fmt, n = format_of(first.dtype), max(terms)
+    refuse_float32(name, fmt, first.device)
     out = [torch.empty(first.shape, dtype=first.dtype, device=first.device) for _ in range(n)]
     if first.numel() == 0:
         return out

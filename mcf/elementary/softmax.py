@@ -24,12 +24,14 @@ from mcf.elementary.working import (
 )
 from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format, format_of
+from mcf.kernels.register_choice import refuse_float32
 
 
 def _moved(name: str, x: Components, dim: int) -> tuple[Components, Format]:
     """The components with the dimension in front."""
     tensors = checked(name, x)
     first = tensors[0]
+    refuse_float32(name, format_of(first.dtype), first.device)
     if not -first.dim() <= dim < first.dim():
         raise IndexError(f"{name}: dim must be in [{-first.dim()}, {first.dim() - 1}], got {dim}")
     if first.shape[dim] == 0:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
+from mcf.kernels.formats import format_of
+from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
 
@@ -20,6 +22,7 @@ def working_terms(x: Components) -> int:
 
 def flattened(a: Components) -> Components:
     """A [..., m, n] as float64 components [batch, m, n]."""
+    refuse_float32("a decomposition", format_of(a[0].dtype), a[0].device)
     wide = convert(a, torch.float64, working_terms(a))
     return each(lambda c: c.reshape(math.prod(a[0].shape[:-2]), *a[0].shape[-2:]), wide)
 

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from mcf.convert.rounding import convert
 from mcf.kernels import operations
-from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
-from mcf.reductions.folds import finish
+from mcf.reductions.folds import finish, register_of, state_of, widened
+from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows
 from mcf.reductions.sums import _shaped
 
 Binary = Callable[[Components, Components], Components]
 
 
-def _wide(x: Components) -> Components:
-    """Float64 expansions, exact but for components that span more than they hold."""
-    if x[0].dtype is torch.float64:
-        return x if len(x) > 1 else (x[0], torch.zeros_like(x[0]))
-    fmt = format_of(x[0].dtype)
-    return convert(x, torch.float64, state_for(fmt, len(x)))
+def _wide(x: Sequence[Tensor]) -> Components:
+    """Expansions in registers, exact but for components that span more than they hold."""
+    if x[0].dtype is register_of(x[0]).dtype:
+        return tuple(x) if len(x) > 1 else (x[0], torch.zeros_like(x[0]))
+    return widened(x, state_of(x[0], len(x)))
 
 
 def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
     """The product over dimensions, multiplied pairwise: element j by element j + ceil(c / 2).
 
     With the error bound b of a multiplication the relative error is at most (1 + b)**(count - 1) -
-    1, without overflow and underflow on the way. Narrow components are multiplied in float64.
+    1, without overflow and underflow on the way. Narrow components are multiplied in the format of
+    the registers (`mcf.set_registers`).
     """
-    fmt = format_of(x[0].dtype, "prod: x")
+    format_of(x[0].dtype, "prod: x")
     rows = Rows.of(x[0].shape, dim)
     if rows.length == 0:
         one = torch.ones(rows.result_shape(keepdim), dtype=x[0].dtype, device=x[0].device)
         return one, *(torch.zeros_like(one) for _ in x[1:])
-    given = tuple(c.mT.contiguous() for c in _wide(tuple(rows.gather(x))))
-    count = rows.length
+    return _shaped(_row_prods(rows.gather(x)), rows, keepdim)
+
+
+@operator("row_prods(Tensor[] x)", lambda x: one_each(x, len(x)))
+def _row_prods(x: list[Tensor]) -> list[Tensor]:
+    given = tuple(c.mT.contiguous() for c in _wide(x))
+    count = len(given[0])
     while count > 1:
         half = (count + 1) // 2
         low = tuple(c[: count - half] for c in given)
@@ -46,16 +51,18 @@ def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
             torch.cat([b, c[count - half : half]]) for b, c in zip(both, given, strict=True)
         )
         count = half
-    return _shaped(finish(tuple(c[0] for c in given), fmt, len(x)), rows, keepdim)
+    found = finish(tuple(c[0] for c in given), format_of(x[0].dtype), len(x))
+    # Of one element they are the argument.
+    return [c.clone() for c in found]
 
 
 def cumsum(x: Components, dim: int) -> Components:
     """Running sums along a dimension, as a tree: each is of at most 2 log2(count) additions.
 
     The error is at most 2 log2(count) b times the running sum of absolute values, with the error
-    bound b of an addition. Narrow components are added in float64.
+    bound b of an addition. Narrow components are added in the format of the registers.
     """
-    return _running("cumsum", operations.add, x, dim)
+    return _running("cumsum", x, dim)
 
 
 def cumprod(x: Components, dim: int) -> Components:
@@ -63,19 +70,32 @@ def cumprod(x: Components, dim: int) -> Components:
 
     With the error bound b of a multiplication the relative error of the k-th is at most
     (1 + b)**(k - 1) - 1, without overflow and underflow on the way. Narrow components are
-    multiplied in float64.
+    multiplied in the format of the registers.
     """
-    return _running("cumprod", operations.mul, x, dim)
+    return _running("cumprod", x, dim)
 
 
-def _running(name: str, function: Binary, x: Components, dim: int) -> Components:
-    fmt = format_of(x[0].dtype, f"{name}: x")
+_FUNCTIONS: dict[str, Binary] = {"cumsum": operations.add, "cumprod": operations.mul}
+
+
+def _running(name: str, x: Components, dim: int) -> Components:
+    format_of(x[0].dtype, f"{name}: x")
     if x[0].dim() == 0 or x[0].numel() == 0:
         Rows.of(x[0].shape, dim)
         return tuple(c.clone() for c in x)
-    wide = _wide(tuple(c.movedim(dim, 0).contiguous() for c in x))
-    result = finish(_scan(function, wide), fmt, len(x))
+    result = _scans([c.movedim(dim, 0).contiguous() for c in x], name)
     return tuple(c.movedim(0, dim).contiguous() for c in result)
+
+
+@operator(
+    "running(Tensor[] x, str name)",
+    lambda x, _: [torch.empty_like(c, memory_format=torch.contiguous_format) for c in x],
+)
+def _scans(x: list[Tensor], name: str) -> list[Tensor]:
+    """Along the first dimension."""
+    found = finish(_scan(_FUNCTIONS[name], _wide(x)), format_of(x[0].dtype), len(x))
+    # Of one element they are the argument.
+    return [c.clone(memory_format=torch.contiguous_format) for c in found]
 
 
 def _scan(function: Binary, x: Components) -> Components:

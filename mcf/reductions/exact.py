@@ -16,6 +16,7 @@ from torch import Tensor
 from mcf.kernels import operations, registry
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import Format, format_of
+from mcf.kernels.register_choice import has_float64
 
 BITS = 32
 MASK = (1 << BITS) - 1
@@ -85,6 +86,11 @@ class _Rows:
 
     def __init__(self, like: Tensor) -> None:
         count, self.device = like.shape[0], like.device
+        if not has_float64(self.device):
+            raise NotImplementedError(
+                f"exact sums take numbers apart in float64, which {self.device} lacks; move them "
+                "to the CPU or leave out reproducible=True"
+            )
         self.digits = torch.zeros(count, DIGITS + 2, dtype=torch.int64, device=self.device)
         self.added = 0
         self.plus = torch.zeros(count, dtype=torch.bool, device=self.device)

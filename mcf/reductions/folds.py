@@ -1,4 +1,4 @@
-"""Folds as opaque operators on components, and what becomes of their partial sums."""
+"""Folds of components in the chosen registers, and what becomes of their partial sums."""
 
 from __future__ import annotations
 
@@ -11,67 +11,63 @@ from mcf.convert.rounding import convert
 from mcf.kernels import operations, registry
 from mcf.kernels.components import Components as Components
 from mcf.kernels.components import padded
-from mcf.kernels.fold import Fold, product_fold, sum_fold
+from mcf.kernels.fold import Fold, product_fold, state_for, sum_fold
 from mcf.kernels.formats import Format, format_of
+from mcf.kernels.register_choice import registers_for
 
-_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+def register_of(x: Tensor) -> Format:
+    """The format of the registers in which components of a tensor are added up."""
+    return registers_for(format_of(x.dtype), x.device)
 
 
-def _sum_spec(x: Sequence[Tensor], terms: int) -> Fold:
-    return sum_fold(format_of(x[0].dtype), len(x), terms)
+def state_of(x: Tensor, terms: int) -> int:
+    """How many registers a partial sum of such components has."""
+    return state_for(format_of(x.dtype), terms, register_of(x))
+
+
+def widened(x: Sequence[Tensor], state: int) -> Components:
+    """Components in registers: exact but where there are gaps between narrower components."""
+    dtype = register_of(x[0]).dtype
+    assert dtype is not None
+    return tuple(x) if x[0].dtype is dtype else convert(x, dtype, state)
+
+
+def _registers(spec: Fold, like: Tensor, shape: Sequence[int]) -> Tensor:
+    """The partial sums of nothing."""
+    return torch.zeros(list(shape), dtype=spec.register.dtype, device=like.device)
 
 
 def _product_spec(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Fold:
-    return product_fold(format_of(x[0].dtype), len(x), len(y), terms)
+    return product_fold(format_of(x[0].dtype), len(x), len(y), terms, register_of(x[0]))
 
 
-def _registers(like: Tensor, shape: Sequence[int]) -> Tensor:
-    return torch.empty(list(shape), dtype=torch.float64, device=like.device)
-
-
-def _fold_sum(x: list[Tensor], terms: int) -> Tensor:
-    spec = _sum_spec(x, terms)
+def row_sums(x: Sequence[Tensor], terms: int) -> Components:
+    """Sums of the rows of contiguous [M, K] components, expansions [M] in registers."""
+    spec = sum_fold(format_of(x[0].dtype), len(x), terms, register_of(x[0]))
     if x[0].numel() == 0:
-        return _registers(x[0], (spec.state, len(x[0]))).zero_()
-    return registry.fold(spec, [x])
+        return settle(_registers(spec, x[0], (spec.state, len(x[0]))))
+    return settle(registry.fold(spec, [list(x)]))
 
 
-def _fold_product(x: list[Tensor], y: list[Tensor], terms: int) -> Tensor:
+def row_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
+    """Dot products of the rows of contiguous [M, K] components, expansions [M] in registers."""
     spec = _product_spec(x, y, terms)
     if x[0].numel() == 0:
-        return _registers(x[0], (spec.state, len(x[0]))).zero_()
-    return registry.fold(spec, [x, y])
+        return settle(_registers(spec, x[0], (spec.state, len(x[0]))))
+    return settle(registry.fold(spec, [list(x), list(y)]))
 
 
-def _fold_matrices(x: list[Tensor], y: list[Tensor], terms: int) -> Tensor:
+def matrix_products(x: list[Tensor], y: list[Tensor], terms: int) -> Components:
+    """Products of contiguous [B, M, K] and [B, K, N], expansions [B, M, N] in registers."""
     spec = _product_spec(x, y, terms)
     if x[0].numel() == 0 or y[0].numel() == 0:
         shape = (spec.state, *x[0].shape[:-1], y[0].shape[-1])
-        return _registers(x[0], shape).zero_()
-    return registry.product(spec, x, y)
+        return settle(_registers(spec, x[0], shape))
+    return settle(registry.product(spec, x, y))
 
 
-def _fake_sum(x: list[Tensor], terms: int) -> Tensor:
-    return _registers(x[0], (_sum_spec(x, terms).state, x[0].shape[0]))
-
-
-def _fake_product(x: list[Tensor], y: list[Tensor], terms: int) -> Tensor:
-    return _registers(x[0], (_product_spec(x, y, terms).state, x[0].shape[0]))
-
-
-def _fake_matrices(x: list[Tensor], y: list[Tensor], terms: int) -> Tensor:
-    state = _product_spec(x, y, terms).state
-    return _registers(x[0], (state, *x[0].shape[:-1], y[0].shape[-1]))
-
-
-for _name, _arguments, _run, _fake in (
-    ("fold_sum", "Tensor[] x, int terms", _fold_sum, _fake_sum),
-    ("fold_product", "Tensor[] x, Tensor[] y, int terms", _fold_product, _fake_product),
-    ("fold_matrices", "Tensor[] x, Tensor[] y, int terms", _fold_matrices, _fake_matrices),
-):
-    _library.define(f"{_name}({_arguments}) -> Tensor")  # type: ignore[no-untyped-call]
-    _library.impl(_name, _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"mcf::{_name}", _fake, lib=_library)
+_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def _row_exponents(x: Tensor) -> Tensor:
@@ -103,14 +99,14 @@ def scaled_rows(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
 
 
 def settle(state: Tensor) -> Components:
-    """Partial sums [state, ...] as normalised float64 expansions of as many components."""
+    """Partial sums [state, ...] as normalised expansions of as many components."""
     return tuple(torch.ops.mcf.expansion_settle(list(state)))
 
 
 def finish(x: Components, fmt: Format, terms: int) -> Components:
-    """Float64 expansions as the nearest ones of a format and a number of components."""
+    """Expansions in registers as the nearest ones of a format and a number of components."""
     assert fmt.dtype is not None
-    if fmt.dtype is torch.float64 and len(x) >= terms:
+    if x[0].dtype is fmt.dtype and len(x) >= terms:
         return x[:terms]
     return convert(x, fmt.dtype, terms)
 
@@ -126,13 +122,3 @@ def paired(x: Components, y: Components, terms: int) -> tuple[Components, Compon
     """Both with as many components, or one of them with one: what there are terms for."""
     count = max(len(x), len(y), terms)
     return pad(x, count), pad(y, count)
-
-
-def row_sums(x: Sequence[Tensor], terms: int) -> Components:
-    """Sums of the rows of contiguous [M, K] components, float64 expansions [M]."""
-    return settle(torch.ops.mcf.fold_sum(list(x), terms))
-
-
-def row_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
-    """Dot products of the rows of contiguous [M, K] components, float64 expansions [M]."""
-    return settle(torch.ops.mcf.fold_product(list(x), list(y), terms))

@@ -12,10 +12,17 @@ from mcf import elementary
 from mcf.convert.numbers import components_of
 from mcf.kernels import operations
 from mcf.kernels.components import padded
-from mcf.kernels.fold import state_for
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots
-from mcf.reductions.folds import finish, paired, row_products, scaled_rows
+from mcf.reductions.folds import (
+    finish,
+    paired,
+    register_of,
+    row_products,
+    scaled_rows,
+    state_of,
+)
+from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows
 from mcf.reductions.sums import _shaped
 from mcf.reductions.sums import sum as sum_
@@ -39,7 +46,8 @@ def norm(
     Raises:
         ValueError: for a NaN p; for p < 0 and inf over no elements.
     """
-    fmt, count = format_of(x[0].dtype, "norm: x"), terms or len(x)
+    format_of(x[0].dtype, "norm: x")
+    count = terms or len(x)
     rows = Rows.of(x[0].shape, dim)
     if p == 0:
         nonzero = tuple((x[0] != 0).to(x[0].dtype) for _ in range(1))
@@ -55,23 +63,28 @@ def norm(
         return _shaped(finish_plain(_extreme(given, p > 0), count), rows, keepdim)
     if p != 2:
         return _shaped(_general(rows.gather(absolute(x)), p, count), rows, keepdim)
-    given = rows.gather(x)
-    state = state_for(fmt, count)
     if rows.length == 0:
         return sum_(x, dim, keepdim, terms=count)
-    if x[0].dtype is torch.float64:
-        scaled, exponent = scaled_rows(given)
-    else:
-        # Squares of the narrower formats are in float64's range.
-        scaled, exponent = given, None
+    return _shaped(_row_norms(rows.gather(x), reproducible, count), rows, keepdim)
+
+
+@operator("row_norms(Tensor[] x, bool reproducible, int terms)", lambda x, _, n: one_each(x, n))
+def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
+    """The 2-norms."""
+    fmt, register = format_of(x[0].dtype), register_of(x[0])
+    exponent = None
+    # Squares of the narrower formats are in float64's range, those of fp16 in float32's.
+    if 2 * fmt.emax >= register.emax:
+        x, exponent = scaled_rows(x)
     if reproducible:
-        squares = exact_dots([c.double() for c in scaled], [c.double() for c in scaled], state)
+        wide = [c.to(register.dtype) for c in x]
+        squares = exact_dots(wide, wide, state_of(x[0], terms))
     else:
-        squares = row_products(*paired(tuple(scaled), tuple(scaled), count), count)
+        squares = row_products(*paired(tuple(x), tuple(x), terms), terms)
     root = operations.sqrt(squares)
     if exponent is not None:
         root = operations.ldexp(root, exponent)
-    return _shaped(finish(root, fmt, count), rows, keepdim)
+    return list(finish(root, fmt, terms))
 
 
 def _general(x: list[Tensor], p: float, terms: int) -> Components:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from torch import Tensor
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import format_of
 from mcf.reductions import modular as modular
-from mcf.reductions.folds import finish, paired, settle
+from mcf.reductions.folds import finish, matrix_products, paired
+from mcf.reductions.operators import operator
 from mcf.reductions.rows import check_same
 
 # Products with fewer columns run transposed where there are more rows: loops run over columns.
@@ -42,7 +44,7 @@ def matmul(
         ValueError: for shapes that do not match.
     """
     check_same("matmul", x=x[0], y=y[0])
-    fmt = format_of(x[0].dtype, "matmul: x")
+    format_of(x[0].dtype, "matmul: x")
     shape_x, shape_y = x[0].shape, y[0].shape
     if not shape_x or not shape_y:
         raise ValueError("matmul: both arguments need at least one dimension")
@@ -59,7 +61,7 @@ def matmul(
     if reproducible:
         result = _nearest(x, y, count)
     else:
-        result = finish(settle(_registers(x, y, count)), fmt, count)
+        result = _products(x, y, count)
     if len(shape_x) == 1:
         result = tuple(c[..., 0, :] for c in result)
     if len(shape_y) == 1:
@@ -67,20 +69,31 @@ def matmul(
     return result
 
 
-def _registers(x: Components, y: Components, terms: int) -> Tensor:
-    """The partial sums [state, ..., m, n]."""
+def _fake(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
+    shape = (*x[0].shape[:-1], y[0].shape[-1])
+    return [x[0].new_empty(shape) for _ in range(terms)]
+
+
+@operator("matrix_products(Tensor[] x, Tensor[] y, int terms)", _fake)
+def _matrix_products(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
+    found = finish(matrix_products(x, y, terms), format_of(x[0].dtype), terms)
+    return [c.contiguous() for c in found]
+
+
+def _products(x: Components, y: Components, terms: int) -> Components:
+    """The products [..., m, n]."""
     x, y = paired(x, y, terms)
     rows, columns = x[0].shape[-2], y[0].shape[-1]
     if columns < NARROW and rows > columns:
         # Terms are commutative, bit for bit.
-        return _registers(tuple(c.mT for c in y), tuple(c.mT for c in x), terms).mT
+        turned = _products(tuple(c.mT for c in y), tuple(c.mT for c in x), terms)
+        return tuple(c.mT.contiguous() for c in turned)
     if y[0].dim() == 2 and x[0].dim() > 2:
         # One right matrix for all batches: one tall product.
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
-        return _unfold(_registers(tall, y, terms), x[0].shape[:-1])
+        return _unfold(_products(tall, y, terms), x[0].shape[:-1])
     batch = _batch(x, y)
-    state: Tensor = torch.ops.mcf.fold_matrices(_flat(x, batch), _flat(y, batch), terms)
-    return _unfold(state, batch)
+    return _unfold(_matrix_products(_flat(x, batch), _flat(y, batch), terms), batch)
 
 
 def _nearest(x: Components, y: Components, terms: int) -> Components:
@@ -106,9 +119,9 @@ def _batch(x: Components, y: Components) -> tuple[int, ...]:
         ) from None
 
 
-def _unfold(state: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The second dimension as several, or none."""
-    return state.reshape(state.shape[0], *shape, *state.shape[2:])
+def _unfold(x: Sequence[Tensor], shape: tuple[int, ...]) -> Components:
+    """The first dimension as several, or none."""
+    return tuple(c.reshape(*shape, *c.shape[1:]) for c in x)
 
 
 def _flat(x: Components, batch: tuple[int, ...]) -> list[Tensor]:

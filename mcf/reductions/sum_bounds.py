@@ -5,11 +5,11 @@ With t the exact result on the given components, a result r of `count` elements 
     |r - t| <= relative * |t| + of_terms * T + absolute
 
 T is the size of what is added up (`Row.size`). Nothing may overflow. Narrower formats than float64
-multiply in float64, where no product is below the range of its error, and round what is below their
-own range to a multiple of the smallest subnormal number; in float64 each such product costs half of
-that number (`Row.lost`). `polyval` has no absolute part in float64 and with more than one
-component: there no product may be below the range of its error. `docs/numerics.md` shows the same
-table.
+are multiplied in registers (`mcf.set_registers`): in those of float64 no product is below the range
+of its error, and what is below the format's own range is rounded to a multiple of the smallest
+subnormal number; where registers are no wider than components each such product costs half of that
+number (`Row.lost`). `polyval` has no absolute part there and with more than one component: no
+product may be below the range of its error. `docs/numerics.md` shows the same table.
 """
 
 from __future__ import annotations
@@ -21,30 +21,47 @@ from fractions import Fraction
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.fold import LANES, state_for
 from mcf.kernels.fold_bounds import FoldBound, fold_bound, register_bound, rounded
-from mcf.kernels.formats import FP64, Format
+from mcf.kernels.formats import FP32, FP64, Format
+from mcf.reductions import sum_underflow as underflow
 
 _ORO = "Ogita, Rump, Oishi 2005, doi:10.1137/030601818, counted in docs/numerics.md"
 _GLL = "Graillat, Langlois, Louvet 2009, doi:10.1007/BF03186531"
 
 
-def _wide(operation: str, state: int, float_second: bool = False) -> Fraction:
-    """The bound of an operation on float64 expansions of `state` components."""
-    assert FP64.dtype is not None
-    return expansion_bound(operation, state, float_second=float_second).relative(FP64.dtype)
+def _wide(operation: str, state: int, register: Format, float_second: bool = False) -> Fraction:
+    """The bound of an operation on expansions of `state` components in registers."""
+    assert register.dtype is not None
+    return expansion_bound(operation, state, float_second=float_second).relative(register.dtype)
 
 
-def _matmul(fmt: Format, terms: int, count: int) -> FoldBound:
-    return fold_bound(fmt, terms, count, lanes=1)
+def _quotient(fmt: Format, terms: int, register: Format) -> Fraction:
+    """Of a division by a number, which float32 registers may need three components for."""
+    state = state_for(fmt, terms, register)
+    own = _wide("div", state, register, float_second=True)
+    if register == FP64:
+        return own
+    # The last component of three is dropped where two are wanted.
+    dropped = 2 * register.u**state if state < 3 else Fraction(0)
+    longest = _wide("div", max(3, state), register) + dropped
+    return max(own, _wide("div", state, register), longest)
 
 
-def _mean_registers(fmt: Format, terms: int, count: int) -> FoldBound:
-    total = register_bound(fmt, terms, count, LANES)
-    quotient = _wide("div", state_for(fmt, terms), float_second=True)
+def _matmul(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
+    return fold_bound(fmt, terms, count, 1, register)
+
+
+def _sum(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
+    return fold_bound(fmt, terms, count, LANES, register)
+
+
+def _mean_registers(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
+    total = register_bound(fmt, terms, count, LANES, register)
+    quotient = _quotient(fmt, terms, register)
     return FoldBound(quotient, total.absolute * (1 + quotient))
 
 
-def _mean(fmt: Format, terms: int, count: int) -> FoldBound:
-    return rounded(_mean_registers(fmt, terms, count), fmt, terms)
+def _mean(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
+    return rounded(_mean_registers(fmt, terms, count, register), fmt, terms, register)
 
 
 def _rooted(x: Fraction) -> Fraction:
@@ -52,104 +69,82 @@ def _rooted(x: Fraction) -> Fraction:
     return x / 2 + x * x / 2
 
 
-def _norm(fmt: Format, terms: int, count: int) -> FoldBound:
+def _norm(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
     # All terms are positive: T is the sum itself.
-    squares = register_bound(fmt, terms, count, LANES)
-    root = _wide("sqrt", state_for(fmt, terms))
-    relative = (1 + _rooted(squares.absolute)) * (1 + root) - 1
-    return rounded(FoldBound(relative, Fraction(0)), fmt, terms)
+    squares = register_bound(fmt, terms, count, LANES, register)
+    state = state_for(fmt, terms, register)
+    root = _wide("sqrt", state, register)
+    size = squares.absolute
+    if register == FP32:
+        size += underflow.scaled_products(state, count)
+    relative = (1 + _rooted(size)) * (1 + root) - 1
+    return rounded(FoldBound(relative, Fraction(0)), fmt, terms, register)
 
 
-def _var_registers(fmt: Format, terms: int, count: int) -> FoldBound:
+def _var_registers(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
     """Of V = sum (x - m)**2 / (count - correction), with T = sum x**2 / (count - correction).
 
     The computed mean is off by d <= e sum |x| / count, which adds count d**2 <= e**2 sum x**2 to
     the sum of squares, and nothing of first order: sum (x - m) = 0. With an error of w |x| in the
     conversion from narrower formats (x - m + w x)**2 <= (1 + k) (x - m)**2 + (1 + 1/k) (w x)**2.
     """
-    state, w = state_for(fmt, terms), _conversion(fmt, terms)
-    e, factor = _mean_error(fmt, terms, count), _gap_factor(fmt, terms, count)
+    w = _conversion(fmt, terms, register)
+    e, factor = _mean_error(fmt, terms, count, register), _gap_factor(fmt, terms, count, register)
     k = fmt.u**terms / 64 if w else Fraction(0)
     rest = w * w * (1 + 1 / k) if w else Fraction(0)
-    factor *= 1 + _wide("div", state, float_second=True)
+    factor *= 1 + _quotient(fmt, terms, register)
     return FoldBound((1 + k) * factor - 1, (e * e * (1 + k) + rest) * factor)
 
 
-def _conversion(fmt: Format, terms: int) -> Fraction:
+def _conversion(fmt: Format, terms: int, register: Format) -> Fraction:
     """The error of conversion into registers: where there are gaps between narrow components."""
-    return Fraction(0) if fmt == FP64 else FP64.u ** state_for(fmt, terms)
+    return Fraction(0) if fmt == register else register.u ** state_for(fmt, terms, register)
 
 
-def _mean_error(fmt: Format, terms: int, count: int) -> Fraction:
-    mean = _mean_registers(fmt, terms, count)
+def _mean_error(fmt: Format, terms: int, count: int, register: Format) -> Fraction:
+    mean = _mean_registers(fmt, terms, count, register)
     return mean.relative + mean.absolute
 
 
-def _gap_factor(fmt: Format, terms: int, count: int) -> Fraction:
+def _gap_factor(fmt: Format, terms: int, count: int, register: Format) -> Fraction:
     """One and the relative error of the sum of squared gaps."""
-    state = state_for(fmt, terms)
-    return (1 + _wide("add", state)) ** 2 * (1 + register_bound(FP64, state, count, LANES).absolute)
+    state = state_for(fmt, terms, register)
+    squares = register_bound(register, state, count, LANES, register).absolute
+    if register == FP32:
+        squares += underflow.scaled_products(state, count)
+    return (1 + _wide("add", state, register)) ** 2 * (1 + squares)
 
 
-def _var(fmt: Format, terms: int, count: int) -> FoldBound:
-    return rounded(_var_registers(fmt, terms, count), fmt, terms)
+def _var(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
+    return rounded(_var_registers(fmt, terms, count, register), fmt, terms, register)
 
 
-def _std(fmt: Format, terms: int, count: int) -> FoldBound:
+def _std(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
     """With T the root of that of the variance: errors of mean and elements add up as lengths do."""
-    state = state_for(fmt, terms)
-    factor = _gap_factor(fmt, terms, count) * (1 + _wide("div", state, float_second=True))
-    factor *= 1 + _wide("sqrt", state)
-    own = _mean_error(fmt, terms, count) + _conversion(fmt, terms)
+    state = state_for(fmt, terms, register)
+    factor = _gap_factor(fmt, terms, count, register) * (1 + _quotient(fmt, terms, register))
+    factor *= 1 + _wide("sqrt", state, register)
+    own = _mean_error(fmt, terms, count, register) + _conversion(fmt, terms, register)
     if fmt == FP64:
-        own += _scaled_underflow(state, count)
-    return rounded(FoldBound(factor - 1, own * factor), fmt, terms)
+        own += underflow.scaled_underflow(state, count)
+    return rounded(FoldBound(factor - 1, own * factor), fmt, terms, register)
 
 
-def _scaled_underflow(state: int, count: int) -> Fraction:
-    """What underflow costs a standard deviation whose rows are scaled, relative to T.
-
-    With the largest element at least 1/2, T >= 1 / (2 sqrt(count - correction)). Products leave
-    the sum of squares off by count state**2 eta / 2 at most, the quotient its value v by
-    state eta, and |sqrt(v + d) - sqrt(v)| <= sqrt(|d|): in all below 4 sqrt(count) state 2**-537
-    of T. The root's own part, 20 eta (1 + 1/t) with t >= 2**-537, is below 40 sqrt(count) 2**-537
-    of T; elements that scaling takes below the range and the mean err by multiples of eta.
-    """
-    return count * state * Fraction(1, 2**530)
-
-
-def _polyval(fmt: Format, terms: int, count: int) -> FoldBound:
+def _polyval(fmt: Format, terms: int, count: int, register: Format) -> FoldBound:
     degree = count - 1
     if terms == 1:
-        steps = 2 * degree * FP64.u
+        steps = 2 * degree * register.u
         if steps >= 1:
             raise ValueError(
-                f"polyval: count must be below 1 + 1/(2v) = {1 + int(1 / (2 * FP64.u))}, "
-                f"v = 2**-53, got {count}"
+                f"polyval: count must be below 1 + 1/(2v) = {1 + int(1 / (2 * register.u))}, "
+                f"v = 2**-{register.p}, got {count}"
             )
-        return rounded(FoldBound(Fraction(0), (steps / (1 - steps)) ** 2), fmt, 1)
+        absolute = (steps / (1 - steps)) ** 2
+        return rounded(FoldBound(Fraction(0), absolute), fmt, 1, register)
     assert fmt.dtype is not None
     step = 1 + expansion_bound("mul", terms).relative(fmt.dtype)
     step *= 1 + expansion_bound("add", terms).relative(fmt.dtype)
     return FoldBound(Fraction(0), step**degree - 1)
-
-
-def _nothing(state: int, count: int) -> Fraction:
-    """Sums are exact below the normal range."""
-    return Fraction(0)
-
-
-def _last_places(state: int, count: int) -> Fraction:
-    """A quotient, or a product with a power of two: half a unit for each component, and as much."""
-    return state * FP64.min_subnormal
-
-
-def _products(state: int, count: int) -> Fraction:
-    """At most state**2 products or their errors a term, each off by half a unit.
-
-    The other half is for what follows: relative errors of these, and a variance's quotient.
-    """
-    return count * state**2 * FP64.min_subnormal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,9 +157,9 @@ class Row:
         formula: the bound to first order, with the letters of `docs/numerics.md`.
         algorithm: its name.
         source: where it is proved, for results whose steps are proved.
-        bound: the bound for a format, a number of components and a number of elements.
-        lost: what underflow costs in float64 with a number of registers and of elements.
-        wide: up to how many components it is computed in float64.
+        of: the bound for a format, a number of components, of elements, and the registers' format.
+        lost: what underflow costs where components are as wide as registers.
+        wide: up to how many components it is computed in registers.
     """
 
     operation: str
@@ -172,41 +167,61 @@ class Row:
     formula: str
     algorithm: str
     source: str
-    bound: Callable[[Format, int, int], FoldBound]
-    lost: Callable[[int, int], Fraction]
+    of: Callable[[Format, int, int, Format], FoldBound]
+    lost: Callable[[int, int, Format], Fraction]
     wide: int = 4
 
-    def proven(self, fmt: Format, terms: int) -> bool:
-        """Whether every step has a proof: those on two float64 registers, and Horner's rule."""
+    def bound(self, fmt: Format, terms: int, count: int, register: Format = FP64) -> FoldBound:
+        """The bound; components of float64 have registers of that under every choice."""
+        return self.of(fmt, terms, count, FP64 if fmt == FP64 else register)
+
+    def proven(self, fmt: Format, terms: int, register: Format = FP64) -> bool:
+        """Whether every step has a proof: those on two registers, and Horner's rule."""
+        register = FP64 if fmt == FP64 else register
         if terms <= self.wide:
-            return state_for(fmt, terms) <= 2
+            return state_for(fmt, terms, register) <= 2
         return all(expansion_bound(name, terms).proven for name in ("mul", "add"))
 
-    def requires(self, fmt: Format, terms: int) -> str:
+    def requires(self, fmt: Format, terms: int, register: Format = FP64) -> str:
         """What `underflow` leaves out, in words."""
-        if terms <= self.wide and (fmt != FP64 or self.lost is not _nothing):
+        register = FP64 if fmt == FP64 else register
+        within = 2 * (fmt.emax + fmt.p) <= register.emax
+        if terms <= self.wide and (within or self.lost is not underflow.nothing):
             return ""
         if self.operation == "sum":
             return ""
         return "no product is below the range of its error: each is 0 or at least 2**(emin + p - 1)"
 
-    def underflow(self, fmt: Format, terms: int, count: int) -> Fraction:
+    def underflow(self, fmt: Format, terms: int, count: int, register: Format = FP64) -> Fraction:
         """What the end of the range costs besides: the absolute part of the bound."""
+        register = FP64 if fmt == FP64 else register
         if terms > self.wide:
             return Fraction(0)
-        if fmt != FP64:
+        state = state_for(fmt, terms, register)
+        if fmt == register:
+            return self.lost(state, count, register)
+        if 2 * (fmt.emax + fmt.p) <= register.emax:
             return fmt.min_subnormal
-        return self.lost(state_for(fmt, terms), count)
+        # bf16 in float32 registers: its products have the range of float32's.
+        return fmt.min_subnormal + self.lost(max(state, terms), count, register)
 
 
 ROWS = {
     row.operation: row
     for row in (
-        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, fold_bound, _nothing),
-        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, fold_bound, _products),
-        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul, _products),
-        Row("mean", "sum |x| / N", "(r + d) |t| + F T", "sum, then div", _ORO, _mean, _last_places),
-        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm, _last_places),
+        Row("sum", "sum |x|", "r |t| + F T", "Sum2, SumK", _ORO, _sum, underflow.nothing),
+        Row("dot", "sum |x y|", "r |t| + F T", "Dot2, DotK", _ORO, _sum, underflow.products),
+        Row("matmul", "|x| |y|", "r |t| + F T", "Dot2, DotK", _ORO, _matmul, underflow.products),
+        Row(
+            "mean",
+            "sum |x| / N",
+            "(r + d) |t| + F T",
+            "sum, then div",
+            _ORO,
+            _mean,
+            underflow.last_places,
+        ),
+        Row("norm", "", "(r + F/2 + q) |t|", "dot, then sqrt", _ORO, _norm, underflow.last_places),
         Row(
             "var",
             "sum x^2 / (N - c)",
@@ -214,7 +229,7 @@ ROWS = {
             "two passes: mean, then squares",
             _ORO,
             _var,
-            _products,
+            underflow.variances,
         ),
         Row(
             "std",
@@ -223,7 +238,7 @@ ROWS = {
             "var, then sqrt",
             _ORO,
             _std,
-            _last_places,
+            underflow.deviations,
         ),
         Row(
             "polyval",
@@ -232,7 +247,7 @@ ROWS = {
             "compensated Horner; Horner on expansions",
             _GLL,
             _polyval,
-            _nothing,
+            underflow.nothing,
             wide=1,
         ),
     )

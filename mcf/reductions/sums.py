@@ -3,8 +3,8 @@
 Without `reproducible` a sum is a fold in a fixed order (`mcf.kernels.fold`), accurate to u**terms
 times the sum of absolute values. With it, it is exact and rounded once (`mcf.reductions.exact`):
 the elements may come in any order. Either way the bits are those of any executor and any number of
-threads. Arithmetic is in float64 expansions; components narrower than that are rounded once at the
-end.
+threads. Components narrower than float64 are added up in expansions of the registers' format
+(`mcf.set_registers`) and rounded once at the end.
 """
 
 from __future__ import annotations
@@ -12,12 +12,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mcf.convert.rounding import convert
+from mcf.convert.numbers import components_of
 from mcf.kernels import operations
-from mcf.kernels.fold import state_for
-from mcf.kernels.formats import format_of
+from mcf.kernels.formats import FP32, format_of
 from mcf.reductions.exact import exact_dots, exact_sums
-from mcf.reductions.folds import finish, pad, paired, row_products, row_sums, scaled_rows
+from mcf.reductions.folds import (
+    finish,
+    pad,
+    paired,
+    register_of,
+    row_products,
+    row_sums,
+    scaled_rows,
+    state_of,
+    widened,
+)
+from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows, check_same
 
 
@@ -26,8 +36,18 @@ def _shaped(x: Components, rows: Rows, keepdim: bool) -> Components:
     return tuple(c.reshape(shape) for c in x)
 
 
-def _count(number: float, like: Tensor) -> Tensor:
-    return torch.tensor(number, dtype=torch.float64, device=like.device)
+def _count(number: float, like: Tensor) -> Components:
+    """A number in registers, exactly."""
+    register = register_of(like)
+    parts = components_of(number, register, 1 if register != FP32 else 3)
+    while len(parts) > 1 and parts[-1] == 0:
+        parts = parts[:-1]
+    return tuple(torch.tensor(c, dtype=register.dtype, device=like.device) for c in parts)
+
+
+def _divided(x: Components, number: float, like: Tensor) -> Components:
+    """Expansions over a number, with as many components."""
+    return operations.div(x, _count(number, like))[: len(x)]
 
 
 def sum(
@@ -39,12 +59,30 @@ def sum(
     reproducible: bool = False,
 ) -> Components:
     """The sum over dimensions, as `terms` components (those of x by default)."""
-    fmt, count = format_of(x[0].dtype, "sum: x"), terms or len(x)
+    format_of(x[0].dtype, "sum: x")
+    count = terms or len(x)
     rows = Rows.of(x[0].shape, dim)
     given = rows.gather(x)
     if reproducible:
         return _shaped(exact_sums(given, count), rows, keepdim)
-    return _shaped(finish(row_sums(pad(tuple(given), count), count), fmt, count), rows, keepdim)
+    return _shaped(_row_sums(list(pad(tuple(given), count)), count), rows, keepdim)
+
+
+def _row(x: list[Tensor], *others: object) -> list[Tensor]:
+    """What an operator on rows returns whose last argument is a number of components."""
+    terms = others[-1]
+    assert isinstance(terms, int)
+    return one_each(x, terms)
+
+
+@operator("row_sums(Tensor[] x, int terms)", _row)
+def _row_sums(x: list[Tensor], terms: int) -> list[Tensor]:
+    return list(finish(row_sums(x, terms), format_of(x[0].dtype), terms))
+
+
+@operator("row_products(Tensor[] x, Tensor[] y, int terms)", _row)
+def _row_products(x: list[Tensor], y: list[Tensor], terms: int) -> list[Tensor]:
+    return list(finish(row_products(x, y, terms), format_of(x[0].dtype), terms))
 
 
 def dot(
@@ -52,7 +90,7 @@ def dot(
 ) -> Components:
     """The dot product of two vectors, as `terms` components (the most of x and y by default)."""
     check_same("dot", x=x[0], y=y[0])
-    fmt = format_of(x[0].dtype, "dot: x")
+    format_of(x[0].dtype, "dot: x")
     if x[0].dim() != 1 or y[0].shape != x[0].shape:
         raise ValueError(
             f"dot: x and y must be vectors of one length, got shapes {list(x[0].shape)} and "
@@ -64,40 +102,53 @@ def dot(
     if reproducible:
         result = exact_dots(rows.gather(x), rows.gather(y), count)
     else:
-        result = finish(row_products(rows.gather(a), rows.gather(b), count), fmt, count)
+        result = _row_products(rows.gather(a), rows.gather(b), count)
     return _shaped(result, rows, False)
 
 
 def _wide_sum(given: list[Tensor], terms: int, reproducible: bool) -> Components:
-    """Sums of rows as float64 expansions."""
+    """Sums of rows as expansions in registers."""
     if not reproducible:
         return row_sums(given, terms)
-    state = state_for(format_of(given[0].dtype), max(terms, len(given)))
-    return exact_sums([c.double() for c in given], state)
+    dtype = register_of(given[0]).dtype
+    return exact_sums([c.to(dtype) for c in given], state_of(given[0], max(terms, len(given))))
 
 
 def mean(
     x: Components, dim: Dim = None, keepdim: bool = False, *, reproducible: bool = False
 ) -> Components:
     """The sum over dimensions divided by the number of elements; NaN for none."""
-    fmt = format_of(x[0].dtype, "mean: x")
+    format_of(x[0].dtype, "mean: x")
     rows = Rows.of(x[0].shape, dim)
-    total = _wide_sum(rows.gather(x), len(x), reproducible)
-    quotient = operations.div(total, _count(rows.length, x[0]))
-    return _shaped(finish(quotient, fmt, len(x)), rows, keepdim)
+    return _shaped(_row_means(rows.gather(x), reproducible), rows, keepdim)
+
+
+@operator("row_means(Tensor[] x, bool reproducible)", lambda x, _: one_each(x, len(x)))
+def _row_means(x: list[Tensor], reproducible: bool) -> list[Tensor]:
+    total = _wide_sum(x, len(x), reproducible)
+    quotient = _divided(total, x[0].shape[1], x[0])
+    return list(finish(quotient, format_of(x[0].dtype), len(x)))
 
 
 def _variance(
     given: list[Tensor], correction: float, reproducible: bool
-) -> tuple[Components, Components]:
-    """Variances and means of rows, float64 expansions [outer]."""
+) -> tuple[Components, Components, Tensor | None]:
+    """Variances and means of rows, expansions [outer] in registers.
+
+    The third is an exponent k where the variances are to be multiplied by 2**(2 k), int64. In
+    float32 registers the gaps of a row are scaled to 1/2 .. 1: the squares of small ones would
+    underflow, those of large ones overflow.
+    """
     like, length = given[0], given[0].shape[1]
-    centre = operations.div(_wide_sum(given, len(given), reproducible), _count(length, like))
+    centre = _divided(_wide_sum(given, len(given), reproducible), length, like)
     state = len(centre)
-    wide = tuple(given) if like.dtype is torch.float64 else convert(given, torch.float64, state)
-    gap = operations.sub(wide, tuple(c[:, None] for c in centre))
+    gap = operations.sub(widened(given, state), tuple(c[:, None] for c in centre))
+    exponent = None
+    if register_of(like) == FP32 and length:
+        scaled, exponent = scaled_rows(gap)
+        gap = tuple(scaled)
     squares = exact_dots(gap, gap, state) if reproducible else row_products(gap, gap, state)
-    return operations.div(squares, _count(max(0.0, length - correction), like)), centre
+    return _divided(squares, max(0.0, length - correction), like), centre, exponent
 
 
 def var(
@@ -109,18 +160,34 @@ def var(
     reproducible: bool = False,
 ) -> Components:
     """The variance: squared distances from the mean, summed, over max(0, count - correction)."""
-    rows, fmt = Rows.of(x[0].shape, dim), format_of(x[0].dtype, "var: x")
-    value, _ = _variance(rows.gather(x), correction, reproducible)
-    return _shaped(finish(value, fmt, len(x)), rows, keepdim)
+    format_of(x[0].dtype, "var: x")
+    rows = Rows.of(x[0].shape, dim)
+    found = _row_variances(rows.gather(x), correction, reproducible)
+    return _shaped(tuple(found[: len(x)]), rows, keepdim)
+
+
+def _two_each(x: list[Tensor], *others: object) -> list[Tensor]:
+    return one_each(x, 2 * len(x))
+
+
+@operator("row_variances(Tensor[] x, float correction, bool reproducible)", _two_each)
+def _row_variances(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
+    """Variances, then means."""
+    value, centre, exponent = _variance(x, correction, reproducible)
+    if exponent is not None:
+        value = operations.ldexp(value, 2 * exponent)
+    fmt = format_of(x[0].dtype)
+    return [*finish(value, fmt, len(x)), *finish(centre, fmt, len(x))]
 
 
 def var_mean(
     x: Components, dim: Dim = None, correction: float = 1, keepdim: bool = False
 ) -> tuple[Components, Components]:
     """The variance and the mean."""
-    rows, fmt = Rows.of(x[0].shape, dim), format_of(x[0].dtype, "var_mean: x")
-    both = _variance(rows.gather(x), correction, False)
-    first, second = (_shaped(finish(v, fmt, len(x)), rows, keepdim) for v in both)
+    format_of(x[0].dtype, "var_mean: x")
+    rows = Rows.of(x[0].shape, dim)
+    found = _row_variances(rows.gather(x), correction, False)
+    first, second = (_shaped(tuple(v), rows, keepdim) for v in (found[: len(x)], found[len(x) :]))
     return first, second
 
 
@@ -135,14 +202,25 @@ def std(
     """The square root of the variance.
 
     In float64 each row is scaled by a power of two, so that no square of a gap overflows, and none
-    that counts underflows; narrower formats have float64's range for them.
+    that counts underflows; so are the gaps in float32 registers. Narrower formats have float64's
+    range for them in float64 registers.
     """
-    rows, fmt = Rows.of(x[0].shape, dim), format_of(x[0].dtype, "std: x")
-    given, exponent = rows.gather(x), None
-    if x[0].dtype is torch.float64 and rows.length:
+    format_of(x[0].dtype, "std: x")
+    rows = Rows.of(x[0].shape, dim)
+    return _shaped(_row_deviations(rows.gather(x), correction, reproducible), rows, keepdim)
+
+
+@operator(
+    "row_deviations(Tensor[] x, float correction, bool reproducible)",
+    lambda x, *_: one_each(x, len(x)),
+)
+def _row_deviations(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
+    fmt, given, exponent = format_of(x[0].dtype), x, None
+    if x[0].dtype is torch.float64 and x[0].shape[1]:
         given, exponent = scaled_rows(given)
-    value, _ = _variance(given, correction, reproducible)
+    value, _, lifted = _variance(given, correction, reproducible)
     root = operations.sqrt(value)
+    exponent = exponent if lifted is None else lifted
     if exponent is not None:
         root = operations.ldexp(root, exponent)
-    return _shaped(finish(root, fmt, len(x)), rows, keepdim)
+    return list(finish(root, fmt, len(x)))

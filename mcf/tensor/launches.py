@@ -13,8 +13,9 @@ from mcf.elementary import fused
 from mcf.elementary.fused import Formula
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import FORMATS
+from mcf.kernels.formats import FORMATS, FP32
 from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, result_dtypes
+from mcf.kernels.register_choice import registers_for
 from mcf.tensor.tensor import Components
 
 # A result of at most so many elements is made in the likeness of one that the plan keeps.
@@ -105,6 +106,9 @@ class Plan:
         if terms[0] < max(terms):
             return None
         fmt = FORMATS[first.dtype]
+        # The operator says that there is no formula in float32 registers.
+        if registers_for(fmt, first.device) is FP32:
+            return None
         found = fused.kernel_for(formula.name, fmt, terms, first.device)
         # Numbers of 16 bits are converted for the kernel, by the operator.
         if found is None or fused.stored(fmt) is not fmt:

@@ -21,6 +21,7 @@ from mcf.elementary.fused import Formula
 from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
+from mcf.kernels.register_choice import get_registers
 from mcf.tensor.launches import Plan
 from mcf.tensor.promotion import as_components, exactly, operands, result_format
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
@@ -96,7 +97,7 @@ def _launched(
     if _modes() or _functorch() is not None:
         return None
     groups: list[Components] = []
-    kind: list[Any] = [operation.name, registry.get_executor()]
+    kind: list[Any] = [operation.name, registry.get_executor(), get_registers()]
     numbers, most = False, 0
     for x in values:
         if isinstance(x, MCFTensor):
@@ -152,7 +153,7 @@ def _kept(
 def plan_of(operation: Operation, groups: Sequence[Components]) -> Plan | None:
     """The plan for contiguous components, in the order of the operation's arguments."""
     kinds = (x for c, *rest in groups for x in (1 + len(rest), c.dtype, c.shape, c.device))
-    key = (operation.name, registry.get_executor(), *kinds)
+    key = (operation.name, registry.get_executor(), get_registers(), *kinds)
     return _plans[key] if key in _plans else _kept(key, operation, groups)
 
 

@@ -1,0 +1,99 @@
+"""In which registers narrow components are added up: float64 or float32, by device or by the user.
+
+Unlike the executor this decides bits, so it is never guessed from a processor's speed: two machines
+that differ in it would differ in their results without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import torch
+
+from mcf.kernels.formats import FP32, FP64, Format
+
+NAMES = ("auto", "float64", "float32")
+
+_chosen = "auto"
+
+
+def set_registers(name: str) -> None:
+    """Choose the registers in which components narrower than float64 are added up from now on.
+
+    Sums, dot products, norms, moments, running sums and products, matrix products and polynomials
+    of float32, float16 and bfloat16 components carry more bits on the way than a result has. In
+    float64 registers two are enough for most; float32 registers take two to four, for processors on
+    which float64 is missing or slow. Additions, products, quotients, roots and comparisons of such
+    components are computed in float32 registers under every choice, with the same bits.
+
+    Each choice is a promise of its own: within one all executors, devices and numbers of threads
+    give the same bits, and `mcf.bound` has its bounds; between the two bits differ. The choice is
+    the process's, for all threads, and is read when an operation runs: in compiled programs and in
+    derivatives too, which follow the choice of then and not that of the forward pass. Components of
+    float64, exact sums (`reproducible=True`) and optimizers do not depend on it.
+
+    Args:
+        name: "float64"; "float32", where functions without a form in float32 registers raise
+            `NotImplementedError`; or "auto", the default: float32 on devices without float64 (MPS,
+            some XPU), float64 on all others, however slow it may be there.
+
+    Raises:
+        ValueError: for another name.
+    """
+    global _chosen
+    if name not in NAMES:
+        known = ", ".join(repr(n) for n in NAMES)
+        raise ValueError(f"registers must be one of {known}, got {name!r}")
+    _chosen = name
+
+
+def get_registers() -> str:
+    """The name given to `set_registers`, "auto" at first."""
+    return _chosen
+
+
+@contextlib.contextmanager
+def registers(name: str) -> Iterator[None]:
+    """Choose the registers inside a `with` block; see `set_registers`."""
+    before = _chosen
+    set_registers(name)
+    try:
+        yield
+    finally:
+        set_registers(before)
+
+
+@functools.cache
+def has_float64(device: torch.device) -> bool:
+    """Whether tensors of float64 exist on a device."""
+    if device.type == "xpu":
+        return bool(getattr(torch.xpu.get_device_properties(device), "has_fp64", True))
+    return device.type != "mps"
+
+
+def chosen(device: torch.device) -> Format:
+    """The format of the registers on a device, for components narrower than float64."""
+    if _chosen == "auto":
+        return FP64 if has_float64(device) else FP32
+    return FP64 if _chosen == "float64" else FP32
+
+
+def registers_for(fmt: Format, device: torch.device) -> Format:
+    """The format of the registers for components of a format on a device."""
+    return FP64 if fmt == FP64 else chosen(device)
+
+
+def refuse_float32(what: str, fmt: Format, device: torch.device) -> None:
+    """Raise for what has no form in float32 registers, where those are chosen.
+
+    Raises:
+        NotImplementedError: naming what it is.
+    """
+    if registers_for(fmt, device) is FP32:
+        why = "chosen by mcf.set_registers" if _chosen == "float32" else f"all that {device} has"
+        raise NotImplementedError(
+            f"{what} of {fmt.name} components computes in float64 and has no form in float32 "
+            f"registers, which are {why}; use mcf.registers('float64') or float64 components"
+        )
