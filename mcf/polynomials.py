@@ -87,7 +87,8 @@ def _compensated(values: list[Tensor], x: Tensor) -> Tensor:
                 f"polyval: a coefficient has dtype {c.dtype} and x has {fmt}; convert one, nothing "
                 "is rounded silently"
             )
-    return _horner(values, x)[0]
+    [result] = _horner(values, x)
+    return result  # type: ignore[no-any-return]
 
 
 def _like(values: list[Tensor], x: Tensor) -> list[Tensor]:

@@ -50,12 +50,12 @@ class Reference(Executor):
         fields = {f.name: f for f in spec.fields}
         kind, home = spec.register.dtype, rows[0][0].device
         total = sums_of_nothing(spec, len(rows), home)
-        given = scalars.to(kind)
+        numbers = scalars.to(kind)
         for k, row in enumerate(rows):
             device = row[0].device
             size = row[0].numel()
             flat = {f.name: _flat(t) for f, t in zip(spec.fields, row, strict=True)}
-            constants = {name: given[k, j].to(device=device) for j, name in enumerate(spec.scalars)}
+            constants = {name: numbers[k, j].to(device=device) for j, name in enumerate(spec.scalars)}
             constants["ZERO"] = torch.zeros((), dtype=kind, device=device)
             block = BLOCK.get(device.type, DEVICE_BLOCK)
             for start in range(0, size, block):
