@@ -55,7 +55,9 @@ class Reference(Executor):
             device = row[0].device
             size = row[0].numel()
             flat = {f.name: _flat(t) for f, t in zip(spec.fields, row, strict=True)}
-            constants = {name: numbers[k, j].to(device=device) for j, name in enumerate(spec.scalars)}
+            constants = {
+                name: numbers[k, j].to(device=device) for j, name in enumerate(spec.scalars)
+            }
             constants["ZERO"] = torch.zeros((), dtype=kind, device=device)
             block = BLOCK.get(device.type, DEVICE_BLOCK)
             for start in range(0, size, block):
