@@ -32,8 +32,8 @@ from torch.nn import functional as F
 
 MODELS = {"BERT": 0.999, "RoBERTa": 0.98}
 OPTIONS = {
-    "BERT": ("A", "Kahan", "B", "C", "D without masters", "D"),
-    "RoBERTa": ("A", "B", "C", "D without masters", "D"),
+    "BERT": ("D without masters", "Kahan", "B", "C", "A", "D"),
+    "RoBERTa": ("D without masters", "B", "C", "A", "D"),
 }
 TASKS = ("package", "words")
 RATE, FINE_RATE, SIZE = 4e-3, 1e-3, 16
@@ -108,7 +108,7 @@ def fine_tuned(
     for part in (model.predict, model.norm_predict):
         part.requires_grad_(False)
     model.bias.requires_grad_(False)
-    length = 2 * given.length
+    length = given.length
 
     def loss(step: int) -> tuple[Any, Any]:
         inputs, labels = task.batch([seed, step], SIZE, length)
@@ -190,11 +190,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--texts", nargs="+", choices=["code", "reference"], default=["code"])
     parser.add_argument("--seeds", type=paper.whole(1), default=3)
-    parser.add_argument("--steps", type=paper.whole(1), default=600, help="of the first phase")
+    parser.add_argument("--steps", type=paper.whole(1), default=400, help="of the first phase")
     parser.add_argument("--layers", type=paper.whole(1), default=2)
     parser.add_argument("--width", type=paper.whole(2), default=48, help="in four heads")
     given = parser.parse_args(arguments)
-    given.heads, given.length, given.fine_steps, given.judged, given.files = 4, 64, 120, 2048, 99
+    given.heads, given.length, given.fine_steps, given.judged, given.files = 4, 64, 80, 1024, 99
     most = 4_000_000
     if given.small:
         given.seeds, given.steps, given.layers, given.width, given.length = 1, 4, 1, 8, 16
