@@ -24,6 +24,10 @@ functions do the same on expansion tensors. With the unit roundoff u**terms and 
 - `matrix_exp` is scaling and squaring with a Taylor polynomial whose degree fits the format:
   an error of at most c n (1 + |A|) u**terms e**|A| in the 1-norm.
 
+`torch.compile` takes each decomposition as one operator, whose bits are the eager ones; `lstsq` by
+"gelsd" or "gelss" of more rows than columns has results whose shapes depend on the rank, and is
+not traced.
+
 The derivatives are torch's formulas in the same arithmetic. `eig` of matrices that are not
 symmetric has complex results, which expansions do not have, and is refused.
 """

@@ -13,7 +13,6 @@ from mcf.linalg.parts import (
     Components,
     assign,
     each,
-    identity,
     like,
     one_like,
     part,
@@ -144,12 +143,6 @@ def _rows(x: Components, order: Tensor) -> Components:
     """Rows of x in the given order."""
     index = order[..., None].expand(*x[0].shape)
     return each(lambda c: c.gather(-2, index), x)
-
-
-def inverse(a: Components) -> tuple[Components, Tensor]:
-    """The inverse of A, and `info` of its factorisation."""
-    lu, pivots, info = factor(a)
-    return solve(lu, pivots, identity(a, a[0].shape[-1])), info
 
 
 def parity(pivots: Tensor) -> Tensor:

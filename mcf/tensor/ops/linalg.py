@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import log
-from mcf.linalg import cholesky_factor, lu_factors, qr_factors, triangular
-from mcf.linalg.parts import Components, each, like, padded, transpose
+from mcf.linalg import lu_factors, operators
+from mcf.linalg.parts import Components, each, identity, like, padded, transpose
 from mcf.reductions import sum as total
 from mcf.tensor.promotion import operands, result_format
 from mcf.tensor.registry import implements
@@ -56,7 +56,7 @@ def _raise(name: str, info: Tensor, wanted: bool) -> None:
 def lu_factor_ex(a: MCFTensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
     """L and U in one matrix, pivots and info."""
     _matrix("lu_factor_ex", a)
-    factors, pivots, info = lu_factors.factor(a.components, pivot)
+    factors, pivots, info = operators.lu_factor(a.components, pivot)
     _raise("lu_factor_ex", info, check_errors)
     return wrap(factors), pivots, info
 
@@ -65,14 +65,14 @@ def lu_factor_ex(a: MCFTensor, *, pivot: bool = True, check_errors: bool = False
 def lu_(a: MCFTensor, *, pivot: bool = True) -> Any:
     """P, L and U; P is an expansion tensor too, so that P @ L @ U is A."""
     _matrix("lu", a)
-    factors, pivots, _ = lu_factors.factor(a.components, pivot)
+    factors, pivots, _ = operators.lu_factor(a.components, pivot)
     low, up = wrap(lu_factors.lower(factors)), wrap(lu_factors.upper(factors))
     return _permutation(factors, pivots), low, up
 
 
 def _permutation(factors: Components, pivots: Tensor) -> MCFTensor:
     rows = factors[0].shape[-2]
-    order = lu_factors.permutation(pivots, rows)
+    order = operators.permutation(pivots, rows)
     matrix = torch.zeros(*order.shape, rows, dtype=factors[0].dtype, device=order.device)
     return wrap(like(factors, matrix.scatter_(-2, order[..., None, :], 1)))
 
@@ -96,7 +96,7 @@ def lu_solve(
     """X with A X = B from the factors of A."""
     _right_side("lu_solve", factors, b, left)
     a, right = _padded(factors, b)
-    return wrap(lu_factors.solve(a, pivots, right, left=left, adjoint=adjoint))
+    return wrap(operators.lu_solve(a, pivots, right, left=left, adjoint=adjoint))
 
 
 @implements(aten._linalg_solve_ex.default)
@@ -112,10 +112,10 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
             f"{list(a.shape)} and {list(b.shape)}"
         )
     x, y = _padded(a, b)
-    factors, pivots, info = lu_factors.factor(x)
+    factors, pivots, info = operators.lu_factor(x)
     _raise("solve_ex", info, check_errors)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
-    solution = lu_factors.solve(factors, pivots, y, left=left or vector)
+    solution = operators.lu_solve(factors, pivots, y, left=left or vector)
     solution = each(lambda c: c.squeeze(-1), solution) if vector else solution
     return wrap(solution), wrap(factors), pivots, info
 
@@ -124,7 +124,8 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
 def inv_ex(a: MCFTensor, *, check_errors: bool = False) -> Any:
     """The inverse and info."""
     _matrix("inv", a, square=True)
-    inverse, info = lu_factors.inverse(a.components)
+    factors, pivots, info = operators.lu_factor(a.components)
+    inverse = operators.lu_solve(factors, pivots, identity(a.components, a.shape[-1]))
     _raise("inv_ex", info, check_errors)
     return wrap(inverse), info
 
@@ -133,7 +134,7 @@ def _determinant_factors(name: str, a: MCFTensor) -> tuple[Components, Tensor]:
     """Of A^T where A is contiguous: torch's derivative takes the factors for those."""
     _matrix(name, a, square=True)
     parts = transpose(a.components) if a.is_contiguous() else a.components
-    return lu_factors.factor(parts)[:2]
+    return operators.lu_factor(parts)[:2]
 
 
 @implements(aten._linalg_det.default)
@@ -158,7 +159,7 @@ def slogdet(a: MCFTensor) -> Any:
 def cholesky_ex(a: MCFTensor, *, upper: bool = False, check_errors: bool = False) -> Any:
     """L (U for `upper`), of which only that triangle of A is read, and info."""
     _matrix("cholesky", a, square=True)
-    factor, info = cholesky_factor.factor(transpose(a.components) if upper else a.components)
+    factor, info = operators.cholesky(transpose(a.components) if upper else a.components)
     _raise("cholesky_ex", info, check_errors)
     factor = each(torch.Tensor.contiguous, transpose(factor)) if upper else factor
     return wrap(factor), info
@@ -173,7 +174,7 @@ def qr_(a: MCFTensor, mode: str = "reduced") -> Any:
             f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
             "'r', or 'complete'"
         )
-    q, r = qr_factors.factor(a.components, mode)
+    q, r = operators.qr(a.components, mode)
     return wrap(each(lambda c: c.new_empty(0), r) if q is None else q), wrap(r)
 
 
@@ -184,4 +185,6 @@ def solve_triangular(
     """X with A X = B for a triangular A."""
     _right_side("solve_triangular", a, b, left)
     x, y = _padded(a, b)
-    return wrap(triangular.solve(x, y, upper=upper, left=left, unitriangular=unitriangular))
+    return wrap(
+        operators.solve_triangular(x, y, upper=upper, left=left, unitriangular=unitriangular)
+    )

@@ -10,7 +10,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
-from mcf.linalg import eigen, exponential, least_squares, singular
+from mcf.linalg import least_squares, operators, triangular
 from mcf.linalg.parts import Components, each, identity, transpose, where
 from mcf.reductions import sum as total
 from mcf.reductions.products import matmul
@@ -19,17 +19,6 @@ from mcf.tensor.registry import UnsupportedError, implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
-
-
-def _converged(name: str, a: Components, done: Tensor) -> None:
-    """Raise as torch does where an iteration did not end."""
-    if bool(done.all()):
-        return
-    if not all(bool(c.isfinite().all()) for c in a):
-        reason = "the input matrix contained non-finite values"
-    else:
-        reason = "rotations of its rows do not become small"
-    raise LinAlgError(f"linalg.{name}: The algorithm failed to converge because {reason}.")
 
 
 def _nothing(a: Components) -> MCFTensor:
@@ -42,8 +31,7 @@ def eigh(a: MCFTensor, UPLO: str = "L", compute_v: bool = True) -> Any:
     _matrix("eigh", a, square=True)
     if UPLO not in ("L", "l", "U", "u"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
-    values, vectors, done = eigen.decompose(a.components, UPLO in ("U", "u"))
-    _converged("eigh", a.components, done)
+    values, vectors = operators.eigh(a.components, UPLO in ("U", "u"))
     return wrap(values), wrap(vectors) if compute_v else _nothing(values)
 
 
@@ -58,8 +46,7 @@ def svd(
             f"torch.linalg.svd: driver={driver!r} is an algorithm of cuSOLVER; expansions have one "
             "of their own, driver=None"
         )
-    u, values, vt, done = singular.decompose(a.components, full_matrices, compute_uv)
-    _converged("svd", a.components, done)
+    u, values, vt = operators.svd(a.components, full_matrices, compute_uv)
     if u is None or vt is None:
         return _nothing(values), wrap(values), _nothing(values)
     return wrap(u), wrap(values), wrap(vt)
@@ -139,7 +126,7 @@ def pinv(a: MCFTensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = 
 def matrix_exp(a: MCFTensor) -> MCFTensor:
     """The exponential of each matrix."""
     _matrix("matrix_exp", a, square=True)
-    return wrap(exponential.exponential(a.components))
+    return wrap(operators.matrix_exp(a.components))
 
 
 _DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
@@ -164,8 +151,9 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = No
     x, y = _padded(a, b)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
     m, n = a.shape[-2:]
-    matrix = wrap(x)
-    solution, rank, values = _solved(matrix, y, rcond, driver)
+    found = _lstsq(list(x), list(y), rcond, driver)
+    terms = len(x)
+    solution, rank, values = tuple(found[:terms]), found[terms], tuple(found[terms + 1 :])
     residuals = each(lambda c: c.new_empty(0), x)
     full = driver == "gels" or (driver in ("gelsd", "gelss") and bool((rank == n).all()))
     if m > n and full:
@@ -206,3 +194,29 @@ def _solved(
         found = where(short[..., None, None], found, solution)
         rank = torch.where(short, rank, min(a.shape[-2:]))
     return found, rank, values if driver in ("gelsd", "gelss") else nothing
+
+
+def _lstsq_run(
+    a: list[Tensor], b: list[Tensor], rcond: float | None, driver: str | None
+) -> list[Tensor]:
+    solution, rank, values = _solved(wrap(tuple(a)), tuple(b), rcond, driver)
+    return [*(c.contiguous() for c in solution), rank.contiguous(), *values]
+
+
+def _lstsq_shapes(
+    a: list[Tensor], b: list[Tensor], rcond: float | None, driver: str | None
+) -> list[Tensor]:
+    batch = triangular.broadcast(tuple(a), tuple(b))
+    *own, m, n = a[0].shape
+    solution = [c.new_empty([*batch, n, b[0].shape[-1]]) for c in a]
+    rank = a[0].new_empty([0] if driver == "gels" else own, dtype=torch.int64)
+    with_values = driver in ("gelsd", "gelss")
+    values = [c.new_empty([*own, min(m, n)] if with_values else [0]) for c in a]
+    return [*solution, rank, *values]
+
+
+_lstsq = operators.operator(
+    "lstsq(Tensor[] a, Tensor[] b, float? rcond, str? driver) -> Tensor[]",
+    _lstsq_run,
+    _lstsq_shapes,
+)

@@ -1,0 +1,236 @@
+"""Decompositions as opaque operators `torch.ops.mcf.linalg_*`, which `torch.compile` leaves alone.
+
+What they are is in the modules of the same names. Each result is a tensor of its own, contiguous,
+so that shapes say all about it where nothing is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
+
+from mcf.linalg import (
+    cholesky_factor,
+    eigen,
+    exponential,
+    lu_factors,
+    qr_factors,
+    singular,
+    triangular,
+)
+from mcf.linalg.parts import Components, transpose
+
+_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+Shape = Sequence[int]
+
+
+def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Define `torch.ops.mcf.linalg_<schema>`; `fake` has the shapes of what `run` computes."""
+    name = f"linalg_{schema.split('(')[0]}"
+    _library.define(f"linalg_{schema}")  # type: ignore[no-untyped-call]
+    _library.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"mcf::{name}", fake, lib=_library)
+    return getattr(torch.ops.mcf, name)
+
+
+def _own(*results: Components) -> list[Tensor]:
+    return [c.contiguous() for x in results for c in x]
+
+
+def _empty(a: Sequence[Tensor], *shapes: Shape) -> list[Tensor]:
+    """Tensors in the place of expansions of some shapes."""
+    return [c.new_empty(list(shape)) for shape in shapes for c in a]
+
+
+def _info(a: Sequence[Tensor], *shape: int) -> Tensor:
+    return a[0].new_empty(list(shape), dtype=torch.int32)
+
+
+def _split(found: Sequence[Tensor], terms: int) -> list[Components]:
+    """Expansions, one after another."""
+    return [tuple(found[k : k + terms]) for k in range(0, len(found) - terms + 1, terms)]
+
+
+def _lu(a: list[Tensor], pivot: bool) -> list[Tensor]:
+    factors, pivots, info = lu_factors.factor(tuple(a), pivot)
+    return [*factors, pivots, info]
+
+
+def _lu_shapes(a: list[Tensor], pivot: bool) -> list[Tensor]:
+    *batch, m, n = a[0].shape
+    return [*_empty(a, a[0].shape), _info(a, *batch, min(m, n)), _info(a, *batch)]
+
+
+_lu_factor = operator("lu_factor(Tensor[] a, bool pivot) -> Tensor[]", _lu, _lu_shapes)
+
+
+def lu_factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tensor]:
+    """See `lu_factors.factor`."""
+    *factors, pivots, info = _lu_factor(list(a), pivot)
+    return tuple(factors), pivots, info
+
+
+def _solved_shape(
+    lu: list[Tensor], pivots: Tensor, b: list[Tensor], left: bool, adjoint: bool
+) -> list[Tensor]:
+    return _empty(b, (*triangular.broadcast(tuple(lu), tuple(b)), *b[0].shape[-2:]))
+
+
+_lu_solve = operator(
+    "lu_solve(Tensor[] lu, Tensor pivots, Tensor[] b, bool left, bool adjoint) -> Tensor[]",
+    lambda lu, pivots, b, left, adjoint: _own(
+        lu_factors.solve(tuple(lu), pivots, tuple(b), left=left, adjoint=adjoint)
+    ),
+    _solved_shape,
+)
+
+
+def lu_solve(
+    lu: Components, pivots: Tensor, b: Components, *, left: bool = True, adjoint: bool = False
+) -> Components:
+    """See `lu_factors.solve`."""
+    return tuple(_lu_solve(list(lu), pivots, list(b), left, adjoint))
+
+
+_permutation = operator(
+    "permutation(Tensor pivots, SymInt rows) -> Tensor",
+    lu_factors.permutation,
+    lambda pivots, rows: pivots.new_empty([*pivots.shape[:-1], rows], dtype=torch.int64),
+)
+
+
+def permutation(pivots: Tensor, rows: int) -> Tensor:
+    """See `lu_factors.permutation`."""
+    found: Tensor = _permutation(pivots, rows)
+    return found
+
+
+def _cholesky_run(a: list[Tensor]) -> list[Tensor]:
+    factor, info = cholesky_factor.factor(tuple(a))
+    return [*factor, info]
+
+
+_cholesky = operator(
+    "cholesky(Tensor[] a) -> Tensor[]",
+    _cholesky_run,
+    lambda a: [*_empty(a, a[0].shape), _info(a, *a[0].shape[:-2])],
+)
+
+
+def cholesky(a: Components) -> tuple[Components, Tensor]:
+    """See `cholesky_factor.factor`."""
+    *factor, info = _cholesky(list(a))
+    return tuple(factor), info
+
+
+def _qr_run(a: list[Tensor], mode: str) -> list[Tensor]:
+    q, r = qr_factors.factor(tuple(a), mode)
+    return _own(r) if q is None else _own(q, r)
+
+
+def _qr_shapes(a: list[Tensor], mode: str) -> list[Tensor]:
+    *batch, m, n = a[0].shape
+    height = m if mode == "complete" else min(m, n)
+    shapes = [(*batch, m, height), (*batch, height, n)]
+    return _empty(a, *(shapes[1:] if mode == "r" else shapes))
+
+
+_qr = operator("qr(Tensor[] a, str mode) -> Tensor[]", _qr_run, _qr_shapes)
+
+
+def qr(a: Components, mode: str) -> tuple[Components | None, Components]:
+    """See `qr_factors.factor`."""
+    *q, r = _split(_qr(list(a), mode), len(a))
+    return (q[0] if q else None), r
+
+
+def _triangular_run(a: list[Tensor], b: list[Tensor], upper: bool, unit: bool) -> list[Tensor]:
+    return _own(triangular.solve(tuple(a), tuple(b), upper=upper, unitriangular=unit))
+
+
+_triangular = operator(
+    "solve_triangular(Tensor[] a, Tensor[] b, bool upper, bool unitriangular) -> Tensor[]",
+    _triangular_run,
+    lambda a, b, upper, unit: _solved_shape(a, a[0], b, True, False),
+)
+
+
+def solve_triangular(
+    a: Components, b: Components, *, upper: bool, left: bool, unitriangular: bool
+) -> Components:
+    """See `triangular.solve`."""
+    if left:
+        return tuple(_triangular(list(a), list(b), upper, unitriangular))
+    other = tuple(_triangular([c.mT for c in a], [c.mT for c in b], not upper, unitriangular))
+    return transpose(other)
+
+
+def _converged(name: str, a: Sequence[Tensor], done: Tensor) -> None:
+    """Raise as torch does where an iteration did not end."""
+    if bool(done.all()):
+        return
+    if not all(bool(c.isfinite().all()) for c in a):
+        reason = "the input matrix contained non-finite values"
+    else:
+        reason = "rotations of its rows do not become small"
+    raise LinAlgError(f"linalg.{name}: The algorithm failed to converge because {reason}.")
+
+
+def _eigh_run(a: list[Tensor], upper: bool) -> list[Tensor]:
+    values, vectors, done = eigen.decompose(tuple(a), upper)
+    _converged("eigh", a, done)
+    return _own(values, vectors)
+
+
+_eigh = operator(
+    "eigh(Tensor[] a, bool upper) -> Tensor[]",
+    _eigh_run,
+    lambda a, upper: _empty(a, a[0].shape[:-1], a[0].shape),
+)
+
+
+def eigh(a: Components, upper: bool) -> tuple[Components, Components]:
+    """See `eigen.decompose`; raises LinAlgError where a matrix did not converge."""
+    values, vectors = _split(_eigh(list(a), upper), len(a))
+    return values, vectors
+
+
+def _svd_run(a: list[Tensor], full: bool, vectors: bool) -> list[Tensor]:
+    u, values, vt, done = singular.decompose(tuple(a), full, vectors)
+    _converged("svd", a, done)
+    return _own(values) if u is None or vt is None else _own(values, u, vt)
+
+
+def _svd_shapes(a: list[Tensor], full: bool, vectors: bool) -> list[Tensor]:
+    *batch, m, n = a[0].shape
+    k = min(m, n)
+    shapes = [(*batch, k), (*batch, m, m if full else k), (*batch, n if full else k, n)]
+    return _empty(a, *(shapes if vectors else shapes[:1]))
+
+
+_svd = operator("svd(Tensor[] a, bool full, bool vectors) -> Tensor[]", _svd_run, _svd_shapes)
+
+
+def svd(
+    a: Components, full: bool, vectors: bool
+) -> tuple[Components | None, Components, Components | None]:
+    """See `singular.decompose`; raises LinAlgError where a matrix did not converge."""
+    values, *both = _split(_svd(list(a), full, vectors), len(a))
+    return (both[0], values, both[1]) if both else (None, values, None)
+
+
+_matrix_exp = operator(
+    "matrix_exp(Tensor[] a) -> Tensor[]",
+    lambda a: _own(exponential.exponential(tuple(a))),
+    lambda a: _empty(a, a[0].shape),
+)
+
+
+def matrix_exp(a: Components) -> Components:
+    """See `exponential.exponential`."""
+    return tuple(_matrix_exp(list(a)))
