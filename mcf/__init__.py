@@ -2,6 +2,7 @@
 
 # The first two before all others: where the packages are, and whether the environment is ours.
 from mcf import checkout as checkout
+from mcf import fourier as fourier
 from mcf import kernels as kernels
 from mcf import linalg as linalg
 from mcf import nn as nn

@@ -6,6 +6,7 @@ import torch
 
 from mcf.complexes import bounds as complexes
 from mcf.elementary.function_bounds import FUNCTIONS, derived
+from mcf.fourier import bounds as fourier
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
 from mcf.kernels.formats import FP32, FP64, Format, format_of
@@ -13,7 +14,7 @@ from mcf.kernels.register_choice import get_registers
 from mcf.reductions.sum_bounds import ROWS
 
 _COMPLEX = complexes.OPERATIONS | complexes.FUNCTIONS
-_OPERATIONS = (*bounds.OPERATIONS, *FUNCTIONS, *ROWS, *_COMPLEX)
+_OPERATIONS = (*bounds.OPERATIONS, *FUNCTIONS, *ROWS, *_COMPLEX, "fft")
 
 
 def bound(
@@ -42,7 +43,8 @@ def bound(
             argument; "two_sum", "fast_two_sum", "split", "two_prod", "neg", "abs", "ldexp", which
             are exact (`requires` has their preconditions); an elementary function such as "exp" or
             "atan2"; "complex_add", "complex_mul", "complex_div", "complex_abs" and functions such
-            as "complex_exp", whose |r - t| and |t| are moduli; "sum", "dot", "norm", "mean", "var",
+            as "complex_exp", whose |r - t| and |t| are moduli; "fft" of `count` numbers, whose are
+            2-norms; "sum", "dot", "norm", "mean", "var",
             "std", "matmul" or "polyval".
         terms: components of the result, 1 to 4; the arguments have as many or fewer.
         dtype: of the components.
@@ -65,6 +67,8 @@ def bound(
         known = ", ".join(_OPERATIONS)
         raise ValueError(f"no bound for operation {operation!r}; known are {known}")
     register = _register(registers)
+    if operation == "fft":
+        return _of_transform(terms, dtype, count, registers)
     if operation in ROWS:
         return _reduction(operation, terms, dtype, count, register)
     if operation == "renormalize":
@@ -123,6 +127,41 @@ def _register(name: str | None) -> Format:
     return FP32 if (name or get_registers()) == "float32" else FP64
 
 
+def _of_transform(
+    terms: int, dtype: torch.dtype, count: int | None, registers: str | None
+) -> Guarantee:
+    _check(terms)
+    fmt = format_of(dtype)
+    _check_count("fft", count)
+    assert count is not None
+    used: list[Guarantee] = []
+
+    def real(name: str, terms: int, dtype: torch.dtype, count: int | None) -> Guarantee:
+        used.append(bound(name, terms, dtype, count=count, registers=registers))
+        return used[-1]
+
+    unit = float(fmt.u**terms)
+    relative = fourier.transform(count, terms, dtype, unit, real)
+    return Guarantee(
+        relative=relative,
+        absolute=0.0,
+        proven=all(guarantee.proven for guarantee in used),
+        formula=f"{relative / unit:.4g} u^{terms}",
+        algorithm="mixed radices, products with correctly rounded roots of unity",
+        source="Higham 2002, theorem 24.2, with the bounds of its steps",
+        requires="no underflow",
+    )
+
+
+def _check_count(operation: str, count: int | None) -> None:
+    if count is None:
+        raise ValueError(f"the bound of {operation!r} needs count=, the number of elements")
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"count must be an int, got {type(count).__name__}")
+    if count < 1:
+        raise ValueError(f"count must be 1 or more, got {count}")
+
+
 def _check(terms: int) -> None:
     if isinstance(terms, bool) or terms not in (1, 2, 3, 4):
         raise ValueError(f"terms must be 1 to 4, got {terms!r}")
@@ -133,12 +172,8 @@ def _reduction(
 ) -> Guarantee:
     _check(terms)
     fmt = format_of(dtype)
-    if count is None:
-        raise ValueError(f"the bound of {operation!r} needs count=, the number of elements")
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise TypeError(f"count must be an int, got {type(count).__name__}")
-    if count < 1:
-        raise ValueError(f"count must be 1 or more, got {count}")
+    _check_count(operation, count)
+    assert count is not None
     row = ROWS[operation]
     found, proven = row.bound(fmt, terms, count, register), row.proven(fmt, terms, register)
     return Guarantee(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.complexes.tensor import MCFComplexTensor, formatted
+from mcf.complexes.tensor import MCFComplexTensor, formatted, gradient
 from mcf.kernels import operations
 from mcf.kernels.components import Components
 from mcf.tensor.tensor import wrap
@@ -53,6 +53,7 @@ class _Divide(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Any:
         ctx.save_for_backward(a, b, c, d)
+        ctx.set_materialize_grads(False)
         x, y = (a.components, b.components), (c.components, d.components)  # type: ignore[attr-defined]
         real, imag = quotient(x, y)
         return wrap(real), wrap(imag)
@@ -60,7 +61,7 @@ class _Divide(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         a, b, c, d = ctx.saved_tensors
-        x, y, g = (MCFComplexTensor(*v) for v in ((a, b), (c, d), grads))
+        x, y, g = MCFComplexTensor(a, b), MCFComplexTensor(c, d), gradient(grads)
         inner = g / y.conj()
         outer = -inner * (x / y).conj()
         return inner.real, inner.imag, outer.real, outer.imag

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mcf.complexes.tensor import MCFComplexTensor, implements
+from mcf.complexes.tensor import MCFComplexTensor, gradient, implements
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import refuse_float32
@@ -34,12 +34,13 @@ def holomorphic(
     def register(function: Callable[[Any, Any], Parts]) -> Callable[[Any], MCFComplexTensor]:
         def forward(ctx: Any, x: Any, y: Any) -> Parts:
             ctx.save_for_backward(x, y)
+            ctx.set_materialize_grads(False)
             return rounded(function, x.detach(), y.detach())
 
         def backward(ctx: Any, *grads: Any) -> Parts:
             z: Any = MCFComplexTensor(*ctx.saved_tensors)
             # Computed again, so that it may be differentiated again.
-            g: Any = MCFComplexTensor(*grads) * torch.conj(derivative(z, call(z)))
+            g: Any = gradient(grads) * torch.conj(derivative(z, call(z)))
             return g.real, g.imag
 
         members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}

@@ -223,6 +223,13 @@ def pair(x: Any, y: Any) -> MCFComplexTensor:
     return MCFComplexTensor(x, y)
 
 
+def gradient(grads: Sequence[Any]) -> MCFComplexTensor:
+    """The complex gradient of two parts, one of which may be None, which is 0."""
+    x, y = grads
+    x = torch.zeros_like(y) if x is None else x
+    return MCFComplexTensor(x, torch.zeros_like(x) if y is None else y)  # type: ignore[arg-type]
+
+
 def formatted(*values: Any) -> list[Any]:
     """Real numbers and tensors, one at least of expansions, as expansions of a common format.
 

@@ -179,6 +179,9 @@ DIFFERENTIABLE: dict[str, Callable[[Any], Any]] = {
     **{name: getattr(torch, name) for name in
        ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "abs", "angle", "sgn",
         "reciprocal", "conj", "real", "square", "prod")},
+    # One part of a result alone.
+    "exp_real": lambda z: torch.exp(z).real,
+    "div_imag": lambda z: (1 / z).imag,
     "mul": lambda z: z * z.flip(0),
     "div": lambda z: z / (z.flip(0) + 2),
     "power": lambda z: z**3,

@@ -1,0 +1,3 @@
+"""Discrete Fourier transforms of expansions; `torch.fft` calls them."""
+
+from mcf.fourier import functions as functions

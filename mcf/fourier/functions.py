@@ -1,0 +1,251 @@
+"""`torch.fft` of expansion tensors, real and complex."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from mcf.complexes.tensor import MCFComplexTensor, gradient, implements
+from mcf.fourier.transform import transform
+from mcf.tensor import registry
+from mcf.tensor.creation import tensor
+from mcf.tensor.tensor import wrap
+
+# The norm of the other direction.
+_SWAPPED = {None: "forward", "backward": "forward", "forward": "backward", "ortho": "ortho"}
+
+
+class _Transform(torch.autograd.Function):
+    """Of [n, columns], real and imaginary part; the latter may be None."""
+
+    @staticmethod
+    def forward(ctx: Any, real: Any, imag: Any, sign: int) -> Any:
+        ctx.sign, ctx.is_real = sign, imag is None
+        ctx.set_materialize_grads(False)
+        parts = (real,) if imag is None else (real, imag)
+        stacked = [torch.stack(p) for p in zip(*(v.components for v in parts), strict=True)]
+        found = transform(tuple(stacked), sign)
+        return wrap([c[0] for c in found]), wrap([c[1] for c in found])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        # The conjugate transpose of the matrix has the other sign.
+        g = gradient(grads)
+        real, imag = _Transform.apply(g.real, g.imag, -ctx.sign)  # type: ignore[no-untyped-call]
+        return real, None if ctx.is_real else imag, None
+
+
+def _parts(x: Any) -> tuple[Any, Any]:
+    return (x.real, x.imag) if isinstance(x, MCFComplexTensor) else (x, None)
+
+
+def _along(x: Any, n: int | None, dim: int, sign: int) -> MCFComplexTensor:
+    """The transform along a dimension of x, cut or padded with zeros to n."""
+    if not -max(1, x.ndim) <= dim < max(1, x.ndim):
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-x.ndim}, {x.ndim - 1}], but "
+            f"got {dim})"
+        )
+    count = x.shape[dim] if n is None else n
+    if count < 1:
+        raise RuntimeError(f"Invalid number of data points ({count}) specified")
+    real, imag = (None if p is None else _sized(p.movedim(dim, 0), count) for p in _parts(x))
+    assert real is not None
+    shape = real.shape
+    columns = [None if p is None else p.reshape(count, -1) for p in (real, imag)]
+    found = _Transform.apply(*columns, sign)  # type: ignore[no-untyped-call]
+    return MCFComplexTensor(*(p.reshape(shape).movedim(0, dim) for p in found))
+
+
+def _sized(x: Any, count: int) -> Any:
+    """The first `count` of a dimension, with zeros behind them."""
+    have = x.shape[0]
+    if have >= count:
+        return x[:count]
+    return torch.cat((x, torch.zeros_like(x[:1]).expand(count - have, *x.shape[1:])))
+
+
+@functools.cache
+def _root(count: int) -> Fraction:
+    """1 / sqrt(count) to 500 bits."""
+    return Fraction(1, 1) / Fraction(math.isqrt(count << 1000), 1 << 500)
+
+
+def _scaled(z: Any, count: int, norm: str | None, inverse: bool) -> Any:
+    """z over count, its root, or as it is."""
+    if norm not in _SWAPPED:
+        raise RuntimeError(
+            f'Invalid normalization mode: "{norm}"; allowed are "backward", "forward", "ortho"'
+        )
+    if norm == "ortho":
+        real = z.real if isinstance(z, MCFComplexTensor) else z
+        return z * tensor(_root(count), real.terms, real.dtype, real.device)
+    return z / count if (norm == "forward") != inverse else z
+
+
+def _dims(x: Any, s: Sequence[int] | None, dim: Any) -> tuple[list[int], list[int | None]]:
+    """The dimensions, from the first, and the lengths that are wanted of them."""
+    if isinstance(dim, int):
+        dim = (dim,)
+    if dim is None:
+        dim = range(x.ndim) if s is None else range(x.ndim - len(s), x.ndim)
+    dims = [d % x.ndim if -x.ndim <= d < x.ndim else d for d in dim]
+    for d in dims:
+        if not 0 <= d < x.ndim:
+            raise IndexError(f"Dimension out of range: {d} of a tensor of {x.ndim} dimensions")
+    if len(set(dims)) != len(dims):
+        raise RuntimeError(f"FFT dims must be unique, got {list(dim)}")
+    if s is not None and len(s) != len(dims):
+        raise RuntimeError(
+            f"When given, dim and shape arguments must have the same length, got dim {list(dim)} "
+            f"and s {list(s)}"
+        )
+    return dims, [None if n == -1 else n for n in s] if s is not None else [None] * len(dims)
+
+
+def _count(x: Any, dims: Sequence[int], lengths: Sequence[int | None]) -> int:
+    return math.prod(x.shape[d] if n is None else n for d, n in zip(dims, lengths, strict=True))
+
+
+def _several(inverse: bool, two: bool) -> Callable[..., Any]:
+    usual = (-2, -1) if two else None
+
+    def call(x: Any, s: Any = None, dim: Any = usual, norm: str | None = None) -> Any:
+        dims, lengths = _dims(x, s, dim)
+        count = _count(x, dims, lengths)
+        for d, n in zip(reversed(dims), reversed(lengths), strict=True):
+            x = _along(x, n, d, 1 if inverse else -1)
+        return _scaled(x, count, norm, inverse)
+
+    return call
+
+
+def fft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+    """As `torch.fft.fft`; the error is `mcf.bound("fft", terms, dtype, count=n)` in the 2-norm."""
+    z = _along(x, n, dim, -1)
+    return _scaled(z, z.shape[dim], norm, False)
+
+
+def ifft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+    """As `torch.fft.ifft`."""
+    z = _along(x, n, dim, 1)
+    return _scaled(z, z.shape[dim], norm, True)
+
+
+def _real_only(x: Any, name: str) -> None:
+    if isinstance(x, MCFComplexTensor):
+        raise RuntimeError(f"{name} expects a real input tensor, but got complex expansions")
+
+
+def rfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+    """As `torch.fft.rfft`: the first n / 2 + 1 numbers of the transform of a real sequence."""
+    _real_only(x, "rfft")
+    z = fft(x, n, dim, norm)
+    return z.narrow(dim, 0, z.shape[dim] // 2 + 1)
+
+
+def irfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+    """As `torch.fft.irfft`; the imaginary part of the first number has no say, as in torch."""
+    return _scaled(*_halved(x, n, dim), norm, True)
+
+
+def _halved(x: Any, n: int | None, dim: int) -> tuple[Any, int]:
+    """The real sequence whose transform begins with x, not divided by its length n, and n."""
+    count = 2 * (x.shape[dim] - 1) if n is None else n
+    if count < 1:
+        raise RuntimeError(f"Invalid number of data points ({count}) specified")
+    real, imag = (None if p is None else p.movedim(dim, 0) for p in _parts(x))
+    real = _sized(real, count // 2 + 1)
+    imag = torch.zeros_like(real) if imag is None else _sized(imag, count // 2 + 1)
+    tail = slice(1, (count + 1) // 2)
+    whole = MCFComplexTensor(
+        torch.cat((real, real[tail].flip(0))),  # type: ignore[arg-type]
+        torch.cat((imag, -imag[tail].flip(0))),  # type: ignore[arg-type]
+    )
+    return _along(whole, None, 0, 1).real.movedim(0, dim), count
+
+
+def hfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+    """As `torch.fft.hfft`: the real transform of a sequence whose second half is conjugate."""
+    return irfft(x.conj(), n, dim, _swapped(norm))
+
+
+def ihfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
+    """As `torch.fft.ihfft`."""
+    return torch.conj(rfft(x, n, dim, _swapped(norm)))
+
+
+def _swapped(norm: str | None) -> str | None:
+    return _SWAPPED.get(norm, norm)
+
+
+def _rfft_several(two: bool) -> Callable[..., Any]:
+    usual = (-2, -1) if two else None
+
+    def call(x: Any, s: Any = None, dim: Any = usual, norm: str | None = None) -> Any:
+        _real_only(x, "rfftn")
+        dims, lengths = _dims(x, s, dim)
+        count = _count(x, dims, lengths)
+        z = rfft(x, lengths[-1], dims[-1])
+        for d, n in zip(reversed(dims[:-1]), reversed(lengths[:-1]), strict=True):
+            z = _along(z, n, d, -1)
+        return _scaled(z, count, norm, False)
+
+    return call
+
+
+def _irfft_several(two: bool) -> Callable[..., Any]:
+    usual = (-2, -1) if two else None
+
+    def call(x: Any, s: Any = None, dim: Any = usual, norm: str | None = None) -> Any:
+        dims, lengths = _dims(x, s, dim)
+        last = 2 * (x.shape[dims[-1]] - 1) if lengths[-1] is None else lengths[-1]
+        count = _count(x, dims, [*lengths[:-1], last])
+        for d, n in zip(dims[:-1], lengths[:-1], strict=True):
+            x = _along(x, n, d, 1)
+        found, _ = _halved(x, last, dims[-1])
+        return _scaled(found, count, norm, True)
+
+    return call
+
+
+def _hermitian(inverse: bool, two: bool) -> Callable[..., Any]:
+    usual = (-2, -1) if two else None
+    forward, backward = _irfft_several(two), _rfft_several(two)
+
+    def call(x: Any, s: Any = None, dim: Any = usual, norm: str | None = None) -> Any:
+        if inverse:
+            return torch.conj(backward(x, s, dim, _swapped(norm)))
+        return forward(x.conj(), s, dim, _swapped(norm))
+
+    return call
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "fft": fft,
+    "ifft": ifft,
+    "rfft": rfft,
+    "irfft": irfft,
+    "hfft": hfft,
+    "ihfft": ihfft,
+    "fft2": _several(False, True),
+    "ifft2": _several(True, True),
+    "fftn": _several(False, False),
+    "ifftn": _several(True, False),
+    "rfft2": _rfft_several(True),
+    "rfftn": _rfft_several(False),
+    "irfft2": _irfft_several(True),
+    "irfftn": _irfft_several(False),
+    "hfft2": _hermitian(False, True),
+    "hfftn": _hermitian(False, False),
+    "ihfft2": _hermitian(True, True),
+    "ihfftn": _hermitian(True, False),
+}
+for _name, _function in FUNCTIONS.items():
+    registry.implements(getattr(torch.fft, _name))(_function)
+    implements(f"fft_{_name}")(_function)

@@ -1,0 +1,143 @@
+"""The discrete Fourier transform of component tuples, in operations and products of expansions.
+
+With w = exp(-2 pi i / n) the transform is y_k = sum over j of x_j w^(jk). A length n = r m is done
+as a matrix product with the r-th roots over the first index of j = m j1 + j2, a product with
+w^(j2 k1), and a transform of length m over j2 (Cooley, Tukey 1965,
+doi:10.1090/S0025-5718-1965-0178586-1), of all columns at once; the indices of the result come into
+order by exchanging the two first ones each time (Stockham). Primes above 127 are chirps
+(Bluestein 1970, doi:10.1109/TAU.1970.1162132). Roots of unity are correctly rounded. Numbers lie as
+components [2, n, columns]: real part, imaginary part.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from mcf.convert.rounding import convert
+from mcf.fourier.plan import PRIME, convolution, radices
+from mcf.fourier.roots import roots
+from mcf.kernels import operations
+from mcf.kernels.components import Components
+from mcf.linalg.parts import each
+from mcf.reductions.products import matmul
+
+Format = tuple[torch.dtype, int, torch.device]
+
+
+def transform(x: Components, sign: int) -> Components:
+    """The transform with exp(sign 2 pi i / n) along the second dimension.
+
+    Args:
+        x: components [2, n, columns], or [1, n, columns] of a real sequence.
+        sign: -1 for the transform, 1 for the inverse times n.
+
+    Returns:
+        Components [2, n, columns]. In the 2-norm the error is at most `mcf.bound("fft", ...)`.
+    """
+    n, columns = x[0].shape[1:]
+    for r in radices(n):
+        x = _step(x, r, sign)
+    return each(lambda c: c.reshape(2, n, columns), x)
+
+
+def _step(x: Components, r: int, sign: int) -> Components:
+    """[parts, left, done] to [2, left / r, r done], a transform of length r."""
+    parts, left, done = x[0].shape
+    left //= r
+    y = _radix(each(lambda c: c.reshape(parts, r, left * done), x), r, sign)
+    y = each(lambda c: c.reshape(2, r, left, done), y)
+    if left > 1:
+        y = product(y, _twiddles(r, left, sign, _format(x)))
+    return each(lambda c: c.transpose(1, 2).reshape(2, left, r * done), y)
+
+
+def _format(x: Components) -> Format:
+    return x[0].dtype, len(x), x[0].device
+
+
+def product(x: Components, w: Components) -> Components:
+    """x w of complex numbers [2, ...] and [4, ...]: cos, sin, -sin, cos, which broadcast.
+
+    (xr cos, xr sin) + (xi (-sin), xi cos), in two operations.
+    """
+    real, imag = each(lambda c: c[:1], x), each(lambda c: c[1:], x)
+    first, second = each(lambda c: c[:2], w), each(lambda c: c[2:], w)
+    return operations.fma(imag, second, operations.mul(real, first))
+
+
+def _both(w: Components) -> Components:
+    """cos, sin, -sin, cos of [2, ...]."""
+    return each(lambda c: torch.stack((c[0], c[1], -c[1], c[0])), w)
+
+
+@functools.lru_cache(maxsize=16)
+def _twiddles(r: int, m: int, sign: int, form: Format) -> Components:
+    """w^(j2 k1) as [4, r, m, 1], w the root of order r m."""
+    index = torch.arange(r, device=form[2])[:, None] * torch.arange(m, device=form[2])
+    return _both(each(lambda c: c[:, index % (r * m), None], _turned(r * m, sign, form)))
+
+
+def _turned(n: int, sign: int, form: Format) -> Components:
+    """exp(sign 2 pi i k / n) as [2, n]."""
+    found = roots(n, *form)
+    if sign > 0:
+        return found
+    return each(lambda c: torch.stack((c[0], -c[1])), found)
+
+
+@functools.lru_cache(maxsize=32)
+def _matrix(r: int, sign: int, real: bool, form: Format) -> Components:
+    """The real matrix of a transform of r complex numbers [2 r, 2 r], or of real ones [2 r, r]."""
+    k = torch.arange(r, device=form[2])
+    w = each(lambda c: c[:, k[:, None] * k % r], _turned(r, sign, form))
+    if real:
+        return each(lambda c: c.reshape(2 * r, r).contiguous(), w)
+    return each(lambda c: torch.cat((torch.cat((c[0], -c[1]), 1), torch.cat((c[1], c[0]), 1))), w)
+
+
+def _radix(x: Components, r: int, sign: int) -> Components:
+    """The transform of length r along the second dimension, without factors."""
+    if r > PRIME:
+        return _chirped(x, r, sign)
+    parts, _, columns = x[0].shape
+    if r == 1:
+        zero = each(torch.zeros_like, x)
+        return x if parts == 2 else tuple(map(torch.cat, zip(x, zero, strict=True)))
+    matrix = _matrix(r, sign, parts == 1, _format(x))
+    found = matmul(matrix, each(lambda c: c.reshape(parts * r, columns), x))
+    return each(lambda c: c.reshape(2, r, columns), found)
+
+
+def _chirped(x: Components, r: int, sign: int) -> Components:
+    """By jk = (j^2 + k^2 - (k - j)^2) / 2: a convolution of chirps at a power of two."""
+    form, columns = _format(x), x[0].shape[2]
+    chirp, kernel = chirps(r, sign, form)
+    size = convolution(r)
+    if x[0].shape[0] == 1:
+        x = tuple(map(torch.cat, zip(x, each(torch.zeros_like, x), strict=True)))
+    a = product(x, chirp)
+    zeros = each(lambda c: c.new_zeros(2, size - r, columns), a)
+    a = tuple(torch.cat(both, 1) for both in zip(a, zeros, strict=True))
+    found = transform(product(transform(a, -1), kernel), 1)
+    return product(each(lambda c: c[:, :r], found), chirp)
+
+
+@functools.lru_cache(maxsize=32)
+def chirps(r: int, sign: int, form: Format) -> tuple[Components, Components]:
+    """The chirp exp(sign pi i k^2 / r) [4, r, 1]; the transform of its conjugate, over the size.
+
+    The latter is computed in float64 with one component more, as far as there is one.
+    """
+    dtype, terms, device = form
+    k = torch.arange(r, device=device)
+    place = k * k % (2 * r)
+    chirp = _both(each(lambda c: c[:, place, None], _turned(2 * r, sign, form)))
+    wide = (torch.float64, min(4, terms + 1) if dtype is torch.float64 else 2, device)
+    own = each(lambda c: c[:, place], _turned(2 * r, -sign, wide))
+    size = convolution(r)
+    gap = own[0].new_zeros(2, size - 2 * r + 1)
+    circle = each(lambda c: torch.cat((c, gap, c[:, 1:].flip(1)), 1)[..., None], own)
+    scaled = each(lambda c: c / size, transform(circle, -1))
+    return chirp, _both(tuple(convert(scaled, dtype, terms)))

@@ -1,0 +1,199 @@
+"""Transforms within their bound of exact ones, with exact roots of unity, as torch's functions.
+
+`mcf.bound("fft", ...)` in the 2-norm, against mpmath's sums with 500 bits. Proven, but for the rows
+of matrix products that are observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+
+import mcf
+from mcf.convert.numbers import components_of
+from mcf.fourier import transform
+from mcf.fourier.plan import convolution, factors, radices
+from mcf.fourier.roots import roots
+from mcf.kernels.formats import format_of
+from tests.helpers.complexes import flat, numbers
+from tests.helpers.draws import bell
+
+F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
+CPU = torch.device("cpu")
+on_torch = pytest.mark.usefixtures("on_torch")
+
+
+def exact(values: list[Any], sign: int = -1) -> list[Any]:
+    """The transform by its definition."""
+    n = len(values)
+    w = [mpmath.expjpi(sign * mpmath.mpf(2 * k) / n) for k in range(n)]
+    return [mpmath.fdot((values[j], w[j * k % n]) for j in range(n)) for k in range(n)]
+
+
+def error(z: Any, result: Any, sign: int = -1) -> float:
+    """Relative, in the 2-norm."""
+    with mpmath.workprec(500):
+        want = exact(flat(z), sign)
+        differences = [abs(a - b) ** 2 for a, b in zip(flat(result), want, strict=True)]
+        return float(mpmath.sqrt(sum(differences) / sum(abs(t) ** 2 for t in want)))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 8, 12, 24, 31, 40])
+def test_roots_are_correctly_rounded(n: int) -> None:
+    with mpmath.workprec(500):
+        for dtype, terms in ((F64, 4), (F64, 2), (F32, 3), (BF16, 2)):
+            found = [c.double().tolist() for c in roots(n, dtype, terms, CPU)]
+            for k in range(n):
+                for part, f in enumerate((mpmath.cospi, mpmath.sinpi)):
+                    t = f(mpmath.mpf(2 * k) / n)
+                    value = Fraction(int(mpmath.nint(t * 2**450)), 2**450)
+                    want = components_of(value, format_of(dtype), terms)
+                    assert tuple(c[part][k] for c in found) == want
+
+
+def test_a_length_is_the_product_of_its_radices() -> None:
+    for n in range(1, 400):
+        found, product = radices(n), 1
+        for r in found:
+            product *= r
+            assert r <= 32 or factors(r) == (r,)
+        assert product == n
+    assert radices(1 << 20) == (16,) * 5
+    assert convolution(131) == 512
+
+
+USUAL = [2, 12, 33, 64, 131]
+
+
+@on_torch
+@pytest.mark.parametrize(
+    ("n", "dtype", "terms"),
+    [
+        pytest.param(n, dtype, k, marks=[] if (dtype, k) == (F64, 2) and n in USUAL else
+                     pytest.mark.slow)
+        for n in (*USUAL, 1, 5, 16, 100, 127, 137)
+        for dtype, k in ((F64, 1), (F64, 2), (F64, 3), (F64, 4), (F32, 2), (F32, 4), (BF16, 2))
+    ],
+)  # fmt: skip
+def test_bound(n: int, dtype: torch.dtype, terms: int) -> None:
+    z = numbers(dtype, terms, n)
+    limit = mcf.bound("fft", terms, dtype, count=n).relative
+    assert error(z, torch.fft.fft(z)) <= limit
+    assert error(z, torch.fft.ifft(z, norm="forward"), 1) <= limit
+    assert error(mcf.complex(z.real, 0), torch.fft.fft(z.real)) <= limit
+
+
+@on_torch
+@pytest.mark.parametrize("n", [33, 131])
+def test_short_roots_are_found_out(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: roots of unity whose last component is lost."""
+
+    def short(*given: Any) -> Any:
+        *kept, last = roots(*given)
+        return (*kept, torch.zeros_like(last))
+
+    for cached in (transform._twiddles, transform._matrix, transform.chirps):
+        cached.cache_clear()
+    monkeypatch.setattr(transform, "roots", short)
+    z = numbers(F64, 2, n)
+    assert error(z, torch.fft.fft(z)) > 1000 * mcf.bound("fft", 2, F64, count=n).relative
+    for cached in (transform._twiddles, transform._matrix, transform.chirps):
+        cached.cache_clear()
+
+
+def plain(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.complex(bell(shape, seed), bell(shape, seed + 100))
+
+
+COMPLEX: dict[str, Callable[[Any, Any], Any]] = {
+    "fft": lambda f, z: f.fft(z),
+    "longer": lambda f, z: f.fft(z, n=9, dim=0, norm="ortho"),
+    "shorter": lambda f, z: f.ifft(z, n=2, norm="forward"),
+    "ifft": lambda f, z: f.ifft(z, dim=-2),
+    "irfft": lambda f, z: f.irfft(z),
+    "irfft_odd": lambda f, z: f.irfft(z, n=7, dim=0, norm="ortho"),
+    "hfft": lambda f, z: f.hfft(z, n=6),
+    "fft2": lambda f, z: f.fft2(z, norm="forward"),
+    "ifft2": lambda f, z: f.ifft2(z, s=(3, -1)),
+    "fftn": lambda f, z: f.fftn(z, s=(2, 4), norm="ortho"),
+    "ifftn": lambda f, z: f.ifftn(z, dim=(1, 0)),
+    "irfftn": lambda f, z: f.irfftn(z, norm="ortho"),
+    "irfft2": lambda f, z: f.irfft2(z, s=(4, 5)),
+    "hfft2": lambda f, z: f.hfft2(z, norm="ortho"),
+    "hfftn": lambda f, z: f.hfftn(z, s=(3, 6)),
+    "fftshift": lambda f, z: f.ifftshift(f.fftshift(z, dim=0)),
+}
+REAL: dict[str, Callable[[Any, Any], Any]] = {
+    "fft": lambda f, x: f.fft(x, dim=1),
+    "ifft": lambda f, x: f.ifft(x, norm="ortho"),
+    "rfft": lambda f, x: f.rfft(x, n=6),
+    "rfft_odd": lambda f, x: f.rfft(x, dim=0, norm="forward"),
+    "ihfft": lambda f, x: f.ihfft(x),
+    "irfft": lambda f, x: f.irfft(x),
+    "ihfft2": lambda f, x: f.ihfft2(x, norm="forward"),
+    "ihfftn": lambda f, x: f.ihfftn(x),
+    "rfft2": lambda f, x: f.rfft2(x),
+    "rfftn": lambda f, x: f.rfftn(x, s=(4,), norm="ortho"),
+}
+CASES = [(kind, n) for kind, table in (("complex", COMPLEX), ("real", REAL)) for n in table]
+
+
+@on_torch
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_as_torch(kind: str, name: str) -> None:
+    """Lengths, dimensions, norms and gradients; 2^-40 leaves room for torch's errors."""
+    t = plain(3, 5) if kind == "complex" else bell((3, 5))
+    function = (COMPLEX if kind == "complex" else REAL)[name]
+    make = mcf.complex_tensor if kind == "complex" else mcf.tensor
+    z = make(t, 2, F64)
+    t.requires_grad_()
+    z.requires_grad_()
+    ours, theirs = function(torch.fft, z), function(torch.fft, t)
+    near = {"rtol": 2.0**-40, "atol": 2.0**-40}
+    assert torch.allclose(ours.detach().to_plain(), theirs.detach(), **near)
+    g = plain(*theirs.shape, seed=3)
+    g = g if theirs.is_complex() else g.real.contiguous()
+    [want] = torch.autograd.grad(theirs, t, g)
+    given = (mcf.complex_tensor if theirs.is_complex() else mcf.tensor)(g, 2, F64)
+    [got] = torch.autograd.grad(ours, z, given)
+    assert torch.allclose(got.to_plain(), want, **near)
+
+
+def test_bits_are_those_of_every_executor() -> None:
+    z = numbers(F64, 2, 2, 40)
+    with mcf.executor("torch"):
+        want = torch.fft.fft(z)
+    found = torch.fft.fft(z)
+    for a, b in ((found.real, want.real), (found.imag, want.imag)):
+        assert all(map(torch.equal, a.components, b.components))
+
+
+@on_torch
+def test_columns_do_not_know_of_each_other() -> None:
+    z = numbers(F64, 2, 3, 24)
+    assert torch.equal(torch.fft.fft(z)[1], torch.fft.fft(z[1]))
+    back = torch.fft.ifft(torch.fft.fft(z))
+    limit = 2.5 * mcf.bound("fft", 2, F64, count=24).relative
+    assert bool(torch.abs(back - z).norm() <= limit * torch.abs(z).norm())
+
+
+@on_torch
+def test_what_is_refused() -> None:
+    z = numbers(F64, 2, 3, 4)
+    for call, error, text in (
+        (lambda: torch.fft.fft(z, n=0), RuntimeError, r"data points \(0\)"),
+        (lambda: torch.fft.fft(z, dim=2), IndexError, "Dimension out of range"),
+        (lambda: torch.fft.fft(z, norm="sideways"), RuntimeError, "normalization mode"),
+        (lambda: torch.fft.fftn(z, dim=(0, 0)), RuntimeError, "unique"),
+        (lambda: torch.fft.fftn(z, s=(2,), dim=(0, 1)), RuntimeError, "same length"),
+        (lambda: torch.fft.rfft(z), RuntimeError, "real input"),
+        (lambda: torch.fft.irfft(z[:, :1]), RuntimeError, "data points"),
+        (lambda: mcf.bound("fft", 2), ValueError, "needs count="),
+    ):
+        with pytest.raises(error, match=text):
+            call()
