@@ -21,7 +21,7 @@ _VALUES = {
     "binary_cross_entropy_with_logits", "cdist", "corrcoef", "cosine_embedding_loss",
     "cosine_similarity", "cov", "cross_entropy", "cumulative_trapezoid", "dist",
     "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "layer_norm",
-    "lerp", "logaddexp", "logaddexp2", "margin_ranking_loss", "mse_loss",
+    "lerp", "logaddexp", "logaddexp2", "margin_ranking_loss", "mse_loss", "multi_margin_loss",
     "multi_head_attention_forward", "multilabel_soft_margin_loss", "nll_loss",
     "pairwise_distance", "poisson_nll_loss", "rms_norm", "scaled_dot_product_attention",
     "smooth_l1_loss", "soft_margin_loss", "trapezoid", "trapz", "triplet_margin_loss", "xlog1py",

@@ -190,6 +190,12 @@ def selu(input: Any, inplace: bool = False) -> Any:
     return input.copy_(out * _SELU_SCALE) if inplace else out * _SELU_SCALE
 
 
+@implements(torch.celu_)
+def celu_(input: Any, alpha: float = 1.0) -> Any:
+    """The same in place."""
+    return celu(input, alpha, inplace=True)
+
+
 @implements(torch.selu_)
 def selu_(input: Any) -> Any:
     """`selu` in place."""

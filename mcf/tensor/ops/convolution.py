@@ -149,3 +149,10 @@ def _register(dims: int) -> None:
 
 for _dims in (1, 2, 3):
     _register(_dims)
+
+
+@implements(torch.conv_tbc, F.conv_tbc)
+def conv_tbc(input: Any, weight: Any, bias: Any, pad: int = 0) -> Any:
+    """conv1d of [time, batch, channels] with [size, in, out]."""
+    x, w = input.permute(1, 2, 0), weight.permute(2, 1, 0)
+    return torch.conv1d(x, w, bias, padding=pad).permute(2, 0, 1)

@@ -42,6 +42,49 @@ def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = N
     return x
 
 
+def _inside(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
+    """Uniform in (0, 1): for a zero half the smallest of the other numbers."""
+    drawn: Any = _uniform(x, generator)
+    fmt = format_of(x.dtype)
+    least = 2.0 ** max(-x.terms * fmt.p - 1, fmt.emin - fmt.p + 1)
+    return where(drawn == 0, least, drawn)  # type: ignore[no-any-return]
+
+
+@implements(aten.exponential_.default)
+def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> MCFTensor:
+    """-log(u) / lambd for uniform u in (0, 1)."""
+    if not lambd > 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    x.copy_(-_inside(x, generator).log() / lambd)
+    return x
+
+
+@implements(torch.rrelu, F.rrelu)
+def rrelu(
+    input: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+    generator: Any = None,
+) -> Any:
+    """x where positive, else x times a random slope; the mean of both ends without training."""
+    low, high = Fraction(lower), Fraction(upper)
+    if low > high:
+        raise RuntimeError(f"rrelu: lower must be at most upper, got {lower} and {upper}")
+    slope: Any = (low + high) / 2
+    if training:
+        slope = _uniform(input.detach(), generator) * (high - low) + low
+    out = torch.where(input > 0, input, input * slope)
+    return input.copy_(out) if inplace else out
+
+
+@implements(torch.rrelu_)
+def rrelu_(input: Any, *args: Any, **kwargs: Any) -> Any:
+    """The same in place."""
+    return input.copy_(rrelu(input, *args, **kwargs))
+
+
 @implements(aten.rand_like.default)
 def rand_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
     """Uniform in [0, 1)."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Any
 
 import torch
 
+from mcf.tensor.creation import tensor
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
 
@@ -122,3 +124,27 @@ def grid_sampler(
         part = _taken(input, places) * factor.unsqueeze(1)
         total = part if total is None else total + part
     return total
+
+
+def _coordinates(n: int, corners: bool, like: MCFTensor) -> MCFTensor:
+    """The places of n elements from -1 to 1, or the middles of n equal parts."""
+    places = [
+        Fraction(0) if n == 1 else Fraction(2 * k, n - 1) - 1 if corners
+        else Fraction(2 * k + 1, n) - 1
+        for k in range(n)
+    ]  # fmt: skip
+    return tensor(places, like.terms, like.dtype, like.device)
+
+
+@implements(torch.affine_grid_generator)
+def affine_grid_generator(theta: Any, size: Any, align_corners: bool) -> Any:
+    """The points theta (x, y, 1) of each element of an image, (x, y, z, 1) of a volume."""
+    space = list(size)[2:]
+    axes = [_coordinates(n, align_corners, theta.detach()) for n in space]
+    mesh = torch.meshgrid(*axes, indexing="ij")
+    # The last dimension is x.
+    points = torch.stack([*reversed(mesh), torch.ones_like(mesh[0])], -1).reshape(
+        -1, len(space) + 1
+    )
+    out = points @ theta.mT
+    return out.reshape(theta.shape[0], *space, len(space))
