@@ -47,7 +47,8 @@ def _inside(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
     drawn: Any = _uniform(x, generator)
     fmt = format_of(x.dtype)
     least = 2.0 ** max(-x.terms * fmt.p - 1, fmt.emin - fmt.p + 1)
-    return where(drawn == 0, least, drawn)  # type: ignore[no-any-return]
+    positive: Any = where(drawn == 0, least, drawn)
+    return positive  # type: ignore[no-any-return]
 
 
 @implements(aten.exponential_.default)
@@ -74,7 +75,8 @@ def rrelu(
         raise RuntimeError(f"rrelu: lower must be at most upper, got {lower} and {upper}")
     slope: Any = (low + high) / 2
     if training:
-        slope = _uniform(input.detach(), generator) * (high - low) + low
+        drawn: Any = _uniform(input.detach(), generator)
+        slope = drawn * (high - low) + low
     out = torch.where(input > 0, input, input * slope)
     return input.copy_(out) if inplace else out
 
