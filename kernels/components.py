@@ -66,10 +66,10 @@ def checked(
             same_shape = same_shape and t.shape == first.shape
     if same_shape:
         return grouped
-    shapes = {t.shape for group in grouped for t in group if t.ndim}
-    if len(shapes) == 1:
+    shape = max((t.shape for group in grouped for t in group), key=len)
+    # Sizes that are being traced can be compared, and not be members of a set.
+    if all(t.shape == shape for group in grouped for t in group if t.ndim):
         # Numbers without dimensions beside tensors of one shape; asking torch takes longer.
-        [shape] = shapes
         return [[t if t.ndim else t.expand(shape) for t in group] for group in grouped]
     try:
         shape = torch.broadcast_shapes(*(t.shape for group in grouped for t in group))

@@ -18,6 +18,8 @@ from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, re
 from mcf.kernels.register_choice import registers_for
 from mcf.tensor.tensor import Components
 
+# Operands of results of at most so many elements are copied where they are broadcast.
+SMALL = 1 << 14
 # A result of at most so many elements is made in the likeness of one that the plan keeps.
 _FEW = 64
 
@@ -30,7 +32,10 @@ class Plan:
     Attributes:
         launch: a function of addresses, those of the result and then `addresses`. It returns a sum
             where the kernel counts the elements whose results are of no use; else None.
+        broadcasts: whether operands have other shapes than the result, see `spread`.
     """
+
+    broadcasts = False
 
     def __init__(
         self,
@@ -58,6 +63,12 @@ class Plan:
     def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
         """The plan for operands of one kind, or None if only the operator can take them."""
         named = dict(zip(operation.arguments, groups, strict=True))
+        spread = _broadcast(groups)
+        if spread is not None:
+            plan = cls.of(operation, spread)
+            if plan is not None:
+                plan.broadcasts = True
+            return plan
         truths = [named[name][0] for name in operation.truths]
         numbers = [c[0] for name, c in named.items() if name not in operation.truths]
         first = max(numbers, key=Tensor.dim)
@@ -118,6 +129,10 @@ class Plan:
         launch = registry.prepare(spec, [[*[first] * count, *flat, *tables]])
         return None if launch is None else cls(spec, range(len(groups)), first, launch, tables)
 
+    def spread(self, groups: Sequence[Components]) -> list[Components]:
+        """Operands as contiguous tensors of the result's shape, but for numbers."""
+        return _spread(groups, self.size)
+
     def run(self, groups: Sequence[Components]) -> list[Tensor] | None:
         """The components of the result for operands of the kind.
 
@@ -136,3 +151,23 @@ class Plan:
         for k in self._order:
             found += map(_address, groups[k])
         return found + self._behind
+
+
+def _spread(groups: Sequence[Components], size: torch.Size) -> list[Components]:
+    return [
+        g if g[0].shape == size or not g[0].ndim else tuple(c.expand(size).contiguous() for c in g)
+        for g in groups
+    ]
+
+
+def _broadcast(groups: Sequence[Components]) -> list[Components] | None:
+    """Operands of several shapes as copies of one; None where there is one, or no small one."""
+    shapes = [g[0].shape for g in groups]
+    longest = max(shapes, key=len)
+    if all(s == longest or not s for s in shapes):
+        return None
+    try:
+        size = torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        return None
+    return _spread(groups, size) if size.numel() <= SMALL else None

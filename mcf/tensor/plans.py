@@ -22,7 +22,7 @@ from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
 from mcf.kernels.register_choice import get_registers
-from mcf.tensor.launches import Plan
+from mcf.tensor.launches import SMALL, Plan
 from mcf.tensor.promotion import as_components, exactly, operands, result_format
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
 
@@ -105,9 +105,14 @@ def _launched(
             first, terms = own["_c0"], own["_terms"]
             if terms > most:
                 longest, most = first, terms
-            if type(first) is not Tensor or not first.is_contiguous():
+            if type(first) is not Tensor:
                 return None
-            groups.append(COMPONENTS[terms](own))
+            parts = COMPONENTS[terms](own)
+            if not first.is_contiguous():
+                if first.numel() > SMALL or _tracing() is not None:
+                    return None
+                parts = tuple([c.contiguous() for c in parts])
+            groups.append(parts)
             kind += (terms, first.dtype, first.shape, first.device)
         elif type(x) in _NUMBERS:
             groups.append(())
@@ -133,7 +138,9 @@ def _launched(
         plan = _plans[key]
     except KeyError:
         plan = _kept(key, operation, groups)
-    return None if plan is None else (plan, groups)
+    if plan is None:
+        return None
+    return plan, plan.spread(groups) if plan.broadcasts else groups
 
 
 def _kept(

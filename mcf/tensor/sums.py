@@ -17,6 +17,7 @@ from mcf.kernels.fold import Fold, sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, kernel, settle_kernel
 from mcf.reductions.rows import Rows
+from mcf.tensor.launches import SMALL
 from mcf.tensor.plans import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
@@ -36,7 +37,7 @@ def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFT
         return None
     own = x.__dict__
     first, terms = own["_c0"], own["_terms"]
-    if type(first) is not Tensor or not first.is_contiguous():
+    if type(first) is not Tensor or (first.numel() > SMALL and not first.is_contiguous()):
         return None
     over = tuple(dim) if isinstance(dim, list | tuple) else dim
     kind = (terms, first.dtype, first.shape, first.device, over, keepdim, mean)
@@ -51,11 +52,13 @@ def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFT
 
 
 class SumPlan:
-    """The launches of a sum over the last dimensions of contiguous components of float64."""
+    """The launches of a sum over dimensions of components of float64."""
 
     def __init__(self, rows: Rows, terms: int, keepdim: bool, mean: bool, fold: Any) -> None:
         """A plan of a prepared fold."""
         self._fold, self._terms = fold, terms
+        order = (*rows.kept, *rows.dims)
+        self._order = () if order == tuple(range(len(order))) else order
         self._size = torch.Size(rows.result_shape(keepdim))
         self._count = self._size.numel()
         spec = _fold(terms)
@@ -80,7 +83,8 @@ class SumPlan:
         if first.dtype is not _FLOAT64 or first.device.type != "cpu" or first.numel() == 0:
             return None
         rows = Rows.of(first.shape, dim)
-        if (*rows.kept, *rows.dims) != tuple(range(first.ndim)):
+        order = (*rows.kept, *rows.dims)
+        if order != tuple(range(first.ndim)) and first.numel() > SMALL:
             return None
         count = first.numel() // rows.length
         if count > _FEW:
@@ -104,6 +108,10 @@ class SumPlan:
             found = self._room()
         _, partial, whole, rest = found
         out = [*map(_empty_like, self._likes)]
+        if self._order:
+            x = tuple([c.permute(self._order).contiguous() for c in x])
+        elif not x[0].is_contiguous():
+            x = tuple([c.contiguous() for c in x])
         self._fold([*map(_address, x)], partial[0])
         if self._quotient is None:
             self._settle([*map(_address, out), *rest, *partial])

@@ -17,7 +17,8 @@ import torch
 
 import mcf
 from mcf import elementary, reductions
-from mcf.tensor import sums
+from mcf.kernels import operations
+from mcf.tensor import plans, sums
 from tests.helpers import assert_all_same_bits
 from tests.mcf.tensor.inputs import hard
 
@@ -82,10 +83,38 @@ def test_sums(terms: int) -> None:
                     assert_all_same_bits(x.sum(*given).components, expected, "sum")
                     expected = reductions.mean(x.components, dim, keepdim)
                     assert_all_same_bits(x.mean(*given).components, expected, "mean")
+            if len(shape) > 1:
+                expected = reductions.sum(x.mT.components, -1)
+                assert_all_same_bits(x.mT.sum(-1).components, expected, "laid out otherwise")
     with mcf.executor("torch"):
         x = _tensor(terms, 5)
         assert_all_same_bits(x.sum().components, reductions.sum(x.components), "executor")
     assert {plan is None for plan in sums._plans.values()} == {False, True}
+
+
+def test_operands_of_several_shapes() -> None:
+    """By plan too, where they are few; numbers without dimensions stay what they are."""
+    plans._plans.clear()
+    x, y = _tensor(2, 4, 3), _tensor(2, 3, seed=2)
+    c = torch.tensor([[True], [False], [True], [False]])
+    for _ in range(2):
+        for a, b in ((x, y), (y, x.mT[..., None]), (x[:, :1], y), (x, y[1]), (x.mT, x.mT)):
+            expected = operations.add(a.components, b.components)
+            assert_all_same_bits((a + b).components, expected, "sum")
+            assert torch.equal(a < b, operations.lt(a.components, b.components))
+        chosen = [torch.where(c, u, v) for u, v in zip(x.components, y.components, strict=True)]
+        assert_all_same_bits(torch.where(c, x, y).components, chosen, "where")
+        out = x.mT.clone(memory_format=torch.contiguous_format)
+        torch.add(out.mT, y, out=out.mT)
+        expected = operations.add(x.components, y.components)
+        assert_all_same_bits(out.mT.components, expected, "out laid out otherwise")
+        row = x.clone()
+        torch.add(row[:1], row, out=row)
+        expected = operations.add(x[:1].components, x.components)
+        assert_all_same_bits(row.components, expected, "a part of out is broadcast")
+    assert any(plan is not None and plan.broadcasts for plan in plans._plans.values())
+    with pytest.raises(ValueError, match="broadcast"):
+        x + _tensor(2, 4)
 
 
 def test_threads_share_a_sum() -> None:

@@ -1,0 +1,114 @@
+"""Time one step of three bodies: eager, compiled, many systems at once; beside float64.
+
+    python benchmarks/small_problems.py
+    python benchmarks/small_problems.py --rounds 200 --systems 1 1000
+
+A leapfrog step of three bodies in the plane, some twenty operations on 6 to 18 numbers, two
+components of float64, one thread. "compiled" is `torch.compile` of the whole step, "vmap" is
+`torch.func.vmap` of the step of one system, "batched" the same step on tensors with one more
+dimension. The minimum and the median of rounds in which all take turns, and for each system. They
+go to benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from harness import environment, machine, save_csv, table
+
+import mcf
+
+COLUMNS = ["systems", "way", "µs a step", "median", "µs a system"]
+
+# Chenciner and Montgomery's figure of eight (2000, doi:10.2307/2661357): positions, velocities.
+POSITIONS = [["0.97000436", "-0.24308753"], ["-0.97000436", "0.24308753"], ["0", "0"]]
+VELOCITIES = [
+    ["0.466203685", "0.43236573"],
+    ["0.466203685", "0.43236573"],
+    ["-0.93240737", "-0.86473146"],
+]
+STEP = 2.0**-10
+
+
+def acceleration(x: Any) -> Any:
+    """Of bodies of mass 1 at x[..., body, coordinate]."""
+    gap = x.unsqueeze(-3) - x.unsqueeze(-2)
+    square = (gap * gap).sum(-1) + torch.eye(3, dtype=torch.float64)
+    inverse = square.rsqrt()
+    return (gap * (inverse * inverse * inverse).unsqueeze(-1)).sum(-2)
+
+
+def step(x: Any, v: Any) -> tuple[Any, Any]:
+    """Positions and velocities after a step of leapfrog."""
+    v = v + acceleration(x) * (STEP / 2)
+    x = x + v * STEP
+    return x, v + acceleration(x) * (STEP / 2)
+
+
+def ways(systems: int) -> dict[str, Callable[[], Any]]:
+    """Calls that take one step of so many systems."""
+    x, v = (mcf.tensor(p, terms=2, dtype=torch.float64) for p in (POSITIONS, VELOCITIES))
+    compiled = torch.compile(step, dynamic=False)
+    plain = x.to_plain(), v.to_plain()
+    if systems == 1:
+        return {
+            "float64": lambda: step(*plain),
+            "eager": lambda: step(x, v),
+            "compiled": lambda: compiled(x, v),
+        }
+    many, plain_many = (
+        tuple(t.expand(systems, 3, 2).clone() for t in pair) for pair in ((x, v), plain)
+    )
+    mapped = torch.func.vmap(step)
+    return {
+        "float64": lambda: step(*plain_many),
+        "batched": lambda: step(*many),
+        "vmap": lambda: mapped(*many),
+        "compiled": lambda: compiled(*many),
+    }
+
+
+def main() -> None:
+    """Print a table and save it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--systems", type=int, nargs="+", default=[1, 1000], help="at once")
+    parser.add_argument("--rounds", type=int, default=100, help="of each way, in turn")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results", help="folder of results"
+    )
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    with torch.no_grad():
+        for systems in options.systems:
+            calls = ways(systems)
+            times: dict[str, list[float]] = {name: [] for name in calls}
+            for call in calls.values():
+                call(), call()
+            for _ in range(options.rounds):
+                for name, call in calls.items():
+                    start = time.perf_counter()
+                    call()
+                    times[name].append(1e6 * (time.perf_counter() - start))
+            for name, found in times.items():
+                figures = min(found), median(found), min(found) / systems
+                rows.append(
+                    dict(zip(COLUMNS, (systems, name, *(f"{f:.1f}" for f in figures)), strict=True))
+                )
+    print(table(rows, COLUMNS), flush=True)
+    cpu = torch.device("cpu")
+    path = options.out / f"small_problems-{machine(cpu)}.csv"
+    command = "python benchmarks/small_problems.py " + " ".join(sys.argv[1:])
+    save_csv(path, rows, {"command": command.strip(), **environment(cpu)})
+    print(f"saved {path}")
+
+
+if __name__ == "__main__":
+    main()
