@@ -110,10 +110,14 @@ class World:
 def _start_others(address: str) -> None:
     """Import once what all processes need, and be forked whenever another one is asked for."""
     import torch
+    import torch._dynamo
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel
 
     import mcf.optim  # noqa: F401
+
+    with contextlib.suppress(ImportError):
+        import numba  # noqa: F401
 
     torch.set_num_threads(1)
     gc.collect()

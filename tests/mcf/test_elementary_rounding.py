@@ -104,7 +104,8 @@ def _bound(fmt: Format, terms: int) -> float:
     return 2.0 ** (1 - terms) * 1.02
 
 
-@pytest.mark.sampled(every=2)
+# In the default run each format and each number of components once.
+@pytest.mark.sampled
 @each_length
 @each_format
 def test_softmax_and_logsumexp(fmt: Format, terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
