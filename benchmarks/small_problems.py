@@ -6,8 +6,8 @@
 A leapfrog step of three bodies in the plane, some twenty operations on 6 to 18 numbers, two
 components of float64, one thread. "compiled" is `torch.compile` of the whole step, "vmap" is
 `torch.func.vmap` of the step of one system, "batched" the same step on tensors with one more
-dimension. The minimum and the median of rounds in which all take turns, and for each system. They
-go to benchmarks/results/.
+dimension. The minimum and the median of rounds in which all take turns, and the minimum for each
+system. Results go to benchmarks/results/.
 """
 
 from __future__ import annotations

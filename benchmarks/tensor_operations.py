@@ -29,7 +29,8 @@ import mcf
 
 COLUMNS = ["elements", "operation", "mcf µs", "median", "torch µs", "torch median", "ratio"]
 
-# Operations of x, y, a tensor to write to and a condition, of expansions and plain tensors alike.
+# Operations of x, y, a tensor to write to and others, a condition, a plain tensor and x sorted, of
+# expansions and plain tensors alike.
 OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "x + y": lambda x, y, o, c: x + y,
     "x * y": lambda x, y, o, c: x * y,
@@ -47,10 +48,25 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "o.mul_(0.5)": lambda x, y, o, c: o.mul_(0.5),
     "x.clone()": lambda x, y, o, c: x.clone(),
     "x[:1]": lambda x, y, o, c: x[:1],
+    "x.reshape(-1, 1)": lambda x, y, o, c: x.reshape(-1, 1),
+    "x.abs()": lambda x, y, o, c: x.abs(),
+    "x.sign()": lambda x, y, o, c: x.sign(),
+    "x.log()": lambda x, y, o, c: x.log(),
+    "x.atan()": lambda x, y, o, c: x.atan(),
+    "x.erf()": lambda x, y, o, c: x.erf(),
+    "torch.log, out": lambda x, y, o, c: torch.log(x, out=o),
+    "x * y[:1]": lambda x, y, o, c: x * y[:1],
     "x.sum()": lambda x, y, o, c: x.sum(),
+    "x.mean()": lambda x, y, o, c: x.mean(),
     "x.amax()": lambda x, y, o, c: x.amax(),
+    "x.argmax()": lambda x, y, o, c: x.argmax(),
+    "x.cumsum(0)": lambda x, y, o, c: x.cumsum(0),
+    "x.cummax(0)": lambda x, y, o, c: x.cummax(0),
     "x.sort()": lambda x, y, o, c: x.sort(),
     "x.topk(1)": lambda x, y, o, c: x.topk(1),
+    "x.kthvalue(1)": lambda x, y, o, c: x.kthvalue(1),
+    "x.median()": lambda x, y, o, c: x.median(),
+    "torch.searchsorted": lambda x, y, o, c: torch.searchsorted(c[2], y),
 }
 
 
@@ -82,7 +98,7 @@ class Bare(torch.Tensor):
 def operands(size: int) -> list[tuple[Any, Any, Any, Any]]:
     """Two expansion tensors, and their leading components: whole numbers and what is far below.
 
-    After them a tensor to write to; whether the first is larger, and a plain tensor.
+    After them a tensor to write to; whether the first is larger, a plain tensor, the first sorted.
     """
     generator = torch.Generator().manual_seed(0)
     whole = [
@@ -91,7 +107,7 @@ def operands(size: int) -> list[tuple[Any, Any, Any, Any]]:
     x, y = (mcf.MCFTensor([whole[k], whole[k + 1] * 2.0**-100]) for k in (0, 2))
     others = (whole[0] > whole[2], whole[3])
     p, q = whole[0], whole[2]
-    return [(x, y, torch.empty_like(x), others), (p, q, torch.empty_like(p), others)]
+    return [(a, b, torch.empty_like(a), (*others, a.sort().values)) for a, b in ((x, y), (p, q))]
 
 
 def seconds(calls: list[Callable[[], Any]], rounds: int, each: int) -> list[list[float]]:

@@ -21,6 +21,7 @@ ALONE = [
     "how_to/from_float32_masters.md",
     "how_to/fsdp2.md",
     "multi_component_floats.md",
+    "small_problems.md",
     "tutorials/expansions.md",
     "tutorials/pretraining.md",
 ]
