@@ -75,6 +75,7 @@ from mcf.tensor import MCFTensor as MCFTensor
 from mcf.tensor import UnsupportedError as UnsupportedError
 from mcf.tensor import arange as arange
 from mcf.tensor import eye as eye
+from mcf.tensor import flatten_state as flatten_state
 from mcf.tensor import from_components as from_components
 from mcf.tensor import full as full
 from mcf.tensor import full_like as full_like
@@ -87,6 +88,7 @@ from mcf.tensor import randn as randn
 from mcf.tensor import randn_like as randn_like
 from mcf.tensor import set_printoptions as set_printoptions
 from mcf.tensor import tensor as tensor
+from mcf.tensor import unflatten_state as unflatten_state
 from mcf.tensor import zeros as zeros
 from mcf.tensor import zeros_like as zeros_like
 from mcf.transforms import fast_two_sum as fast_two_sum

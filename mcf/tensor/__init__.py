@@ -20,6 +20,8 @@ from mcf.tensor.factories import ones as ones
 from mcf.tensor.factories import ones_like as ones_like
 from mcf.tensor.factories import zeros as zeros
 from mcf.tensor.factories import zeros_like as zeros_like
+from mcf.tensor.flat_state import flatten_state as flatten_state
+from mcf.tensor.flat_state import unflatten_state as unflatten_state
 from mcf.tensor.random import rand as rand
 from mcf.tensor.random import rand_like as rand_like
 from mcf.tensor.random import randn as randn
