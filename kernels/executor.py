@@ -13,6 +13,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.reflection import Reflection
+from mcf.kernels.rotation import Rotations
 
 # Elements whose squares are summed at a time: bounds the temporary memory, and keeps it in cache
 # on a CPU.
@@ -206,11 +207,14 @@ class Executor(abc.ABC):
         """
         return False
 
-    def rotate(self, x: Tensor, width: int, counted: int, tolerance: int) -> Tensor | None:
+    def rotate(
+        self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
+    ) -> Tensor | None:
         """Make rows orthogonal by Jacobi's sweeps (`mcf.kernels.rotation`), where it has a loop.
 
         Args:
-            x: float64 [B, n, columns], contiguous, n even; changed in place.
+            spec: the sweeps.
+            x: float64 components [B, n, columns], contiguous, n even; changed in place.
             width: of the columns that become orthogonal, at least 1.
             counted: rows, for `converged`.
             tolerance: its exponent, of a power of two.

@@ -1,16 +1,17 @@
-"""The declaration of one-sided Jacobi sweeps in float64, which executors make loops of.
+"""The declaration of one-sided Jacobi sweeps, which executors make loops of.
 
-The rows of X, an even number n, are rotated in pairs until the first `width` numbers of each are
-orthogonal to those of all others; a rotation takes whole rows.
+The rows of X, expansions of float64, an even number n, are rotated in pairs until the first `width`
+numbers of each are orthogonal to those of all others; a rotation takes whole rows.
 
 1. Before a sweep, and after the last, the first `width` numbers of rows whose absolute values are
    all below VANISHED there become 0.
 2. A sweep has n - 1 rounds. In a round the rows at places i and n / 2 + i are pairs, independent of
    each other; then `next_order` says which row comes to which place. After a sweep all are where
    they were.
-3. A pair's squared norms and inner product are sums of products x_k y_k, k < width, by halves:
-   while there are m > 1, number k < m // 2 becomes k plus m // 2 + k; an odd last one stays, and
-   comes after these. `rotation` has the angle, `rotated` what becomes of the rows.
+3. A pair's squared norms and inner product: in expansions the fold of a matrix product, settled and
+   cut to as many components. Of one component sums of products x_k y_k, k < width, by halves: while
+   there are m > 1, number k < m // 2 becomes k plus m // 2 + k; an odd last one stays, and comes
+   after these. `rotation` has the angle, `rotated` what becomes of the rows.
 4. The sweeps end when `converged` says so of the largest |cos| and |t| of a sweep, NaN the largest,
    or after SWEEPS.
 
@@ -20,11 +21,14 @@ everywhere.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
-from mcf.kernels.algorithms.rotation import converged as converged
-from mcf.kernels.algorithms.rotation import rotated as rotated
-from mcf.kernels.algorithms.rotation import rotation as rotation
+from mcf.kernels.algorithms import distillation
+from mcf.kernels.algorithms import rotation as formulas
+from mcf.kernels.bind import Algorithm
+from mcf.kernels.fold import Fold, product_fold
+from mcf.kernels.formats import FP64
 
 # A matrix of 256 rows takes ten sweeps; cyclic Jacobi takes more only where it does not converge.
 SWEEPS = 40
@@ -40,3 +44,34 @@ def next_order(n: int) -> tuple[int, ...]:
     if half <= 1:
         return (0, 1)
     return (0, half, *range(1, half - 1), *range(half + 1, n), half - 1)
+
+
+# Compared and hashed by identity, as `Elementwise`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rotations:
+    """Jacobi's sweeps on expansions of float64.
+
+    Args:
+        terms: components.
+        fold: of inner products in more than one.
+        settle: partial sums -> as many components.
+        rotation: (x x^T, y y^T, x y^T, tolerance) -> cosine, sine, |cos| of the angle, |t|.
+        rotated: (cosine, sine, x, y) -> what becomes of x and y.
+        converged: (|cos|, |t|, rows, tolerance) -> whether the rows are orthogonal.
+    """
+
+    terms: int
+    fold: Fold
+    settle: Algorithm
+    rotation: Algorithm
+    rotated: Algorithm
+    converged: Algorithm
+
+
+@functools.cache
+def rotations(terms: int) -> Rotations:
+    """Jacobi's sweeps on numbers of some components."""
+    fold = product_fold(FP64, terms, terms, terms)
+    settle = distillation.distill(fold.state, fold.state, partial=True)
+    both = formulas.ROTATION[terms], formulas.ROTATED[terms]
+    return Rotations(terms, fold, settle, *both, formulas.converged)

@@ -1,5 +1,7 @@
-"""Jacobi's rotation of two rows in plain float64."""
+"""Jacobi's rotation of two rows, of one float64 component or of several."""
 
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms.ieee import ADD, DIV, FMA, MINUS, MUL, RECIPROCAL, SQRT, SUB, each
 from mcf.kernels.algorithms.primitives import (
     ONE,
     ZERO,
@@ -13,29 +15,82 @@ from mcf.kernels.algorithms.primitives import (
     where,
     whole,
 )
+from mcf.kernels.algorithms.reflection import CHOSEN, ONE_LIKE, ZERO_LIKE
 
 
-def rotation(a, b, g, tolerance):
+def angle(a, b, g):
+    """|cos| of the angle of two rows, by the leading components of their squared norms and of g."""
+    size = sqrt(rn(a[0] * b[0]))
+    return rn(div(absolute(g[0]), where(size > ZERO, size, const(1e999))))
+
+
+def rotation1(a, b, g, tolerance):
     """Cosine and sine that make two rows orthogonal, |cos| of their angle, |t|.
 
     a and b are the rows' squared norms, g is their inner product. With z = (b - a) / 2 g the
-    tangent is t = sign(z) / (|z| + sqrt(1 + z^2)), and 0 where |g| <= tolerance sqrt(a b). z^2 does
-    not overflow: |z| <= sqrt(b / a) / 2 |cos|, where rows do not vanish.
+    tangent is t = sign(z) / (|z| + sqrt(1 + z^2)), and 0 where |cos| <= tolerance. z^2 does not
+    overflow: |z| <= sqrt(b / a) / 2 |cos|, where rows do not vanish.
     """
-    size = sqrt(rn(a * b))
-    cosine = rn(div(absolute(g), where(size > ZERO, size, const(1e999))))
+    cosine = angle(a, b, g)
     wanted = cosine > tolerance
-    z = rn(div(rn(b - a), rn(const(2.0) * where(wanted, g, ONE))))
+    z = rn(div(rn(b[0] - a[0]), rn(const(2.0) * where(wanted, g[0], ONE))))
     t = rn(div(ONE, rn(absolute(z) + sqrt(rn(rn(z * z) + ONE)))))
     # The sign of a zero too.
     t = where(wanted, where(bits64(z) < whole(0), neg(t), t), ZERO)
     c = rn(div(ONE, sqrt(rn(rn(t * t) + ONE))))
-    return c, rn(t * c), cosine, absolute(t)
+    return (c,), (rn(t * c),), cosine, absolute(t)
 
 
-def rotated(c, s, x, y):
+def rotated1(c, s, x, y):
     """c x - s y and s x + c y."""
-    return rn(rn(c * x) + rn(neg(s) * y)), rn(rn(s * x) + rn(c * y))
+    first = rn(rn(c[0] * x[0]) + rn(neg(s[0]) * y[0]))
+    return (first,), (rn(rn(s[0] * x[0]) + rn(c[0] * y[0])),)
+
+
+def rotation_of_several(a, b, g, tolerance):
+    """The same in expansions."""
+    cosine = angle(a, b, g)
+    wanted = cosine > tolerance
+    z = quotient(difference(b, a), twice(chosen(wanted, g, one(g))))
+    negative = bits64(z[0]) < whole(0)
+    size = chosen(negative, minus(z), z)
+    t = inverse(total(size, root(fma(z, z, one(z)))), ONE)
+    t = chosen(wanted, chosen(negative, minus(t), t), zero(t))
+    c = inverse(root(fma(t, t, one(t))), ONE)
+    return c, product(t, c), cosine, absolute(t[0])
+
+
+def rotated_several(c, s, x, y):
+    """The same in expansions."""
+    return fma(c, x, product(minus(s), y)), fma(s, x, product(c, y))
+
+
+def _twice(n):
+    cells = "".join(f"rn(const(2.0) * x[{k}]), " for k in range(n))
+    return written(f"twice{n}", "x", [f"return {cells}"], "2 x.", rn=rn, const=const)
+
+
+SEVERAL = {
+    "fma": {n: FMA[n] for n in (2, 3, 4)},
+    "product": MUL,
+    "minus": MINUS,
+}
+ROTATION = {1: rotation1} | each(
+    "rotation",
+    "Cosine and sine that make two rows orthogonal, |cos| of their angle, |t|.",
+    rotation_of_several,
+    **SEVERAL,
+    quotient=DIV,
+    difference=SUB,
+    total=ADD,
+    inverse=RECIPROCAL,
+    root=SQRT,
+    twice={n: _twice(n) for n in (2, 3, 4)},
+    chosen=CHOSEN,
+    one=ONE_LIKE,
+    zero=ZERO_LIKE,
+)
+ROTATED = {1: rotated1} | each("rotated", "c x - s y and s x + c y.", rotated_several, **SEVERAL)
 
 
 def converged(cosine, tangent, rows, tolerance):

@@ -13,7 +13,6 @@ from typing import Any
 import numba
 import numpy as np
 
-from mcf.kernels import rotation
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
@@ -22,6 +21,7 @@ from mcf.kernels.numba import inlining, loops, memory, sweeps
 from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, power, usual_nan
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.reflection import Reflection
+from mcf.kernels.rotation import VANISHED, Rotations
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
@@ -116,16 +116,20 @@ def reflection(spec: Reflection, text: str) -> Any:
     return callback(text, f"<mcf numba reflection {spec.terms}>", namespace)
 
 
-def rotations(text: str) -> Any:
-    """The callback of Jacobi sweeps."""
-    settings = Settings(FP64, FP64)
+def rotations(spec: Rotations, text: str) -> Any:
+    """The callback of Jacobi's sweeps."""
+    settings = Settings(FP64, FP64, (("rc", FP64),))
+    fold = spec.fold
+    algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
+    for name in ("settle", "rotation", "rotated", "converged"):
+        algorithms[name] = getattr(spec, name)
     namespace: dict[str, Any] = {
-        each.__name__: inlining.algorithm(settings, each)
-        for each in (rotation.rotation, rotation.rotated, rotation.converged)
+        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
-    namespace |= _accesses(FP64, {"x": (1, FP64), "t": (3, FP64)})
-    namespace |= {"put": memory.put, "power": power, "VANISHED": rotation.VANISHED}
-    return callback(text, "<mcf numba rotations>", namespace)
+    namespace |= _accesses(FP64, {"x": (spec.terms, FP64), "t": (3, FP64)})
+    namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
+    namespace |= {"ZEROS": (0.0,) * spec.terms, "TERMS": spec.terms}
+    return callback(text, f"<mcf numba rotations {spec.terms}>", namespace)
 
 
 def _accesses(register: Format, operands: Mapping[str, tuple[int, Format]]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from mcf.kernels.numba.element_loops import Table, build
 from mcf.kernels.numba.one_row import OneRow
 from mcf.kernels.numba.team import SERIAL
 from mcf.kernels.reflection import Reflection
+from mcf.kernels.rotation import Rotations
 from mcf.kernels.tables import table_of
 
 # Loops that are on disk come back without Numba. Whether it can be had for others shows here, where
@@ -229,9 +230,11 @@ class Cpu(Executor):
         reflection_loops.panel(spec, r, start, v, t)
         return True
 
-    def rotate(self, x: Tensor, width: int, counted: int, tolerance: int) -> Tensor:
+    def rotate(
+        self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
+    ) -> Tensor:
         """See `Executor`."""
-        return rotation_loops.rotate(x, width, counted, tolerance)
+        return rotation_loops.rotate(spec, x, width, counted, tolerance)
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """See `Executor`."""

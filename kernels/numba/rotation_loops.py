@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mcf.kernels import rotation
+from mcf.kernels.fold import GROUP
 from mcf.kernels.numba import keys, objects, rewrite, stored, team
 from mcf.kernels.numba.panel_text import PanelText
+from mcf.kernels.rotation import SWEEPS, VANISHED, Rotations, next_order
 
 WORDS = (
     *("bases", "shares", "parts", "order", "places", "done"),
@@ -19,30 +21,17 @@ WORDS = (
 )
 
 
-def source() -> str:
-    """The kernel: an item is a matrix x. t has terms of sums, p the two limits."""
-    text = PanelText(WORDS, ("bases", "shares", "order", "places", "done"), {"x": 1, "t": 3}, 1)
-    text.step(
-        "products",
-        "at_x at_t t first second half",
-        "x_0, x_1 = load_x(at_x, first + c)[0], load_x(at_x, first + half + c)[0]",
-        "y_0, y_1 = load_x(at_x, second + c)[0], load_x(at_x, second + half + c)[0]",
-        "a, b, g = x_0 * x_0 + x_1 * x_1, y_0 * y_0 + y_1 * y_1, x_0 * y_0 + x_1 * y_1",
-        "store_t(at_t, t + c, (a, b, g))",
-    )
-    text.step(
-        "halve",
-        "at_t t half",
-        "x, y = load_t(at_t, t + c), load_t(at_t, t + half + c)",
-        "store_t(at_t, t + c, (x[0] + y[0], x[1] + y[1], x[2] + y[2]))",
-    )
+def source(spec: Rotations) -> str:
+    """The kernel: an item is a matrix x, and t has what is left of sums of plain numbers."""
+    operands = {"x": spec.terms, "t": 3}
+    text = PanelText(WORDS, ("bases", "shares", "order", "places", "done"), operands, 1)
     text.step(
         "rotate",
         "at_x first second cosine sine",
-        "x, y = load_x(at_x, first + c)[0], load_x(at_x, second + c)[0]",
+        "x, y = load_x(at_x, first + c), load_x(at_x, second + c)",
         "x, y = rotated(cosine, sine, x, y)",
-        "store_x(at_x, first + c, (x,))",
-        "store_x(at_x, second + c, (y,))",
+        "store_x(at_x, first + c, x)",
+        "store_x(at_x, second + c, y)",
     )
     d = text.own
     text.add(
@@ -66,11 +55,10 @@ def source() -> str:
         "        first = base + number(places, place + pair) * columns",
         "        second = base + number(places, place + rows // 2 + pair) * columns",
     )
-    _sums(text, d + 3)
+    (_halves if spec.terms == 1 else _folds)(text, d + 3)
     text.add(
         d + 3,
-        "sums = load_t(at_t, t)",
-        "cosine, sine, size, slope = rotation(sums[0], sums[1], sums[2], tolerance)",
+        "cosine, sine, size, slope = rotation(a, b, g, tolerance)",
         "if size > largest or size != size:",
         "    largest = size",
         "if slope > steepest or slope != slope:",
@@ -104,12 +92,26 @@ def _vanish(text: PanelText, depth: int) -> None:
         "    for c in range(width):",
         "        gone = gone and abs(load_x(at_x, base + k * columns + c)[0]) < VANISHED",
         "    for c in range(width if gone else 0):",
-        "        store_x(at_x, base + k * columns + c, (0.0,))",
+        "        store_x(at_x, base + k * columns + c, ZEROS)",
     )
 
 
-def _sums(text: PanelText, depth: int) -> None:
+def _halves(text: PanelText, depth: int) -> None:
     """Three sums by halves, the first of which are taken of the products at once."""
+    text.step(
+        "products",
+        "at_x at_t t first second half",
+        "x_0, x_1 = load_x(at_x, first + c)[0], load_x(at_x, first + half + c)[0]",
+        "y_0, y_1 = load_x(at_x, second + c)[0], load_x(at_x, second + half + c)[0]",
+        "a, b, g = x_0 * x_0 + x_1 * x_1, y_0 * y_0 + y_1 * y_1, x_0 * y_0 + x_1 * y_1",
+        "store_t(at_t, t + c, (a, b, g))",
+    )
+    text.step(
+        "halve",
+        "at_t t half",
+        "x, y = load_t(at_t, t + c), load_t(at_t, t + half + c)",
+        "store_t(at_t, t + c, (x[0] + y[0], x[1] + y[1], x[2] + y[2]))",
+    )
     text.add(
         depth,
         "half = width // 2",
@@ -129,34 +131,68 @@ def _sums(text: PanelText, depth: int) -> None:
         "        store_t(at_t, t + half, load_t(at_t, t + count - 1))",
         "        half += 1",
         "    count = half",
+        "sums = load_t(at_t, t)",
+        "a, b, g = (sums[0],), (sums[1],), (sums[2],)",
     )
 
 
+def _folds(text: PanelText, depth: int) -> None:
+    """Three folds in the order of a matrix product."""
+    zeros = "term(ZEROS, ZEROS)"
+    text.add(depth, f"p, q, o = {zeros}, {zeros}, {zeros}", "i = 0")
+    for condition, count in ((f"while i + {GROUP} <= width:", GROUP), ("while i < width:", 1)):
+        text.add(depth, condition)
+        for k in range(count):
+            text.add(
+                depth + 1,
+                f"x_{k} = load_x(at_x, first + i + {k})",
+                f"y_{k} = load_x(at_x, second + i + {k})",
+            )
+        for name, left, right in (("a", "x", "x"), ("b", "y", "y"), ("g", "x", "y")):
+            parts = [f"term({left}_{k}, {right}_{k})" for k in range(count)]
+            while len(parts) > 1:
+                parts = [f"merge({u}, {v})" for u, v in zip(parts[::2], parts[1::2], strict=True)]
+            text.add(depth + 1, f"{name}_part = {parts[0]}")
+        text.add(
+            depth + 1,
+            "if i == 0:",
+            "    p, q, o = a_part, b_part, g_part",
+            "else:",
+            "    p, q, o = combine(p, a_part), combine(q, b_part), combine(o, g_part)",
+            f"i += {count}",
+        )
+    text.add(depth, "a, b, g = settle(p)[:TERMS], settle(q)[:TERMS], settle(o)[:TERMS]")
+
+
 @functools.cache
-def _compiled() -> objects.Native:
-    text = source()
+def _compiled(spec: Rotations) -> objects.Native:
+    text = source(spec)
 
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        return rewrite.rewritten(compiler.rotations(text))
+        return rewrite.rewritten(compiler.rotations(spec, text))
 
-    used = (rotation.rotation, rotation.rotated, rotation.converged)
+    used = (spec.fold.term, spec.fold.merge, spec.fold.combine, spec.settle)
+    used += (spec.rotation, spec.rotated, spec.converged)
+    algorithms = [keys.algorithm(f) for f in used]
     return stored.native(
-        ("rotations", text, [keys.algorithm(f) for f in used], rotation.VANISHED), make
+        ("rotations", text, algorithms, spec.terms, spec.fold.state, VANISHED), make
     )
 
 
-def rotate(x: Tensor, width: int, counted: int, tolerance: int) -> Tensor:
+def rotate(
+    spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
+) -> Tensor:
     """See `mcf.kernels.executor.Executor.rotate`."""
-    batch, rows, columns = x.shape
-    threads = torch.get_num_threads() if x.numel() * rows > team.SERIAL else 1
+    batch, rows, columns = x[0].shape
+    threads = torch.get_num_threads() if x[0].numel() * rows > team.SERIAL else 1
     parts = max(1, min(threads, batch))
     scratch = torch.empty(3, parts * width, dtype=torch.float64, device="cpu")
     places = array("q", bytes(16 * parts * rows))
-    order = array("q", rotation.next_order(rows))
+    order = array("q", next_order(rows))
     done = array("q", [tolerance, *([0] * batch)])
-    bases = array("Q", [c.data_ptr() for c in (x, *scratch)])
+    bases = array("Q", [c.data_ptr() for c in (*x, *scratch)])
     shares = team.shares(batch, parts)
     words = {
         "bases": bases.buffer_info()[0],
@@ -169,10 +205,10 @@ def rotate(x: Tensor, width: int, counted: int, tolerance: int) -> Tensor:
         "counted": counted,
         "columns": columns,
         "width": width,
-        "sweeps": rotation.SWEEPS,
+        "sweeps": SWEEPS,
     }
     table = array("Q", [words[name] for name in WORDS])
     with stored.lock:
-        address = _compiled().address
+        address = _compiled(spec).address
     team.run(address, table.buffer_info()[0], parts)
     return torch.tensor(done[1:], device="cpu") != 0

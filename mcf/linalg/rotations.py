@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels import operations, registry, rotation
+from mcf.kernels import registry, rotation
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import FP64
 from mcf.kernels.torch.registers import primitives
-from mcf.linalg.parts import Components, each, matrices, one_like, part, where
+from mcf.linalg.parts import Components, each, matrices, part
 from mcf.reductions.products import matmul
 
 
@@ -46,13 +46,13 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
     if n % 2:
         # A row of zeros is orthogonal to all others, and after a sweep the last again.
         x = each(lambda c: torch.cat([c, c.new_zeros(batch, 1, columns)], 1), x)
-    if len(x) == 1:
-        # A copy, which the loop works in.
-        rows = x[0].clone(memory_format=torch.contiguous_format)
-        exponent = math.frexp(tolerance)[1] - 1
-        found = registry.on(rows.device).rotate(rows, width, n, exponent)
-        if found is not None:
-            return (rows[:, :n],), found
+    # A copy, which the loop works in.
+    rows = each(lambda c: c.clone(memory_format=torch.contiguous_format), x)
+    exponent = math.frexp(tolerance)[1] - 1
+    executor, spec = registry.on(rows[0].device), rotation.rotations(len(x))
+    found = executor.rotate(spec, rows, width, n, exponent)
+    if found is not None:
+        return each(lambda c: c[:, :n], rows), found
     for _ in range(rotation.SWEEPS):
         active = (~done).nonzero().flatten()
         if active.numel() == 0:
@@ -66,7 +66,7 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
             else tuple(c.index_copy(0, active, r) for c, r in zip(x, rows, strict=True))
         )
         limit = torch.full_like(cosine, tolerance)
-        done[active] = _plain(rotation.converged)(cosine, tangent, float(n), limit)
+        done[active] = _plain(spec.converged)(cosine, tangent, float(n), limit)
     return without_vanished(each(lambda c: c[:, :n], x), width), done
 
 
@@ -86,7 +86,10 @@ def _next_order(n: int, device: torch.device) -> Tensor:
 @functools.cache
 def _plain(algorithm: Algorithm) -> Callable[..., Any]:
     """An algorithm on float64 tensors."""
-    return Binder(lambda f: f, primitives(FP64, FP64, {}))(algorithm)  # type: ignore[no-any-return]
+    numbers = {"ZERO": torch.zeros((), dtype=torch.float64, device="cpu")}
+    numbers["ONE"] = torch.ones_like(numbers["ZERO"])
+    table = primitives(FP64, FP64, {"rc": FP64}) | numbers
+    return Binder(lambda f: f, table)(algorithm)  # type: ignore[no-any-return]
 
 
 def _sweep(x: Components, width: int, tolerance: float) -> tuple[Components, Tensor, Tensor]:
@@ -100,7 +103,7 @@ def _sweep(x: Components, width: int, tolerance: float) -> tuple[Components, Ten
         c, s, cosine, tangent = _rotation(top, bottom, width, tolerance)
         cosines.append(cosine)
         tangents.append(tangent)
-        first, second = _rotated(c, s, top, bottom)
+        first, second = _plain(rotation.rotations(len(x)).rotated)(c, s, top, bottom)
         x = tuple(torch.cat(p, 1).index_select(1, order) for p in zip(first, second, strict=True))
     return x, torch.stack(cosines).amax(0), torch.stack(tangents).amax(0)
 
@@ -115,42 +118,9 @@ def _rotation(
         largest |t|.
     """
     a, b, g = _products(each(lambda c: c[..., :width], top), each(lambda c: c[..., :width], bottom))
-    if len(a) == 1:
-        limit = torch.full_like(g[0], tolerance)
-        cosine, sine, angle, slope = _plain(rotation.rotation)(a[0], b[0], g[0], limit)
-        return (cosine,), (sine,), angle.amax((1, 2)), slope.amax((1, 2))
-    size = operations.sqrt((a[0] * b[0],))[0]
-    angle = g[0].abs() / torch.where(size > 0, size, torch.inf)
-    wanted = angle > tolerance
-    one = one_like(g)
-    t = _tangent(a, b, where(wanted, g, one))
-    t = each(lambda c: torch.where(wanted, c, 0.0), t)
-    c = operations.reciprocal(operations.sqrt(_combined(t, t, one, one)))
-    return c, operations.mul(t, c), angle.amax((1, 2)), t[0].abs().amax((1, 2))
-
-
-def _rotated(
-    c: Components, s: Components, x: Components, y: Components
-) -> tuple[Components, Components]:
-    """c x - s y and s x + c y."""
-    if len(x) == 1:
-        first, second = _plain(rotation.rotated)(c[0], s[0], x[0], y[0])
-        return (first,), (second,)
-    return _combined(c, x, operations.neg(s), y), _combined(s, x, c, y)
-
-
-def _tangent(a: Components, b: Components, g: Components) -> Components:
-    """sign(z) / (|z| + sqrt(1 + z^2)) with z = (b - a) / 2 g.
-
-    z^2 does not overflow: |z| <= sqrt(b / a) / 2 |cos|, where rows do not vanish.
-    """
-    z = operations.div(operations.sub(b, a), each(lambda c: 2 * c, g))
-    one = one_like(z)
-    negative = torch.signbit(z[0])
-    size = each(lambda c: torch.where(negative, -c, c), z)
-    root = operations.sqrt(_combined(z, z, one, one))
-    t = operations.reciprocal(operations.add(size, root))
-    return each(lambda c: torch.where(negative, -c, c), t)
+    limit = torch.full_like(g[0], tolerance)
+    c, s, cosine, tangent = _plain(rotation.rotations(len(a)).rotation)(a, b, g, limit)
+    return c, s, cosine.amax((1, 2)), tangent.amax((1, 2))
 
 
 def _products(x: Components, y: Components) -> tuple[Components, Components, Components]:
@@ -172,8 +142,3 @@ def _products(x: Components, y: Components) -> tuple[Components, Components, Com
             total = torch.cat([total, terms[..., -1:]], -1)
         terms = total
     return (terms[0],), (terms[1],), (terms[2],)
-
-
-def _combined(a: Components, x: Components, b: Components, y: Components) -> Components:
-    """a x + b y."""
-    return operations.fma(a, x, operations.mul(b, y))

@@ -9,14 +9,23 @@ from mcf.linalg import rotations
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 
 TOLERANCE = 2.0**-49
+SHAPES = [(1, 1, 3), (2, 2, 1), (2, 3, 3), (1, 9, 14), (3, 6, 21)]
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 3), (2, 2, 1), (2, 3, 3), (1, 9, 14), (3, 6, 21)])
-def test_sweeps(shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("terms", "shape"),
+    [
+        pytest.param(k, s, marks=[] if k == 1 or (k == 2 and s[1] == 3) else [pytest.mark.slow])
+        for k in (1, 2, 3, 4)
+        for s in SHAPES
+    ],
+)
+def test_sweeps(terms: int, shape: tuple[int, int, int]) -> None:
     """Even and odd numbers of rows and of columns, and columns that only follow."""
-    a = components(F64, 1, *shape)
-    for width in {shape[2], max(1, shape[2] - 3)}:
-        assert_same_bits(lambda width=width: rotations.orthogonalize(a, width, TOLERANCE))
+    a = components(F64, terms, *shape)
+    tolerance = 2.0 ** (4 - 53 * terms)
+    for width in sorted({shape[2], max(1, shape[2] - 3)}):
+        assert_same_bits(lambda width=width: rotations.orthogonalize(a, width, tolerance))
 
 
 @pytest.mark.parametrize(
