@@ -1,0 +1,70 @@
+"""torch.export of modules with expansions: the bits of the module, or an error, as the page says.
+
+Caught mutant: a program that keeps the leading components.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import mcf
+from tests.helpers import assert_all_same_bits
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("on_torch")]
+
+
+class Module(nn.Module):
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(mcf.tensor([["1/3", "0.2"], ["0.3", "0.4"]], 2))
+
+    def forward(self, y: Any) -> Any:
+        return self.function(y, self.weight)
+
+
+EXPORTED = {
+    "layer_norm": lambda y, w: F.layer_norm(F.linear(y, w), (2,)) * 0.1 + 3,
+    "exp": lambda y, w: (y @ w).exp().sum(0),
+}
+MORE = {
+    "sort": lambda y, w: (y @ w).sort()[0],
+    "rms_norm": lambda y, w: F.rms_norm(y @ w, (2,)),
+    "conv1d": lambda y, w: F.conv1d((y @ w)[None], w[None]),
+}
+
+
+def exported_and_loaded(module: nn.Module, y: Any) -> Any:
+    program, file = torch.export.export(module, (y,)), io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file).module()
+
+
+@pytest.mark.parametrize(
+    "name", [*EXPORTED, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)]
+)
+def test_a_program_has_the_bits_of_the_module(name: str) -> None:
+    module, y = Module({**EXPORTED, **MORE}[name]), mcf.tensor([["0.1", "2"], ["3", "0.4"]], 2)
+    again = exported_and_loaded(module, y)
+    for given in (y, y * 3):
+        assert_all_same_bits(again(given).components, module(given).components, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gelu", "to_plain"])
+def test_what_cannot_be_exported_raises(name: str) -> None:
+    """The day that one of them does not, the page is to be changed."""
+    functions = {
+        "gelu": lambda y, w: F.gelu(y @ w),
+        "to_plain": lambda y, w: (y @ w).to_plain(),
+    }
+    with pytest.raises(RuntimeError):
+        torch.export.export(Module(functions[name]), (mcf.ones(2, 2),))
