@@ -27,6 +27,7 @@ from mcf.functions import atanh as atanh
 from mcf.functions import ceil as ceil
 from mcf.functions import cos as cos
 from mcf.functions import cosh as cosh
+from mcf.functions import digamma as digamma
 from mcf.functions import div as div
 from mcf.functions import erf as erf
 from mcf.functions import erfc as erfc
@@ -38,6 +39,7 @@ from mcf.functions import fmod as fmod
 from mcf.functions import gelu as gelu
 from mcf.functions import gelu_tanh as gelu_tanh
 from mcf.functions import hypot as hypot
+from mcf.functions import lgamma as lgamma
 from mcf.functions import log as log
 from mcf.functions import log1p as log1p
 from mcf.functions import log2 as log2
@@ -61,6 +63,7 @@ from mcf.functions import square as square
 from mcf.functions import sub as sub
 from mcf.functions import tan as tan
 from mcf.functions import tanh as tanh
+from mcf.functions import trigamma as trigamma
 from mcf.functions import trunc as trunc
 from mcf.kernels.register_choice import get_registers as get_registers
 from mcf.kernels.register_choice import registers as registers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from mcf.complexes import bounds as complexes
+from mcf.elementary import special_bounds
 from mcf.elementary.function_bounds import FUNCTIONS, derived
 from mcf.fourier import bounds as fourier
 from mcf.kernels import bounds
@@ -14,7 +15,8 @@ from mcf.kernels.register_choice import get_registers
 from mcf.reductions.sum_bounds import ROWS
 
 _COMPLEX = complexes.OPERATIONS | complexes.FUNCTIONS
-_OPERATIONS = (*bounds.OPERATIONS, *FUNCTIONS, *ROWS, *_COMPLEX, "fft")
+_REAL = (*FUNCTIONS, *special_bounds.FUNCTIONS)
+_OPERATIONS = (*bounds.OPERATIONS, *_REAL, *ROWS, *_COMPLEX, "fft")
 
 
 def bound(
@@ -34,8 +36,9 @@ def bound(
     T is the size of what is added up, without cancellation: sum |x| for "sum", sum |x y| for "dot",
     (|x| |y|) for "matmul", sum |x| / count for "mean", sum x**2 / (count - correction) for "var"
     (an integer correction), the root of that for "std", sum |c_k| |x|**k for "polyval", |x y| for
-    "fma". So of_terms times the condition number T / |t| is a relative error. For all others, the
-    2-norm too, of_terms is 0.
+    "fma"; below -1/2 of "lgamma" and below 0 of "digamma" the magnitudes of the terms of their
+    reflection, which their docstrings have, elsewhere 0. So of_terms times the condition number
+    T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
 
     Args:
         operation: "add" (and "sub"), "mul", "div", "fma", "square", "sqrt", "reciprocal", "rsqrt",
@@ -79,12 +82,17 @@ def bound(
     _check(terms)
     if operation in _COMPLEX:
         return _of_complex(operation, terms, dtype)
-    if operation not in FUNCTIONS:
+    if operation not in _REAL:
         return bounds.bound(operation, terms, dtype)
     fmt = format_of(dtype)
-    coefficient, proven = derived(operation, fmt, terms)
+    of_terms = 0.0
+    if operation in FUNCTIONS:
+        coefficient, proven = derived(operation, fmt, terms)
+    else:
+        coefficient, of_terms, proven = special_bounds.derived(operation, fmt, terms)
     return Guarantee(
         relative=coefficient * float(fmt.u**terms),
+        of_terms=of_terms * float(fmt.u**terms),
         absolute=(0.5 + 2.0**-6) * float(fmt.min_subnormal),
         proven=proven,
         formula=f"{coefficient:.4g} u^{terms}",

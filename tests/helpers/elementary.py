@@ -135,6 +135,11 @@ def inputs(name: str, fmt: Format, terms: int, n: int, seed: int) -> list[tuple[
         return [(d.between(1, 5000, n, positive=True),), (positive_above_one(x),)]
     if name in ("erf", "erfc", "normal_cdf", "normal_pdf", "gelu", "gelu_tanh"):
         return [(d.between(-5000, 5, n),), (d.between(-4, 2, n),), (d.between(2, 5, n),)]
+    if name in ("lgamma", "digamma", "trigamma"):
+        zeros = np.array([1.0, 2.0, 1.4616321449683623, 0.5, 16.0, 64.0])
+        below = np.array([-0.5, -0.5040830082644554, -1.0, -1.5, -2.457024738220801, -3.0, -70.5])
+        wide = (d.between(-5000, 5000, n, positive=True),)
+        return [wide, (d.between(-4, 7, n),), (d.near(zeros, n),), (d.near(below, n),)]
     if name in ("atan2", "hypot"):
         wide = (d.between(-5000, fmt.emax - 1, n), d.between(-5000, fmt.emax - 1, n))
         return [wide, (d.between(-6, 6, n), d.between(-6, 6, n))]

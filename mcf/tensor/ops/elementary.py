@@ -16,7 +16,7 @@ from mcf.kernels.components import padded
 from mcf.tensor.ops.constants import constant
 from mcf.tensor.plans import selected, watched
 from mcf.tensor.promotion import operands
-from mcf.tensor.registry import implements
+from mcf.tensor.registry import UnsupportedError, implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -87,7 +87,7 @@ def _function(name: str, *functions: Any, derivative: Derivative | None = None) 
 
 for _name in (
     "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "atan", "sinh", "cosh", "asinh", "floor",
-    "ceil", "round", "trunc",
+    "ceil", "round", "trunc", "lgamma", "digamma",
 ):  # fmt: skip
     _function(_name)
 _function("log2", torch.log2, Tensor.log2, derivative=lambda x: 1 / (x * constant(fixed.ln2(), x)))
@@ -130,6 +130,20 @@ _function(
 )  # fmt: skip
 
 _normal_cdf = computed("normal_cdf")
+_digamma, _trigamma = computed("digamma"), computed("trigamma")
+
+
+@implements(aten.polygamma.default)
+def polygamma(n: int, x: MCFTensor) -> MCFTensor:
+    """The n-th derivative of digamma, for n = 0 and 1."""
+    if n not in (0, 1):
+        raise UnsupportedError(
+            f"torch.polygamma of an mcf.MCFTensor has n = 0 and 1, got {n}; that is also the "
+            f"derivative of order {n + 1} of torch.lgamma"
+        )
+    return _trigamma(x) if n else _digamma(x)
+
+
 normal_pdf: Any = differentiable("normal_pdf", computed("normal_pdf"), lambda x: -x * normal_pdf(x))
 normal_cdf = differentiable("normal_cdf", _normal_cdf, lambda x: normal_pdf(x))
 implements(torch.special.ndtr)(normal_cdf)

@@ -1,0 +1,336 @@
+"""lgamma, digamma and trigamma: Taylor series at nodes up to 64, Stirling's beyond, reflection.
+
+Below 1/2 by Gamma(1 + x) = x Gamma(x), negative numbers by Gamma(x) Gamma(-x) = -pi/(x sin(pi x))
+and its logarithmic derivatives (NIST's Digital Library of Mathematical Functions, 5.5 and 5.11,
+https://dlmf.nist.gov/5).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import angles, fixed, gamma_tables, logarithm, series
+from mcf.elementary.gamma_series import bernoulli, log_two_pi
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components, constant, lookup, table
+from mcf.elementary.working import (
+    collected,
+    enter,
+    exponent,
+    head,
+    leave,
+    mantissa,
+    minus,
+    power,
+    sanitized,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+    working_terms,
+)
+from mcf.kernels import operations as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+# From here on Stirling's series serves.
+FAR = 64.0
+# -log2 of the square of 1 / FAR.
+_BITS = 12.0
+# Bits by which each degree of the tables' series is smaller, at least.
+FALL = 6.0
+# Beyond, Stirling's series is its leading terms, and the parts of an angle may be no numbers.
+_HUGE, _TINY = 2.0**300, 2.0**-250
+_LIFT = 600
+
+
+def degree_needed(terms: int) -> int:
+    """Degree of the tables' series that `terms` components need."""
+    return min(gamma_tables.DEGREES - 1, int((53 * terms + 8) / FALL) + 2)
+
+
+def components_needed(terms: int, k: int) -> int:
+    """Components in which the coefficient of degree k is added."""
+    return min(terms, max(1, -int(-(53 * terms + 8 - k * FALL) // 53)))
+
+
+def _taylor(name: str, z: Components, terms: int) -> Components:
+    """A series of `gamma_tables` for 1/2 <= z < 64; z is any sum of floats, the first near it."""
+    octave = exponent(z[0]).clamp(gamma_tables.FIRST, gamma_tables.FIRST + gamma_tables.OCTAVES - 1)
+    start = power(octave)
+    width = start * (1 / gamma_tables.STEPS)
+    j = ((z[0] - start) / width).floor().clamp(0, gamma_tables.STEPS - 1)
+    v = collected((*z, -(start + width * (j + 0.5))), terms)
+    v = tuple(c * (2.0 / width) for c in v)
+    row = (octave - gamma_tables.FIRST) * gamma_tables.STEPS + j.to(torch.int64)
+    row = row * gamma_tables.DEGREES
+    degree = degree_needed(terms)
+    total = lookup(name, row + degree, 1)
+    for k in range(degree - 1, -1, -1):
+        product = ex.mul(total, v[: len(total)])
+        needed = components_needed(terms, k)
+        total = ex.add(head(product, needed), lookup(name, row + k, needed))
+    return total
+
+
+def stirling(k: int, j: int) -> Fraction:
+    """Of i^(2j) in Stirling's series, i = 1/z, divided by the first.
+
+    k = 0: log Gamma from i/12 on; 1: digamma from -i^2/12 on; 2: trigamma from i^3/6 on.
+    """
+    b = bernoulli(64)[j]
+    m = 2 * (j + 1)
+    return (12 * b / (m * (m - 1)), 12 * b / m, 6 * b)[k]
+
+
+class _Argument(NamedTuple):
+    """An argument and where it is.
+
+    Attributes:
+        x: the argument, or 1 where it needs no computation.
+        good: where it needs some.
+        down: below zero.
+        low: where |x| < 1/2.
+        far: where what the series are taken of is 64 or more.
+        z: floats, the sum of which the series are taken of.
+    """
+
+    x: Components
+    good: Tensor
+    down: Tensor
+    low: Tensor
+    far: Tensor
+    z: Components
+
+
+def _argument(y: Components, terms: int, *, reflected: bool) -> _Argument:
+    """Where it is reflected, z is 1 - x below zero; else |x| and, where |x| < 1/2, 1 + x."""
+    good = (y[0] != 0) & y[0].isfinite()
+    y = sanitized(y, good)
+    down = y[0] < 0
+    a = signed(y, sign_of(down))
+    low = a[0] < 0.5
+    one = torch.ones_like(a[0])
+    shifted = (low | down) if reflected else low
+    same = collected((one, *(a if reflected else y)), terms)
+    z = select(shifted, same, head(a, terms))
+    return _Argument(y, good, down, low, z[0] >= FAR, z)
+
+
+class _Fraction(NamedTuple):
+    """What is left of x beside the nearest whole number, r, as an angle.
+
+    Attributes:
+        r: components, times 2**600 where tiny.
+        sign: of r.
+        tiny: where |r| < 2**-250.
+        whole: where r = 0.
+        sine: of |pi r|, of no use where tiny.
+        cosine: the same.
+    """
+
+    r: Components
+    sign: Tensor
+    tiny: Tensor
+    whole: Tensor
+    sine: Components
+    cosine: Components
+
+
+def _fraction(x: Components, terms: int) -> _Fraction:
+    parts = tuple(c - c.round() for c in x)
+    nearest = collected(parts, 1)[0].round()
+    r = collected((*parts, -nearest), terms)
+    whole = r[0] == 0
+    r = sanitized(r, ~whole, 0.25)
+    sign = sign_of(r[0] < 0)
+    r = signed(r, sign)
+    tiny = r[0] < _TINY
+    safe = sanitized(r, ~tiny, 0.25)
+    half = torch.full_like(r[0], 0.5)
+    steep = safe[0] > 0.25
+    turned = select(steep, collected((half, *minus(safe)), terms), safe)
+    sine, cosine = angles.sin_cos(ex.mul(turned, _pi(terms, r[0])))
+    lifted = scale_all(r, torch.where(tiny, _LIFT, 0))
+    return _Fraction(
+        lifted, sign, tiny, whole, select(steep, cosine, sine), select(steep, sine, cosine)
+    )
+
+
+def _pi(terms: int, like: Tensor) -> Components:
+    return constant(fixed.to_fraction(fixed.pi()), terms, like.device)
+
+
+def _log(a: Components, terms: int, shift: Tensor | None = None) -> Components:
+    """log of a > 0 times 2**shift."""
+    lift = torch.where(a[0] < 2.0**-900, 200, 0)
+    a = scale_all(a, lift)
+    value, k = logarithm.log(a, a[0], terms, 0, -lift if shift is None else shift - lift)
+    return scale_all(value, k)
+
+
+def _inverse(z: Components, terms: int) -> Components:
+    """1/z for z up to 2**300, and 0 beyond."""
+    near = z[0] < _HUGE
+    one = head((torch.ones_like(z[0]),), terms)
+    return sanitized(ex.div(one, sanitized(z, near)), near, 0.0)
+
+
+def _tail(k: int, square: Components) -> Components:
+    """Stirling's series divided by its first term, of 1/z^2."""
+    # It is added to what is some 8 bits larger, at least.
+    return series.polynomial(square, _BITS, functools.partial(stirling, k), 8.0)
+
+
+def _part(divisor: int, x: Components) -> Components:
+    """X / divisor."""
+    return ex.mul(x, constant(Fraction(1, divisor), len(x), x[0].device))
+
+
+@function("x")
+def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The logarithm of |Gamma(x)|; infinite at 0, at negative whole numbers and at infinities.
+
+    Of positive x relative to the result, also near its zeros 1 and 2. Below -1/2 it is
+    -log|sin(pi x) / pi| - log|x| - lgamma(|x|), and the error relative to the sum of the magnitudes
+    of these: near its zeros there the result has the bits that the cancellation leaves.
+    """
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    at = _argument(y, w, reflected=False)
+    one = torch.ones_like(y[0])
+    size = signed(at.x, sign_of(at.down))
+    # Stirling: scaled, lest the product is no number where the result is one.
+    k = torch.where(size[0] > 2.0**600, 400, 0)
+    log_x = _log(size, w)
+    far = sanitized(at.z, at.far, FAR)
+    inverse = _inverse(head(far, w), w)
+    small = ex.add(
+        _part(12, ex.mul(inverse, _tail(0, ex.mul(inverse, inverse)))),
+        constant((fixed.to_fraction(log_two_pi()) - 1) / 2, w, one.device),
+    )
+    small = select(k > 0, series.zeros(small), small)
+    scale = scale_all((one,), -k)[0]
+    factor = collected((*scale_all(sanitized(size, at.far, FAR), -k), -0.5 * scale), w)
+    beyond = ex.add(ex.mul(factor, ex.add(log_x, -one)), small)
+    # The series of z - 1 and z - 2, exactly.
+    near = sanitized(at.z, ~at.far)
+    value = _taylor("lgamma_series", near, w)
+    zero = torch.zeros_like(one)
+    first = select(at.low, (*at.x, zero), (*size, -one))
+    second = (*at.x, torch.where(at.low, -one, one))
+    second = select(at.low, (*at.x, -one), (*size, -2.0 * one))
+    value = ex.mul(value, ex.mul(collected(first, w), collected(second, w)))
+    value = select(at.far, beyond, value)
+    value = select(at.low, ex.add(value, minus(log_x)), value)
+    # log(sin(pi r) / pi), of a tiny r log r.
+    f = _fraction(at.x, w)
+    inverse_pi = constant(1 / fixed.to_fraction(fixed.pi()), w, one.device)
+    chord = select(f.tiny, head(f.r, w), ex.mul(f.sine, inverse_pi))
+    shift = torch.where(f.tiny, -_LIFT, 0)
+    reflected = at.down & ~at.low
+    log_sine = _log(sanitized(chord, reflected), w, torch.where(reflected, shift, 0))
+    log_sine, log_x = (scale_all(v, -k) for v in (log_sine, log_x))
+    turned = minus(ex.add(ex.add(log_sine, log_x), value))
+    out = leave(select(reflected, turned, value), fmt, terms, k)
+    out = special(out[0] == 0, 0.0, out)
+    pole = ~at.good | (reflected & f.whole)
+    return special(pole, torch.where(x[0].isnan(), x[0], math.inf), out)
+
+
+def _cotangent(f: _Fraction, terms: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of pi / tan(pi r)."""
+    one = head((torch.ones_like(f.sign),), terms)
+    below = select(f.tiny, head(f.r, terms), f.sine)
+    above = select(f.tiny, one, ex.mul(f.cosine, _pi(terms, f.sign)))
+    return signed(ex.div(above, below), f.sign), torch.where(f.tiny, _LIFT, 0)
+
+
+@function("x")
+def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The derivative of log Gamma(x); infinite at zeros, with the other sign, nan at their like.
+
+    Nan at negative whole numbers and -inf. Of positive x relative to the result, also near its
+    zero at 1.4616. Below zero it is digamma(1 - x) - pi / tan(pi x), and the error relative to the
+    sum of the magnitudes of both: near zeros the result has the bits that the cancellation leaves.
+    """
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    at = _argument(y, w, reflected=True)
+    one = torch.ones_like(y[0])
+    far = sanitized(at.z, at.far, FAR)
+    inverse = _inverse(head(far, w), w)
+    square = ex.mul(inverse, inverse)
+    small = ex.add(series.scaled(inverse, 0.5), _part(12, ex.mul(square, _tail(1, square))))
+    beyond = ex.add(_log(far, w), minus(small))
+    near = sanitized(at.z, ~at.far)
+    value = _taylor("digamma_series", near, w)
+    zero = table("digamma_zero", one.device)
+    parts = tuple(-zero[j].expand(one.shape) for j in range(8))
+    size = signed(at.x, sign_of(at.down))
+    lead = torch.where(at.low | at.down, one, 0.0)
+    value = ex.mul(value, collected((*sanitized(size, ~at.far), lead, *parts), w))
+    value = select(at.far, beyond, value)
+    # Between 0 and 1/2 less 1/x, whose period is another.
+    f = _fraction(at.x, w)
+    low = at.low & ~at.down
+    cot, k = _cotangent(f, w)
+    recurring = minus(ex.div(head((one,), w), sanitized(scale_all(head(at.x, w), k), low)))
+    step = select(low, recurring, minus(cot))
+    shifted = low | at.down
+    tiny = shifted & f.tiny
+    value = select(shifted & ~tiny, ex.add(value, sanitized(step, ~tiny)), value)
+    value = select(tiny, step, value)
+    out = leave(value, fmt, terms, torch.where(tiny, k, 0))
+    beyond_all = torch.where(x[0] == 0, -(1 / x[0]), torch.where(x[0] > 0, x[0], math.nan))
+    return special(~at.good | (at.down & f.whole), beyond_all, out)
+
+
+@function("x")
+def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The second derivative of log Gamma(x); infinite at 0 and at negative whole numbers.
+
+    Relative to the result everywhere. Below zero it is (pi / sin(pi x))^2 - trigamma(1 - x).
+    """
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    at = _argument(y, w, reflected=True)
+    one = torch.ones_like(y[0])
+    # 1/z (1 + 1/(2 z) + 1/(6 z^2) - ...), of the mantissa of z and its exponent.
+    far = head(sanitized(at.z, at.far, FAR), w)
+    inverse = _inverse(far, w)
+    square = ex.mul(inverse, inverse)
+    tail = ex.add(series.scaled(inverse, 0.5), _part(6, ex.mul(square, _tail(2, square))))
+    normal, e = mantissa(far)
+    beyond = ex.div(ex.add(tail, one), normal)
+    value = _taylor("trigamma_series", sanitized(at.z, ~at.far), w)
+    value = select(at.far, beyond, value)
+    f = _fraction(at.x, w)
+    low = at.low & ~at.down
+    k = torch.where(f.tiny, _LIFT, 0)
+    size = signed(at.x, sign_of(at.down))
+    below = select(f.tiny, head(f.r, w), f.sine)
+    above = select(f.tiny, head((one,), w), head(_pi(w, one), w))
+    below = select(low, sanitized(scale_all(head(size, w), k), low), below)
+    above = select(low, head((one,), w), above)
+    quotient = ex.div(above, below)
+    step = ex.mul(quotient, quotient)
+    shifted, tiny = low | at.down, (low | at.down) & f.tiny
+    # trigamma(1 - x) is scaled as it is; beside a large step it may be nothing.
+    flat = scale_all(value, torch.where(at.far & ~tiny, -e, 0).clamp(min=-900))
+    plain = sanitized(step, ~tiny)
+    joined = ex.add(select(low, flat, minus(flat)), plain)
+    value = select(shifted, select(tiny, step, joined), value)
+    exponents = torch.where(tiny, 2 * k, torch.where(at.far & ~shifted, -e, 0))
+    out = leave(value, fmt, terms, exponents)
+    found = torch.where(x[0] == -math.inf, math.nan, torch.where(x[0] == 0, math.inf, 1 / x[0]))
+    found = torch.where(at.good, math.inf, found)
+    return special(~at.good | (at.down & f.whole), found.to(fmt.dtype), out)

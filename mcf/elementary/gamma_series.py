@@ -1,0 +1,135 @@
+"""Taylor series of log Gamma at rational points, in integer arithmetic.
+
+Derivatives of log Gamma are Hurwitz zeta functions: with s = c + i for 0 <= i < N and a = c + N,
+
+    (-1)^k psi^(k-1)(c) / (k-1)! = sum 1/s^k + a^(1-k)/(k-1) + a^-k/2
+                                   + sum_j B_2j/(2j)! (k)(k+1)...(k+2j-2) a^(1-k-2j)
+
+for k >= 2 (Euler and Maclaurin; NIST's Digital Library of Mathematical Functions, 25.11.28), and
+Stirling's series for k = 0 and 1 (5.11.1, 5.11.2). What the series leave out is below exp(-2 pi a).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+
+from mcf.elementary import fixed
+
+
+@functools.cache
+def bernoulli(count: int) -> tuple[Fraction, ...]:
+    """B_2, B_4, ..., B_(2 count), by the tangent numbers (Brent and Harvey 2013, algorithm 1)."""
+    t = [0] + [math.factorial(k - 1) for k in range(1, count + 1)]
+    for k in range(2, count + 1):
+        for j in range(k, count + 1):
+            t[j] = (j - k) * t[j - 1] + (j - k + 2) * t[j]
+    return tuple(
+        Fraction((-1) ** (k - 1) * 2 * k * t[k], 4**k * (4**k - 1)) for k in range(1, count + 1)
+    )
+
+
+def log(x: Fraction) -> int:
+    """Logarithm of any positive rational."""
+    e = x.numerator.bit_length() - x.denominator.bit_length()
+    m = x / Fraction(2) ** e
+    if m > Fraction(4, 3):
+        m, e = m / 2, e + 1
+    return fixed.log(m) + e * fixed.ln2()
+
+
+@functools.cache
+def log_two_pi() -> int:
+    """Of 2 pi."""
+    return log(fixed.to_fraction(2 * fixed.pi()))
+
+
+class Series:
+    """Coefficients as integers of units 2**-bits.
+
+    Args:
+        bits: of which the last dozen may be wrong.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        # exp(-2 pi a) = 2**(-9 a).
+        self._far = bits // 6
+        self._terms = bits // 6 + 4
+        self._of: dict[int, list[int]] = {}
+
+    def _cut(self, x: int) -> int:
+        return x >> (fixed.BITS - self.bits)
+
+    def _weights(self, k: int) -> list[int]:
+        """What stands before a^(1-2j), j = 1, 2, ..."""
+        if k not in self._of:
+            numbers = bernoulli(self._terms)
+            if k == 0:
+                found = [b / (2 * j * (2 * j - 1)) for j, b in enumerate(numbers, 1)]
+            elif k == 1:
+                found = [b / (2 * j) for j, b in enumerate(numbers, 1)]
+            else:
+                found = [
+                    b
+                    * math.factorial(k + 2 * j - 2)
+                    / (math.factorial(2 * j) * math.factorial(k - 1))
+                    for j, b in enumerate(numbers, 1)
+                ]
+            self._of[k] = [(f.numerator << self.bits) // f.denominator for f in found]
+        return self._of[k]
+
+    def _tail(self, k: int, a: Fraction) -> int:
+        """Sum of weights times a^(1-2j)."""
+        p, q = (a * a).as_integer_ratio()
+        total = 0
+        for w in reversed(self._weights(k)):
+            total = total * q // p + w
+        return total * a.denominator // a.numerator
+
+    def log_gamma(self, c: Fraction, unit: Fraction, count: int) -> list[int]:
+        """Taylor coefficients of log Gamma(c + unit v) in v."""
+        one = 1 << self.bits
+        steps = max(0, self._far - int(c))
+        a = c + steps
+        shifts = [c + i for i in range(steps)]
+        product = Fraction(math.prod(s.numerator for s in shifts), c.denominator**steps)
+        half = Fraction(1, 2)
+        log_a = log(a)
+        value = (a - half) * log_a - a * fixed.ONE + half * log_two_pi()
+        zero = self._cut(int(value) - log(product)) + self._tail(0, a)
+        slope = self._cut(log_a - int(fixed.ONE / (2 * a)))
+        slope -= self._tail(1, a) * a.denominator // a.numerator
+        slope -= sum(one * s.denominator // s.numerator for s in shifts)
+        out = [zero, int(slope * unit)]
+        ratios = [int(unit / s * one) for s in (*shifts, a)]
+        powers = ratios
+        for k in range(2, count):
+            powers = [p * r >> self.bits for p, r in zip(powers, ratios, strict=True)]
+            factor = int((a / (k - 1) + half) * one) + self._tail(k, a)
+            total = sum(powers[:-1]) + (powers[-1] * factor >> self.bits)
+            out.append((-1) ** k * total // k)
+        return out
+
+
+def quotient(series: list[int], at: int, unit: Fraction, bits: int) -> list[int]:
+    """The series divided by at + unit v, of which `at` is an integer of units 2**-bits, too."""
+    out: list[int] = []
+    step = int(unit * (1 << bits))
+    for s in series:
+        last = out[-1] * step if out else 0
+        out.append(((s << bits) - last) // at)
+    return out
+
+
+@functools.cache
+def digamma_zero() -> Fraction:
+    """The positive zero of digamma, to some 600 bits, by Newton's steps."""
+    series = Series(704)
+    x = Fraction(1.4616321449683623)
+    for _ in range(4):
+        _, slope, curve = series.log_gamma(x, Fraction(1), 3)
+        x -= Fraction(slope, 2 * curve)
+        x = Fraction(round(x * 2**680), 2**680)
+    return x

@@ -1,0 +1,110 @@
+"""How large the errors of the special functions can be, derived step by step.
+
+As `mcf.elementary.error_bounds`, with two numbers: the error relative to the result, and where that
+is a difference of two terms, below zero, the error relative to the sum of their magnitudes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+
+from mcf.elementary import gamma, gamma_tables, tables
+from mcf.elementary.error_bounds import log, sin_cos
+from mcf.elementary.error_steps import SLACK, Steps
+from mcf.elementary.working import working_terms
+from mcf.kernels.formats import FP64, Format
+
+# (relative to the result, relative to the terms of a reflection)
+Errors = tuple[float, float]
+
+
+def _taylor(e: Steps, name: str) -> float:
+    """A series of `gamma_tables`; its argument may be a sum that has been rounded."""
+    table = tables.table(name, torch.device("cpu"))[0].reshape(-1, gamma_tables.DEGREES)
+    degree = gamma.degree_needed(e.terms)
+    needed = [gamma.components_needed(e.terms, k) for k in range(degree)]
+    worst = 0.0
+    for row in table.abs().tolist():
+        rows = [*zip(row, needed, strict=False), (row[degree], 1)]
+        found, size = e.horner(rows, 1.0, e.collect())
+        # An argument below 128 halves of its interval. Coefficients fall by five bits and more.
+        found += 128 * 2 * row[1] * e.collect() + 2 * row[degree + 1]
+        worst = max(worst, found / (2 * row[0] - size))
+    return worst
+
+
+def _stirling(e: Steps, k: int) -> float:
+    """The series divided by its first term, of 1 / z^2."""
+    coefficient = functools.partial(gamma.stirling, k)
+    return e.polynomial(2.0**-gamma._BITS, gamma._BITS, coefficient, 8.0, 2 * e.div() + e.mul())
+
+
+def _angle(e: Steps) -> float:
+    """pi times what is left of x beside a whole number."""
+    return 2 * e.collect() + e.mul() + e.constant()
+
+
+def lgamma(e: Steps) -> Errors:
+    """Series of (x - 1) (x - 2) g(x), Stirling's, log|x| below 1/2, reflection below -1/2."""
+    near = _taylor(e, "lgamma_series") + 2 * e.mul() + 2 * e.collect()
+    # log x - 1 and (x - 1/2) (log x - 1) from 64 on, beside which the rest is a 400-th.
+    least = math.log(gamma.FAR)
+    rest = e.add() + e.constant() + _stirling(e, 0) + 3 * e.mul() + e.div()
+    far = log(e) * least / (least - 1) + e.add() + e.collect() + e.mul() + rest / 400 + e.add()
+    # 0 < x < 1/2: -log x is .69 and more, log Gamma(1 + x) at least -.1215.
+    half = math.log(2)
+    low = (0.1215 * near + half * log(e)) / (half - 0.1215) + e.add()
+    chord = max(sin_cos(e)) + _angle(e) + e.mul() + e.constant()
+    parts = max(log(e) + chord / math.log(math.pi), near, far)
+    return max(near, far, low), parts + 2 * e.add()
+
+
+def digamma(e: Steps) -> Errors:
+    """Series of (x - x0) h(x), Stirling's, 1/x below 1/2, the cotangent below 0."""
+    near = _taylor(e, "digamma_series") + e.mul() + e.collect()
+    rest = e.add() + _stirling(e, 1) + 3 * e.mul() + e.div()
+    far = 1.01 * log(e) + e.add() + rest / 400
+    # 1/x is 2 and more, digamma(1 + x) from -.578 to .037.
+    low = 0.3 * near + 1.02 * e.div() + e.add()
+    # x / (sin x cos x) is at most pi/2 up to pi/4.
+    cotangent = sum(sin_cos(e)) + math.pi / 2 * _angle(e) + e.mul() + e.constant() + e.div()
+    return max(near, far, low), max(near, far, cotangent) + e.add()
+
+
+def trigamma(e: Steps) -> Errors:
+    """Series, Stirling's, 1/x^2 below 1/2, the sine below 0."""
+    near = _taylor(e, "trigamma_series")
+    rest = e.add() + e.div() + _stirling(e, 2) + 3 * e.mul() + e.constant()
+    far = e.add() + e.div() + rest / 100
+    low = max(near, 2 * e.div() + e.mul()) + e.add()
+    # (pi / sin)^2 is pi^2 and more, trigamma(1 - x) at most 1.645.
+    square = 2 * (max(sin_cos(e)) + _angle(e) + e.constant() + e.div()) + e.mul()
+    down = 1.21 * square + 0.21 * max(near, far) + e.add()
+    return max(near, far, low, down), 0.0
+
+
+DERIVED: dict[str, Callable[[Steps], Errors]] = {
+    "lgamma": lgamma, "digamma": digamma, "trigamma": trigamma,
+}  # fmt: skip
+FUNCTIONS = tuple(DERIVED)
+
+
+@functools.cache
+def derived(function: str, fmt: Format, terms: int) -> tuple[float, float, bool]:
+    """The bounds in units of u**terms, of the result and of the terms; whether they are proved.
+
+    Of the rounding to components see `mcf.elementary.function_bounds.derived`.
+    """
+    steps = Steps(working_terms(fmt, terms))
+    found, parts = DERIVED[function](steps)
+    unit = float(fmt.u**terms)
+    if fmt is FP64:
+        last = Steps(terms)
+        found += last.collect()
+        return found / unit * SLACK, parts / unit * SLACK, last.proven and steps.proven
+    rounding = 2.0 ** (1 - terms)
+    return (rounding + found / unit) * SLACK, parts / unit * SLACK, steps.proven
