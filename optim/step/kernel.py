@@ -92,6 +92,9 @@ def _kernel(
     written = {*rule.results}
     # Of tensors that are not there the formula's slots make nothing.
     used = written | {*parameters(rule.function)}
+    if arithmetic.strict and len(rule.seconds) == 1:
+        # A pair's value is its leading word; the other one is for what adds to it or compares it.
+        used -= {f"{rule.seconds[0]}_lo"} - written
     formats = {name: fmt for name, fmt in every.items() if called[name] in used}
     moved, reads_gradient = "param" in written, "grad" in used
     fields = [
@@ -122,7 +125,7 @@ def _kernel(
     renamed = tuple((alias, n) for n in formats if n == param.hidden and n != alias)
     low_words = ("param_lo", *(f"{name}_lo" for name in rule.seconds))
     supplied = {*formats, *dict(renamed)}
-    absent = [*(n for n in low_words if n in used and n not in supplied), *rule.absent]
+    absent = [*(n for n in low_words if n not in supplied), *rule.absent]
     absent += [] if form.paired else ["grad_lo"]
     absent += [] if form.clipped else ["grad_limit"]
     if strategy.stochastic and moved:

@@ -24,7 +24,7 @@ from mcf.kernels.torch.registers import primitives
 from mcf.optim.extras import accumulator
 from mcf.optim.extras import wrap_storage as plugin_storage
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.rules import muon, muon_formulas, update_clipping
+from mcf.optim.rules import accumulation, adamw, muon, muon_formulas, update_clipping
 from mcf.optim.rules.rule import Rule
 from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
@@ -123,6 +123,14 @@ def clipping_kernels() -> list[Elementwise]:
     return [update_clipping._kernel(a, GradientForm(a.component)) for a in found]
 
 
+def accumulation_kernels() -> list[Elementwise]:
+    """Gradients into AdamW's moments, and the step that these make; none feeds errors back."""
+    found = arithmetics({p for p in mcf.optim.AdamW.precisions if not STRATEGIES[p].feedback})
+    parts = accumulation.parts(adamw.rule(amsgrad=False))
+    assert parts is not None
+    return list(dict.fromkeys(kernel(part, arith, False) for part in parts for arith in found))
+
+
 def expansion_kernels() -> list[Elementwise]:
     """The operations on expansions: pairs and four of each format, triples and floats of one."""
     operations = operators.OPERATIONS
@@ -197,6 +205,7 @@ class _Kernels(Mapping[str, Elementwise]):
 def all_kernels() -> Mapping[str, Elementwise]:
     """Every kernel by its name."""
     steps = optimizer_kernels() + gradient_kernels() + muon_kernels() + clipping_kernels()
+    steps += accumulation_kernels()
     return _Kernels(
         operation_kernels(), expansion_kernels(), elementary_kernels(), steps, coefficient_kernels()
     )
@@ -210,6 +219,8 @@ _STEPS = re.compile(
     r"|\w+_(plus_bf16_wide_metrics|light_bf16_strict|plain_fp64_wide)"
     r"|ratios_(plus|8bit)_bf16"
 )
+# Parts of AdamW's step, of the same functions.
+_PARTS = re.compile(r"adamw_(fold|finish)_")
 # A gradient's form is read in the same way by every rule: two of them take all, the others one.
 _FORMS = re.compile(r"(?!(adamw|lion)_light)\w+_bf16_wide_(clipped|pair|grad_fp32(_clipped)?)")
 _LONG_16_BITS = re.compile(r"expansion_[a-z]+_4+_(bf|fp)16")
@@ -224,6 +235,8 @@ def everyday(name: str) -> bool:
     """
     if name in elementary_kernels():
         return name in ("exp_2_fp64", "sin_2_fp32", "pow_22_fp32")
+    if _PARTS.match(name):
+        return name in ("adamw_fold_8bit_bf16_wide", "adamw_finish_8bit_bf16_wide")
     if name in _names_of_steps():
         return bool(_STEPS.fullmatch(name))
     return not (_FORMS.fullmatch(name) or _LONG_16_BITS.fullmatch(name))
