@@ -95,13 +95,13 @@ def parts(rule: Rule) -> tuple[Rule, Rule] | None:
     if rule.function is not adamw:
         return None
     common = dataclasses.replace(rule, launcher=Partial)
-    results = ("exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "increment")
+    moments = ("exp_avg", "exp_avg_sq", "exp_avg_sq_lo", "increment")
     taking = dataclasses.replace(
-        common, name=f"{rule.name}_fold", function=fold, results=results, counted=False
+        common, name=f"{rule.name}_fold", function=fold, results=moments, counted=False
     )
-    results = ("param", "param_lo", "max_exp_avg_sq", "max_exp_avg_sq_lo", "divisor", "update")
+    moved = ("param", "param_lo", "max_exp_avg_sq", "max_exp_avg_sq_lo", "divisor", "update")
     return taking, dataclasses.replace(
-        common, name=f"{rule.name}_finish", function=finish, results=results
+        common, name=f"{rule.name}_finish", function=finish, results=moved
     )
 
 
