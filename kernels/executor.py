@@ -224,6 +224,18 @@ class Executor(abc.ABC):
         """
         return None
 
+    def running_extremes(self, keys: Sequence[Tensor], largest: bool) -> Tensor | None:
+        """Where the largest or smallest so far is, where the executor has a loop for it.
+
+        Args:
+            keys: canonical components, contiguous float64 [rows, count].
+            largest: which; of equal ones it is the last, and NaN stays.
+
+        Returns:
+            int64 [rows, count], or None where it has none.
+        """
+        return None
+
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """Add numbers x 2**exponent to rows of digits, exactly.
 

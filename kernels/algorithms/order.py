@@ -47,9 +47,16 @@ def does_not_follow(t, w):
     return ((t[0] == t[0]) & (w[0] == w[0]) & invert(follows)) | (w[0] != w[0])
 
 
+def does_not_precede(t, w):
+    """t >= w of numbers, or w is NaN."""
+    precedes = before(t, w)
+    return ((t[0] == t[0]) & (w[0] == w[0]) & invert(precedes)) | (w[0] != w[0])
+
+
 def _each(name, doc, form):
     return {n: filled(form, f"{name}{n}", doc, before=f) for n, f in BEFORE.items()}
 
 
 PRECEDES = _each("precedes", "t < w, NaN the largest.", precedes)
 DOES_NOT_FOLLOW = _each("does_not_follow", "t <= w, NaN the largest.", does_not_follow)
+DOES_NOT_PRECEDE = _each("does_not_precede", "t >= w, or w is NaN.", does_not_precede)

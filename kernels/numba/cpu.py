@@ -25,6 +25,7 @@ from mcf.kernels.numba import (
     integers,
     reflection_loops,
     rotation_loops,
+    running_loops,
     streaming,
     team,
 )
@@ -235,6 +236,10 @@ class Cpu(Executor):
     ) -> Tensor:
         """See `Executor`."""
         return rotation_loops.rotate(spec, x, width, counted, tolerance)
+
+    def running_extremes(self, keys: Sequence[Tensor], largest: bool) -> Tensor:
+        """See `Executor`."""
+        return running_loops.running_extremes(keys, largest)
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """See `Executor`."""

@@ -22,7 +22,7 @@ from mcf.tensor.tensor import Components, MCFTensor, wrap
 aten = torch.ops.aten
 
 
-def _canonical(x: MCFTensor) -> Components:
+def canonical(x: MCFTensor) -> Components:
     """Components whose lexicographic order is that of the values."""
     if x.terms == 2:
         # A pair is canonical where the first is the rounded sum: one kernel, and the same numbers.
@@ -38,7 +38,7 @@ def _take(x: MCFTensor, dim: int, index: Tensor) -> MCFTensor:
 
 def _order(x: MCFTensor, dim: int, descending: bool) -> Tensor:
     """Indices that sort, stable; NaN counts as the largest."""
-    keys = _canonical(x)
+    keys = canonical(x)
     if x.ndim and x.numel() and not watched():
         return _mended(keys, dim, descending)
     return _lexicographic(keys, dim, descending)
@@ -153,7 +153,7 @@ def topk(
 
 def _first(x: MCFTensor, k: int, descending: bool) -> Tensor:
     """The first k of the indices that sort, of those whose first component is among the first."""
-    keys = _canonical(x)
+    keys = canonical(x)
     last = torch.topk(keys[0], k, largest=descending).values[-1]
     beyond = keys[0] < last if descending else keys[0] > last
     # NaN is the largest: in front of all, or behind them.
@@ -222,7 +222,7 @@ def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:
     best = torch.amax if largest else torch.amin
     worst = -torch.inf if largest else torch.inf
     among: Tensor | None = None
-    for c in _canonical(x):
+    for c in canonical(x):
         c = c if among is None else torch.where(among, c, worst)
         top = best(c, dim, keepdim=True)
         hit = (c == top) | (c.isnan() & top.isnan())

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.tensor.ops.comparison import less_equal
+from mcf.kernels.running import running_extremes
+from mcf.tensor.ops.order import canonical
 from mcf.tensor.registry import implements
 
 aten = torch.ops.aten
@@ -37,18 +38,10 @@ def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
     """Running extremes and where they are, the last of equal ones; NaN stays."""
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
-    index = torch.arange(x.shape[dim], device=x.device).reshape(shape).expand(x.shape)
-    given = x.detach()
-    count, width = x.shape[dim], 1
-    while width < count:
-        before, after = (index.narrow(dim, k, count - width) for k in (0, width))
-        u, v = given.gather(dim, before), given.gather(dim, after)
-        wins = less_equal(u, v) if largest else less_equal(v, u)
-        wins = (wins & ~u.isnan()) | v.isnan()
-        later = torch.where(wins, after, before)
-        index = torch.cat([index.narrow(dim, 0, width), later], dim)
-        width *= 2
+    keys = [c.movedim(dim, -1) for c in canonical(x.detach())]
+    size = max(1, x.shape[dim])
+    flat = [c.reshape(c.numel() // size, c.shape[-1]) for c in keys]
+    index = running_extremes(flat, largest).view(keys[0].shape).movedim(-1, dim)
     return x.gather(dim, index), index.contiguous()
 
 

@@ -102,6 +102,36 @@ def test_searches(executor: str) -> None:
         assert right.tolist() == [sum(k <= v for k in keys) for v in wanted]
 
 
+def _running(keys: list[Any], largest: bool) -> list[int]:
+    """Where the extreme so far is: the last of equal ones; NaN, the last one, stays."""
+    places, best = [], 0
+    for k, key in enumerate(keys):
+        beats = key >= keys[best] if largest else key <= keys[best]
+        nan = keys[best][0] == 2
+        best = k if key[0] == 2 or (beats and not nan) else best
+        places.append(best)
+    return places
+
+
+@pytest.mark.parametrize("executor", EXECUTORS[:2])
+def test_running_extremes(executor: str) -> None:
+    with mcf.executor(executor):
+        for terms, dtype in ((2, torch.float64), (3, torch.bfloat16)):
+            x: Any = _numbers(torch.float32, terms, 7).to(dtype)
+            crowd = _crowd(torch.float64, terms, 8).to(dtype)
+            for given in (x, crowd, torch.cat([x[:9], x[:2] * math.nan, x[9:20]]), x[:1], x[:0]):
+                keys = _values(given)
+                assert given.cummax(0).indices.tolist() == _running(keys, True)
+                assert given.cummin(0).indices.tolist() == _running(keys, False)
+            rows = x[:60].reshape(3, 4, 5)
+            for dim in range(3):
+                found = rows.cummax(dim).indices.movedim(dim, -1).reshape(-1, rows.shape[dim])
+                for row, places in zip(
+                    rows.movedim(dim, -1).reshape(-1, rows.shape[dim]), found, strict=True
+                ):
+                    assert places.tolist() == _running(_values(row), True)
+
+
 def test_searches_in_rows(on_torch: None) -> None:
     for terms, dtype in ((1, torch.float32), (3, torch.bfloat16), (4, torch.float64)):
         rows: Any = torch.stack([_numbers(dtype, terms, k, 16).sort().values[:5] for k in (3, 4)])

@@ -1,0 +1,75 @@
+"""Running extremes: the place of the largest or smallest so far, in rows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry
+from mcf.kernels.algorithms.order import DOES_NOT_FOLLOW, DOES_NOT_PRECEDE
+from mcf.kernels.bind import Algorithm, Binder
+from mcf.kernels.formats import FP64
+from mcf.kernels.torch.registers import primitives
+
+
+def takes_over(terms: int, largest: bool) -> Algorithm:
+    """Whether an expansion, the second argument, takes the place of one before it."""
+    return (DOES_NOT_FOLLOW if largest else DOES_NOT_PRECEDE)[terms]
+
+
+@functools.cache
+def _bound(terms: int, largest: bool) -> Callable[[Any, Any], Tensor]:
+    bind = Binder(lambda f: f, primitives(FP64, FP64, {"rc": FP64}))
+    function: Callable[[Any, Any], Tensor] = bind(takes_over(terms, largest))
+    return function
+
+
+def _doubling(keys: Sequence[Tensor], largest: bool) -> Tensor:
+    """The places, in log2(count) steps: after that of width k they are among 2 k elements."""
+    rows, count = keys[0].shape
+    wins = _bound(len(keys), largest)
+    index = torch.arange(count, device=keys[0].device).expand(rows, count)
+    width = 1
+    while width < count:
+        before, after = index[:, : count - width], index[:, width:]
+        u, v = (tuple(k.gather(1, at) for k in keys) for at in (before, after))
+        later = torch.where(wins(u, v), after, before)
+        index = torch.cat([index[:, :width], later], 1)
+        width *= 2
+    return index.contiguous()
+
+
+def _extremes(keys: list[Tensor], largest: bool) -> Tensor:
+    given = [k.to(torch.float64).contiguous() for k in keys]
+    if not given[0].numel():
+        return torch.empty(given[0].shape, dtype=torch.int64, device=given[0].device)
+    found = registry.on(given[0].device).running_extremes(given, largest)
+    return _doubling(given, largest) if found is None else found
+
+
+_library = torch.library.Library("mcf", "FRAGMENT")
+_library.define("running_extremes(Tensor[] keys, bool largest) -> Tensor")
+_library.impl("running_extremes", _extremes, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "mcf::running_extremes",
+    lambda keys, largest: torch.empty(keys[0].shape, dtype=torch.int64, device=keys[0].device),
+    lib=_library,
+)
+
+
+def running_extremes(keys: Sequence[Tensor], largest: bool) -> Tensor:
+    """Where the largest or smallest so far is: the last of equal ones; NaN stays.
+
+    Args:
+        keys: canonical components [rows, count] of any format.
+        largest: which.
+
+    Returns:
+        int64 [rows, count].
+    """
+    result: Tensor = torch.ops.mcf.running_extremes(list(keys), largest)
+    return result
