@@ -35,6 +35,8 @@ OTHERWISE = {
     "bfloat16": "an expansion of the format, rounded to it",
     "half": "an expansion of the format, rounded to it",
     "float": "an expansion of the format, rounded to it",
+    "linalg.eig": "in another order, vectors with another phase",
+    "linalg.eigvals": "in another order",
     "linalg.eigh": "eigenvectors have another sign",
     **dict.fromkeys(
         (
