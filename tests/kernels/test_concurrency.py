@@ -60,17 +60,44 @@ before = digest()
 """
 
 
-@needs_fork
-def test_forked_children_run_kernels() -> None:
-    """A child, and the workers of a pool."""
-    out = script(
-        PARENT
-        + """
+# Compilation itself: in a new process, eight threads want the same two kernels at once.
+FIRST = """
+import threading
+import torch, mcf
+
+x = torch.linspace(1, 2, 1000)
+barrier = threading.Barrier(8)
+results = []
+
+def work(k):
+    barrier.wait()
+    pair = mcf.two_sum(x, 1e-9 * x) if k % 2 else mcf.two_prod(x, x)
+    results.append((k % 2, [t.tolist() for t in pair]))
+
+threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+for kind in (0, 1):
+    several = [r for k, r in results if k == kind]
+    print(len(several), all(r == several[0] for r in several))
+"""
+
+THREADS = """
+import mcf.kernels.numba.team as team
+a.exp()
+threads = len(os.listdir("/proc/self/task")) if team._openmp() is not None else 0
+digest()
+print(len(os.listdir("/proc/self/task")) - threads if threads else "no OpenMP")
+"""
+
+# A child, which runs a kernel too that the parent has not compiled, and the workers of a pool.
+FORKS = """
 child = os.fork()
 if child == 0:
     same = digest() == before
-    # A kernel that the parent has not compiled.
-    p, e = mcf.two_prod(a, b)
+    p, e = mcf.mul((a, b), (b, a))
     os._exit(0 if same and len(e) == len(a) else 3)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), digest() == before)
 
@@ -78,8 +105,28 @@ import multiprocessing
 with multiprocessing.get_context("fork").Pool(2) as pool:
     print(set(pool.starmap(digest, [()] * 4)) == {before})
 """
-    )
-    assert out.split() == ["0", "True", "True"]
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """What one new process says of its first calls, its threads and its children, a line each."""
+    forks = FORKS if hasattr(os, "fork") else ""
+    return script(FIRST + PARENT + THREADS + forks).splitlines()
+
+
+def test_first_calls_from_several_threads_at_once(said: list[str]) -> None:
+    assert said[:2] == ["4 True", "4 True"]
+
+
+@needs_openmp
+def test_the_team_is_torchs_own(said: list[str]) -> None:
+    # No thread beside torch's: after a parallel operation of torch a kernel starts none.
+    assert said[2] == "0"
+
+
+@needs_fork
+def test_forked_children_run_kernels(said: list[str]) -> None:
+    assert said[3:] == ["0 True", "True"]
 
 
 # The mutants: the child is given back what the parent had.
@@ -119,22 +166,6 @@ print("finished" if done else "hangs")
     assert script(text).split() == ["hangs"]
 
 
-@needs_openmp
-def test_the_team_is_torchs_own() -> None:
-    # No thread beside torch's: after a parallel operation of torch a kernel starts none.
-    text = (
-        PARENT
-        + """
-import mcf.kernels.numba.team as team
-a.exp()
-threads = len(os.listdir("/proc/self/task"))
-digest()
-print(team._openmp() is not None, len(os.listdir("/proc/self/task")) - threads)
-"""
-    )
-    assert script(text).split() == ["True", "0"]
-
-
 def test_without_openmp_the_bits_are_the_same(
     two_threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,32 +202,3 @@ def test_several_python_threads(executor: str, two_threads: None) -> None:
             found = list(pool.map(everything, inputs * rounds))
     for k, got in enumerate(found):
         assert_all_same_bits(got, expected[k % len(inputs)], f"call {k}")
-
-
-def test_first_calls_from_several_threads_at_once() -> None:
-    # Compilation itself: in a new process, eight threads want the same two kernels at once.
-    out = script(
-        """
-        import threading
-        import torch, mcf
-
-        a = torch.linspace(1, 2, 1000)
-        barrier = threading.Barrier(8)
-        results = []
-
-        def work(k):
-            barrier.wait()
-            pair = mcf.two_sum(a, 1e-9 * a) if k % 2 else mcf.two_prod(a, a)
-            results.append((k % 2, [t.tolist() for t in pair]))
-
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        for kind in (0, 1):
-            several = [r for k, r in results if k == kind]
-            print(len(several), all(r == several[0] for r in several))
-        """
-    )
-    assert out.split() == ["4", "True", "4", "True"]
