@@ -6,7 +6,8 @@ import torch
 
 from mcf.complexes import bounds as complexes
 from mcf.elementary import special_bounds
-from mcf.elementary.function_bounds import FUNCTIONS, derived
+from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
+from mcf.elementary.operator import IN_FLOAT32
 from mcf.fourier import bounds as fourier
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
@@ -57,8 +58,8 @@ def bound(
             "renormalize", where it may be left out, the number of floats: no more than terms are
             exact.
         registers: "float64" or "float32", for which choice (`mcf.set_registers`); None for the one
-            in force, "auto" being that of a device with float64. It matters to the last group, and
-            elementary functions have no form in float32 registers.
+            in force, "auto" being that of a device with float64. It matters to the last group and
+            to elementary functions, of which not all have a form in float32 registers.
 
     Raises:
         ValueError: for another operation, number of terms or choice of registers; for an elementary
@@ -85,18 +86,23 @@ def bound(
     if operation not in _REAL:
         return bounds.bound(operation, terms, dtype)
     fmt = format_of(dtype)
+    if fmt is FP64:
+        register = FP64
+    if register is FP32 and operation not in IN_FLOAT32:
+        raise ValueError(f"{operation!r} has no form in float32 registers, and so no bound there")
     of_terms = 0.0
     if operation in FUNCTIONS:
-        coefficient, proven = derived(operation, fmt, terms)
+        coefficient, proven = derived(operation, fmt, terms, register)
     else:
         coefficient, of_terms, proven = special_bounds.derived(operation, fmt, terms)
+    lost = UNDERFLOW * float(FP32.min_subnormal) if register is FP32 else 0.0
     return Guarantee(
         relative=coefficient * float(fmt.u**terms),
         of_terms=of_terms * float(fmt.u**terms),
-        absolute=(0.5 + 2.0**-6) * float(fmt.min_subnormal),
+        absolute=(0.5 + 2.0**-6) * float(fmt.min_subnormal) + lost,
         proven=proven,
         formula=f"{coefficient:.4g} u^{terms}",
-        algorithm="float64 expansions, rounded once",
+        algorithm=f"{str(register.dtype)[6:]} expansions, rounded once",
         source="the bounds of its steps" + ("" if proven else ", of which some are observed"),
     )
 

@@ -16,6 +16,7 @@ import torch
 
 from mcf.elementary import angles, error, exponential, logarithm, tables
 from mcf.elementary.error_steps import Steps, U
+from mcf.elementary.format import WORKING
 
 # log(2) / 512 and what rounding the multiple of log(2) / 256 adds to it.
 _REST = math.log(2) / 512 * (1 + 2.0**-30)
@@ -24,7 +25,7 @@ _GROWTH = math.expm1(_REST)
 
 def _reduced(e: Steps) -> float:
     """Absolute error of x - k log(2) / 256, of which the parts of log(2) are cut at 2**-8 u^n."""
-    return e.collect() * _REST + 2.0**-8 * U**e.terms
+    return e.collect() * _REST + 2.0**-8 * e.constant()
 
 
 def _small(e: Steps) -> float:
@@ -44,6 +45,9 @@ def expm1(e: Steps) -> float:
     """(t - 1) + t (exp(r) - 1), with the difference from a table or, far from 0, by a sum."""
     small, reduced = _small(e), _reduced(e)
     worst = small + e.collect()
+    # Of very negative arguments the exponential is left out, of large ones the 1.
+    limits = WORKING[e.fmt]
+    left = math.exp(limits.least) + 2.0**-limits.one
     for k in range(1, 2 * tables.EXPM1_LIMIT):
         for sign in (1, -1):
             t = 2.0 ** (sign * k / tables.EXP_STEPS)
@@ -51,7 +55,7 @@ def expm1(e: Steps) -> float:
             own = e.constant() if k <= tables.EXPM1_LIMIT else e.constant() * t / base + e.add()
             total = base * own + step * (e.constant() + e.mul() + small) + t * reduced
             worst = max(worst, total / (base - step) + e.add())
-    return worst
+    return worst + left
 
 
 def log(e: Steps, base: int = 0) -> float:
@@ -87,7 +91,7 @@ def sin_cos(e: Steps) -> tuple[float, float]:
     """Sine and cosine of an angle of at most pi/4, and their reduction modulo pi/2."""
     d = 1 / 128
     # By the digits of 1/(2 pi), which is the longer way; they are cut at 2**-15 u^n.
-    argument = e.collect() + e.mul() + e.constant() + 2.0**-15 * U**e.terms
+    argument = e.collect() + e.mul() + e.constant() + 2.0**-15 * e.constant()
     square = 2 * e.collect() + e.mul()
     p = e.polynomial(d * d, 14.0, angles._sine, 16.0, square)
     s = e.add() + e.collect() + d * d / 6 * (square + p + e.constant() + 3 * e.mul())
@@ -178,13 +182,18 @@ def sinh(e: Steps) -> float:
 
 
 def cosh(e: Steps) -> float:
-    """(v + 1 / v) / 2, beyond 77 v / 2, which differs by exp(-154)."""
-    return exp(e) + e.div() / 2 + e.add() + math.exp(-154)
+    """(v + 1 / v) / 2, beyond 77 (40 in float32) v / 2, which differs by exp(-154)."""
+    return exp(e) + e.div() / 2 + e.add() + _beyond(e)
+
+
+def _beyond(e: Steps) -> float:
+    """exp(-2 x) from where it is left out."""
+    return math.exp(-2 * WORKING[e.fmt].far)
 
 
 def tanh(e: Steps) -> float:
-    """E / (E + 2), beyond 77 1, from which it differs by 2 exp(-154)."""
-    return expm1(e) + e.add() + e.div() + 2 * math.exp(-154)
+    """E / (E + 2), beyond 77 (40 in float32) 1, from which it differs by 2 exp(-154)."""
+    return expm1(e) + e.add() + e.div() + 2 * _beyond(e)
 
 
 def sigmoid(e: Steps, argument: float = 0.0) -> float:

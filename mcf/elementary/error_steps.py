@@ -14,7 +14,7 @@ import torch
 
 from mcf.elementary import series
 from mcf.kernels.expansion_bounds import ExpansionBound, expansion_bound
-from mcf.kernels.formats import FP64
+from mcf.kernels.formats import FP64, Format
 
 # Errors of second order, and of the floats in which bounds are computed.
 SLACK = 1 + 2.0**-40
@@ -22,14 +22,15 @@ U = float(FP64.u)
 
 
 class Steps:
-    """Relative errors of operations on float64 expansions, and which rows of the table were used.
+    """Relative errors of operations on expansions, and which rows of the table were used.
 
     Args:
         terms: components that are computed with.
+        fmt: their format, float64 or float32.
     """
 
-    def __init__(self, terms: int) -> None:
-        self.terms = terms
+    def __init__(self, terms: int, fmt: Format = FP64) -> None:
+        self.terms, self.fmt, self.u = terms, fmt, float(fmt.u)
         self.used: set[ExpansionBound] = set()
         self._found: dict[tuple[str, int], float] = {}
 
@@ -39,8 +40,13 @@ class Steps:
         if key not in self._found:
             rows = {expansion_bound(operation, terms, float_second=f) for f in (False, True)}
             self.used |= rows
-            self._found[key] = max(float(row.relative(torch.float64)) for row in rows)
+            self._found[key] = max(float(row.relative(self._dtype)) for row in rows)
         return self._found[key]
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        assert self.fmt.dtype is not None
+        return self.fmt.dtype
 
     @property
     def proven(self) -> bool:
@@ -69,7 +75,7 @@ class Steps:
 
     def constant(self, terms: int | None = None) -> float:
         """Of a number rounded component by component."""
-        return U ** (terms or self.terms)
+        return float(self.u ** (terms or self.terms))
 
     def polynomial(
         self,
@@ -88,8 +94,8 @@ class Steps:
             weight: as there.
             argument: relative error of the argument.
         """
-        wanted = 53 * self.terms + 8 - weight
-        needed = series.terms_needed(wanted, bits, coefficient)
+        wanted = self.fmt.p * self.terms + 8 - weight
+        needed = series.terms_needed(wanted, bits, coefficient, self.fmt.p)
         rows = [(abs(float(c)), min(m, self.terms)) for c, m in needed]
         cut = abs(float(coefficient(len(rows)))) * limit ** len(rows)
         error, size = self.horner(rows, limit, argument)

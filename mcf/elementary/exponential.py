@@ -8,18 +8,21 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import series
+from mcf.elementary import fixed, series
+from mcf.elementary.format import working
 from mcf.elementary.tables import (
     EXP_CHUNK,
     EXP_CHUNKS,
     EXP_STEPS,
     EXPM1_LIMIT,
     Components,
+    constant,
     lookup,
     table,
 )
-from mcf.elementary.working import collected, head, power, scale_all, select
+from mcf.elementary.working import collected, head, power, scale_all, select, two_prod
 from mcf.kernels import operations as ex
+from mcf.kernels.formats import FP32
 
 # Beyond, exp is 0 or infinite in every format.
 LIMIT = 1100.0
@@ -36,10 +39,14 @@ def _coefficient(k: int) -> Fraction:
 def steps(lead: Tensor, terms: int) -> tuple[Tensor, Components]:
     """The whole k nearest to lead / (log(2)/256), and floats whose sum is -k log(2)/256.
 
-    Their error is below 2**-(53 * terms + 8), whatever the magnitude of `lead`, which is at most
-    1100.
+    Their error is below 2**-8 u**terms, whatever the magnitude of `lead`, which is at most 1100 in
+    float64 and 200 in float32.
     """
     k = (lead * _STEPS_PER_UNIT).round()
+    if working().format is FP32:
+        # A component more than is computed with; the products are exact as two floats.
+        step = constant(fixed.to_fraction(fixed.ln2()) / EXP_STEPS, terms + 1, k.device)
+        return k, tuple(t for c in step for t in two_prod(k, -c.expand(k.shape)))
     parts = table("exp_chunks", k.device)[: min(EXP_CHUNKS, (53 * terms + 16) // EXP_CHUNK + 1)]
     return k, tuple(k * -c for c in parts)
 
@@ -73,8 +80,9 @@ def expm1(x: Components, terms: int) -> tuple[Components, Tensor]:
     k = steps_taken.to(torch.int64)
     t = lookup("exp_powers", k & (EXP_STEPS - 1), terms)
     e = k >> 8
-    # The 1 as a multiple of 2**e; beyond 2**400 it is below the last bit.
-    one = torch.where(e < 400, power(-e.clamp(-400, 400)), 0.0)
+    # The 1 as a multiple of 2**e; beyond it is below the last bit.
+    most = working().one
+    one = torch.where(e < most, power(-e.clamp(-most, most)), 0.0)
     base = ex.add(t, -one)
     near = k.abs() <= EXPM1_LIMIT
     index = k.clamp(-EXPM1_LIMIT, EXPM1_LIMIT)

@@ -10,6 +10,7 @@ import functools
 
 from mcf.elementary.error_bounds import DERIVED
 from mcf.elementary.error_steps import SLACK, Steps
+from mcf.elementary.format import computing_in
 from mcf.elementary.working import working_terms
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -50,35 +51,49 @@ WORST_OF_FOUR: dict[str, float] = {
 
 
 @functools.cache
-def working(function: str, terms: int) -> tuple[float, bool]:
-    """The error of the computation with so many float64 components, and whether it is proved."""
-    steps = Steps(terms)
-    return DERIVED[function](steps) * SLACK, steps.proven
+def working(function: str, terms: int, fmt: Format = FP64) -> tuple[float, bool]:
+    """The error of the computation with so many components, and whether it is proved."""
+    steps = Steps(terms, fmt)
+    return DERIVED[function](steps) * slack(fmt), steps.proven
+
+
+def slack(fmt: Format) -> float:
+    """What errors of second order cost: some u of the computation's format, relative to others."""
+    return SLACK if fmt is FP64 else 1 + 2.0**-16
 
 
 @functools.cache
-def derived(function: str, fmt: Format, terms: int) -> tuple[float, bool]:
+def derived(function: str, fmt: Format, terms: int, register: Format = FP64) -> tuple[float, bool]:
     """The bound, in units of u**terms relative to the exact result, and whether it is proved.
 
-    The error of the computation and that of the rounding to components: of float64 by
-    `renormalize`, of others each to nearest, which is 2**(1 - terms) u**terms in all. It is proved
-    where the bounds of all steps are. Where the smallest subnormal number is not small beside that,
-    half of it comes on top, with a margin of 2**-6.
+    The error of the computation and that of the rounding to components: of float64, and of float32
+    in float32 registers, by `renormalize`, of others each to nearest, which is
+    2**(1 - terms) u**terms in all. It is proved where the bounds of all steps are. Where the
+    smallest subnormal number is not small beside that, half of it comes on top, with a margin of
+    2**-6, and in float32 registers `UNDERFLOW`.
 
     Raises:
         KeyError: for a function without a bound.
     """
-    found, proven = working(function, working_terms(fmt, terms))
+    width = FP64 if fmt is FP64 else register
+    with computing_in(width):
+        found, proven = working(function, working_terms(fmt, terms), width)
     unit = float(fmt.u**terms)
-    if fmt is not FP64:
-        return 2.0 ** (1 - terms) * SLACK + found / unit, proven
-    last = Steps(terms)
-    return (last.collect() + found) / unit * SLACK, last.proven and proven
+    if fmt is not width:
+        return 2.0 ** (1 - terms) * slack(width) + found / unit, proven
+    last = Steps(terms, width)
+    return (last.collect() + found) / unit * slack(width), last.proven and proven
 
 
-def bound(function: str, fmt: Format, terms: int) -> float:
+def bound(function: str, fmt: Format, terms: int, register: Format = FP64) -> float:
     """The first of `derived`."""
-    return derived(function, fmt, terms)[0]
+    return derived(function, fmt, terms, register)[0]
+
+
+# What underflow on the way may cost in float32 components, in units of the smallest subnormal
+# number: a product of four components loses 12 of them, a quotient 40 by a number of 1 or more, and
+# no function has more than some six of these that count.
+UNDERFLOW = 128
 
 
 def markdown() -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import exponential, logarithm
+from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
 from mcf.elementary.trigonometric import TINY
@@ -32,8 +33,6 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# Beyond, exp(-2 x) is below the last of 4 components.
-_FAR = 77.0
 # Beyond, x**2 + 1 is x**2 to 4 components, and x**2 is still a number.
 _HUGE = 2.0**300
 
@@ -54,13 +53,13 @@ def sinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    a, sign, good = _magnitude(y, exponential.LIMIT)
+    a, sign, good = _magnitude(y, working().exp_limit)
     value, e = exponential.expm1(a, w)
-    near = a[0] <= 3 * _FAR
+    near = a[0] <= working().sinh_far
     v = scale_all(sanitized(value, near), torch.where(near, e, 0))
     both = ex.add(v, ex.div(v, ex.add(v, torch.ones_like(v[0]))))
     result = select(near, both, value)
-    tiny = a[0] < TINY
+    tiny = a[0] < working().tiny
     result = select(tiny, head(a, w), result)
     k = torch.where(tiny, 0, torch.where(near, -1, e - 1))
     out = signed(leave(result, fmt, terms, k), sign.to(fmt.dtype))
@@ -75,9 +74,9 @@ def cosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    a, _, good = _magnitude(y, exponential.LIMIT)
+    a, _, good = _magnitude(y, working().exp_limit)
     value, e = exponential.exp(a, w)
-    near = a[0] <= _FAR
+    near = a[0] <= working().far
     v = scale_all(value, torch.where(near, e, 0))
     both = ex.add(v, ex.div(head((torch.ones_like(v[0]),), w), v))
     out = leave(select(near, both, value), fmt, terms, torch.where(near, -1, e - 1))
@@ -93,11 +92,11 @@ def tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    a, sign, good = _magnitude(y, _FAR)
+    a, sign, good = _magnitude(y, working().far)
     value, e = exponential.expm1(scale_all(a, torch.ones_like(a[0], dtype=torch.int64)), w)
     v = scale_all(value, e)
     result = ex.div(v, ex.add(v, torch.full_like(v[0], 2.0)))
-    result = select(a[0] < TINY, head(a, w), result)
+    result = select(a[0] < working().tiny, head(a, w), result)
     out = signed(leave(result, fmt, terms), sign.to(fmt.dtype))
     beyond = torch.where((x[0] == 0) | x[0].isnan(), x[0], x[0].sign())
     return special(~good, beyond, out)
@@ -111,7 +110,7 @@ def sigmoid(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    good = y[0].abs() <= exponential.LIMIT
+    good = y[0].abs() <= working().exp_limit
     y = sanitized(y, good, 0.0)
     result, k = logistic(y, w)
     out = leave(result, fmt, terms, k)

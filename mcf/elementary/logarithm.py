@@ -1,4 +1,4 @@
-"""Logarithms of float64 expansions, by a table of log(j/256) and the series of atanh."""
+"""Logarithms of expansions, by a table of log(j/256) and the series of atanh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcf.elementary.tables import (
     log_base,
     lookup,
 )
-from mcf.elementary.working import collected, exponent, power, select, two_prod, two_sum
+from mcf.elementary.working import collected, exponent, power, scale_all, select, two_prod, two_sum
 from mcf.kernels import operations as ex
 
 # (m - f) / (m + f) with |m - f| <= 1/512 and m + f >= sqrt(2), squared.
@@ -28,6 +28,8 @@ _BITS = 18.9
 _TINY = 2.0**-250
 _TINY_SHIFT = 600
 _TINY_SCALE = 2.0**_TINY_SHIFT
+# In float32, where a quotient d of some 2**-149 has bits below the range as it is.
+_NEAR_SHIFT = 120
 
 
 def _coefficient(k: int) -> Fraction:
@@ -36,9 +38,10 @@ def _coefficient(k: int) -> Fraction:
 
 
 def normalized(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Exponent e and m = x / 2**e between sqrt(1/2) and sqrt(2), for positive normal float64."""
+    """Exponent e and m = x / 2**e between sqrt(1/2) and sqrt(2), for positive normal numbers."""
     e = exponent(x)
-    m = x * power(-e.clamp(-1000, 1000)) * power(e.clamp(-1000, 1000) - e)
+    most = 1000 if x.dtype is torch.float64 else 100
+    m = x * power(-e.clamp(-most, most)) * power(e.clamp(-most, most) - e)
     high = m > math.sqrt(2)
     return e + high.to(torch.int64), torch.where(high, m * 0.5, m)
 
@@ -53,7 +56,7 @@ def parts(
 
     Args:
         x: any floats; in descending order, but that their sum may cancel with that of 1.
-        lead: the float64 nearest to their sum, positive and normal.
+        lead: the float nearest to their sum, positive and normal.
         terms: components wanted.
         base: 0 for e, 2 or 10.
         shift: int64; the second and third expansion know of it.
@@ -68,21 +71,35 @@ def parts(
     # m - f is exact but for its last component, so that a tiny logarithm is not cancelled away.
     top, rest = two_sum(m[0], -f)
     difference = collected((top, *m[1:], rest), terms)
-    # log(1 + d) is d to the last bit, and its powers are no numbers.
-    tiny = (e == 0) & (f == 1.0) & (difference[0].abs() < _TINY)
-    s = ex.div(difference, collected((*m, f), terms))
-    z = ex.mul(s, s)
-    tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient, _BITS + 1))
+    near = (e == 0) & (f == 1.0)
+    total = collected((*m, f), terms)
     third = constant(Fraction(1, 3), terms, f.device)
-    atanh = series.scaled(ex.add(s, ex.mul(s, ex.mul(tail, third))), 2.0)
-    atanh = select(tiny, series.scaled(difference, _TINY_SCALE), atanh)
+    if f.dtype is torch.float64:
+        # log(1 + d) is d to the last bit, and its powers are no numbers.
+        tiny = near & (difference[0].abs() < _TINY)
+        s = ex.div(difference, total)
+        atanh = _atanh(s, s, third)
+        atanh = select(tiny, series.scaled(difference, _TINY_SCALE), atanh)
+        lift = torch.where(tiny, _TINY_SHIFT, 0)
+    else:
+        # Beside 1 all is scaled but the square, which counts against 1 and may underflow.
+        lift = torch.where(near, _NEAR_SHIFT, 0)
+        s = ex.div(scale_all(difference, lift), total)
+        atanh = _atanh(s, scale_all(s, -lift), third)
     if base:
         atanh = ex.mul(atanh, constant(1 / log_base(base), terms, f.device))
     if shift is not None:
         e = e + shift
     whole = lookup(f"log_exponents_{base}", e - LOG_EXPONENTS[0], terms)
     nodes = lookup(f"log_nodes_{base}", node.to(torch.int64) - LOG_FIRST, terms)
-    return (atanh, nodes, whole), torch.where(tiny, -_TINY_SHIFT, 0)
+    return (atanh, nodes, whole), -lift
+
+
+def _atanh(s: Components, t: Components, third: Components) -> Components:
+    """2 s atanh(t) / t for |t| below 1/700."""
+    z = ex.mul(t, t)
+    tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient, _BITS + 1))
+    return series.scaled(ex.add(s, ex.mul(s, ex.mul(tail, third))), 2.0)
 
 
 def log(

@@ -13,14 +13,17 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import fused
+from mcf.elementary.format import computing_in
 from mcf.elementary.fused import PROGRAMS, Compute, Program
 from mcf.elementary.tables import Components
-from mcf.kernels.formats import format_of
-from mcf.kernels.register_choice import refuse_float32
+from mcf.kernels.formats import FP64, format_of
+from mcf.kernels.register_choice import refuse_float32, registers_for
 
 # Elements worked on at a time: 16 Ki take up to twice as long an element, for the calls; 256 Ki no
 # less.
 CHUNK = 1 << 16
+# The functions whose programs run in float32 components too, where those are the registers.
+IN_FLOAT32 = frozenset("cos cosh exp expm1 log log1p log2 sigmoid sin sinh tanh".split())
 
 _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("elementary(str name, Tensor[] components, int[] terms) -> Tensor[]")  # type: ignore[no-untyped-call]
@@ -66,19 +69,23 @@ def _split(components: list[Tensor], terms: list[int]) -> tuple[Components, ...]
 def _run(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
     first = components[0]
     fmt, n = format_of(first.dtype), max(terms)
-    refuse_float32(name, fmt, first.device)
+    width = registers_for(fmt, first.device)
+    if name not in IN_FLOAT32:
+        refuse_float32(name, fmt, first.device)
     out = [torch.empty(first.shape, dtype=first.dtype, device=first.device) for _ in range(n)]
     if first.numel() == 0:
         return out
     flat = [c.reshape(-1) for c in components]
-    if fused.run(name, fmt, terms, flat, out):
+    if width is FP64 and fused.run(name, fmt, terms, flat, out):
         return out
     flat_out = [c.view(-1) for c in out]
     size = CHUNK if first.device.type == "cpu" else first.numel()
     for start in range(0, first.numel(), size):
         stop = min(start + size, first.numel())
         piece = _split([c[start:stop] for c in flat], terms)
-        for target, c in zip(flat_out, PROGRAMS[name].compute(piece, fmt, n), strict=True):
+        with computing_in(width):
+            result = PROGRAMS[name].compute(piece, fmt, n)
+        for target, c in zip(flat_out, result, strict=True):
             target[start:stop] = c
     return out
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import fixed
+from mcf.elementary.format import working as format_of_work
 from mcf.elementary.tables import (
     HALF_PI_CHUNK,
     HALF_PI_CHUNKS,
@@ -28,7 +29,7 @@ from mcf.elementary.tables import (
 )
 from mcf.elementary.working import collected, exponent, power, sign_of, signed
 from mcf.kernels import operations as ex
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP64, Format
 
 _MASK = (1 << LIMB) - 1
 
@@ -44,7 +45,7 @@ def bits_needed(fmt: Format, terms: int, working: int) -> int:
     all exponents and mantissas of the argument.
     """
     exponent_bits = (fmt.emax + 1).bit_length()
-    return 53 * working + (fmt.p + exponent_bits) * terms + 16
+    return format_of_work().format.p * working + (fmt.p + exponent_bits) * terms + 16
 
 
 def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor, Components]:
@@ -57,7 +58,8 @@ def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor
 
 def _pieces(x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """a and digits n_i with x = sum(n_i 2**(LIMB i)) * 2**(LIMB a), digits of one sign."""
-    e = (exponent(x) - 52).clamp(min=-1074)
+    width = format_of_work().format
+    e = (exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
     mantissa = (x * power(-(e >> 1)) * power((e >> 1) - e)).to(torch.int64)
     sign = mantissa.sign()
     mantissa = mantissa.abs()
@@ -115,7 +117,8 @@ def _fraction(digits: list[Tensor], terms: int) -> Components:
     """
     pairs = [(digits[t] << LIMB) + digits[t + 1] for t in range(0, len(digits), 2)]
     shift = torch.zeros_like(pairs[0])
-    keep = min(len(pairs), -(-53 * terms // (2 * LIMB)) + 2)
+    width = format_of_work().format
+    keep = min(len(pairs), -(-width.p * terms // (2 * LIMB)) + 2)
     for _ in range(len(pairs) - keep):
         empty = pairs[0] == 0
         if not bool(empty.any()):
@@ -124,8 +127,13 @@ def _fraction(digits: list[Tensor], terms: int) -> Components:
         pairs = [torch.where(empty, b, a) for a, b in zip(pairs, moved, strict=True)]
         shift = shift + empty.to(torch.int64)
     unit = power(2 - 2 * LIMB * (shift + 1))
+    if width is FP64:
+        parts, size = pairs[:keep], 2 * LIMB
+    else:
+        # A float32 holds one digit.
+        unit = unit * 2.0**LIMB
+        parts, size = [d for p in pairs[:keep] for d in (p >> LIMB, p & _MASK)], LIMB
     floats = [
-        p.to(torch.float64) * unit * float(Fraction(1, 2 ** (2 * LIMB * t)))
-        for t, p in enumerate(pairs[:keep])
+        p.to(width.dtype) * unit * float(Fraction(1, 2 ** (size * t))) for t, p in enumerate(parts)
     ]
     return collected(tuple(floats), terms)

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 import torch
 
+from mcf.elementary.format import working
 from mcf.elementary.tables import Components, constant
 from mcf.elementary.working import head
 from mcf.kernels import operations as ex
 
-_P = 53
 # Bits beyond those of the working precision, so that roundings of high terms do not add up.
 _GUARD = 8
 
@@ -25,14 +25,15 @@ def polynomial(
     work on few components, and the series ends where a term no longer counts.
 
     Args:
-        x: the argument, as many float64 components as are wanted.
+        x: the argument, as many components as are wanted.
         bits: -log2 of the bound of |x|.
         coefficient: of degree k, as an exact number; c_0 is about 1 in magnitude, the others are
             not zero.
         weight: bits by which the polynomial is smaller than what it is added to; it may be as
             much less accurate.
     """
-    needed = terms_needed(_P * len(x) + _GUARD - weight, bits, coefficient)
+    p = working().format.p
+    needed = terms_needed(p * len(x) + _GUARD - weight, bits, coefficient, p)
     coefficients = [(c, min(terms, len(x))) for c, terms in needed]
     device = x[0].device
     c, terms = coefficients.pop()
@@ -45,16 +46,16 @@ def polynomial(
 
 
 def terms_needed(
-    wanted: float, bits: float, coefficient: Callable[[int], Fraction]
+    wanted: float, bits: float, coefficient: Callable[[int], Fraction], p: int = 53
 ) -> list[tuple[Fraction, int]]:
-    """The coefficients that count for `wanted` bits, and how many components each needs."""
+    """The coefficients that count for `wanted` bits, and how many components of p bits each has."""
     found: list[tuple[Fraction, int]] = []
     while True:
         c = coefficient(len(found))
         left = wanted - len(found) * bits + _log2(c)
         if left <= 0:
             return found
-        found.append((c, -int(-left // _P)))
+        found.append((c, -int(-left // p)))
 
 
 def _log2(c: Fraction) -> float:

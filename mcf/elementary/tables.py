@@ -1,4 +1,4 @@
-"""Constants and tables of constants as float64 expansions, made once and kept per device.
+"""Constants and tables of constants as expansions, made once and kept per device.
 
 Every number is rounded from an exact one (`mcf.elementary.fixed`): component by component to
 nearest, so that the first m components of a row are the row of m components.
@@ -13,8 +13,11 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.convert.numbers import components_of
 from mcf.elementary import fixed
+from mcf.elementary.format import working
 from mcf.kernels.components import Components as Components
+from mcf.kernels.formats import FP32, FP64, Format
 
 # The most components that any computation works with.
 TERMS = 4
@@ -63,10 +66,19 @@ def _table(maker: Maker) -> Maker:
 named: dict[int, str] = {}
 
 
-@functools.cache
 def table(name: str, device: torch.device) -> Tensor:
-    """A table by the name of the function below that makes it."""
-    found = _makers[name]().contiguous().to(device)
+    """A table by the name of the function below that makes it, in the format of the computation."""
+    return _table_in(name, device, working().format)
+
+
+@functools.cache
+def _table_in(name: str, device: torch.device, fmt: Format) -> Tensor:
+    made = _makers[name]().contiguous()
+    if fmt is FP32 and made.dtype is torch.float64:
+        # The same numbers: five components of float64 have more bits than those of float32.
+        narrow = torch.ops.mcf.convert(list(made.unbind()), torch.float32, len(made))
+        return torch.stack(narrow).to(device)
+    found = made.to(device)
     if found.device.type == "cpu":
         named[found.untyped_storage().data_ptr()] = name
     return found
@@ -78,11 +90,15 @@ def lookup(name: str, index: Tensor, terms: int) -> Components:
     return tuple(t[k][index] for k in range(terms))
 
 
-@functools.cache
 def constant(value: Fraction, terms: int, device: torch.device) -> Components:
-    """A number as `terms` tensors without dimensions."""
-    numbers = fixed.components(value, terms)
-    return tuple(torch.tensor(c, dtype=torch.float64, device=device) for c in numbers)
+    """A number as `terms` tensors without dimensions, in the format of the computation."""
+    return _constant_in(value, terms, device, working().format)
+
+
+@functools.cache
+def _constant_in(value: Fraction, terms: int, device: torch.device, fmt: Format) -> Components:
+    numbers = fixed.components(value, terms) if fmt is FP64 else components_of(value, fmt, terms)
+    return tuple(torch.tensor(c, dtype=fmt.dtype, device=device) for c in numbers)
 
 
 @_table

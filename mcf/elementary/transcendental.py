@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import exponential, logarithm
+from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import TENS, TERMS, Components, lookup
 from mcf.elementary.working import (
@@ -31,7 +32,7 @@ def exp(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """e**x; 0 at -inf."""
     (x,) = arguments
     y = enter(x, fmt)
-    good = y[0].abs() <= exponential.LIMIT
+    good = y[0].abs() <= working().exp_limit
     result, e = exponential.exp(sanitized(y, good, 0.0), working_terms(fmt, terms))
     out = leave(result, fmt, terms, e)
     # exp(inf) = inf, exp(-inf) = 0, exp(nan) = nan.
@@ -47,7 +48,7 @@ def expm1(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y = enter(x, fmt)
-    good = (y[0] <= exponential.LIMIT) & (y[0] >= -200.0)
+    good = (y[0] <= working().exp_limit) & (y[0] >= working().least)
     result, e = exponential.expm1(sanitized(y, good, 0.0), working_terms(fmt, terms))
     out = leave(result, fmt, terms, e)
     beyond = torch.where(x[0] < 0, -1.0, x[0] * math.inf)
@@ -60,7 +61,7 @@ def _log(x: Components, fmt: Format, terms: int, base: int) -> Components:
     good = (y[0] > 0) & (y[0] < math.inf)
     y = sanitized(y, good)
     # Subnormal numbers have no exponent of their own.
-    shift = torch.where(y[0] < 2.0**-900, 200, 0)
+    shift = torch.where(y[0] < working().low, working().lift, 0)
     y = scale_all(y, shift)
     result, k = logarithm.log(y, y[0], working_terms(fmt, terms), base, -shift)
     out = leave(result, fmt, terms, k)
@@ -125,7 +126,7 @@ def log1p(arguments: Arguments, fmt: Format, terms: int) -> Components:
     alone = y[0] == -1.0
     zero = torch.zeros_like(one)
     floats = select(alone, (*y[1:], zero, zero), (one, *y))
-    shift = torch.where(alone & (second < 2.0**-900), 200, 0)
+    shift = torch.where(alone & (second < working().low), working().lift, 0)
     floats = scale_all(floats, shift)
     lead = collected(floats, 1)[0]
     result, k = logarithm.log(floats, lead, w, 0, -shift)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import angles, fixed, reduction
+from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant
 from mcf.elementary.working import (
@@ -28,7 +29,7 @@ from mcf.elementary.working import (
     working_terms,
 )
 from mcf.kernels import operations as ex
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]
 
@@ -39,19 +40,21 @@ _REDUCED = 0.78125
 
 
 def _sin_cos(
-    y: Components, fmt: Format, terms: int, working: int
+    y: Components, fmt: Format, terms: int, count: int
 ) -> tuple[Tensor, Components, Components]:
     """Quadrant of a finite angle, sine and cosine of what it leaves."""
-    r, q = head(y, working), torch.zeros_like(y[0], dtype=torch.int64)
+    r, q = head(y, count), torch.zeros_like(y[0], dtype=torch.int64)
     size = y[0].abs()
-    medium = (size >= _REDUCED) & (size <= reduction.MEDIUM)
+    # In float32 all that is beyond takes the digits of 1/(2 pi).
+    end = reduction.MEDIUM if working().format is FP64 else _REDUCED
+    medium = (size >= _REDUCED) & (size <= end)
     if bool(medium.any()):
         near = sanitized(y, medium, 1.0)
-        turned, reduced = reduction.medium(near, fmt, terms, working)
+        turned, reduced = reduction.medium(near, fmt, terms, count)
         q, r = torch.where(medium, turned, q), select(medium, reduced, r)
-    large = size > reduction.MEDIUM
+    large = size > end
     if rare(large):
-        turned, reduced = reduction.quarter_turns(y, fmt, terms, working)
+        turned, reduced = reduction.quarter_turns(y, fmt, terms, count)
         q, r = torch.where(large, turned, q), select(large, reduced, r)
     sine, cosine = angles.sin_cos(r)
     return q, sine, cosine
@@ -71,7 +74,7 @@ def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
     w = working_terms(fmt, terms)
     q, s, c = _sin_cos(y, fmt, terms, w)
     result = signed(select((q & 1) == 1, c, s), sign_of(q >= 2))
-    result = select(y[0].abs() < TINY, head(y, w), result)
+    result = select(y[0].abs() < working().tiny, head(y, w), result)
     out = special(~finite, math.nan, leave(result, fmt, terms))
     return special(x[0] == 0, x[0], out)
 

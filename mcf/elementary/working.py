@@ -1,7 +1,8 @@
-"""The arithmetic in which functions are computed: float64 expansions with bits to spare.
+"""The arithmetic in which functions are computed: expansions with bits to spare.
 
-A function of n components of any format is computed on `working_terms` components of float64,
-to which the argument is converted exactly, and then rounded once to n components of its format.
+A function of n components of any format is computed on `working_terms` components of float64, or of
+float32 where those are the registers (`mcf.elementary.format`), to which the argument is converted
+exactly, and then rounded once to n components of its format.
 Only operations of `mcf.kernels.operations` and exact tensor operations occur in between, so that
 every executor gives the same bits.
 """
@@ -13,41 +14,51 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from mcf.elementary.format import working
 from mcf.elementary.tables import TERMS, Components
 from mcf.kernels import operations as ex
-from mcf.kernels.formats import FP64, Format
+from mcf.kernels.formats import FP32, FP64, Format
 
-_BIAS = 1023
-_P = 53
+_INTEGERS = {FP64: torch.int64, FP32: torch.int32}
+# Bits beyond those of a result that it is computed with, at least, but of four components.
+_SPARE = 10
 
 
 def working_terms(fmt: Format, terms: int) -> int:
-    """How many float64 components a function computes with: some 10 bits more than its result."""
-    if fmt is FP64:
+    """How many components a function computes with: some 10 bits more than its result."""
+    width = working().format
+    if fmt is width:
         return min(terms + 1, TERMS)
-    return 2
+    return max(2, -(-(fmt.p * terms + _SPARE) // width.p))
 
 
 def enter(x: Components, fmt: Format) -> Components:
-    """The same number as a float64 expansion of as many components, exactly."""
-    if fmt is FP64:
+    """The same number as an expansion of as many components to compute with, exactly."""
+    width = working().format
+    if fmt is width:
         return tuple(x)
-    wide = tuple(c.to(torch.float64) for c in x)
+    wide = tuple(c.to(width.dtype) for c in x)
     return ex.renormalize(wide) if len(wide) > 1 else wide
 
 
 def exponent(x: Tensor) -> Tensor:
-    """floor(log2 |x|) of normal float64 numbers, int64; -1023 for zero and subnormal numbers."""
-    return ((x.view(torch.int64) >> (_P - 1)) & 0x7FF) - _BIAS
+    """floor(log2 |x|) of normal numbers, int64; emin - 1 for zero and subnormal numbers."""
+    if x.dtype is torch.float32:
+        bits = x.view(torch.int32).to(torch.int64)
+        return ((bits >> (FP32.p - 1)) & 0xFF) - FP32.emax
+    return ((x.view(torch.int64) >> (FP64.p - 1)) & 0x7FF) - FP64.emax
 
 
 def power(k: Tensor) -> Tensor:
-    """2**k as float64 for an int64 tensor, -1022 <= k <= 1023."""
-    return ((k + _BIAS) << (_P - 1)).view(torch.float64)
+    """2**k for an int64 tensor of exponents of normal numbers, in the format of the computation."""
+    width = working().format
+    bits = (k + width.emax) << (width.p - 1)
+    assert width.dtype is not None
+    return bits.to(_INTEGERS[width]).view(width.dtype)
 
 
 def scale(x: Tensor, k: Tensor) -> Tensor:
-    """X * 2**k with one rounding at most, for -2044 <= k <= 2046."""
+    """X * 2**k with one rounding at most, for 2 emin <= k <= 2 emax."""
     half = k >> 1
     return x * power(half) * power(k - half)
 
@@ -86,7 +97,7 @@ def signed(x: Components, sign: Tensor) -> Components:
 
 def sign_of(condition: Tensor) -> Tensor:
     """-1.0 where the condition holds, else 1.0."""
-    return 1.0 - 2.0 * condition.to(torch.float64)
+    return 1.0 - 2.0 * condition.to(working().format.dtype)
 
 
 def mantissa(x: Components) -> tuple[Components, Tensor]:
@@ -164,9 +175,9 @@ def leave(x: Components, fmt: Format, terms: int, k: Tensor | None = None) -> Co
     """
     if k is None:
         k = torch.zeros((), dtype=torch.int64, device=x[0].device).expand(x[0].shape)
-    if fmt is FP64:
+    if fmt is working().format:
         out = scale_all(head(ex.renormalize(x, terms), terms), k)
-        low = exponent(x[0]) + k < fmt.emin + _P * terms
+        low = exponent(x[0]) + k < fmt.emin + fmt.p * terms
         if bool(low.any()):
             out = select(low, _rounded(x, fmt, terms, k), out)
     else:
@@ -178,7 +189,7 @@ def leave(x: Components, fmt: Format, terms: int, k: Tensor | None = None) -> Co
 
 
 def _rounded(x: Components, fmt: Format, terms: int, k: Tensor) -> Components:
-    """`leave` in float64, component by component."""
+    """`leave`, component by component."""
     out: list[Tensor] = []
     bottom = fmt.emin - fmt.p + 1 - k
     for _ in range(terms):
@@ -193,7 +204,7 @@ def _rounded(x: Components, fmt: Format, terms: int, k: Tensor) -> Components:
             rest = x[1] * x[0].sign()
             above = (rest > 0) | ((rest == 0) & above)
         up = (part > 0.5) | ((part == 0.5) & above)
-        r = torch.copysign(scale(whole + up.to(torch.float64), unit), x[0])
+        r = torch.copysign(scale(whole + up.to(x[0].dtype), unit), x[0])
         out.append(r)
         x = (x[0] - r, *x[1:])
         if len(x) > 1:
