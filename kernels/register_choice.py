@@ -28,6 +28,8 @@ def set_registers(name: str) -> None:
     which float64 is missing or slow. Additions, products, quotients, roots and comparisons of such
     components are computed in float32 registers under every choice, with the same bits.
 
+    So do the elementary functions that have a form in float32 (`mcf.bound` knows them).
+
     Each choice is a promise of its own: within one all executors, devices and numbers of threads
     give the same bits, and `mcf.bound` has its bounds; between the two bits differ. The choice is
     the process's, for all threads, and is read when an operation runs: in compiled programs and in
