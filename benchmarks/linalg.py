@@ -12,9 +12,13 @@ and its likes over |A|, in units of n u**terms; for `solve` |A X - B| over |A| |
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+# NumPy's BLAS has threads of its own, and reads this when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import torch

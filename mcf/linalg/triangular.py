@@ -80,5 +80,7 @@ def alike(x: Components) -> Components:
 
 def broadcast(a: Components, b: Components) -> tuple[int, ...]:
     """The shape of the batch of both."""
+    if a[0].shape[:-2] == b[0].shape[:-2]:
+        return tuple(a[0].shape[:-2])
     shape = torch.broadcast_shapes(a[0].shape[:-2], b[0].shape[:-2])  # type: ignore[no-untyped-call]
     return tuple(shape)
