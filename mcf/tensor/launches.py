@@ -51,7 +51,7 @@ class Plan:
         self._behind = [t.data_ptr() for t in tables]
         # The only scalar that operations have is the constant 1.
         self.launch = launch.row(np.ones((1, len(spec.scalars))))
-        self.size, self.device = first.shape, first.device
+        self.size, self.device, self.count = first.shape, first.device, first.numel()
         self.dtypes = result_dtypes(spec)
         few = first.numel() <= _FEW
         self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
@@ -150,7 +150,8 @@ class Plan:
         found: list[int] = []
         for k in self._order:
             found += map(_address, groups[k])
-        return found + self._behind
+        found += self._behind
+        return found
 
 
 def _spread(groups: Sequence[Components], size: torch.Size) -> list[Components]:

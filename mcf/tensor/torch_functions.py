@@ -47,7 +47,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if replacement is not None and kwargs.get("out") is None:
         kwargs.pop("out", None)
         return replacement(*args, **kwargs)
-    if torch.is_grad_enabled() or type(func) is FunctionType:
+    if type(func) is FunctionType or (torch.is_grad_enabled() and _has_plain_leaf(args)):
         return forward(func, args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **kwargs)

@@ -12,7 +12,7 @@ from mcf.elementary.fused import Formula
 from mcf.kernels.operators import Operation
 from mcf.tensor.launches import Plan
 from mcf.tensor.plans import found_for, plan_of
-from mcf.tensor.tensor import Components, MCFTensor
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor
 
 # Elements computed at a time where a result takes the place of an operand: in the cache.
 _BLOCK = 1 << 16
@@ -33,7 +33,8 @@ def into(operation: Operation | Formula, values: Sequence[Any], target: Tensor) 
         return False
     plan, groups = found
     if isinstance(target, MCFTensor):
-        parts = target.components
+        own = target.__dict__
+        parts = COMPONENTS[own["_terms"]](own)
     elif target.layout is torch.strided:
         parts = (target,)
     else:
@@ -41,12 +42,11 @@ def into(operation: Operation | Formula, values: Sequence[Any], target: Tensor) 
     if not _fits(plan, parts):
         return False
     written, read = [*map(_address, parts)], plan.addresses(groups)
-    if not _overlap(written, read, 8 * parts[0].numel()):
+    size = 8 * plan.count
+    if not _overlap(written, read, size):
         counted = plan.launch(written + read)
         return counted is None or not counted[0]
-    if isinstance(operation, Formula) or (
-        parts[0].numel() <= _BLOCK or _displaced(written, read, 8 * parts[0].numel())
-    ):
+    if isinstance(operation, Formula) or (plan.count <= _BLOCK or _displaced(written, read, size)):
         out = plan.run(groups)
         if out is None:
             return False
@@ -60,15 +60,16 @@ _address = Tensor.data_ptr
 
 
 def _fits(plan: Plan, parts: Components) -> bool:
-    """Whether the kernel can store its results there."""
-    if len(parts) != len(plan.dtypes):
-        return False
-    for c, dtype in zip(parts, plan.dtypes, strict=True):
-        if type(c) is not Tensor or c.dtype is not dtype or c.shape != plan.size:
-            return False
-        if not c.is_contiguous() or c.device != plan.device:
-            return False
-    return True
+    """Whether the kernel can store its results there; components are alike."""
+    first = parts[0]
+    return (
+        type(first) is Tensor
+        and len(parts) == len(plan.dtypes)
+        and first.dtype is plan.dtypes[0]
+        and first.shape == plan.size
+        and first.is_contiguous()
+        and first.device == plan.device
+    )
 
 
 def _overlap(written: Sequence[int], read: Sequence[int], size: int) -> bool:

@@ -1,4 +1,4 @@
-"""Sorting and extremes by value.
+"""Sorting and ranks by value.
 
 On canonical components the order of values is the lexicographic order of components.
 """
@@ -6,15 +6,13 @@ On canonical components the order of values is the lexicographic order of compon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
-from mcf.reductions.rows import Rows
-from mcf.tensor.ops.ranks import decided, extremes, ranked
+from mcf.tensor.ops.ranks import decided, ranked
 from mcf.tensor.plans import watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import Components, MCFTensor, wrap
@@ -163,20 +161,23 @@ def _first(x: MCFTensor, k: int, descending: bool) -> Tensor:
     return among[order[:k]]
 
 
-@implements(aten.kthvalue.default)
-def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The k-th smallest along a dimension and its index."""
+def _kth(x: MCFTensor, k: int, dim: int) -> Tensor:
+    """The index of the k-th smallest along a dimension, kept; stable."""
     size = x.shape[dim] if x.ndim else 1
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k must be 1 to {size}, got {k}")
     if decided(x.components[0]) and not watched():
         found = ranked(x.components, k - 1, lambda some: _order(wrap(some), 0, False))
         if found is not None:
-            index = found.reshape(1)
-            return _reduced(_take(x, 0, index), index, 0, keepdim)
+            return found.reshape(1)
     index = _order(x, dim, False)
-    index = index.narrow(dim, k - 1, 1) if x.ndim else index
-    return _reduced(_take(x, dim, index), index, dim, keepdim)
+    return index.narrow(dim, k - 1, 1) if x.ndim else index
+
+
+@implements(aten.kthvalue.default)
+def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The k-th smallest along a dimension and its index."""
+    return reduced(x, _kth(x, k, dim), dim, keepdim)
 
 
 @implements(aten.median.dim)
@@ -184,12 +185,11 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
     """The lower median along a dimension and its index; NaN where there is one."""
     nan = x.components[0].isnan()
     size = x.shape[dim] if x.ndim else 1
-    values, index = kthvalue(x, (size + 1) // 2, dim, True)
-    if not watched() and not bool(nan.any()):
-        return _reduced(values, index, dim, keepdim)
-    any_nan, at = nan.max(dim, keepdim=True)
-    index = torch.where(any_nan, at, index)
-    return _reduced(_take(x, dim, index), index, dim, keepdim)
+    index = _kth(x, (size + 1) // 2, dim)
+    if watched() or bool(nan.any()):
+        any_nan, at = nan.max(dim, keepdim=True)
+        index = torch.where(any_nan, at, index)
+    return reduced(x, index, dim, keepdim)
 
 
 @implements(aten.median.default)
@@ -197,92 +197,17 @@ def median_all(x: MCFTensor) -> Tensor:
     """The lower median of all elements."""
     if x.numel() == 0:
         return x.new_full((), torch.nan)
-    return median(x.reshape(-1), 0)[0]  # type: ignore[arg-type]
+    return median(wrap([c.reshape(-1) for c in x.components]), 0)[0]
 
 
-def _reduced(values: Tensor, index: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    if keepdim or values.ndim == 0:
-        return values, index
-    return values.squeeze(dim), index.squeeze(dim)
-
-
-def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
-    """The first index along a dimension, kept, of the largest or smallest; NaN wins."""
-    if decided(x.components[0]) and not watched():
-        some = extremes(x.components[0], largest)
-        if some.numel() == 1:
-            return some
-        if some.numel() < x.numel():
-            return some[_among(wrap([c[some] for c in x.components]), 0, largest)]
-    return _among(x, dim, largest)
-
-
-def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:
-    """The same by all components."""
-    best = torch.amax if largest else torch.amin
-    worst = -torch.inf if largest else torch.inf
-    among: Tensor | None = None
-    for c in canonical(x):
-        c = c if among is None else torch.where(among, c, worst)
-        top = best(c, dim, keepdim=True)
-        hit = (c == top) | (c.isnan() & top.isnan())
-        among = hit if among is None else among & hit
-        if not watched() and not bool((among.sum(dim) > 1).any()):
-            break
-    assert among is not None
-    return among.to(torch.uint8).argmax(dim, keepdim=True)
-
-
-def _along(largest: bool) -> Any:
-    def along(x: MCFTensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-        index = _extreme(x, dim, largest)
-        return _reduced(_take(x, dim, index), index, dim, keepdim)
-
-    return along
-
-
-implements(aten.max.dim)(_along(True))
-implements(aten.min.dim)(_along(False))
-
-
-def _index_of(largest: bool) -> Any:
-    def index_of(x: MCFTensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-        if dim is None:
-            index = _extreme(wrap([c.reshape(-1) for c in x.components]), 0, largest)
-            return index.reshape([1] * x.ndim if keepdim else [])
-        index = _extreme(x, dim, largest)
-        return index if keepdim or x.ndim == 0 else index.squeeze(dim)
-
-    return index_of
-
-
-implements(aten.argmax.default)(_index_of(True))
-implements(aten.argmin.default)(_index_of(False))
-
-
-def _over(largest: bool) -> Any:
-    def over(x: MCFTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-        for d in reversed(Rows.of(x.shape, dim).dims):
-            values, _ = _along(largest)(x, d, keepdim)
-            x = values
-        return x if x.ndim or keepdim else wrap([c.clone() for c in x.components])
-
-    return over
-
-
-implements(aten.amax.default)(_over(True))
-implements(aten.amin.default)(_over(False))
-implements(aten.max.default)(lambda x: _over(True)(x))
-implements(aten.min.default)(lambda x: _over(False)(x))
-
-
-@implements(aten.aminmax.default)
-def aminmax(
-    x: MCFTensor, *, dim: int | None = None, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest."""
-    dims = () if dim is None else dim
-    return _over(False)(x, dims, keepdim), _over(True)(x, dims, keepdim)
+def reduced(x: MCFTensor, index: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """The elements at one index in each row, and the indices."""
+    if x.ndim == 0:
+        return _take(x, dim, index), index
+    parts = [c.gather(dim, index) for c in x.components]
+    if not keepdim:
+        parts, index = [c.squeeze(dim) for c in parts], index.squeeze(dim)
+    return wrap(parts), index
 
 
 @implements(aten.value_selecting_reduction_backward.default)

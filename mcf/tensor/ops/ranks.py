@@ -6,6 +6,7 @@ decide: what lies below them is at most half a place each.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -28,9 +29,15 @@ def decided(x: Tensor) -> bool:
     return x.dtype in (torch.float32, torch.float64) and x.ndim == 1 and x.numel() > 0
 
 
+@functools.cache
+def _limit(towards: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.full((), towards, dtype=dtype, device=device)
+
+
 def away(x: Tensor, towards: float) -> Tensor:
     """The second number from x in a direction."""
-    limit = torch.full_like(x, towards)
+    limit = _limit(towards, x.dtype, x.device)
     return torch.nextafter(torch.nextafter(x, limit), limit)
 
 

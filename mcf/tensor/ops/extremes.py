@@ -1,0 +1,100 @@
+"""The largest and the smallest by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.reductions.rows import Rows
+from mcf.tensor.ops.order import canonical, reduced
+from mcf.tensor.ops.ranks import decided, extremes
+from mcf.tensor.plans import watched
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
+    """The first index along a dimension, kept, of the largest or smallest; NaN wins."""
+    if decided(x.components[0]) and not watched():
+        some = extremes(x.components[0], largest)
+        if some.numel() == 1:
+            return some
+        if some.numel() < x.numel():
+            return some[_among(wrap([c[some] for c in x.components]), 0, largest)]
+    return _among(x, dim, largest)
+
+
+def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:
+    """The same by all components."""
+    best = torch.amax if largest else torch.amin
+    worst = -torch.inf if largest else torch.inf
+    among: Tensor | None = None
+    for c in canonical(x):
+        c = c if among is None else torch.where(among, c, worst)
+        top = best(c, dim, keepdim=True)
+        hit = (c == top) | (c.isnan() & top.isnan())
+        among = hit if among is None else among & hit
+        if not watched() and not bool((among.sum(dim) > 1).any()):
+            break
+    assert among is not None
+    return among.to(torch.uint8).argmax(dim, keepdim=True)
+
+
+def _along(largest: bool) -> Any:
+    def along(x: MCFTensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        index = _extreme(x, dim, largest)
+        return reduced(x, index, dim, keepdim)
+
+    return along
+
+
+implements(aten.max.dim)(_along(True))
+implements(aten.min.dim)(_along(False))
+
+
+def _index_of(largest: bool) -> Any:
+    def index_of(x: MCFTensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        if dim is None:
+            index = _extreme(wrap([c.reshape(-1) for c in x.components]), 0, largest)
+            return index.reshape([1] * x.ndim if keepdim else [])
+        index = _extreme(x, dim, largest)
+        return index if keepdim or x.ndim == 0 else index.squeeze(dim)
+
+    return index_of
+
+
+implements(aten.argmax.default)(_index_of(True))
+implements(aten.argmin.default)(_index_of(False))
+
+
+def _over(largest: bool) -> Any:
+    along = _along(largest)
+
+    def over(x: MCFTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+        found: Any = x
+        for d in reversed(Rows.of(x.shape, dim).dims):
+            found, _ = along(found, d, keepdim)
+        if found is x and not x.ndim and not keepdim:
+            return wrap([c.clone() for c in x.components])
+        return found  # type: ignore[no-any-return]
+
+    return over
+
+
+implements(aten.amax.default)(_over(True))
+implements(aten.amin.default)(_over(False))
+implements(aten.max.default)(lambda x: _over(True)(x))
+implements(aten.min.default)(lambda x: _over(False)(x))
+
+
+@implements(aten.aminmax.default)
+def aminmax(
+    x: MCFTensor, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest."""
+    dims = () if dim is None else dim
+    return _over(False)(x, dims, keepdim), _over(True)(x, dims, keepdim)
