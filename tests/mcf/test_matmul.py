@@ -150,6 +150,7 @@ def as_tensors(terms: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     ]
 
 
+@pytest.mark.usefixtures("on_torch")
 def test_torch_functions_give_the_same_bits() -> None:
     x, y, v, z = as_tensors(2, (6, 4), (4, 5), (4,), (6, 5))
     product = matmul(x.components, y.components)

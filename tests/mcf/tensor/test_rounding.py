@@ -74,6 +74,7 @@ def test_integers_are_truncated_by_value() -> None:
     assert x.bool().tolist() == [True] * 6
 
 
+@pytest.mark.usefixtures("on_torch")
 def test_gradients_pass_through_conversions() -> None:
     x = mcf.tensor(["0.1", "0.2"], requires_grad=True)
     y = x.to(torch.float64, terms=3).to_plain(torch.float32)
