@@ -18,7 +18,8 @@ from mcf.kernels.torch.registers import primitives
 
 def takes_over(terms: int, largest: bool) -> Algorithm:
     """Whether an expansion, the second argument, takes the place of one before it."""
-    return (DOES_NOT_FOLLOW if largest else DOES_NOT_PRECEDE)[terms]
+    found: Algorithm = (DOES_NOT_FOLLOW if largest else DOES_NOT_PRECEDE)[terms]
+    return found
 
 
 @functools.cache

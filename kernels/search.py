@@ -50,7 +50,12 @@ def kernel(terms: int, right: bool, steps: int) -> Elementwise:
         ", ".join(["low", "w", "halves", *there]),
         [*body, "return (low,)"],
         "Some steps of a binary search.",
-        **{"gather": gather, "long": long, "whole": whole, "where": where, "rn": rn, "ONE": ONE},
+        gather=gather,
+        long=long,
+        whole=whole,
+        where=where,
+        rn=rn,
+        ONE=ONE,
         goes_on=(DOES_NOT_FOLLOW if right else PRECEDES)[terms],
     )
     return Elementwise(

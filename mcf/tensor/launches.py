@@ -168,7 +168,7 @@ def _broadcast(groups: Sequence[Components]) -> list[Components] | None:
     if all(s == longest or not s for s in shapes):
         return None
     try:
-        size = torch.broadcast_shapes(*shapes)
+        size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     except RuntimeError:
         return None
     return _spread(groups, size) if size.numel() <= SMALL else None
