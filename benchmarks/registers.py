@@ -21,7 +21,12 @@ def cases(terms: int) -> dict[str, Callable[[], object]]:
     """Calls on float32 components: vectors of a million, matrices of a million products."""
     x, y = (mcf.rand(COUNT, terms=terms, dtype=torch.float32) for _ in range(2))
     a, b = (mcf.rand(SIDE, SIDE, terms=terms, dtype=torch.float32) for _ in range(2))
-    return {"sum": lambda: x.sum(), "dot": lambda: x @ y, "matmul": lambda: a @ b}
+    return {
+        "sum": lambda: x.sum(),
+        "dot": lambda: x @ y,
+        "matmul": lambda: a @ b,
+        "exp": lambda: x.exp(),
+    }
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -6,7 +6,9 @@ import torch
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations, registry
+from mcf.kernels.formats import format_of
 from mcf.kernels.reflection import reflection
+from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg import triangular
 from mcf.linalg.parts import (
     ALL,
@@ -36,6 +38,7 @@ def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Com
     the same order (Higham 2002, theorem 19.4, doi:10.1137/1.9780898718027; Schreiber, Van Loan
     1989 for V T V^T, doi:10.1137/0910005).
     """
+    refuse_float32("a factorisation Q R", format_of(a[0].dtype), a[0].device)
     wide = convert(a, torch.float64, working_terms(a)) if a[0].dtype is not torch.float64 else a
     q, r = _factor(wide, mode)
     if wide is a:
