@@ -31,6 +31,7 @@ from mcf.functions import digamma as digamma
 from mcf.functions import div as div
 from mcf.functions import erf as erf
 from mcf.functions import erfc as erfc
+from mcf.functions import erfinv as erfinv
 from mcf.functions import exp as exp
 from mcf.functions import expm1 as expm1
 from mcf.functions import floor as floor

@@ -37,6 +37,7 @@ from mcf.elementary.integers import fmod as fmod
 from mcf.elementary.integers import remainder as remainder
 from mcf.elementary.integers import round as round
 from mcf.elementary.integers import trunc as trunc
+from mcf.elementary.inverse_error import erfinv as erfinv
 from mcf.elementary.power import hypot as hypot
 from mcf.elementary.power import pow as pow
 from mcf.elementary.softmax import log_softmax as log_softmax

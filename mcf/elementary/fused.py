@@ -48,9 +48,9 @@ class Formula(NamedTuple):
 # The functions that run as one kernel.
 FUNCTIONS = frozenset(
     (
-        "acos acosh asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc exp expm1 floor "
-        "gelu gelu_tanh hypot lgamma log log10 log1p log2 normal_cdf normal_pdf pow round sigmoid "
-        "sin sinh tan tanh trigamma trunc"
+        "acos acosh asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfinv exp expm1 "
+        "floor gelu gelu_tanh hypot lgamma log log10 log1p log2 normal_cdf normal_pdf pow round "
+        "sigmoid sin sinh tan tanh trigamma trunc"
     ).split()
 )
 

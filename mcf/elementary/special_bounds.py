@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.elementary import gamma, gamma_tables, tables
-from mcf.elementary.error_bounds import log, sin_cos
+from mcf.elementary import gamma, gamma_tables, inverse_error, tables
+from mcf.elementary.error_bounds import _erfcx, exp, log, sin_cos
 from mcf.elementary.error_steps import SLACK, Steps
 from mcf.elementary.working import working_terms
 from mcf.kernels.formats import FP64, Format
@@ -87,8 +87,26 @@ def trigamma(e: Steps) -> Errors:
     return max(near, far, low, down), 0.0
 
 
+def erfinv(e: Steps) -> Errors:
+    """A series up to 1/2, beyond x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
+    table = tables.table("erfinv_series", torch.device("cpu"))[0]
+    degree = inverse_error.degree_needed(e.terms)
+    needed = [inverse_error.components_needed(e.terms, k) for k in range(degree)]
+    worst = 0.0
+    for row in table.abs().reshape(-1, inverse_error.DEGREES).tolist():
+        rows = [*zip(row, needed, strict=False), (row[degree], 1)]
+        found, size = e.horner(rows, 1.0, e.collect())
+        worst = max(worst, (found + 2 * row[degree + 1]) / (2 * row[0] - size))
+    near = worst + e.mul()
+    # Both are w(x0), and sqrt(pi)/2 w(x) / x is at most 1.15, at y = 1/2. What d itself loses, and
+    # what the series leaves out, is 2**-30 of the steps' errors.
+    both = _erfcx(e) + exp(e) + e.collect() + e.mul() + e.add()
+    return max(near, 1.15 * both * (1 + 2.0**-30) + e.add()), 0.0
+
+
 DERIVED: dict[str, Callable[[Steps], Errors]] = {
     "lgamma": lgamma, "digamma": digamma, "trigamma": trigamma,
+    "erfinv": erfinv,
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
 

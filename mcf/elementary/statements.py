@@ -35,6 +35,7 @@ _INFIX = {
 _CALLS: dict[str, Any] = {
     "neg": p.neg, "abs": p.absolute, "floor": p.floor, "round": p.rint, "sign": longs.sign,
     "copysign": longs.with_sign, "signbit": longs.negative, "isinf": longs.infinite, "div": p.div,
+    "sqrt": p.sqrt,
 }  # fmt: skip
 # What is rounded to the format of the operands.
 _ROUNDED = ("add", "sub", "mul", "div", "rsub", "reciprocal")

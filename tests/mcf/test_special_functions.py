@@ -1,4 +1,4 @@
-"""lgamma, digamma, trigamma: errors against ball arithmetic, special values, derivatives.
+"""lgamma, digamma, trigamma, erfinv: errors against ball arithmetic, special values, derivatives.
 
 The bounds are those of `mcf.elementary.special_bounds`: relative to the result, and below zero,
 where a reflection cancels, to the sum of the magnitudes of its terms, too. Caught mutants: a table
@@ -20,7 +20,14 @@ from flint import acb, arb, ctx
 
 import mcf
 import mcf.elementary
-from mcf.elementary import gamma, gamma_series, special_bounds, tables
+from mcf.elementary import (
+    exponential,
+    gamma,
+    gamma_series,
+    inverse_error,
+    special_bounds,
+    tables,
+)
 from mcf.elementary.special_bounds import FUNCTIONS
 from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP16, FP32, FP64
@@ -42,6 +49,7 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
     "lgamma": _log_gamma,
     "digamma": lambda x: x.digamma(),
     "trigamma": lambda x: acb(2).zeta(acb(x)).real,
+    "erfinv": lambda x: x.erfinv(),
 }
 
 
@@ -157,12 +165,13 @@ def bounds() -> None:
 def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tables.lookup
     assert not _fails(name)
-    monkeypatch.setattr(gamma, "lookup", lambda *given: _cut(whole(*given)))
+    module = inverse_error if name == "erfinv" else gamma
+    monkeypatch.setattr(module, "lookup", lambda *given: _cut(whole(*given)))
     assert _fails(name)
 
 
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", ["lgamma", "digamma", "trigamma"])
 def test_a_constant_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tables.constant
     monkeypatch.setattr(gamma, "constant", lambda *given: _cut(whole(*given)))
@@ -173,8 +182,9 @@ def test_a_constant_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_series_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the table: Stirling's last terms are small beside what they are added to."""
-    whole = gamma.degree_needed
-    monkeypatch.setattr(gamma, "degree_needed", lambda terms: whole(terms) - 7)
+    module = inverse_error if name == "erfinv" else gamma
+    whole = module.degree_needed
+    monkeypatch.setattr(module, "degree_needed", lambda terms: whole(terms) - 7)
     assert _fails(name)
 
 
@@ -182,8 +192,39 @@ def test_a_series_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stirling_cut_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = gamma._tail
     monkeypatch.setattr(gamma, "_tail", lambda k, square: whole(k, square[:2]) + square[2:])
-    for name in FUNCTIONS:
+    for name in ("lgamma", "digamma", "trigamma"):
         assert _fails(name)
+
+
+@pytest.mark.parametrize("broken", ["steps", "inverse"])
+def test_a_step_of_erfinv(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logarithm of 2 with fewer bits, and one term less of the inverse series."""
+    assert not _fails("erfinv")
+    if broken == "inverse":
+        fewer = {n: c for n, c in inverse_error._INVERSE.items() if n != 4}
+        monkeypatch.setattr(inverse_error, "_INVERSE", fewer | {4: ((0, 0), 1)})
+    else:
+        whole = exponential.steps
+        monkeypatch.setattr(
+            exponential, "steps", lambda *given: (whole(*given)[0], whole(*given)[1][:5])
+        )
+    assert _fails("erfinv")
+
+
+def test_the_start_of_erfinv() -> None:
+    """It leaves what the terms of the inverse series are counted for."""
+    e = -torch.cat([torch.arange(1, 1000), torch.arange(1, 60).repeat(40)])
+    m = 1 + torch.arange(len(e)).double().remainder(61) / 64
+    e = torch.where(m > 1, e - 1, e)
+    x = inverse_error.start(m, e)
+    before, ctx.prec = ctx.prec, 300
+    try:
+        for given, row, k in zip(x.tolist(), m.tolist(), e.tolist(), strict=True):
+            v = arb(given)
+            d = (v.erfc() - arb(row) * arb(2) ** k) * (v * v).exp() * arb.pi().sqrt() / 2
+            assert abs(d * v) < arb(2) ** -(inverse_error.START_BITS + 2)
+    finally:
+        ctx.prec = before
 
 
 def test_a_short_zero_of_digamma(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +263,7 @@ def test_special_values(fmt: Format, terms: int) -> None:
     padded = (x, *(torch.zeros_like(x),) * (terms - 1))
     # torch's own values at poles and infinities, without its rounding of others.
     theirs = {"lgamma": torch.lgamma(x), "digamma": torch.digamma(x)}
+    theirs["erfinv"] = torch.erfinv(x)
     theirs["trigamma"] = torch.special.polygamma(1, x)
     whole = (x < 0) & (x == x.round())
     theirs["trigamma"][whole & x.isfinite()] = math.inf
@@ -261,12 +303,27 @@ def test_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.autograd.grad(curve.sum(), x)
 
 
+def test_derivatives_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctx, "prec", 800)
+    x: Any = mcf.tensor(["0.3", "-0.7", "0.999"], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(torch.erfinv(x).sum(), x, create_graph=True)
+    (curve,) = torch.autograd.grad(slope.sum(), x)
+    rows = zip(*map(balls, (v.detach().components for v in (x, slope, curve))), strict=True)
+    for given, first, second in rows:
+        y = given.erfinv()
+        exact = (y * y).exp() * arb.pi().sqrt() / 2
+        # A square, an exponential and a product, of arguments up to 6; twice that again.
+        assert abs(first - exact) < exact * arb(2) ** -101
+        assert abs(second - 2 * y * exact**2) < abs(2 * y * exact**2) * arb(2) ** -99
+
+
 def test_names_of_torch() -> None:
-    x: Any = mcf.tensor(["0.3", "1.7"], dtype=torch.float64)
+    x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)
     named = {
         "lgamma": (torch.lgamma, torch.special.gammaln, lambda v: v.lgamma(), mcf.lgamma),
         "digamma": (torch.digamma, torch.special.digamma, torch.special.psi, mcf.digamma,
                     lambda v: torch.polygamma(0, v)),
+        "erfinv": (torch.erfinv, torch.special.erfinv, lambda v: v.erfinv(), mcf.erfinv),
         "trigamma": (lambda v: torch.polygamma(1, v), lambda v: torch.special.polygamma(1, v),
                      lambda v: v.polygamma(1), mcf.trigamma),
     }  # fmt: skip

@@ -128,8 +128,13 @@ _function(
     "erfc", torch.erfc, Tensor.erfc, torch.special.erfc,
     derivative=lambda x: -constant(fixed.two_over_root_pi(), x) * torch.exp(-x * x),
 )  # fmt: skip
+_function(
+    "erfinv", torch.erfinv, Tensor.erfinv, torch.special.erfinv,
+    derivative=lambda x: torch.erfinv(x).square().exp() / constant(fixed.two_over_root_pi(), x),
+)  # fmt: skip
 
 _normal_cdf = computed("normal_cdf")
+
 _digamma, _trigamma = computed("digamma"), computed("trigamma")
 
 

@@ -1,0 +1,194 @@
+"""erfinv: Taylor series at nodes up to 1/2, beyond one step of high order from a float64.
+
+With q = 1 - y and w(x) = exp(x^2) erfc(x), x0 near the result,
+
+    d = (erfc(x0) - q) / (2/sqrt(pi) exp(-x0^2)) = sqrt(pi)/2 (w(x0) - q exp(x0^2))
+
+and erfinv(y) = x0 + d + P_2(x0) d^2/2! + P_3(x0) d^3/3! + ..., P_1 = 1, P_(n+1) = P_n' + 2 n x P_n
+(Carlitz, "The inverse of the error function", Pacific J. Math. 13, 1963,
+doi:10.2140/pjm.1963.13.459). x0 comes from Halley's iteration on log erfc(x) = log q with one
+component, whose operations are those of all executors.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import error, exponential, fixed, logarithm, series
+from mcf.elementary.gamma_series import quotient
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components, _rows, _table, constant, lookup
+from mcf.elementary.working import (
+    collected,
+    enter,
+    head,
+    leave,
+    mantissa,
+    sanitized,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+    two_prod,
+    working_terms,
+)
+from mcf.kernels import operations as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+# Up to here the table serves: 32 intervals, of whose series coefficients fall by 6 bits a degree.
+NEAR = 0.5
+STEPS = 32
+DEGREES = 40
+FALL = 6.0
+_BITS = 448
+# -log2 of |x0 d|: what the start has, with some bits to spare.
+START_BITS = 38
+# Numerators of P_n(x) / n! and what they are divided by; of x for even n, times x.
+_INVERSE = {3: ((1, 4), 3), 4: ((7, 12), 6), 5: ((7, 92, 96), 30), 6: ((127, 652, 480), 90)}
+
+
+@_table
+def erfinv_series() -> Tensor:
+    """Taylor coefficients of erfinv(y) / y at (j + 1/2) / 64, of (y - node) * 128.
+
+    Continued from node to node, from x' = p, p' = 2 x p^2, p = sqrt(pi)/2 exp(x^2).
+    """
+    one, unit = 1 << _BITS, Fraction(1, 128)
+    half_root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
+    x, slope, rows = 0, half_root, []
+    for j in range(-1, STEPS):
+        xs, ps, squares = [x], [slope], [slope * slope >> _BITS]
+        count = 110
+        for k in range(count):
+            xs.append((ps[k] >> 7) // (k + 1))
+            total = sum(a * b for a, b in zip(xs, reversed(squares), strict=False)) >> _BITS
+            ps.append((total >> 6) // (k + 1))
+            squares.append(sum(a * b for a, b in zip(ps, reversed(ps), strict=True)) >> _BITS)
+        if j >= 0:
+            node = Fraction(2 * j + 1, 128)
+            found = quotient(xs[:DEGREES], int(node * one), unit, _BITS)
+            rows += [(c, one) for c in found]
+        # From 0 the first node is one unit away, and from a node the next is two.
+        step = 1 if j < 0 else 2
+        x = sum(c * step**k for k, c in enumerate(xs))
+        slope = sum(c * step**k for k, c in enumerate(ps))
+    return _rows(rows)
+
+
+def degree_needed(terms: int) -> int:
+    """Degree of the table's series that `terms` components need."""
+    return min(DEGREES - 1, int((53 * terms + 8) / FALL) + 2)
+
+
+def components_needed(terms: int, k: int) -> int:
+    """Components in which the coefficient of degree k is added."""
+    return min(terms, max(1, -int(-(53 * terms + 8 - k * FALL) // 53)))
+
+
+def _taylor(a: Components, terms: int) -> Components:
+    """erfinv(a) / a for 0 <= a <= 1/2."""
+    j = (a[0] * 64).floor().clamp(0, STEPS - 1)
+    v = series.scaled(collected((*a, -((j + 0.5) * (1 / 64))), terms), 128.0)
+    row, degree = j.to(torch.int64) * DEGREES, degree_needed(terms)
+    total = lookup("erfinv_series", row + degree, 1)
+    for k in range(degree - 1, -1, -1):
+        product = ex.mul(total, v[: len(total)])
+        needed = components_needed(terms, k)
+        total = ex.add(head(product, needed), lookup("erfinv_series", row + k, needed))
+    return total
+
+
+def start(q: Tensor, e: Tensor) -> Tensor:
+    """A float64 near the inverse of erfc at q * 2**e <= 1/2, 1 <= q < 2.
+
+    Halley's iteration for log erfc, whose derivative is -r = -2/(sqrt(pi) w), and r' = r (r - 2 x).
+    """
+    (log_q,), _ = logarithm.log((q,), q, 1, 0, e)
+    root = (-log_q).sqrt()
+    # Within .04 everywhere.
+    x = root - 0.4 / (1.0 + 0.17 * root)
+    slope = 2.0 / math.sqrt(math.pi)
+    for _ in range(2):
+        (w,) = error._erfcx((x,))
+        (log_w,), _ = logarithm.log((w,), w, 1)
+        g = (log_w - x * x) - log_q
+        r = slope / w
+        x = x + 2.0 * g / (2.0 * r - g * (2.0 * x - r))
+    return x
+
+
+def _inverted(x: Tensor, d: Components) -> Components:
+    """Inverse of erf, x + d + P_2(x) d^2/2! + ..., for |x d| <= 2**-START_BITS."""
+    terms = len(d)
+    wanted = 53 * terms + 8
+
+    def needed(n: int) -> int:
+        return min(terms, -int(-(wanted - START_BITS * (n - 1)) // 53))
+
+    square = two_prod(x, x)
+    last = max(n for n in range(1, 7) if needed(n) > 0)
+    total: Components = ()
+    for n in range(last, 2, -1):
+        count = needed(n)
+        numerators, divisor = _INVERSE[n]
+        z = head(square, count)
+        c: Components = head((torch.full_like(x, float(numerators[-1])),), count)
+        for m in reversed(numerators[:-1]):
+            c = ex.add(ex.mul(c, z), torch.full_like(x, float(m)))
+        if n % 2 == 0:
+            c = ex.mul(c, x)
+        c = ex.mul(c, constant(Fraction(1, divisor), count, x.device))
+        if total:
+            c = ex.add(c, ex.mul(head(total, count), d[:count]))
+        total = c
+    count = needed(2)
+    second = head((x,), count)
+    if total:
+        second = ex.add(ex.mul(head(total, count), d[:count]), x)
+    tail = ex.mul(ex.mul(head(second, terms), d), d)
+    return ex.add(ex.add(tail, d), x)
+
+
+def _beyond(q: Components, terms: int) -> Components:
+    """The inverse of erfc at 0 < q <= 1/2."""
+    m, e = mantissa(q)
+    x = start(m[0], e)
+    w = error._erfcx(head((x,), terms))
+    growth, k = exponential.exp(two_prod(x, x), terms)
+    gauss = scale_all(ex.mul(m, growth), e + k)
+    half_root = 1 / fixed.to_fraction(fixed.two_over_root_pi())
+    d = ex.mul(ex.add(w, series.scaled(gauss, -1.0)), constant(half_root, terms, x.device))
+    return _inverted(x, d)
+
+
+@function("x")
+def erfinv(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The number whose error function is x; infinite at 1 and -1, nan beyond.
+
+    Accurate relative to the result, also for 1 - |x| as small as components hold.
+    """
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    sign = sign_of(torch.signbit(y[0]))
+    a = signed(y, sign)
+    one = torch.ones_like(a[0])
+    inside = (a[0] > 0) & (a[0] <= 1.0)
+    a = sanitized(a, inside, 0.25)
+    q = collected((one, *series.scaled(a, -1.0)), w)
+    good, near = inside & (q[0] > 0), a[0] < NEAR
+    v = sanitized(head(a, w), near, 0.25)
+    # Scaled, lest the last components of a tiny number are lost in the product.
+    lift = torch.where(v[0] < 2.0**-500, 500, 0)
+    inner = ex.mul(scale_all(v, lift), _taylor(v, w))
+    outer = _beyond(sanitized(q, good & ~near, 0.25), w)
+    out = leave(select(near, inner, outer), fmt, terms, -lift)
+    out = signed(out, sign.to(fmt.dtype))
+    edge = torch.where(inside & (q[0] == 0), sign * math.inf, math.nan).to(fmt.dtype)
+    return special(~good, torch.where((x[0] == 0) | x[0].isnan(), x[0], edge), out)
