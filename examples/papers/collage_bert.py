@@ -141,11 +141,14 @@ def report(rows: list[Row], image: Path, given: argparse.Namespace) -> None:
             "RoBERTa": ("RoBERTa", "phase 1", ".4f"),
             **{f"{m}, {task}": (m, task, ".1%") for m in MODELS for task in TASKS},
         }  # fmt: skip
+        # Only those that there are.
+        cells = {
+            name: {o: training.cell(own, o, form, model=model, what=what) for o in training.OPTIONS}
+            for name, (model, what, form) in columns.items()
+        }
         lines = []
         for option in training.OPTIONS:
-            line = {"option": option}
-            for name, (model, what, form) in columns.items():
-                line[name] = training.cell(own, option, form, model=model, what=what)
+            line = {"option": option, **{n: c[option] for n, c in cells.items() if c["D"]}}
             if any(list(line.values())[1:]):
                 lines.append(line)
         print(f"{text}:\n\n{paper.table(lines, list(lines[0]))}\n")

@@ -82,28 +82,34 @@ def report(rows: list[Row], image: Path, given: argparse.Namespace) -> None:
     """Tables and figure."""
     rows = training.at_scale(rows, layers=given.layers, width=given.width, steps=given.steps)
     texts = paper.names(rows, "text")
+    both = [
+        (text, case) for text in texts for case in CASES
+        if training.cell(rows, "D", text=text, model=case, what="held out")
+    ]  # fmt: skip
     for what in ("train", "held out"):
         lines = []
         for option in OPTIONS:
             line = {"option": option}
-            for text in texts:
-                for case in CASES:
-                    of = {"model": case, "text": text, "what": what}
-                    line[f"{text}: {case}"] = training.cell(rows, option, **of)
+            for text, case in both:
+                of = {"model": case, "text": text, "what": what}
+                line[f"{text}: {case}"] = training.cell(rows, option, **of)
             lines.append(line)
         print(f"loss, {what}:\n\n{paper.table(lines, list(lines[0]))}\n")
     made, axes = paper.figure(len(texts), width=5.4)
     for place, text in zip(axes[0], texts, strict=True):
-        cases = [c for c in CASES if any(r["model"] == c and r["text"] == text for r in rows)]
+        cases = [case for of, case in both if of == text]
         for k, option in enumerate(OPTIONS[:-1]):
             for n, case in enumerate(cases):
-                of = {"model": case, "text": text, "what": "held out"}
-                mean, error = paper.mean_error(training.gaps(rows, option, **of))
+                found = training.gaps(rows, option, model=case, text=text, what="held out")
+                if not found:
+                    continue
+                mean, error = paper.mean_error(found)
                 place.errorbar(
                     n + 0.15 * (k - 1), mean, 2 * error, fmt="o", capsize=2,
                     color=training.COLOURS[option], label=None if n else option,
                 )  # fmt: skip
         place.axhline(0, color=paper.GREY, lw=0.8)
+        place.set_xlim(-0.5, len(cases) - 0.5)
         place.set_xticks(range(len(cases)), cases)
         place.set(title=f"{text}: held-out loss - D's", ylabel="nats a byte")
     axes[0, 0].legend(fontsize=8.5)
