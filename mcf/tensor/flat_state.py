@@ -40,7 +40,7 @@ class _Tensors:
         if id(x) not in self.known:
             if isinstance(x, MCFTensor):
                 parts = [self.add(f"{name}.c{k}", c) for k, c in enumerate(x.components)]
-                found = {"expansion": parts}
+                found: dict[str, Any] = {"expansion": parts}
             elif x.layout is not torch.strided or x.is_nested:
                 raise TypeError(f"{name} has layout {x.layout}; only dense tensors can be stored")
             else:
