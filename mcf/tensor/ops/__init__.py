@@ -12,6 +12,7 @@ from mcf.tensor.ops import convolution as convolution
 from mcf.tensor.ops import copies as copies
 from mcf.tensor.ops import ctc as ctc
 from mcf.tensor.ops import distances as distances
+from mcf.tensor.ops import distributions as distributions
 from mcf.tensor.ops import division as division
 from mcf.tensor.ops import draws as draws
 from mcf.tensor.ops import elementary as elementary

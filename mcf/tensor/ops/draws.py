@@ -18,12 +18,14 @@ from mcf.tensor.tensor import MCFTensor, wrap
 aten = torch.ops.aten
 
 
-def _uniform(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
+def uniform(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
+    """Uniform in [0, 1), with the shape and format of x."""
     fmt = format_of(x.dtype)
     return wrap(random.uniform_components(tuple(x.shape), fmt, x.terms, x.device, generator))
 
 
-def _normal(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
+def normal(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
+    """Standard normal, with the shape and format of x."""
     fmt = format_of(x.dtype)
     return wrap(random.normal_components(tuple(x.shape), fmt, x.terms, x.device, generator))
 
@@ -31,32 +33,14 @@ def _normal(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
 @implements(aten.uniform_.default)
 def uniform_(x: MCFTensor, start: float = 0, to: float = 1, *, generator: Any = None) -> MCFTensor:
     """Uniform in [start, to)."""
-    x.copy_(_uniform(x, generator) * (to - start) + start)
+    x.copy_(uniform(x, generator) * (to - start) + start)
     return x
 
 
 @implements(aten.normal_.default)
 def normal_(x: MCFTensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> MCFTensor:
     """Normal."""
-    x.copy_(_normal(x, generator) * std + mean)
-    return x
-
-
-def _inside(x: MCFTensor, generator: torch.Generator | None) -> MCFTensor:
-    """Uniform in (0, 1): for a zero half the smallest of the other numbers."""
-    drawn: Any = _uniform(x, generator)
-    fmt = format_of(x.dtype)
-    least = 2.0 ** max(-x.terms * fmt.p - 1, fmt.emin - fmt.p + 1)
-    positive: Any = where(drawn == 0, least, drawn)
-    return positive  # type: ignore[no-any-return]
-
-
-@implements(aten.exponential_.default)
-def exponential_(x: MCFTensor, lambd: float = 1, *, generator: Any = None) -> MCFTensor:
-    """-log(u) / lambd for uniform u in (0, 1)."""
-    if not lambd > 0:
-        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    x.copy_(-_inside(x, generator).log() / lambd)
+    x.copy_(normal(x, generator) * std + mean)
     return x
 
 
@@ -75,7 +59,7 @@ def rrelu(
         raise RuntimeError(f"rrelu: lower must be at most upper, got {lower} and {upper}")
     slope: Any = (low + high) / 2
     if training:
-        drawn: Any = _uniform(input.detach(), generator)
+        drawn: Any = uniform(input.detach(), generator)
         slope = drawn * (high - low) + low
     out = torch.where(input > 0, input, input * slope)
     return input.copy_(out) if inplace else out
@@ -90,13 +74,13 @@ def rrelu_(input: Any, *args: Any, **kwargs: Any) -> Any:
 @implements(aten.rand_like.default)
 def rand_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
     """Uniform in [0, 1)."""
-    return _uniform(x, None)
+    return uniform(x, None)
 
 
 @implements(aten.randn_like.default)
 def randn_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
     """Standard normal."""
-    return _normal(x, None)
+    return normal(x, None)
 
 
 @implements(aten.bernoulli_.float)
