@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 
-from mcf.tensor.registry import implements, readable
+from mcf.tensor.registry import OPERATORS, implements, readable
 from mcf.tensor.tensor import MCFTensor, wrap
 
 
 def on_each(func: OpOverload) -> Callable[..., Any]:
     """The operator on every component of its first argument."""
+    # The operator without the Python around it.
+    call = func._op
 
     def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, MCFTensor):
             raise TypeError(
                 f"{readable(func)}: an expansion tensor stands where indices are allowed, or a mask"
             )
-        results = [func(c, *args, **kwargs) for c in x.components]
+        results = [call(c, *args, **kwargs) for c in x.components]
         if isinstance(results[0], (list, tuple)):
             return type(results[0])(wrap(parts) for parts in zip(*results, strict=True))
         return wrap(results)
@@ -31,3 +34,23 @@ def register(*funcs: OpOverload) -> None:
     """Register operators whose first argument is an expansion tensor and the others plain."""
     for func in funcs:
         implements(func)(on_each(func))
+
+
+# What PyTorch's `return_and_correct_aliasing` does for views, which asks more than it has to here.
+_share: Any = torch._functionalize_unsafe_set  # type: ignore[attr-defined]
+
+
+def register_views(*funcs: OpOverload) -> None:
+    """Register operators that view each component, and whose results share the tensor's memory."""
+    for func in funcs:
+        OPERATORS[func] = _viewed(on_each(func))
+
+
+def _viewed(view: Callable[..., Any]) -> Callable[..., Any]:
+    def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
+        out = view(x, *args, **kwargs)
+        for each in out if isinstance(out, (list, tuple)) else (out,):
+            _share(each, x)
+        return out
+
+    return implementation

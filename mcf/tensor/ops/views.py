@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from mcf.tensor.ops.componentwise import register
+from mcf.tensor.ops.componentwise import register, register_views
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -35,7 +35,7 @@ _in_place(aten.squeeze_.dim)
 _in_place(aten.squeeze_.dims)
 _in_place(aten.unsqueeze_.default)
 
-register(
+register_views(
     aten.alias.default,
     aten.detach.default,
     aten.diagonal.default,
@@ -54,9 +54,9 @@ register(
     aten.unfold.default,
     aten.unsqueeze.default,
     aten.view.default,
-    aten._unsafe_view.default,
     aten._reshape_alias.default,
 )
+register(aten._unsafe_view.default)
 
 
 def _strided(func: OpOverload) -> Any:
