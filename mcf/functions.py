@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mcf import elementary
+from mcf.complexes.tensor import MCFComplexTensor
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.tensor import MCFTensor
@@ -40,6 +41,7 @@ from mcf.tensor.promotion import aligned
 from mcf.tensor.tensor import wrap
 
 Components = tuple[Tensor, ...]
+_TENSORS = (MCFTensor, MCFComplexTensor)
 
 
 def _tensors(*values: Any) -> tuple[Tensor, ...]:
@@ -94,7 +96,7 @@ def are_components(function: str, *values: Any) -> bool:
     Raises:
         TypeError: for both, and for neither.
     """
-    expansion = any(isinstance(v, MCFTensor) for v in values)
+    expansion = any(isinstance(v, _TENSORS) for v in values)
     components = any(isinstance(v, (tuple, list)) for v in values)
     if expansion and components:
         raise TypeError(
@@ -114,6 +116,8 @@ def sub(x: Any, y: Any) -> Any:
     """x - y."""
     if are_components("sub", x, y):
         return operations.sub(x, y)
+    if isinstance(x, MCFComplexTensor) or isinstance(y, MCFComplexTensor):
+        return x - y
     a, b = _tensors(x, y)
     return a - b
 
@@ -122,6 +126,8 @@ def div(x: Any, y: Any) -> Any:
     """x / y."""
     if are_components("div", x, y):
         return operations.div(x, y)
+    if isinstance(x, MCFComplexTensor) or isinstance(y, MCFComplexTensor):
+        return x / y
     a, b = _tensors(x, y)
     return a / b
 
@@ -187,7 +193,7 @@ def _public(
             are_components(name, *values)
             parts = [(v,) if isinstance(v, Tensor) else v for v in values]
             return function(*parts, *rest, **options)
-        if any(isinstance(v, MCFTensor) for v in values):
+        if any(isinstance(v, _TENSORS) for v in values):
             return of_tensors(*values, *rest, **options)
         for v in values:
             if not isinstance(v, Tensor):

@@ -19,6 +19,11 @@ registry.implements(torch.view_as_complex)(as_complex)
 
 def beside(name: str, x: Any, other: Any) -> Any:
     """An operator of a real expansion tensor and complex numbers."""
+    if name.startswith("__i"):
+        raise TypeError(
+            f"{name}: the result is complex, which a real expansion tensor cannot hold; write "
+            "x = x + z"
+        )
     zero = torch.zeros_like(x)
     return getattr(MCFComplexTensor(x, zero), name)(other)  # type: ignore[arg-type]
 

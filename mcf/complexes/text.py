@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from mcf.complexes.tensor import MCFComplexTensor, implements, method
 from mcf.convert.options import in_force
@@ -143,3 +144,12 @@ method("__str__", lambda z: text(z, exact=False))
 method("__complex__", item)
 method("__array__", _array)
 method("__bool__", _bool)
+
+
+def _collate(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+    return torch.stack(batch, 0)
+
+
+# torch's loaders: torch.load(weights_only=True), DataLoader.
+torch.serialization.add_safe_globals([MCFComplexTensor])
+default_collate_fn_map[MCFComplexTensor] = _collate

@@ -81,6 +81,10 @@ def _comparison(name: str) -> Any:
     own = getattr(torch.Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
+        if type(other) not in _PLAIN and type(other) is not int:
+            for is_one, operator in COMPLEX:
+                if is_one(other):
+                    return operator(name, self, other)
         if not _special(other):
             return own(self, operand(self, other))
         value = exact(other)

@@ -32,6 +32,8 @@ def result_format(*operands: Any) -> tuple[torch.dtype, int]:
             dtype = x.dtype if dtype is None else torch.promote_types(dtype, x.dtype)
         elif isinstance(x, Tensor) and x.is_complex():
             raise TypeError("expansion tensors are real, got an operand of complex numbers")
+        elif isinstance(x, complex):
+            raise TypeError(f"expansion tensors are real, got the complex number {x!r}")
     assert dtype is not None
     return dtype, terms
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 from collections.abc import Callable
 from fractions import Fraction
@@ -149,6 +150,13 @@ def test_operands() -> None:
     assert torch.equal((x + t).to_plain(), r + t)
     assert bool((x == held(r + 0j)).all())
     assert (x * 1j).terms == 2
+    assert (mcf.complex(x, 0) == 2).tolist() == (x == 2 + 0j).tolist() == [False, True, False]
+    assert torch.equal(mcf.sub(z, x) + mcf.div(z, z), z - x + z / z)
+    assert torch.equal(mcf.exp(z), torch.exp(z))
+    with pytest.raises(TypeError, match="the result is complex"):
+        x += 1j
+    with pytest.raises(TypeError, match="complex number 1j"):
+        torch.mul(x, 1j)
     assert (mcf.complex(x, 1) ** 2).tolist() == [2j, 3 + 4j, 8 + 6j]
     assert torch.allclose((z**-3).to_plain(), t**-3)
     assert torch.allclose((z**0.5).to_plain(), t**0.5)
@@ -258,6 +266,11 @@ def test_copies() -> None:
     z = numbers(F64, 2, 3)
     same(copy.deepcopy(z), z)
     same(pickle.loads(pickle.dumps(z)), z)
+    file = io.BytesIO()
+    torch.save({"z": z}, file)
+    file.seek(0)
+    same(torch.load(file, weights_only=True)["z"], z)
+    same(torch.utils.data.default_collate([z, z]), torch.stack([z, z]))
     assert (z.nbytes, z.itemsize, z.numel(), len(z)) == (96, 32, 3, 3)
 
 
