@@ -80,11 +80,14 @@ MATRICES: dict[str, Callable[[int], Any]] = {
 }
 
 
+USUAL = ("six", "complex", "equal", "defective")
+
+
 @on_torch
 @pytest.mark.parametrize(
     ("name", "terms"),
     [
-        pytest.param(n, k, marks=[] if k == 2 and n != "cluster" else [pytest.mark.slow])
+        pytest.param(n, k, marks=[] if k == 2 and n in USUAL else [pytest.mark.slow])
         for n in MATRICES
         for k in (1, 2, 3, 4)
     ],
@@ -110,7 +113,7 @@ def test_narrow_formats(dtype: torch.dtype, terms: int) -> None:
 def test_the_schur_form_in_expansions(terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where corrections do not converge."""
     monkeypatch.setattr(eigen, "_refined", lambda *given: None)
-    for a in (mcf.MCFTensor(uniform(F64, terms, 3, 3)), MATRICES["defective"](terms)):
+    for a in (mcf.MCFTensor(uniform(F64, terms, 3, 3)), MATRICES["defective"](terms)[:3, :3]):
         assert excess(a, *torch.linalg.eig(a)) <= 1
 
 
@@ -127,18 +130,18 @@ def test_a_start_without_corrections_is_found_out(monkeypatch: pytest.MonkeyPatc
 def test_residuals_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """What corrections leave is not given out: the same start with a look at residuals."""
     monkeypatch.setattr(eigen, "_refined", lambda a, v, unit: eigen._normalised(v))
-    a = mcf.MCFTensor(uniform(F64, 2, 3, 3))
+    a = mcf.MCFTensor(uniform(F64, 2, 2, 2))
     assert excess(a, *torch.linalg.eig(a)) <= 1
 
 
 @on_torch
 def test_real_matrices_have_pairs() -> None:
     """Real eigenvalues with real vectors, conjugates to the last bit."""
-    a = mcf.MCFTensor(uniform(F64, 2, 7, 7))
+    a = mcf.MCFTensor(uniform(F64, 2, 5, 5))
     w, v = torch.linalg.eig(a)
     assert w.shape[0] % 2 == int((w.imag == 0).sum()) % 2
-    for k in range(7):
-        others = [j for j in range(7) if bool(w[j] == torch.conj(w[k]))]
+    for k in range(5):
+        others = [j for j in range(5) if bool(w[j] == torch.conj(w[k]))]
         assert len(others) == 1
         assert bool((v[:, others[0]] == torch.conj(v[:, k])).all())
     found = torch.linalg.eigvals(mcf.tensor([[0, 1], [-2, -3]], 2, F64))
@@ -148,21 +151,21 @@ def test_real_matrices_have_pairs() -> None:
 
 @on_torch
 def test_values_are_those_of_torch() -> None:
-    a = bell((2, 5, 5))
+    a = bell((2, 4, 4))
     ours = torch.linalg.eigvals(mcf.tensor(a, 2, F64)).to_plain()
     theirs = torch.linalg.eigvals(a)
-    assert ours.shape == (2, 5)
+    assert ours.shape == (2, 4)
     for mine, want in zip(ours, theirs, strict=True):
         assert ((mine[:, None] - want).abs().amin(1) < 1e-12).all()
 
 
 @on_torch
-@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("kind", ["real", pytest.param("complex", marks=pytest.mark.slow)])
 def test_derivatives(kind: str) -> None:
     """Of a loss that knows no phase; 2^-30 leaves room for the condition of torch's results."""
-    a = bell((4, 4)) if kind == "real" else torch.complex(bell((4, 4)), bell((4, 4), 1))
+    a = bell((3, 3)) if kind == "real" else torch.complex(bell((3, 3)), bell((3, 3), 1))
     z = (mcf.tensor if kind == "real" else mcf.complex_tensor)(a, 2, F64)
-    weights = bell((4, 4), 2)
+    weights = bell((3, 3), 2)
 
     def loss(w: Any, v: Any) -> Any:
         # The sum over all pairs does not know of their order.

@@ -16,7 +16,7 @@ import torch
 
 import mcf
 from mcf.convert.numbers import components_of
-from mcf.fourier import transform
+from mcf.fourier import bounds, transform
 from mcf.fourier.plan import convolution, factors, radices
 from mcf.fourier.roots import roots
 from mcf.kernels.formats import format_of
@@ -67,7 +67,7 @@ def test_a_length_is_the_product_of_its_radices() -> None:
     assert convolution(131) == 512
 
 
-USUAL = [2, 12, 33, 64, 131]
+USUAL = [2, 12, 33, 64]
 
 
 @on_torch
@@ -76,7 +76,7 @@ USUAL = [2, 12, 33, 64, 131]
     [
         pytest.param(n, dtype, k, marks=[] if (dtype, k) == (F64, 2) and n in USUAL else
                      pytest.mark.slow)
-        for n in (*USUAL, 1, 5, 16, 100, 127, 137)
+        for n in (*USUAL, 1, 5, 16, 100, 127, 131, 137)
         for dtype, k in ((F64, 1), (F64, 2), (F64, 3), (F64, 4), (F32, 2), (F32, 4), (BF16, 2))
     ],
 )  # fmt: skip
@@ -89,7 +89,19 @@ def test_bound(n: int, dtype: torch.dtype, terms: int) -> None:
 
 
 @on_torch
-@pytest.mark.parametrize("n", [33, 131])
+def test_bound_of_chirps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Primes from 17 on as those above 127."""
+    for module in (transform, bounds):
+        monkeypatch.setattr(module, "PRIME", 16)
+    for n in (17, 51):
+        z = numbers(F64, 2, n)
+        limit = mcf.bound("fft", 2, F64, count=n).relative
+        assert error(z, torch.fft.fft(z)) <= limit
+        assert error(mcf.complex(z.real, 0), torch.fft.fft(z.real)) <= limit
+
+
+@on_torch
+@pytest.mark.parametrize("n", [33, pytest.param(131, marks=pytest.mark.slow)])
 def test_short_roots_are_found_out(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: roots of unity whose last component is lost."""
 
