@@ -98,7 +98,7 @@ def permutation(pivots: Tensor, rows: int) -> Tensor:
     """The row of A that stands in each row of L U; int64 [..., rows]."""
     orders = []
     # By the host, for GPUs too: one copy of some integers in place of four launches for each.
-    for exchanges in pivots.reshape(-1, pivots.shape[-1]).tolist():
+    for exchanges in pivots.flatten(0, -2).tolist() if pivots.dim() > 1 else [pivots.tolist()]:
         order = list(range(rows))
         for j, other in enumerate(exchanges):
             order[j], order[other - 1] = order[other - 1], order[j]
