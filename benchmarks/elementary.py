@@ -1,9 +1,10 @@
-"""Time elementary functions on float64 expansions beside QD, mpmath, python-flint and torch.
+"""Time elementary functions on expansions beside QD, mpmath, python-flint and torch.
 
     python benchmarks/elementary.py                # 2**18 elements, all functions
     python benchmarks/elementary.py --short        # 2**16, three functions, some seconds
 
-One thread. Nanoseconds per element, medians of interleaved rounds; QD is Debian's libqd-dev,
+One thread. Nanoseconds per element, medians of interleaved rounds; in float64 but for the column
+that says float32; powers have the exponent 2.375. QD is Debian's libqd-dev,
 compiled here; what is not installed is left out. The error column is the worst of 200 elements in
 units of u^terms (u = 2**-53) against python-flint.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import importlib.util
 import shutil
 import subprocess
@@ -33,14 +35,17 @@ from mcf.elementary.function_bounds import FUNCTIONS
 HERE = Path(__file__).parent
 # Function -> the interval of the arguments.
 DOMAINS = {
-    "exp": (-20.0, 20.0), "log": (0.01, 100.0), "sin": (-100.0, 100.0), "tan": (-1.5, 1.5),
-    "atan": (-5.0, 5.0), "asin": (-1.0, 1.0), "sinh": (-5.0, 5.0), "tanh": (-3.0, 3.0),
-    "erf": (-4.0, 4.0), "gelu": (-4.0, 4.0), "sigmoid": (-10.0, 10.0),
-    "erfinv": (-0.999, 0.999), "lgamma": (0.01, 100.0), "digamma": (0.01, 100.0),
+    "exp": (-20.0, 20.0), "log": (0.01, 100.0), "sin": (-100.0, 100.0), "cos": (-100.0, 100.0),
+    "tan": (-1.5, 1.5), "atan": (-5.0, 5.0), "asin": (-1.0, 1.0), "sinh": (-5.0, 5.0),
+    "tanh": (-3.0, 3.0), "erf": (-4.0, 4.0), "pow": (0.01, 100.0), "gelu": (-4.0, 4.0),
+    "sigmoid": (-10.0, 10.0), "erfinv": (-0.999, 0.999), "lgamma": (0.01, 100.0),
+    "digamma": (0.01, 100.0),
 }  # fmt: skip
 SHORT = ("exp", "log", "sin")
 # What others call them.
-MPMATH = {"lgamma": "loggamma"}
+MPMATH = {"lgamma": "loggamma", "pow": "power"}
+# Of powers the base is from there; the exponent is no whole number.
+EXPONENT = 2.375
 
 
 def qd() -> ctypes.CDLL | None:
@@ -69,8 +74,11 @@ def variants(name: str, terms: int, n: int, library: ctypes.CDLL | None) -> dict
     for _ in range(terms - 1):
         planes.append(planes[-1] * 2.0**-54 * rng.uniform(-1, 1, n))
     x = tuple(torch.from_numpy(p) for p in planes)
-    ours: Callable[..., Any] = getattr(mcf.elementary, name)
-    out: dict[str, Any] = {"mcf": (lambda: ours(x), n)}
+    single = tuple(torch.from_numpy(p) for p in float32_planes(x0, terms))
+    out: dict[str, Any] = {
+        "mcf": (functools.partial(ours, name, x), n),
+        "mcf float32": (functools.partial(ours, name, single), n),
+    }
     kind = {2: "dd", 4: "qd"}.get(terms)
     if library is not None and kind and hasattr(library, f"{kind}_{name}"):
         entry = getattr(library, f"{kind}_{name}")
@@ -89,17 +97,41 @@ def variants(name: str, terms: int, n: int, library: ctypes.CDLL | None) -> dict
         context.prec = bits
         numbers = [context.mpf(v) for v in rows]
         function = getattr(context, MPMATH.get(name, name))
-        out["mpmath"] = (lambda: [function(v) for v in numbers], len(rows))
+        more = (EXPONENT,) if name == "pow" else ()
+        out["mpmath"] = (lambda: [function(v, *more) for v in numbers], len(rows))
     if importlib.util.find_spec("flint") and name not in ("gelu", "sigmoid"):
         import flint
 
         flint.ctx.prec = bits
         balls = [flint.arb(v) for v in rows]
-        out["flint"] = (lambda: [getattr(v, name)() for v in balls], len(rows))
+        if name == "pow":
+            exponent = flint.arb(EXPONENT)
+            out["flint"] = (lambda: [v**exponent for v in balls], len(rows))
+        else:
+            out["flint"] = (lambda: [getattr(v, name)() for v in balls], len(rows))
     plain = torch.nn.functional.gelu if name == "gelu" else getattr(torch, name)
     if terms == 1:
-        out["torch"] = (lambda: plain(x[0]), n)
+        more = (EXPONENT,) if name == "pow" else ()
+        out["torch"] = (lambda: plain(x[0], *more), n)
     return out
+
+
+def ours(name: str, x: tuple[torch.Tensor, ...]) -> Any:
+    """Our function on an expansion."""
+    function: Callable[..., Any] = getattr(mcf.elementary, name)
+    if name != "pow":
+        return function(x)
+    exponent = torch.tensor(EXPONENT, dtype=x[0].dtype)
+    return function(x, tuple(exponent * (k == 0) for k in range(len(x))))
+
+
+def float32_planes(x: Any, terms: int) -> list[Any]:
+    """float64 numbers as so many components of float32, those beyond the second made up."""
+    planes = [x.astype(np.float32)]
+    planes.append((x - planes[0]).astype(np.float32))
+    while len(planes) < terms:
+        planes.append(planes[-1] * np.float32(2.0**-25))
+    return planes[:terms]
 
 
 def error(name: str, terms: int) -> str:
@@ -115,6 +147,9 @@ def error(name: str, terms: int) -> str:
     d = Inputs(FP64, terms, seed=9)
     low, high = DOMAINS[name]
     x = d.expansion(d.rng.uniform(low, high, 200))
+    if name == "pow":
+        y = tuple(torch.full_like(t, EXPONENT * (k == 0)) for k, t in enumerate(x))
+        return f"{worst(name, FP64, (x, y), mcf.elementary.pow(x, y))[0]:.2f}"
     return f"{worst(name, FP64, (x,), getattr(mcf.elementary, name)(x))[0]:.2f}"
 
 
@@ -137,7 +172,7 @@ def main() -> None:
             times = in_turn(calls, rounds=20, seconds=seconds, device=torch.device("cpu"))
             ns = {k: times[k].median / timed[k][1] * 1e9 for k in timed}
             row: dict[str, Any] = {"function": name, "terms": terms}
-            for peer in ("mcf", "QD", "mpmath", "flint", "torch"):
+            for peer in ("mcf", "mcf float32", "QD", "mpmath", "flint", "torch"):
                 row[f"{peer} ns"] = f"{ns[peer]:.4g}" if peer in ns else "-"
             row["QD / mcf"] = f"{ns['QD'] / ns['mcf']:.2f}" if "QD" in ns else "-"
             row["error"] = error(name, terms)

@@ -17,8 +17,16 @@
 BOTH(exp)
 BOTH(log)
 BOTH(sin)
+BOTH(cos)
 BOTH(tan)
 BOTH(atan)
 BOTH(asin)
 BOTH(sinh)
 BOTH(tanh)
+
+// With an exponent that is no whole number, so that neither side has a shorter way.
+static dd_real to_the(const dd_real &x) { return pow(x, dd_real(2.375)); }
+static qd_real to_the(const qd_real &x) { return pow(x, qd_real(2.375)); }
+
+ENTRY(dd_pow, dd_real, to_the)
+ENTRY(qd_pow, qd_real, to_the)
