@@ -96,7 +96,7 @@ def log10(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     out = _log(x, fmt, terms, 10)
-    k = out[0].to(torch.float64).round()
+    k = out[0].to(working().format.dtype).round()
     possible = (k >= 0) & (k < TENS) & (x[0] >= 1)
     ten = lookup("tens", torch.where(possible, k, 0.0).to(torch.int64), TERMS + 1)
     y = sanitized(enter(x, fmt), possible)

@@ -18,6 +18,7 @@ import torch
 
 import mcf
 from mcf import elementary
+from mcf.convert.numbers import components_of
 from mcf.elementary import exponential, logarithm, tables
 from mcf.elementary.function_bounds import UNDERFLOW, bound
 from mcf.elementary.operator import IN_FLOAT32
@@ -122,6 +123,21 @@ def test_special_values(name: str) -> None:
         leading = [torch.where(finite, 1.0, c[0]) for c in (found, expected)]
         assert_all_same_bits(leading[:1], leading[1:])
         assert bool((found[0][finite].float() / expected[0][finite].float() - 1 == 0).all())
+
+
+@pytest.mark.parametrize("terms", [1, 4])
+def test_powers_have_exact_logarithms(terms: int) -> None:
+    def split(numbers: list[int | Fraction], count: int) -> Components:
+        rows = [components_of(n, FP32, count) for n in numbers]
+        return tuple(torch.tensor(c) for c in zip(*rows, strict=True))
+
+    whole = [*range(0, 39, 1 if terms == 4 else 40)]
+    assert_all_same_bits(
+        elementary.log10(split([10**k for k in whole], terms)), split([*whole], terms)
+    )
+    exponents = [-149, -126, -1, 0, 1, 24, 127]
+    powers = split([Fraction(2) ** k for k in exponents], terms)
+    assert_all_same_bits(elementary.log2(powers), split([*exponents], terms))
 
 
 @pytest.mark.parametrize(
