@@ -48,6 +48,10 @@ def _fake(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> list[
 
 def _convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> list[Tensor]:
     source = components[0].dtype
+    if len(components) == 2 and terms == 1 and source is dtype and dtype in _INTEGERS:
+        # The sum rounds once; zeros, infinities and NaN are the first as they are.
+        first, second = components
+        return [torch.where(second == 0, first, first + second).contiguous()]
     wide = torch.promote_types(source, dtype)
     rest = canonical(widen(components, wide))
     if wide is dtype:

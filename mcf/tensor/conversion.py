@@ -15,6 +15,7 @@ from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.creation import check_format
 from mcf.tensor.promotion import integer_components
+from mcf.tensor.recorded import recorded
 from mcf.tensor.tensor import Components, MCFTensor, broadcast, method, wrap
 
 
@@ -184,6 +185,8 @@ def to_plain(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     dtype = x.dtype if dtype is None else dtype
     if not isinstance(x, MCFTensor):
         return x.to(dtype)
+    if not recorded(x):
+        return plain(x, dtype)
     return _Plain.apply(x, dtype)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -24,6 +24,8 @@ from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
 from mcf.kernels.register_choice import get_registers
 from mcf.tensor.launches import SMALL, Plan
 from mcf.tensor.promotion import as_components, exactly, operands, result_format
+from mcf.tensor.recorded import functorch, modes
+from mcf.tensor.recorded import watched as watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
 
 # The components of a number beside a tensor: the number, the sign of a zero, the tensor's format
@@ -78,23 +80,15 @@ def selected(operation: Operation | Formula, *values: Any) -> MCFTensor | None:
     return None if out is None else fresh(out, plan.size, plan.dtypes[0], plan.device)
 
 
-# Whether a transform of torch.func runs: its tensors have the type of plain ones.
-_functorch = torch._C._functorch.maybe_current_level
-_modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
 _NUMBERS = frozenset({int, float})
-
-
-def watched() -> bool:
-    """Whether a mode or a transform looks at what is done, for which no number may decide it."""
-    return bool(_modes()) or _functorch() is not None
 
 
 def _launched(
     operation: Operation | Formula, values: Sequence[Any], number: Number
 ) -> tuple[Plan, list[Components]] | None:
     """The plan of operands and their components, or None where the operator has to compute them."""
-    if _modes() or _functorch() is not None:
+    if modes() or functorch() is not None:
         return None
     groups: list[Components] = []
     kind: list[Any] = [operation.name, registry.get_executor(), get_registers()]

@@ -35,8 +35,16 @@ class Numbers:
 
     def item(self: Any) -> float:
         """The Python float nearest to the value; `to_fractions` is exact."""
-        one(self, "item()")
-        return float(convert(self.components, torch.float64, 1)[0].item())
+        parts = self.components
+        if parts[0].numel() != 1:
+            one(self, "item()")
+        first, *rest = (c.item() for c in parts)
+        if not any(rest):
+            return float(first)
+        try:
+            return math.fsum((first, *rest))  # The exact sum, rounded once.
+        except OverflowError:
+            return float(convert(parts, torch.float64, 1)[0].item())
 
     def __float__(self: Any) -> float:
         if _inside_torch_tensor() and any(bool(c) for c in self.components[1:]):
@@ -50,7 +58,9 @@ class Numbers:
         return complex(Numbers.item(self))
 
     def __bool__(self: Any) -> bool:
-        return one(self, "bool()") != 0
+        first = self.components[0]
+        # Of zero and of NaN it is the value.
+        return bool((first.item() if first.numel() == 1 else one(self, "bool()")) != 0)
 
     def __int__(self: Any) -> int:
         return math.trunc(one(self, "int()"))

@@ -14,8 +14,9 @@ from mcf.elementary import fixed
 from mcf.elementary.fused import Formula
 from mcf.kernels.components import padded
 from mcf.tensor.ops.constants import constant
-from mcf.tensor.plans import selected, watched
+from mcf.tensor.plans import selected
 from mcf.tensor.promotion import operands
+from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import UnsupportedError, implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -23,17 +24,6 @@ aten = torch.ops.aten
 
 Unary = Callable[[Any], MCFTensor]
 Derivative = Callable[[Any], Any]
-
-_duals = torch.autograd.forward_ad
-
-
-def _recorded(x: Any) -> bool:
-    """Whether anybody but the caller sees what is done with a tensor."""
-    if torch.compiler.is_compiling() or type(x) is not MCFTensor:
-        return True
-    if x.requires_grad and torch.is_grad_enabled():
-        return True
-    return watched() or _duals._current_level >= 0
 
 
 def differentiable(name: str, function: Unary, derivative: Derivative) -> Any:
@@ -55,7 +45,7 @@ def differentiable(name: str, function: Unary, derivative: Derivative) -> Any:
 
     def apply(x: Any) -> Any:
         # A node that nothing is recorded for takes longer than all else of one element.
-        return node.apply(x) if _recorded(x) else function(x)
+        return node.apply(x) if recorded(x) else function(x)
 
     return apply
 

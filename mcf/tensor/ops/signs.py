@@ -87,7 +87,8 @@ def copysign(x: Any, y: Any) -> Tensor:
 @implements(torch.copysign, Tensor.copysign)
 def copysign_of(x: Any, y: Any) -> Any:
     """|x| with the sign of y; the sign has no derivative."""
-    return forward(torch.copysign, (x, y.detach() if isinstance(y, Tensor) else y), {})
+    signs = y.detach() if isinstance(y, Tensor) and y.requires_grad else y
+    return forward(torch.copysign, (x, signs), {})
 
 
 def _nonzero(x: Any) -> Tensor:
