@@ -9,6 +9,7 @@ import torch
 
 from mcf.complexes.division import divide
 from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
+from mcf.tensor.tensor import MCFTensor, wrap
 
 Parts = tuple[Any, Any]
 
@@ -51,8 +52,47 @@ def mul(x: Parts, y: Parts) -> MCFComplexTensor:
         return pair(x[0] * y[0], x[1] * y[0])
     if x[1] is None:
         return mul(y, x)
-    (a, b), (c, d) = x, y
-    return pair(a * c - b * d, a * d + b * c)
+    found = _in_blocks(*x, *y)
+    return pair(*_product(*x, *y)) if found is None else found
+
+
+def _product(a: Any, b: Any, c: Any, d: Any) -> Parts:
+    return a * c - b * d, a * d + b * c
+
+
+# Elements whose products and sums stay in the cache.
+_BLOCK = 1 << 15
+
+
+def _in_blocks(*given: Any) -> MCFComplexTensor | None:
+    """The same for many elements, some at a time: six results of all would go through memory.
+
+    None where something else than contiguous expansions of one shape and format is given, where
+    autograd records, or where there are few elements.
+    """
+    first = given[0]
+    if not isinstance(first, MCFTensor) or first.numel() < 4 * _BLOCK:
+        return None
+    c = first.components[0]
+    for v in given:
+        if type(v) is not MCFTensor or v.terms != first.terms:
+            return None
+        if torch.is_grad_enabled() and v.requires_grad:
+            return None
+        for k in v.components:
+            if type(k) is not torch.Tensor or not k.is_contiguous():
+                return None
+            if k.shape != c.shape or k.dtype is not c.dtype or k.device != c.device:
+                return None
+    flat = [[k.view(-1) for k in v.components] for v in given]
+    results = [[torch.empty_like(k) for k in first.components] for _ in range(2)]
+    for start in range(0, first.numel(), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        found = _product(*(wrap([k[part] for k in v]) for v in flat))
+        for whole, some in zip(results, found, strict=True):
+            for k, new in zip(whole, some.components, strict=True):
+                k.view(-1)[part] = new
+    return MCFComplexTensor(wrap(results[0]), wrap(results[1]))
 
 
 def div(x: Parts, y: Parts) -> MCFComplexTensor:
