@@ -179,7 +179,7 @@ def curve(rows: list[Row], image: Path) -> None:
                 steps, [means["edq"][k] for k in steps], dashes, color=colour, label=option
             )
         places[0].set(title=f"{text}: lost additions, %", xlabel="update")
-        places[0].text(0.97, 0.5, "line: weight\ndots: second moment", ha="right",
+        places[0].text(0.97, 0.28, "line: weight\ndots: second moment", ha="right",
                        transform=places[0].transAxes, fontsize=8.5)  # fmt: skip
         places[1].set(title="loss of masked tokens", xlabel="update")
         places[2].set(title="effective descent quality", xlabel="update")

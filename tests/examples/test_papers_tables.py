@@ -170,7 +170,7 @@ def cells(line: str) -> tuple[str, ...]:
     return () if all(set(cell) <= {"-"} for cell in found) else found
 
 
-@pytest.mark.parametrize("name", ["collage_gpt", "collage_speed"])
+@pytest.mark.parametrize("name", ["collage_bert", "collage_gpt", "collage_speed"])
 def test_the_page_has_the_tables_of_the_rows(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
