@@ -16,7 +16,7 @@ from mcf.tensor.ops.draws import normal, uniform
 from mcf.tensor.ops.movement import where
 from mcf.tensor.promotion import result_format
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.tensor import MCFTensor, broadcast
 
 aten = torch.ops.aten
 
@@ -86,7 +86,7 @@ def drawn_normal(mean: Any, std: Any = 1, *, generator: Any = None) -> Any:
     if isinstance(std, Tensor) and not bool((std >= 0).all()):
         raise RuntimeError("normal expects all elements of std >= 0.0")
     dtype, terms = result_format(*given)
-    shape = torch.broadcast_shapes(*(t.shape for t in given))
-    like = reformat(promote(given[0]), dtype, terms).expand(shape)
+    first: Any = broadcast(*given)[0]
+    like: Any = reformat(promote(first), dtype, terms)
     z: Any = normal(like, generator)
     return z * std + mean
