@@ -7,7 +7,8 @@ functions do the same on expansion tensors. With the unit roundoff u**terms and 
 - `lu`, `cholesky`, `qr`, `solve`, `inv`, `det` have the backward errors of the textbook algorithms
   (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
   doi:10.1137/1.9780898718027): residuals of A x - b relative to |A||x| are a few n u**terms, and
-  the error of x is that times the condition number.
+  the error of x is that times the condition number. `qr` of narrower formats than float64 works in
+  two components of that and rounds once, as the functions below do.
 - `eigh` and `svd` give |A V - V diag(w)| and |A V - U diag(s)| of at most 32 n u**terms |A|, and
   |V^T V - I| and |U^T U - I| of at most 32 n u**terms (Frobenius norms), for clusters, equal
   eigenvalues and deficient ranks too; w and s are off by about as much. Components that a format's
