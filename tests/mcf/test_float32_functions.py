@@ -141,13 +141,17 @@ def test_powers_have_exact_logarithms(terms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "exp" else [pytest.mark.slow]) for n in NAMES]
+    ("name", "executor"),
+    [("exp", "numba")]
+    + [pytest.param(n, e, marks=pytest.mark.slow) for n in NAMES for e in ("numba", "triton")],
 )
-def test_numba_has_the_bits_of_torch(name: str) -> None:
-    for terms in (2,) if name == "exp" else (1, 2, 3, 4):
+def test_executors_have_the_bits_of_torch(name: str, executor: str) -> None:
+    if executor == "triton":
+        pytest.importorskip("triton", reason="triton has wheels for Linux only")
+    for terms in (1, 2, 3, 4) if executor == "numba" and name != "exp" else (2,):
         for (x,) in inputs(name, FP32, terms, 200, 5):
             expected = getattr(elementary, name)(x)
-            with mcf.executor("numba"):
+            with mcf.executor(executor):
                 assert_all_same_bits(getattr(elementary, name)(x), expected)
 
 
