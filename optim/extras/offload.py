@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 from torch.utils.hooks import RemovableHandle
 
-from mcf.optim.extras import reducers
+from mcf.optim.extras import offload_arguments, reducers
 from mcf.optim.extras.copies import Copies
 from mcf.optim.extras.single_steps import SingleSteps
 from mcf.optim.extras.transfers import Transfers
@@ -82,7 +82,7 @@ class CPUOffloadOptimizer(Optimizer):
         **options: Any,
     ) -> None:
         """See the class."""
-        _check(optimizer_class, offload_gradients, minimal_size)
+        offload_arguments.check(optimizer_class, offload_gradients, minimal_size)
         self.minimal_size = minimal_size
         self._transfers = type(self)._transfers_class()
         self._gradients = Travelling(self._transfers, offload_gradients)
@@ -92,7 +92,7 @@ class CPUOffloadOptimizer(Optimizer):
         self._ahead: dict[Tensor, tuple[Tensor, int]] = {}
         given: list[Any] = list([params] if isinstance(params, dict) else params)
         groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-        groups = [{**g, "params": _listed(g["params"])} for g in groups]
+        groups = [{**g, "params": offload_arguments.listed(g["params"])} for g in groups]
         inner = [{**g, "params": [self._copies.stepped(p) for p in g["params"]]} for g in groups]
         self.optimizer = optimizer_class(inner, **options)
         if any(group["capturable"] for group in self.optimizer.param_groups):
@@ -120,7 +120,7 @@ class CPUOffloadOptimizer(Optimizer):
         if not getattr(self, "_made", False):
             super().add_param_group(param_group)
             return
-        group = {**param_group, "params": _listed(param_group["params"])}
+        group = {**param_group, "params": offload_arguments.listed(param_group["params"])}
         before = {*self._copies.of}
         try:
             inner = {**group, "params": [self._copies.stepped(p) for p in group["params"]]}
@@ -319,22 +319,3 @@ class CPUOffloadOptimizer(Optimizer):
         """Give the optimizer the options of groups, which schedules write."""
         for mine, theirs in zip(self.param_groups, self.optimizer.param_groups, strict=True):
             theirs.update({k: v for k, v in mine.items() if k != "params"})
-
-
-def _check(optimizer_class: Any, offload_gradients: Any, minimal_size: Any) -> None:
-    known = isinstance(optimizer_class, type) and issubclass(optimizer_class, LowPrecisionOptimizer)
-    if not known or hasattr(optimizer_class, "eval"):
-        raise TypeError(
-            f"optimizer_class is {optimizer_class!r}; allowed are those of mcf.optim without train "
-            "and eval modes, which write weights"
-        )
-    if not isinstance(offload_gradients, bool):
-        raise TypeError(f"offload_gradients must be True or False, got {offload_gradients!r}")
-    if isinstance(minimal_size, bool) or not isinstance(minimal_size, int) or minimal_size < 0:
-        raise ValueError(
-            f"Invalid minimal_size: {minimal_size!r}; allowed are whole numbers from 0"
-        )
-
-
-def _listed(params: Any) -> list[Any]:
-    return [params] if isinstance(params, Tensor) else list(params)
