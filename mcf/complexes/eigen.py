@@ -10,6 +10,8 @@ from torch import Tensor
 from mcf.complexes.linear import solve
 from mcf.complexes.tensor import MCFComplexTensor, pair
 from mcf.kernels import operations
+from mcf.kernels.formats import format_of
+from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg.unitary import Expansions, Floats, triangular
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -197,6 +199,7 @@ def _paired(a: Any, values: Any, v: Any, limit: float) -> Any:
 
 def scaled(a: MCFComplexTensor) -> tuple[MCFComplexTensor, Tensor]:
     """A 2^-k in float64 components, two at least, the largest part in [1/2, 1), and k."""
+    refuse_float32("eig", format_of(a.dtype), a.device)
     terms = max(2, a.terms)
     wide = [p.to(torch.float64, terms=terms) for p in (a.real, a.imag)]
     largest = torch.maximum(*(p.components[0].abs() for p in wide)).max()

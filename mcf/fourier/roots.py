@@ -98,5 +98,6 @@ def roots(n: int, dtype: torch.dtype, terms: int, device: torch.device) -> Compo
 
     Kept for later; not to be written to.
     """
-    both = tuple(torch.stack(parts).to(device) for parts in zip(*_table(n), strict=True))
-    return tuple(convert(both, dtype, terms))
+    both = tuple(torch.stack(parts) for parts in zip(*_table(n), strict=True))
+    # Where there is float64 in any case.
+    return tuple(c.to(device) for c in convert(both, dtype, terms))

@@ -128,16 +128,18 @@ def _chirped(x: Components, r: int, sign: int) -> Components:
 def chirps(r: int, sign: int, form: Format) -> tuple[Components, Components]:
     """The chirp exp(sign pi i k^2 / r) [4, r, 1]; the transform of its conjugate, over the size.
 
-    The latter is computed in float64 with one component more, as far as there is one.
+    The latter is computed on the CPU in float64 with one component more, as far as there is one.
     """
     dtype, terms, device = form
-    k = torch.arange(r, device=device)
+    k = torch.arange(r, device="cpu")
     place = k * k % (2 * r)
-    chirp = _both(each(lambda c: c[:, place, None], _turned(2 * r, sign, form)))
-    wide = (torch.float64, min(4, terms + 1) if dtype is torch.float64 else 2, device)
+    cpu = k.device
+    chirp = _both(each(lambda c: c[:, place, None], _turned(2 * r, sign, (dtype, terms, cpu))))
+    wide = (torch.float64, min(4, terms + 1) if dtype is torch.float64 else 2, cpu)
     own = each(lambda c: c[:, place], _turned(2 * r, -sign, wide))
     size = convolution(r)
     gap = own[0].new_zeros(2, size - 2 * r + 1)
     circle = each(lambda c: torch.cat((c, gap, c[:, 1:].flip(1)), 1)[..., None], own)
     scaled = each(lambda c: c / size, transform(circle, -1))
-    return chirp, _both(tuple(convert(scaled, dtype, terms)))
+    kernel = _both(tuple(convert(scaled, dtype, terms)))
+    return each(lambda c: c.to(device), chirp), each(lambda c: c.to(device), kernel)
