@@ -1,5 +1,6 @@
 """Which functions of torch take two float64 numbers as one, here and in torch-dd, digit by digit.
 
+    pip install --no-deps torch-dd==0.1.1    # before Python 3.12 with --ignore-requires-python
     python benchmarks/peer_functions.py                  # torch.nn.functional
     python benchmarks/peer_functions.py --prefix ""      # all of torch's list, some minutes
 
