@@ -40,6 +40,10 @@ from mcf.functions import fmod as fmod
 from mcf.functions import gelu as gelu
 from mcf.functions import gelu_tanh as gelu_tanh
 from mcf.functions import hypot as hypot
+from mcf.functions import i0 as i0
+from mcf.functions import i0e as i0e
+from mcf.functions import i1 as i1
+from mcf.functions import i1e as i1e
 from mcf.functions import lgamma as lgamma
 from mcf.functions import log as log
 from mcf.functions import log1p as log1p

@@ -15,6 +15,10 @@ that do not broadcast or a wrong number of components; `RuntimeError` for tensor
 while grad mode is on: derivatives belong to `mcf.MCFTensor`.
 """
 
+from mcf.elementary.bessel import i0 as i0
+from mcf.elementary.bessel import i0e as i0e
+from mcf.elementary.bessel import i1 as i1
+from mcf.elementary.bessel import i1e as i1e
 from mcf.elementary.error import erf as erf
 from mcf.elementary.error import erfc as erfc
 from mcf.elementary.error import gelu as gelu

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.elementary import gamma, gamma_tables, inverse_error, tables
+from mcf.elementary import bessel, gamma, gamma_tables, inverse_error, tables
 from mcf.elementary.error_bounds import _erfcx, exp, log, sin_cos
 from mcf.elementary.error_steps import SLACK, Steps
 from mcf.elementary.working import working_terms
@@ -87,6 +87,23 @@ def trigamma(e: Steps) -> Errors:
     return max(near, far, low, down), 0.0
 
 
+def _bessel(e: Steps, order: int, *, scaled: bool) -> Errors:
+    """A series of exp(-x) I_n(x) / x^n, Hankel's from 256 on, times exp(x)."""
+    table = tables.table(f"i{order}e_series", torch.device("cpu"))[0]
+    degree = gamma.degree_needed(e.terms)
+    needed = [gamma.components_needed(e.terms, k) for k in range(degree)]
+    near = 0.0
+    for row in table.abs().reshape(-1, bessel.DEGREES).tolist():
+        rows = [*zip(row, needed, strict=False), (row[degree], 1)]
+        found, size = e.horner(rows, 1.0, e.collect())
+        near = max(near, (found + 2 * row[degree + 1]) / (2 * row[0] - size))
+    near += e.mul() * order
+    coefficient = functools.partial(bessel.hankel, order)
+    tail = e.polynomial(1 / bessel.FAR, bessel.BITS, coefficient, 0.0, e.div())
+    far = tail + e.sqrt() + (e.mul() + e.constant()) / 2 + e.div()
+    return max(near, far) + (0.0 if scaled else exp(e) + e.mul()), 0.0
+
+
 def erfinv(e: Steps) -> Errors:
     """A series up to 1/2, beyond x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
     table = tables.table("erfinv_series", torch.device("cpu"))[0]
@@ -107,6 +124,10 @@ def erfinv(e: Steps) -> Errors:
 DERIVED: dict[str, Callable[[Steps], Errors]] = {
     "lgamma": lgamma, "digamma": digamma, "trigamma": trigamma,
     "erfinv": erfinv,
+    "i0": functools.partial(_bessel, order=0, scaled=False),
+    "i0e": functools.partial(_bessel, order=0, scaled=True),
+    "i1": functools.partial(_bessel, order=1, scaled=False),
+    "i1e": functools.partial(_bessel, order=1, scaled=True),
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
 

@@ -135,6 +135,9 @@ def inputs(name: str, fmt: Format, terms: int, n: int, seed: int) -> list[tuple[
         return [(d.between(1, 5000, n, positive=True),), (positive_above_one(x),)]
     if name in ("erf", "erfc", "normal_cdf", "normal_pdf", "gelu", "gelu_tanh"):
         return [(d.between(-5000, 5, n),), (d.between(-4, 2, n),), (d.between(2, 5, n),)]
+    if name in ("i0", "i0e", "i1", "i1e"):
+        edges = np.array([0.0, 1.0, 32.0, 256.0, -1.0])
+        return [(d.between(-5000, -2, n),), (d.between(-6, 9, n),), (d.near(edges, n),)]
     if name == "erfinv":
         ends = np.array([1.0, -1.0, 0.5, 0.25, 0.75])
         return [(d.between(-5000, -2, n),), (d.between(-6, -2, n),), (inside(d.near(ends, n)),)]

@@ -1,4 +1,4 @@
-"""lgamma, digamma, trigamma, erfinv: errors against ball arithmetic, special values, derivatives.
+"""Special functions: errors against ball arithmetic, special values, derivatives.
 
 The bounds are those of `mcf.elementary.special_bounds`: relative to the result, and below zero,
 where a reflection cancels, to the sum of the magnitudes of its terms, too. Caught mutants: a table
@@ -21,6 +21,7 @@ from flint import acb, arb, ctx
 import mcf
 import mcf.elementary
 from mcf.elementary import (
+    bessel,
     exponential,
     gamma,
     gamma_series,
@@ -50,6 +51,10 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
     "digamma": lambda x: x.digamma(),
     "trigamma": lambda x: acb(2).zeta(acb(x)).real,
     "erfinv": lambda x: x.erfinv(),
+    "i0": lambda x: acb(x).bessel_i(acb(0)).real,
+    "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),
+    "i1": lambda x: acb(x).bessel_i(acb(1)).real,
+    "i1e": lambda x: acb(x).bessel_i(acb(1)).real * (-abs(x)).exp(),
 }
 
 
@@ -148,6 +153,12 @@ def _fails(name: str) -> bool:
     return check(name, FP64, 4, 12, seed=1) > 1
 
 
+def _module(name: str) -> Any:
+    """Where a function takes its series from."""
+    others: dict[str, Any] = {"erfinv": inverse_error, "i0": bessel, "i0e": bessel}
+    return ({"i1": bessel, "i1e": bessel} | others).get(name, gamma)
+
+
 def _cut(components: Components) -> Components:
     kept = max(1, len(components) - 1) if len(components) >= 4 else len(components)
     return (*components[:kept], *(torch.zeros_like(c) for c in components[kept:]))
@@ -165,7 +176,7 @@ def bounds() -> None:
 def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tables.lookup
     assert not _fails(name)
-    module = inverse_error if name == "erfinv" else gamma
+    module = _module(name)
     monkeypatch.setattr(module, "lookup", lambda *given: _cut(whole(*given)))
     assert _fails(name)
 
@@ -182,7 +193,7 @@ def test_a_constant_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_series_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the table: Stirling's last terms are small beside what they are added to."""
-    module = inverse_error if name == "erfinv" else gamma
+    module = _module(name)
     whole = module.degree_needed
     monkeypatch.setattr(module, "degree_needed", lambda terms: whole(terms) - 7)
     assert _fails(name)
@@ -317,12 +328,50 @@ def test_derivatives_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(second - 2 * y * exact**2) < abs(2 * y * exact**2) * arb(2) ** -99
 
 
+@pytest.mark.parametrize("name", ["i0", "i0e", "i1", "i1e"])
+def test_derivatives_of_bessel_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctx, "prec", 800)
+    x: Any = mcf.tensor(["0.3", "-2.7", "300.1", "1e-20", "0"], dtype=torch.float64)
+    (slope,) = torch.autograd.grad(getattr(mcf, name)(x.requires_grad_()).sum(), x)
+    for ours, v in zip(balls(slope.components), balls(x.detach().components), strict=True):
+        zero, one = REFERENCE["i0" + name[2:]](v), REFERENCE["i1" + name[2:]](v)
+        first = one if name[1] == "0" else zero - (one / v if v != 0 else arb(0.5))
+        sign = 0 if v == 0 else (1 if v > 0 else -1)
+        exact = first - sign * REFERENCE[name](v) if name.endswith("e") else first
+        # Sums that cancel where functions of order 0 and 1 are equal to some bits.
+        assert abs(ours - exact) <= (zero + abs(one)) * arb(2) ** -102
+
+
+def test_special_values_of_bessel_functions() -> None:
+    x = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e30, -1e30, 89.0, -89.0])
+    nan, inf = math.nan, math.inf
+    far = float(mcf.i0e(torch.tensor(1e30)))
+    expected = {
+        "i0": [1, 1, inf, inf, nan, inf, inf, None, None],
+        "i0e": [1, 1, 0, 0, nan, far, far, None, None],
+        "i1": [0, -0.0, inf, -inf, nan, inf, -inf, None, None],
+        "i1e": [0, -0.0, 0, -0.0, nan, far, -far, None, None],
+    }
+    assert far == pytest.approx(1 / math.sqrt(2 * math.pi * 1e30))
+    for name, row in expected.items():
+        (ours,) = getattr(mcf.elementary, name)((x,))
+        for a, b in zip(ours.tolist(), row, strict=True):
+            assert b is None or str(a) == str(float(b)), name
+        assert ours[7].isfinite()
+        assert ours[7].abs() == ours[8].abs()
+
+
 def test_names_of_torch() -> None:
     x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)
     named = {
         "lgamma": (torch.lgamma, torch.special.gammaln, lambda v: v.lgamma(), mcf.lgamma),
         "digamma": (torch.digamma, torch.special.digamma, torch.special.psi, mcf.digamma,
                     lambda v: torch.polygamma(0, v)),
+        "i0": (torch.i0, torch.special.i0, torch.special.modified_bessel_i0, lambda v: v.i0(),
+               mcf.i0),
+        "i0e": (torch.special.i0e, mcf.i0e),
+        "i1": (torch.special.i1, torch.special.modified_bessel_i1, mcf.i1),
+        "i1e": (torch.special.i1e, mcf.i1e),
         "erfinv": (torch.erfinv, torch.special.erfinv, lambda v: v.erfinv(), mcf.erfinv),
         "trigamma": (lambda v: torch.polygamma(1, v), lambda v: torch.special.polygamma(1, v),
                      lambda v: v.polygamma(1), mcf.trigamma),

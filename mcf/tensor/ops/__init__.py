@@ -6,6 +6,7 @@ from mcf.tensor.ops import adjoint as adjoint
 from mcf.tensor.ops import arithmetic as arithmetic
 from mcf.tensor.ops import assignment as assignment
 from mcf.tensor.ops import backward as backward
+from mcf.tensor.ops import bessel as bessel
 from mcf.tensor.ops import class_losses as class_losses
 from mcf.tensor.ops import comparison as comparison
 from mcf.tensor.ops import convolution as convolution

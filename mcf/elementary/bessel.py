@@ -1,0 +1,207 @@
+"""Modified Bessel functions of the first kind: Taylor series at nodes up to 256, Hankel's beyond.
+
+i0e(x) = exp(-|x|) I_0(x) and i1e(x) / x have no zero. Their coefficients follow from the
+differential equation, x y'' + (2 x + 1) y' + y = 0 for y = i0e, and the power series of I_0 and
+I_1 at the nodes; from 256 on, sqrt(2 pi x) i_n e(x) is Hankel's asymptotic series (NIST's Digital
+Library of Mathematical Functions, 10.25 and 10.40, https://dlmf.nist.gov/10.40).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import exponential, fixed, series
+from mcf.elementary.gamma import components_needed, degree_needed
+from mcf.elementary.gamma_series import quotient
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components, _rows, _table, constant, lookup
+from mcf.elementary.working import (
+    collected,
+    enter,
+    exponent,
+    head,
+    leave,
+    power,
+    sanitized,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+    working_terms,
+)
+from mcf.kernels import operations as ex
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+# From here on Hankel's series serves; -log2 of its inverse.
+FAR = 256.0
+BITS = 8.0
+# 32 nodes to each of [0, 1), [1, 2), [2, 4), ..., [128, 256).
+STEPS = 32
+OCTAVES = 9
+DEGREES = 40
+_BITS = 448
+_HUGE = 2.0**300
+
+
+def _nodes() -> list[tuple[Fraction, Fraction]]:
+    """(node, half of its interval's width), ascending."""
+    found = []
+    for octave in range(OCTAVES):
+        low, length = (2 ** (octave - 1), 2 ** (octave - 1)) if octave else (0, 1)
+        half = Fraction(length, 2 * STEPS)
+        found += [(low + half * (2 * j + 1), half) for j in range(STEPS)]
+    return found
+
+
+def _values(c: Fraction) -> tuple[int, int]:
+    """i0e(c) and i1e(c) by their power series, in units of 2**-_BITS."""
+    bits = _BITS + 2 * int(c) + 16
+    p, q = (c * c / 4).as_integer_ratio()
+    term, total, first, k = 1 << bits, 0, 0, 0
+    while term:
+        total += term
+        first += term // (k + 1)
+        k += 1
+        term = term * p // (q * k * k)
+    first = first * c.numerator // (2 * c.denominator)
+    whole, part = divmod(c, 1)
+    decay = fixed.exp(-fixed.to_fixed(part))
+    for _ in range(int(whole)):
+        decay = decay * _inverse_e() >> fixed.BITS
+    cut = bits + fixed.BITS - _BITS
+    return total * decay >> cut, first * decay >> cut
+
+
+@functools.cache
+def _inverse_e() -> int:
+    return fixed.exp(-fixed.ONE // 2) ** 2 >> fixed.BITS
+
+
+@functools.cache
+def _series() -> list[list[int]]:
+    """Coefficients of i0e at each node, in v = (x - node) / half."""
+    found = []
+    for c, h in _nodes():
+        zero, one = _values(c)
+        a = [zero, int((one - zero) * h)]
+        for k in range(DEGREES):
+            total = (k + 1) * (k + 2 * c + 1) * h * a[k + 1] + (2 * k + 1) * h * h * a[k]
+            a.append(int(-total / (c * (k + 2) * (k + 1))))
+        found.append(a)
+    return found
+
+
+@_table
+def i0e_series() -> Tensor:
+    """Of exp(-x) I_0(x)."""
+    return _rows([(c, 1 << _BITS) for row in _series() for c in row[:DEGREES]])
+
+
+@_table
+def i1e_series() -> Tensor:
+    """Of exp(-x) I_1(x) / x."""
+    rows = []
+    for a, (c, h) in zip(_series(), _nodes(), strict=True):
+        slope = [int((k + 1) * a[k + 1] / h) for k in range(DEGREES)]
+        total = [x + y for x, y in zip(a, slope, strict=False)]
+        rows += quotient(total, int(c * (1 << _BITS)), h, _BITS)
+    return _rows([(c, 1 << _BITS) for c in rows])
+
+
+def _taylor(name: str, a: Components, terms: int) -> Components:
+    """A series of the tables for 0 <= a < 256."""
+    octave = (exponent(a[0]) + 1).clamp(0, OCTAVES - 1)
+    below = (octave - 1).clamp(min=0)
+    width = power(below - 5)
+    origin = torch.where(octave == 0, 0.0, power(below))
+    j = ((a[0] - origin) / width).floor().clamp(0, STEPS - 1)
+    v = collected((*a, -(origin + width * (j + 0.5))), terms)
+    v = tuple(c * (2.0 / width) for c in v)
+    row, degree = (octave * STEPS + j.to(torch.int64)) * DEGREES, degree_needed(terms)
+    total = lookup(name, row + degree, 1)
+    for k in range(degree - 1, -1, -1):
+        product = ex.mul(total, v[: len(total)])
+        needed = components_needed(terms, k)
+        total = ex.add(head(product, needed), lookup(name, row + k, needed))
+    return total
+
+
+def hankel(order: int, k: int) -> Fraction:
+    """Of x^-k in sqrt(2 pi x) i_n e(x)."""
+    top = math.prod((2 * j - 1) ** 2 - 4 * order**2 for j in range(1, k + 1))
+    return Fraction(top, math.factorial(k) * 8**k)
+
+
+def _hankel(order: int, a: Components, terms: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of i_n e(a) for a >= 256."""
+    large = a[0] > _HUGE
+    near = sanitized(head(a, terms), ~large, FAR)
+    one = head((torch.ones_like(a[0]),), terms)
+    inverse = sanitized(ex.div(one, near), ~large, 0.0)
+    value = series.polynomial(inverse, BITS, functools.partial(hankel, order))
+    scaled = scale_all(head(a, terms), torch.where(large, -600, 0))
+    two_pi = constant(2 * fixed.to_fraction(fixed.pi()), terms, a[0].device)
+    return ex.div(value, ex.sqrt(ex.mul(scaled, two_pi))), torch.where(large, -300, 0)
+
+
+def _modified(
+    arguments: Arguments, fmt: Format, terms: int, order: int, *, scaled: bool
+) -> Components:
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    sign = sign_of(torch.signbit(y[0]))
+    a = signed(y, sign)
+    limit = float(torch.finfo(torch.float64).max) if scaled else exponential.LIMIT
+    good = (a[0] > 0) & (a[0] <= limit)
+    a = sanitized(a, good)
+    far = a[0] >= FAR
+    near = sanitized(a, ~far)
+    value = _taylor(f"i{order}e_series", near, w)
+    k = torch.zeros_like(sign, dtype=torch.int64)
+    if order:
+        # Scaled, lest the last components of a tiny number are lost in the product.
+        k = torch.where(near[0] < 2.0**-500, 500, 0)
+        value, k = ex.mul(value, scale_all(head(near, w), k)), -k
+    beyond, m = _hankel(order, sanitized(a, far, FAR), w)
+    value, k = select(far, beyond, value), torch.where(far, m, k)
+    if not scaled:
+        growth, e = exponential.exp(a, w)
+        value, k = ex.mul(value, growth), k + e
+    out = leave(value, fmt, terms, k)
+    side = torch.ones_like(sign) if order == 0 else sign
+    out = signed(out, side.to(fmt.dtype))
+    end = torch.where(y[0].isnan(), y[0], side * (0.0 if scaled else math.inf))
+    zero = y[0] if order else torch.ones_like(y[0])
+    return special(~good, torch.where(y[0] == 0, zero, end).to(fmt.dtype), out)
+
+
+@function("x")
+def i0(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The modified Bessel function I_0(x); infinite where it is beyond the range."""
+    return _modified(arguments, fmt, terms, 0, scaled=False)
+
+
+@function("x")
+def i0e(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """exp(-|x|) I_0(x)."""
+    return _modified(arguments, fmt, terms, 0, scaled=True)
+
+
+@function("x")
+def i1(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The modified Bessel function I_1(x), odd; relative to the result also near 0."""
+    return _modified(arguments, fmt, terms, 1, scaled=False)
+
+
+@function("x")
+def i1e(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """exp(-|x|) I_1(x)."""
+    return _modified(arguments, fmt, terms, 1, scaled=True)

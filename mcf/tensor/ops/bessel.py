@@ -1,0 +1,49 @@
+"""Modified Bessel functions: the operators and their derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.ops.elementary import computed, differentiable
+from mcf.tensor.registry import implements
+
+aten = torch.ops.aten
+
+
+def _over(value: Any, x: Any) -> Any:
+    """value / x, whose limit at 0 is 1/2."""
+    zero = x == 0
+    quotient = value / torch.where(zero, torch.ones_like(x), x)
+    return torch.where(zero, torch.full_like(x, 0.5), quotient)
+
+
+# torch's derivatives take a constant for small arguments.
+_i0 = differentiable("i0", computed("i0"), lambda x: torch.special.i1(x))
+_i0e = differentiable(
+    "i0e",
+    computed("i0e"),
+    lambda x: torch.special.i1e(x) - x.sign() * torch.special.i0e(x),
+)
+_i1 = differentiable(
+    "i1", computed("i1"), lambda x: torch.special.i0(x) - _over(torch.special.i1(x), x)
+)
+
+
+def _slope(x: Any) -> Any:
+    value = torch.special.i1e(x)
+    return torch.special.i0e(x) - x.sign() * value - _over(value, x)
+
+
+_i1e = differentiable("i1e", computed("i1e"), _slope)
+
+implements(torch.i0, Tensor.i0, torch.special.i0, torch.special.modified_bessel_i0)(_i0)
+implements(torch.special.i0e)(_i0e)
+implements(torch.special.i1, torch.special.modified_bessel_i1)(_i1)
+implements(torch.special.i1e)(_i1e)
+implements(aten.i0.default, aten.special_modified_bessel_i0.default)(computed("i0"))
+implements(aten.special_i0e.default)(computed("i0e"))
+implements(aten.special_i1.default, aten.special_modified_bessel_i1.default)(computed("i1"))
+implements(aten.special_i1e.default)(computed("i1e"))
