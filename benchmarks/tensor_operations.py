@@ -48,6 +48,7 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "o.mul_(0.5)": lambda x, y, o, c: o.mul_(0.5),
     "x.clone()": lambda x, y, o, c: x.clone(),
     "x[:1]": lambda x, y, o, c: x[:1],
+    "x[0].item()": lambda x, y, o, c: x[0].item(),
     "x.reshape(-1, 1)": lambda x, y, o, c: x.reshape(-1, 1),
     "x.abs()": lambda x, y, o, c: x.abs(),
     "x.sign()": lambda x, y, o, c: x.sign(),

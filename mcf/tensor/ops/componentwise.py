@@ -37,7 +37,7 @@ def register(*funcs: OpOverload) -> None:
 
 
 # What PyTorch's `return_and_correct_aliasing` does for views, which asks more than it has to here.
-_share: Any = torch._functionalize_unsafe_set  # type: ignore[attr-defined]
+_share: Any = torch._functionalize_unsafe_set
 
 
 def register_views(*funcs: OpOverload) -> None:
