@@ -55,8 +55,8 @@ def register_bound(
 
 # Terms of components narrower than registers hold the registers' bits below their first component,
 # or below two in three registers: what is lost there, in units of the registers' u and of the
-# format's u**(s - 1). Of float32 registers each rounding is counted in docs/numerics.md.
-_LOST = {FP64: {2: 4, 3: 4, 4: 4}, FP32: {2: 5, 3: 12}}
+# format's u**(s - 1); each rounding is counted in docs/numerics.md.
+_LOST = {FP64: {2: 4, 3: 8}, FP32: {2: 5, 3: 12}}
 
 
 def _growth(steps: int) -> Fraction:
