@@ -1,114 +1,37 @@
 """Special functions: errors against ball arithmetic, special values, derivatives.
 
 The bounds are those of `mcf.elementary.special_bounds`: relative to the result, and below zero,
-where a reflection cancels, to the sum of the magnitudes of its terms, too. Caught mutants: a table
-or a constant without its last component, series some terms short, a zero of digamma of no more bits
-than the argument, a reflection by the sine of an angle that is not reduced.
+where a reflection cancels, to the sum of the magnitudes of its terms, too; what they catch is in
+`test_special_mutants.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flint import acb, arb, ctx
+from flint import arb, ctx
 
 import mcf
 import mcf.elementary
-from mcf.elementary import (
-    bessel,
-    exponential,
-    gamma,
-    gamma_series,
-    inverse_error,
-    special_bounds,
-    tables,
-)
 from mcf.elementary.special_bounds import FUNCTIONS
 from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import Inputs, balls, inputs
+from tests.helpers.special import REFERENCE, check, part
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
 
-PI = arb.pi
-
-
-def _log_gamma(x: arb) -> arb:
-    return acb(x).lgamma().real
-
-
-REFERENCE: dict[str, Callable[[arb], arb]] = {
-    "lgamma": _log_gamma,
-    "digamma": lambda x: x.digamma(),
-    "trigamma": lambda x: acb(2).zeta(acb(x)).real,
-    "erfinv": lambda x: x.erfinv(),
-    "i0": lambda x: acb(x).bessel_i(acb(0)).real,
-    "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),
-    "i1": lambda x: acb(x).bessel_i(acb(1)).real,
-    "i1e": lambda x: acb(x).bessel_i(acb(1)).real * (-abs(x)).exp(),
-}
-
-
-def _terms(name: str, x: arb) -> arb:
-    """The sum of the magnitudes that a reflection adds up."""
-    if name == "lgamma" and x < arb(-0.5):
-        sine = abs((PI() * x).sin()) / PI()
-        return abs(sine.log()) + abs(abs(x).log()) + abs(_log_gamma(abs(x)))
-    if name == "digamma" and x < 0:
-        return abs((1 - x).digamma()) + abs(PI() * (PI() * x).cos() / (PI() * x).sin())
-    return arb(0)
-
-
-def _exactly(name: str, x: arb, bits: int) -> tuple[arb, arb]:
-    """The reference and its terms, to more bits than wanted."""
-    for ctx.prec in (bits + 300, 3400):
-        exact, terms = REFERENCE[name](x), _terms(name, x)
-        if exact.is_finite() and exact.rad() <= (abs(exact) + terms) * arb(2) ** -(bits + 40):
-            return exact, terms
-    return exact, terms
-
-
-def part(name: str, fmt: Format, x: Components, result: Components) -> list[float]:
-    """Errors in parts of the bound, 0 beyond the range."""
-    terms, before = len(result), ctx.prec
-    bound = mcf.bound(name, terms, fmt.dtype)
-    found = []
-    try:
-        ctx.prec = 3400
-        for given, ours in zip(balls(x), balls(result), strict=True):
-            exact, sizes = _exactly(name, given, fmt.p * terms)
-            if not exact.is_finite() or abs(exact) > arb(float(fmt.max)) * (1 - 2.0**-8):
-                found.append(0.0)
-                continue
-            allowed = arb(bound.relative) * abs(exact) + arb(bound.of_terms) * sizes
-            value = float(abs(ours - exact) / (allowed + arb(bound.absolute)))
-            found.append(value if value == value else math.inf)
-            ctx.prec = 3400
-        return found
-    finally:
-        ctx.prec = before
-
-
-def check(name: str, fmt: Format, terms: int, count: int, seed: int) -> float:
-    worst = 0.0
-    for (x,) in inputs(name, fmt, terms, count, seed):
-        result = getattr(mcf.elementary, name)(x)
-        worst = max([worst, *part(name, fmt, x, result)])
-    return worst
-
-
 FORMATS = (BF16, FP16, FP32, FP64)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ((FP64, 2), (FP64, 4), (FP32, 2)):
@@ -124,7 +47,9 @@ def test_error_of_many(name: str, fmt: Format, terms: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fmt", "terms"), [(FP64, 4), (FP64, 2), (FP32, 4)], ids=str)
+@pytest.mark.parametrize(
+    ("fmt", "terms"), [(FP64, 4), (FP64, 2), (FP32, 4)], ids=lambda c: getattr(c, "name", str(c))
+)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_error_found_by_climbing(name: str, fmt: Format, terms: int) -> None:
     """The worst arguments, changed in one component or a few bits, become no worse than that."""
@@ -147,120 +72,6 @@ def test_error_found_by_climbing(name: str, fmt: Format, terms: int) -> None:
             for a, b in zip(parents, kept, strict=True)
         )
     assert best > 0
-
-
-def _fails(name: str) -> bool:
-    return check(name, FP64, 4, 12, seed=1) > 1
-
-
-def _module(name: str) -> Any:
-    """Where a function takes its series from."""
-    others: dict[str, Any] = {"erfinv": inverse_error, "i0": bessel, "i0e": bessel}
-    return ({"i1": bessel, "i1e": bessel} | others).get(name, gamma)
-
-
-def _cut(components: Components) -> Components:
-    kept = max(1, len(components) - 1) if len(components) >= 4 else len(components)
-    return (*components[:kept], *(torch.zeros_like(c) for c in components[kept:]))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def bounds() -> None:
-    """Bounds are counted from what mutants change, and kept: before anything changes."""
-    for name in FUNCTIONS:
-        special_bounds.derived(name, FP64, 4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tables.lookup
-    assert not _fails(name)
-    module = _module(name)
-    monkeypatch.setattr(module, "lookup", lambda *given: _cut(whole(*given)))
-    assert _fails(name)
-
-
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("name", ["lgamma", "digamma", "trigamma"])
-def test_a_constant_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tables.constant
-    monkeypatch.setattr(gamma, "constant", lambda *given: _cut(whole(*given)))
-    assert _fails(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_series_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the table: Stirling's last terms are small beside what they are added to."""
-    module = _module(name)
-    whole = module.degree_needed
-    monkeypatch.setattr(module, "degree_needed", lambda terms: whole(terms) - 7)
-    assert _fails(name)
-
-
-@pytest.mark.slow
-def test_stirling_cut_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = gamma._tail
-    monkeypatch.setattr(gamma, "_tail", lambda k, square: whole(k, square[:2]) + square[2:])
-    for name in ("lgamma", "digamma", "trigamma"):
-        assert _fails(name)
-
-
-@pytest.mark.parametrize("broken", ["steps", "inverse"])
-def test_a_step_of_erfinv(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The logarithm of 2 with fewer bits, and one term less of the inverse series."""
-    assert not _fails("erfinv")
-    if broken == "inverse":
-        fewer = {n: c for n, c in inverse_error._INVERSE.items() if n != 4}
-        monkeypatch.setattr(inverse_error, "_INVERSE", fewer | {4: ((0, 0), 1)})
-    else:
-        whole = exponential.steps
-        monkeypatch.setattr(
-            exponential, "steps", lambda *given: (whole(*given)[0], whole(*given)[1][:5])
-        )
-    assert _fails("erfinv")
-
-
-def test_the_start_of_erfinv() -> None:
-    """It leaves what the terms of the inverse series are counted for."""
-    e = -torch.cat([torch.arange(1, 1000), torch.arange(1, 60).repeat(40)])
-    m = 1 + torch.arange(len(e)).double().remainder(61) / 64
-    e = torch.where(m > 1, e - 1, e)
-    x = inverse_error.start(m, e)
-    before, ctx.prec = ctx.prec, 300
-    try:
-        for given, row, k in zip(x.tolist(), m.tolist(), e.tolist(), strict=True):
-            v = arb(given)
-            d = (v.erfc() - arb(row) * arb(2) ** k) * (v * v).exp() * arb.pi().sqrt() / 2
-            assert abs(d * v) < arb(2) ** -(inverse_error.START_BITS + 2)
-    finally:
-        ctx.prec = before
-
-
-def test_a_short_zero_of_digamma(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as an argument of four components, which may be nearest to it."""
-    whole = gamma.table
-
-    def short(name: str, device: torch.device) -> torch.Tensor:
-        found = whole(name, device).clone()
-        if name == "digamma_zero":
-            found[4:] = 0
-        return found
-
-    zero = gamma_series.digamma_zero()
-    x = tuple(torch.tensor([v], dtype=torch.float64) for v in _rounded(zero, 4))
-    assert part("digamma", FP64, x, mcf.elementary.digamma(x))[0] <= 1
-    monkeypatch.setattr(gamma, "table", short)
-    assert part("digamma", FP64, x, mcf.elementary.digamma(x))[0] > 1
-
-
-def _rounded(x: Fraction, count: int) -> list[float]:
-    found = []
-    for _ in range(count):
-        found.append(float(x))
-        x -= Fraction(found[-1])
-    return found
 
 
 POLES = torch.tensor([-1.0, -2.0, -3.0, -50.0, 1.0, 2.0, 0.5, -0.5, 1e30, 2e37, -1e30])

@@ -1,0 +1,80 @@
+"""Special functions: references by ball arithmetic, and errors in parts of their bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from flint import acb, arb, ctx
+
+import mcf
+import mcf.elementary
+from mcf.elementary.tables import Components
+from mcf.kernels.formats import Format
+from tests.helpers.elementary import balls, inputs
+
+PI = arb.pi
+
+
+def _log_gamma(x: arb) -> arb:
+    return acb(x).lgamma().real
+
+
+REFERENCE: dict[str, Callable[[arb], arb]] = {
+    "lgamma": _log_gamma,
+    "digamma": lambda x: x.digamma(),
+    "trigamma": lambda x: acb(2).zeta(acb(x)).real,
+    "erfinv": lambda x: x.erfinv(),
+    "i0": lambda x: acb(x).bessel_i(acb(0)).real,
+    "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),
+    "i1": lambda x: acb(x).bessel_i(acb(1)).real,
+    "i1e": lambda x: acb(x).bessel_i(acb(1)).real * (-abs(x)).exp(),
+}
+
+
+def _terms(name: str, x: arb) -> arb:
+    """The sum of the magnitudes that a reflection adds up."""
+    if name == "lgamma" and x < arb(-0.5):
+        sine = abs((PI() * x).sin()) / PI()
+        return abs(sine.log()) + abs(abs(x).log()) + abs(_log_gamma(abs(x)))
+    if name == "digamma" and x < 0:
+        return abs((1 - x).digamma()) + abs(PI() * (PI() * x).cos() / (PI() * x).sin())
+    return arb(0)
+
+
+def _exactly(name: str, x: arb, bits: int) -> tuple[arb, arb]:
+    """The reference and its terms, to more bits than wanted."""
+    for ctx.prec in (bits + 300, 3400):
+        exact, terms = REFERENCE[name](x), _terms(name, x)
+        if exact.is_finite() and exact.rad() <= (abs(exact) + terms) * arb(2) ** -(bits + 40):
+            return exact, terms
+    return exact, terms
+
+
+def part(name: str, fmt: Format, x: Components, result: Components) -> list[float]:
+    """Errors in parts of the bound, 0 beyond the range."""
+    terms, before = len(result), ctx.prec
+    bound = mcf.bound(name, terms, fmt.dtype)
+    found = []
+    try:
+        ctx.prec = 3400
+        for given, ours in zip(balls(x), balls(result), strict=True):
+            exact, sizes = _exactly(name, given, fmt.p * terms)
+            if not exact.is_finite() or abs(exact) > arb(float(fmt.max)) * (1 - 2.0**-8):
+                found.append(0.0)
+                continue
+            allowed = arb(bound.relative) * abs(exact) + arb(bound.of_terms) * sizes
+            value = float(abs(ours - exact) / (allowed + arb(bound.absolute)))
+            found.append(value if value == value else math.inf)
+            ctx.prec = 3400
+        return found
+    finally:
+        ctx.prec = before
+
+
+def check(name: str, fmt: Format, terms: int, count: int, seed: int) -> float:
+    worst = 0.0
+    for (x,) in inputs(name, fmt, terms, count, seed):
+        result = getattr(mcf.elementary, name)(x)
+        worst = max([worst, *part(name, fmt, x, result)])
+    return worst
