@@ -68,7 +68,9 @@ def test_an_element_that_the_formula_lacks() -> None:
     assert_all_same_bits(out.sin_().components, expected, "in place")
 
 
-@pytest.mark.parametrize("terms", [1, 2, 4])
+@pytest.mark.parametrize(
+    "terms", [2, *(pytest.param(terms, marks=pytest.mark.slow) for terms in (1, 4))]
+)
 def test_sums(terms: int) -> None:
     """Each kind after the others, twice; the last shapes have no plan."""
     sums._plans.clear()
