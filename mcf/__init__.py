@@ -2,8 +2,10 @@
 
 # The first two before all others: where the packages are, and whether the environment is ours.
 from mcf import checkout as checkout
-from mcf import fourier as fourier
 from mcf import kernels as kernels
+
+# isort: split
+from mcf import fourier as fourier
 from mcf import linalg as linalg
 from mcf import nn as nn
 from mcf.accurate import dot as dot
