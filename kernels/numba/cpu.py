@@ -167,7 +167,9 @@ class Cpu(Executor):
         launch = _prepared(spec, tuple([row[0].numel() for row in rows]))
         if len(rows) == 1 and live is None and not spec.scalars:
             found = launch.one([t.data_ptr() for t in rows[0]])
-            return None if found is None else torch.tensor([[*found]], dtype=torch.float64)
+            if found is None:
+                return None
+            return torch.tensor([[*found]], dtype=torch.float64, device="cpu")
         values = scalars.numpy() if spec.scalars else None
         columns = zip(*rows, strict=True)
         sums = launch.run([[t.data_ptr() for t in column] for column in columns], values, live)

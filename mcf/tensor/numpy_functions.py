@@ -174,7 +174,7 @@ def _quantile(function: Function, name: str, scale: int = 1) -> None:
         a: Any, q: Any, axis: int | None = None, *, method: str = "linear", keepdims: bool = False
     ) -> Any:
         x, dim = _flat(a, axis)
-        q = q if isinstance(q, Tensor) else torch.tensor(q, dtype=torch.float64)
+        q = q if isinstance(q, Tensor) else torch.tensor(q, dtype=torch.float64, device=x.device)
         found = function(x, q / scale, dim, keepdim=keepdims, interpolation=method)
         return found.reshape(*q.shape, *[1] * a.dim()) if axis is None and keepdims else found
 
@@ -240,11 +240,17 @@ def _round(a: Any, decimals: int = 0) -> Any:
     return torch.round(a, decimals=decimals) if decimals else torch.round(a)
 
 
+def _device_of(*given: Any) -> torch.device:
+    """The device of the first tensor among some, of which one is."""
+    return next(t.device for t in given if isinstance(t, Tensor))
+
+
 @of_numpy("where")
 def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if x is None and y is None:
         return torch.where(condition)
-    condition = condition if isinstance(condition, Tensor) else torch.tensor(condition)
+    if not isinstance(condition, Tensor):
+        condition = torch.tensor(condition, device=_device_of(x, y))
     return torch.where(condition.bool(), x, y)
 
 
@@ -253,7 +259,8 @@ def _isclose(
     a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Any:
     # NumPy's tolerance follows b as torch's follows the other one.
-    a, b = (t if isinstance(t, Tensor) else torch.tensor(t, dtype=torch.float64) for t in (a, b))
+    wide: Any = {"dtype": torch.float64, "device": _device_of(a, b)}
+    a, b = (t if isinstance(t, Tensor) else torch.tensor(t, **wide) for t in (a, b))
     return torch.isclose(a, b, rtol, atol, equal_nan)
 
 

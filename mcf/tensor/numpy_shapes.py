@@ -90,7 +90,7 @@ for _name, _function in _SAME.items():
 
 
 def _tensor(x: Any) -> Tensor:
-    return x if isinstance(x, Tensor) else torch.tensor(x)
+    return x if isinstance(x, Tensor) else torch.tensor(x, device="cpu")
 
 
 @of_numpy("transpose", "permute_dims")
@@ -147,7 +147,8 @@ def _tile(A: Any, reps: Any) -> Any:
 
 @of_numpy("repeat")
 def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
-    repeats = torch.tensor(repeats) if isinstance(repeats, (list, tuple)) else repeats
+    if isinstance(repeats, (list, tuple)):
+        repeats = torch.tensor(repeats, device=a.device)
     return torch.repeat_interleave(a, repeats, axis)
 
 
