@@ -130,6 +130,9 @@ DERIVED: dict[str, Callable[[Steps], Errors]] = {
     "i1e": functools.partial(_bessel, order=1, scaled=True),
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
+# Derived from something that was only looked at: how near erfinv's start is
+# (`mcf.elementary.inverse_error.START_BITS`), which is nearer than 2**-42 wherever it was.
+OBSERVED = ("erfinv",)
 
 
 @functools.cache
@@ -140,10 +143,11 @@ def derived(function: str, fmt: Format, terms: int) -> tuple[float, float, bool]
     """
     steps = Steps(working_terms(fmt, terms))
     found, parts = DERIVED[function](steps)
+    proven = steps.proven and function not in OBSERVED
     unit = float(fmt.u**terms)
     if fmt is FP64:
         last = Steps(terms)
         found += last.collect()
-        return found / unit * SLACK, parts / unit * SLACK, last.proven and steps.proven
+        return found / unit * SLACK, parts / unit * SLACK, last.proven and proven
     rounding = 2.0 ** (1 - terms)
-    return (rounding + found / unit) * SLACK, parts / unit * SLACK, steps.proven
+    return (rounding + found / unit) * SLACK, parts / unit * SLACK, proven
