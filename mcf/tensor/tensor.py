@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,13 @@ COMPONENTS: dict[int, Callable[[dict[str, Any]], Components]] = {
     1: lambda own: (own["_c0"],),
     **{terms: itemgetter(*NAMES[:terms]) for terms in range(2, MAX_TERMS + 1)},
 }
+
+
+@functools.cache
+def _operators() -> str:
+    """A hash of the names of our operators: graphs that another version cached call its own."""
+    names = (n for n in torch._C._dispatch_get_all_op_names() if n.startswith("mcf::"))
+    return hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:16]
 
 
 class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
@@ -94,9 +103,9 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
         # All that torch's cache of compiled graphs knows of the tensor; components are alike.
         first = self._c0  # type: ignore[attr-defined]
         return (
-            f"mcf.MCFTensor {self._terms} {self.dtype} {self.device} {tuple(self.shape)} "
-            f"{tuple(self.stride())} {first.storage_offset()} {self.requires_grad} "
-            f"{self.is_leaf} {first.is_inference()}"
+            f"mcf.MCFTensor {_operators()} {self._terms} {self.dtype} {self.device} "
+            f"{tuple(self.shape)} {tuple(self.stride())} {first.storage_offset()} "
+            f"{self.requires_grad} {self.is_leaf} {first.is_inference()}"
         )
 
     @staticmethod
