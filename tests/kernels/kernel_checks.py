@@ -49,7 +49,7 @@ def _differs(what: str, found: object, expected: object) -> list[str]:
     return [] if found == expected else [f"{what}: {found} where {expected} is expected"]
 
 
-def _fmas(where: str, found: int, spec: Elementwise) -> list[str]:
+def _fmas(what: str, found: int, spec: Elementwise) -> list[str]:
     """As many as the formula asks for.
 
     Of a formula of hundreds fewer: LLVM makes sums of products with 1 and literals of literals,
@@ -57,7 +57,7 @@ def _fmas(where: str, found: int, spec: Elementwise) -> list[str]:
     """
     asked = repeated(spec, "fma")
     expected = min(found, asked) if spec.long else asked
-    return _differs(f"FMAs in {where}", found, expected)
+    return _differs(what, found, expected)
 
 
 def _found(what: str, names: list[str], pattern: str) -> list[str]:
@@ -110,7 +110,7 @@ def check_llir(llir: str, spec: Elementwise) -> list[str]:
     problems = _found("approximate operations in LLVM's IR", calls, approximate)
     problems += _found("FMAs at LLVM's choice", calls, "fmuladd")
     count = code.llvm_operations(llir)["fma"]
-    return problems + _fmas("LLVM's IR", count, spec)
+    return problems + _fmas("FMAs in LLVM's IR", count, spec)
 
 
 def check_ptx(ptx: str, spec: Elementwise, many: bool = False) -> list[str]:
@@ -130,7 +130,7 @@ def check_ptx(ptx: str, spec: Elementwise, many: bool = False) -> list[str]:
         hits = [n for n in names if re.match(pattern, n)]
         count = sum(2 if n.endswith("x2") else 1 for n in hits)
         if what == "fma":
-            problems += _fmas("PTX", count, spec)
+            problems += _fmas("fma instructions in PTX", count, spec)
         else:
             problems += _differs(f"{what} instructions in PTX", count, repeated(spec, what))
 
@@ -169,7 +169,7 @@ def check_sass(cubin: bytes, plain: bytes, spec: Elementwise) -> list[str]:
     problems += _differs("16-byte loads in machine code", wide["LDG"], loads)
     problems += _differs("16-byte stores in machine code", wide["STG"], stores)
     contractions = code.sass_contractions(plain)
-    problems += _fmas("machine code", contractions, spec)
+    problems += _fmas("FMAs in machine code", contractions, spec)
     rest = [op for op, _ in code.sass_instructions(plain)]
     return problems + _found("approximations in machine code", rest, r"^MUFU")
 
@@ -194,7 +194,7 @@ def check_amdgcn(assembly: str, plain: str, spec: Elementwise) -> list[str]:
     problems += _found("arithmetic narrowed to fp16 in the assembly", names, narrowed)
     contractions = code.amd_contractions(plain)
     # A conversion to 64 bits has one of its own.
-    problems += _fmas("the assembly", contractions - repeated(spec, "long"), spec)
+    problems += _fmas("FMAs in the assembly", contractions - repeated(spec, "long"), spec)
     rest = [op for op, _ in code.amd_instructions(plain)]
     approximate = r"^v_(rcp|rsq|sqrt|exp|log|sin|cos)_"
     return problems + _found("approximations in the assembly", rest, approximate)
