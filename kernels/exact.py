@@ -198,6 +198,7 @@ def primitives(
         "rn": rn,
         "rx": rn if register is None else in_register,
         "neg": lambda x: -x,
+        "signed": lambda x: x < 0,
         "fms": fms,
         "linear": lambda x, a, b: rn(x * a + b),
         "div": lambda a, b: in_register(_quotient(a, b)),

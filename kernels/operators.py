@@ -138,10 +138,12 @@ MINIMUM = _selection("minimum", "x y", selection.MINIMUM)
 FMAX = _selection("fmax", "x y", selection.FMAX)
 FMIN = _selection("fmin", "x y", selection.FMIN)
 CLAMP = _selection("clamp", "x low high", selection.CLAMP)
+ABS = _selection("abs", "x", selection.ABS)
+COPYSIGN = _selection("copysign", "x y", selection.COPYSIGN)
 
-# Those whose results are operands, bit for bit. They are no operators of torch.ops.mcf: what traces
-# or looks on gets torch's selections.
-SELECTIONS = (WHERE, MAXIMUM, MINIMUM, FMAX, FMIN, CLAMP)
+# Those whose results are operands or their negatives, bit for bit. They are no operators of
+# torch.ops.mcf: what traces or looks on gets torch's selections.
+SELECTIONS = (WHERE, MAXIMUM, MINIMUM, FMAX, FMIN, CLAMP, ABS, COPYSIGN)
 # Those in which x and y may be exchanged.
 COMMUTATIVE = (ADD, MUL, FMA)
 

@@ -62,6 +62,11 @@ def neg(x):
     _unbound("neg")
 
 
+def signed(x):
+    """Whether the sign bit of a register is set, that of a zero or a NaN too."""
+    _unbound("signed")
+
+
 def div(a, b):
     """The quotient, correctly rounded in the register."""
     _unbound("div")

@@ -1,11 +1,11 @@
-"""Selections between expansions: results are operands, bit for bit.
+"""Selections between expansions: results are operands or their negatives, bit for bit.
 
 A comparison is by value: the sign of a difference (`ieee.COMPARE`), which is exact for normalised
 expansions and NaN where one is.
 """
 
 from mcf.kernels.algorithms.ieee import COMPARE, each
-from mcf.kernels.algorithms.primitives import ZERO, where
+from mcf.kernels.algorithms.primitives import ZERO, neg, signed, where
 
 
 def either1(c, x, y):
@@ -73,6 +73,46 @@ def between(x, low, high):
     return smallest(largest(x, low), high)
 
 
+def turned1(c, x):
+    """-x where the condition holds, else x."""
+    return (where(c, neg(x[0]), x[0]),)
+
+
+def turned2(c, x):
+    """The same for two components."""
+    return where(c, neg(x[0]), x[0]), where(c, neg(x[1]), x[1])
+
+
+def turned3(c, x):
+    """The same for three components."""
+    return where(c, neg(x[0]), x[0]), where(c, neg(x[1]), x[1]), where(c, neg(x[2]), x[2])
+
+
+def turned4(c, x):
+    """The same for four components."""
+    return (
+        where(c, neg(x[0]), x[0]),
+        where(c, neg(x[1]), x[1]),
+        where(c, neg(x[2]), x[2]),
+        where(c, neg(x[3]), x[3]),
+    )
+
+
+TURNED = {1: turned1, 2: turned2, 3: turned3, 4: turned4}
+
+
+def unsigned(x):
+    """x with the sign of its first component taken off."""
+    return turned(signed(x[0]), x)
+
+
+def with_sign(x, y):
+    """|x|, and its negative where y has a sign."""
+    return turned(signed(y[0]), unsigned(x))
+
+
+ABS = each("abs", "|x|.", unsigned, turned=TURNED)
+COPYSIGN = each("copysign", "|x| with the sign of y.", with_sign, turned=TURNED, unsigned=ABS)
 WHERE = each("where", "x where c is not 0, else y.", chosen, either=EITHER)
 MAXIMUM = each("maximum", "The larger of x and y.", larger, either=EITHER, sign=COMPARE)
 MINIMUM = each("minimum", "The smaller of x and y.", smaller, either=EITHER, sign=COMPARE)

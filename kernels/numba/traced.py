@@ -190,6 +190,13 @@ class Trace:
     def _neg(self, x: Any) -> Value:
         return self.emit("neg", self.builder.fneg, self.number(x))
 
+    def _signed(self, x: Any) -> Value:
+        x = self.number(x)
+        b, whole = self.builder, I32 if x.kind == FLOAT else I64
+        to = self.type(whole)
+        zero = self.constant(whole, 0)
+        return self.emit("signed", lambda p, z: b.icmp_signed("<", b.bitcast(p, to), z), x, zero)
+
     def _call(self, name: str, *given: Any) -> Any:
         """One of LLVM's functions of registers."""
         kind, module = given[0].type, self.builder.module
@@ -254,6 +261,7 @@ class Trace:
             "linear": linear,
             "unless_payload": self._unless_payload,
             "neg": self._neg,
+            "signed": self._signed,
             "div": divided,
             "sqrt": of_register("llvm.sqrt"),
             "where": lambda c, x, y: (

@@ -159,6 +159,7 @@ def primitives(
         "fms": _fms(register, arithmetic),
         "linear": lambda x, a, b: x * a + b,
         "neg": torch.neg,
+        "signed": torch.signbit,
         "div": torch.div,
         "sqrt": _sqrt,
         "where": torch.where,

@@ -168,6 +168,14 @@ WORDS = {
 }
 
 
+def _signed_fp32(x):
+    return x.to(tl.int32, bitcast=True) < 0
+
+
+def _signed_fp64(x):
+    return x.to(tl.int64, bitcast=True) < 0
+
+
 # Longs: int64 tensors beside float64 registers.
 
 
@@ -259,6 +267,7 @@ def binder(
         "where": _where,
         "unless_payload": _unless_payload,
         "neg": _neg,
+        "signed": _signed_fp32 if register == FP32 else _signed_fp64,
         **WORDS,
         **LONGS,
         **{name: rounding(register, fmt, dialect) for name, fmt in roundings},

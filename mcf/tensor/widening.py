@@ -53,6 +53,10 @@ def _widening() -> dict[Any, bool]:
 WIDENED = _widening()
 
 
+# Types of arguments that need no look: an expansion is a tensor of floats.
+_AS_THEY_ARE = frozenset({MCFTensor, int, float, bool, type(None)})
+
+
 def widened(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -60,6 +64,8 @@ def widened(
     if not WIDENED[func] and not torch.is_grad_enabled():
         return args, kwargs
     given = [*args, *kwargs.values()]
+    if _AS_THEY_ARE.issuperset(map(type, given)):
+        return args, kwargs
     floats = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
     if all(isinstance(x, MCFTensor) for x in floats) or not any(
         isinstance(x, MCFTensor) for x in floats

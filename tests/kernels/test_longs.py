@@ -35,6 +35,7 @@ from mcf.kernels.algorithms.primitives import (
     invert,
     long,
     rint,
+    signed,
     where,
     whole,
 )
@@ -54,6 +55,7 @@ def _longs(x):
 
 def _tests(x):
     signs = where(negative(x), ONE, ZERO) + where(infinite(x), const(2.0), ZERO)
+    signs = signs + where(signed(x), const(8.0), ZERO)
     return signs + where(invert(x == x), const(4.0), ZERO)
 
 
@@ -93,7 +95,7 @@ def expected(x: torch.Tensor, entries: torch.Tensor) -> list[torch.Tensor]:
     """The same in torch."""
     two = torch.full_like(x, 2.5)
     k = torch.where(x.abs() < 1e15, x, 0.0).long().clamp(-1000, 1000)
-    tests = torch.signbit(x) * 1.0 + x.isinf() * 2.0 + x.isnan() * 4.0
+    tests = torch.signbit(x) * 9.0 + x.isinf() * 2.0 + x.isnan() * 4.0
     return [
         x.round(),
         x.floor(),

@@ -150,6 +150,8 @@ _writes(operators.LE, "ge", "Tensor_out", "Scalar_out", exchanged=True)
 for _name in ("maximum", "minimum", "fmax", "fmin"):
     _writes(getattr(operators, _name.upper()), _name, "out")
 _writes(operators.WHERE, "where", "self_out")
+_writes(operators.ABS, "abs", "out", "_default")
+_writes(operators.COPYSIGN, "copysign", "out", "_Tensor", "_Scalar")
 _writes(operators.CLAMP, "clamp", "out", "Tensor_out", "_default", "_Tensor")
 for _name in (
     "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan",

@@ -43,7 +43,29 @@ def away(x: Tensor, towards: float) -> Tensor:
 
 def extremes(x: Tensor, largest: bool) -> Tensor:
     """Indices of what may be the largest or smallest by the first components; of NaN if any is."""
-    top = x.amax() if largest else x.amin()
+    best = torch.amax if largest else torch.amin
+    whole = x.numel() // BLOCK * BLOCK
+    if not whole:
+        return _reaching(x, best(x, 0), largest)
+    # One reading for the best of each block, after which most blocks have nothing more to say.
+    tops, rest = best(x[:whole].view(-1, BLOCK), 1), x[whole:]
+    top = best(tops, 0)
+    if rest.numel():
+        top = (torch.maximum if largest else torch.minimum)(top, best(rest, 0))
+    blocks = _reaching(tops, top, largest)
+    if blocks.numel() > tops.numel() // 8:
+        return _reaching(x, top, largest)
+    some = (blocks[:, None] * BLOCK + torch.arange(BLOCK, device=x.device)).view(-1)
+    some = torch.cat([some, torch.arange(whole, x.numel(), device=x.device)])
+    return some[_reaching(x[some], top, largest)]
+
+
+# Elements of which the best is found at once.
+BLOCK = 1 << 10
+
+
+def _reaching(x: Tensor, top: Tensor, largest: bool) -> Tensor:
+    """Indices of what is less than three numbers from the top; of NaN where that is one."""
     edge = away(top, -torch.inf if largest else torch.inf)
     hit = x >= edge if largest else x <= edge
     # All comparisons with NaN are false.

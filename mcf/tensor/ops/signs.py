@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.operators import ABS, COPYSIGN
 from mcf.reductions.norms import absolute
 from mcf.tensor.ops.elementary import differentiable
+from mcf.tensor.plans import selected
 from mcf.tensor.promotion import aligned
+from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import Components, MCFTensor, broadcast, wrap
 from mcf.tensor.torch_functions import forward
@@ -58,7 +61,8 @@ def _sign(x: Components) -> Components:
 @implements(aten.abs.default)
 def magnitude(x: MCFTensor) -> MCFTensor:
     """|x|."""
-    return wrap(absolute(x.components))
+    found = selected(ABS, x)
+    return wrap(absolute(x.components)) if found is None else found
 
 
 @implements(aten.sign.default, aten.sgn.default)
@@ -79,6 +83,9 @@ implements(torch.sign, Tensor.sign, torch.sgn, Tensor.sgn)(
 @implements(aten.copysign.Tensor, aten.copysign.Scalar)
 def copysign(x: Any, y: Any) -> Tensor:
     """|x| with the sign of y, exact."""
+    found = selected(COPYSIGN, x, y)
+    if found is not None:
+        return found
     a, b = aligned(x, y)
     a = broadcast(*a, b[0])[:-1]
     return wrap(_flip_sign(a, a[0].signbit() ^ b[0].signbit()))
@@ -87,8 +94,13 @@ def copysign(x: Any, y: Any) -> Tensor:
 @implements(torch.copysign, Tensor.copysign)
 def copysign_of(x: Any, y: Any) -> Any:
     """|x| with the sign of y; the sign has no derivative."""
+    if not recorded(x) and (type(y) in _NUMBERS or (isinstance(y, Tensor) and not y.requires_grad)):
+        return copysign(x, y)
     signs = y.detach() if isinstance(y, Tensor) and y.requires_grad else y
     return forward(torch.copysign, (x, signs), {})
+
+
+_NUMBERS = frozenset({int, float})
 
 
 def _nonzero(x: Any) -> Tensor:

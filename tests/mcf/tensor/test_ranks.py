@@ -71,7 +71,7 @@ def _crowd(dtype: torch.dtype, terms: int, seed: int) -> mcf.MCFTensor:
 def test_ranks_and_extremes(
     dtype: torch.dtype, terms: int, on_torch: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("MANY", 32), ("SAMPLE", 16), ("MARGIN", 0)):
+    for name, value in (("MANY", 32), ("SAMPLE", 16), ("MARGIN", 0), ("BLOCK", 8)):
         monkeypatch.setattr(ranks, name, value)
     sampled = 0
     for seed in range(6):

@@ -2,7 +2,7 @@
 
 Caught mutants: `larger` with < in place of <=, with NaN of the wrong side, with the sign of the
 exchanged difference; a `where` of the leading components alone; a bound that its format rounds
-taken as rounded; a truth value that is broadcast or is no bool by address.
+taken as rounded; `signed` as x < 0; a truth value that is broadcast or is no bool by address.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ SELECTIONS: dict[str, Callable[..., Any]] = {
     "fmin": lambda c, x, y: torch.fmin(x, y),
     "clamp": lambda c, x, y: torch.clamp(x, y, y.flip(0)),
     "where": torch.where,
+    "abs": lambda c, x, y: x.abs(),
+    "copysign": lambda c, x, y: torch.copysign(x, y),
     "masked_fill": lambda c, x, y: x.masked_fill(c, 0.25),
 }
 
@@ -70,7 +72,7 @@ def _check(dtype: torch.dtype, terms: int, names: Any) -> None:
 
 
 def test_pairs_of_float64() -> None:
-    _check(torch.float64, 2, ["maximum", "fmin", "where"])
+    _check(torch.float64, 2, ["maximum", "fmin", "where", "abs", "copysign"])
 
 
 @pytest.mark.slow
