@@ -33,6 +33,7 @@ from mcf.tensor.ops import movement as movement
 from mcf.tensor.ops import neighbours as neighbours
 from mcf.tensor.ops import normalisation as normalisation
 from mcf.tensor.ops import order as order
+from mcf.tensor.ops import orthogonal as orthogonal
 from mcf.tensor.ops import pooling as pooling
 from mcf.tensor.ops import powers as powers
 from mcf.tensor.ops import quantiles as quantiles
