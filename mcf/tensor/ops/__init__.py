@@ -11,6 +11,7 @@ from mcf.tensor.ops import class_losses as class_losses
 from mcf.tensor.ops import comparison as comparison
 from mcf.tensor.ops import convolution as convolution
 from mcf.tensor.ops import copies as copies
+from mcf.tensor.ops import counting as counting
 from mcf.tensor.ops import ctc as ctc
 from mcf.tensor.ops import distances as distances
 from mcf.tensor.ops import distributions as distributions
@@ -42,6 +43,7 @@ from mcf.tensor.ops import resampling as resampling
 from mcf.tensor.ops import scans as scans
 from mcf.tensor.ops import scattering as scattering
 from mcf.tensor.ops import search as search
+from mcf.tensor.ops import sequences as sequences
 from mcf.tensor.ops import signs as signs
 from mcf.tensor.ops import special as special
 from mcf.tensor.ops import spectral as spectral

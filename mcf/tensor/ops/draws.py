@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mcf.kernels.formats import format_of
 from mcf.tensor import random
+from mcf.tensor.creation import tensor
 from mcf.tensor.ops.movement import where
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -81,6 +82,26 @@ def rand_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
 def randn_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
     """Standard normal."""
     return normal(x, None)
+
+
+@implements(torch.randint_like)
+def randint_like(input: Any, low: Any, high: Any = None, **kwargs: Any) -> Any:
+    """Whole numbers from low (0 by default) below high; those of torch's generator for int64.
+
+    Raises:
+        ValueError: for numbers that the format does not hold.
+    """
+    low, high = (0, low) if high is None else (low, high)
+    dtype, device = kwargs.pop("dtype", None) or input.dtype, kwargs.pop("device", input.device)
+    bits = input.terms * format_of(dtype).p
+    if max(abs(int(low)), abs(int(high))) > 2**bits:
+        raise ValueError(
+            f"randint_like: {input.terms} components of {dtype} hold whole numbers up to 2**{bits},"
+            f" got low={low}, high={high}"
+        )
+    generator = kwargs.pop("generator", None)
+    numbers = torch.randint(int(low), int(high), input.shape, device=device, generator=generator)
+    return tensor(numbers, input.terms, dtype, device)
 
 
 @implements(aten.bernoulli_.float)

@@ -90,3 +90,18 @@ def norm_of_one_format(input: Any, p: Any = "fro", *args: Any, **kwargs: Any) ->
     if _of_singular_values(input, p, p == "nuc"):
         return forward(torch.norm, (input.float(), p, *args), kwargs).to(input.dtype)
     return forward(torch.norm, (input, p, *args), kwargs)
+
+
+@implements(torch.cholesky_solve, Tensor.cholesky_solve)
+def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
+    """X with A X = B for A = L L^H, or U^H U for `upper`."""
+    low = L.mH if upper else L
+    half = torch.linalg.solve_triangular(low, B, upper=False)
+    return torch.linalg.solve_triangular(low.mH, half, upper=True)
+
+
+@implements(torch.cholesky_inverse, Tensor.cholesky_inverse)
+def cholesky_inverse(L: Any, upper: bool = False) -> Any:
+    """The inverse of A from its Cholesky factor."""
+    one = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    return cholesky_solve(one.expand(L.shape), L, upper)

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.formats import format_of
 from mcf.tensor.creation import tensor
+from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.elementary import of_two
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -60,3 +62,23 @@ def rpow(y: Any, x: Any) -> Any:
 def exp2(x: Any) -> Any:
     """2**x."""
     return _power(2.0, x)
+
+
+@implements(torch.ldexp, Tensor.ldexp)
+def ldexp(x: Any, other: Any) -> Any:
+    """x 2**other by products with powers of two: exact while no component leaves the range.
+
+    For whole exponents also where 2**other has no float of the format; for others x * 2**other.
+    """
+    like = x if isinstance(x, MCFTensor) else other
+    x = in_format(x, like)
+    if isinstance(other, Tensor) and other.is_floating_point():
+        return x * torch.exp2(other)
+    fmt = format_of(x.dtype)
+    e = torch.as_tensor(other, device=x.device)
+    # Of more than three no bit is left, or infinity is reached.
+    for _ in range(3):
+        step = e.clamp(fmt.emin, fmt.emax)
+        e = e - step
+        x = x * torch.ldexp(torch.ones_like(step, dtype=torch.float64), step).to(x.dtype)
+    return x

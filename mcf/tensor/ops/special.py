@@ -90,3 +90,15 @@ def logit(x: Any, eps: float | None = None) -> Any:
     return torch.where(
         middle, torch.log1p((2 * safe - 1) / (1 - safe)), torch.log(outer / (1 - outer))
     )
+
+
+@implements(torch.mvlgamma, Tensor.mvlgamma, torch.special.multigammaln)
+def mvlgamma(input: Any, p: int) -> Any:
+    """p (p - 1) / 4 log(pi) + the sum of lgamma(x - j / 2) for j below p, for x > (p - 1) / 2."""
+    if p < 1:
+        raise RuntimeError(f"mvlgamma: p has to be greater than or equal to 1, got {p}")
+    x = input if input.is_floating_point() else input.to(torch.get_default_dtype())
+    total = constant(fixed.log(fixed.to_fraction(fixed.pi())), x) * Fraction(p * (p - 1), 4)
+    for j in range(p):
+        total = total + torch.lgamma(torch.where(x > (p - 1) / 2, x - j / 2, torch.nan))
+    return total

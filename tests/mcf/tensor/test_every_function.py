@@ -40,6 +40,9 @@ ROUGH_GRADIENTS = {
     "special.entr": "NaN in torch where the value is -inf",
 }
 
+# torch's first samples have whole numbers only; tests/mcf/tensor/test_counting.py has others.
+NO_FLOATS = {"logspace.tensor_overload"}
+
 
 def outcomes(op: Any, count: int, dtype: torch.dtype, terms: int, tolerance: float) -> set[str]:
     name, seen = cases.name_of(op), set()
@@ -68,7 +71,7 @@ def test_right_or_refused(name: str) -> None:
     seen = outcomes(OPS[name], 2, torch.float32, 2, 2.0**-38)
     if name in REFUSED:
         assert seen <= {cases.REFUSED}
-    elif name in SUPPORTED:
+    elif name in SUPPORTED and name not in NO_FLOATS:
         assert cases.RIGHT in seen
 
 
