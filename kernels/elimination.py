@@ -10,7 +10,16 @@ A panel P is some rows that are taken off one another in order. For j = 0, 1, ..
 
 In "lu" and "cholesky" P is the transpose of some columns of the matrix, c goes from j + 1 on, and
 "lu" first exchanges columns j and c of P for the first of the largest |P[j, c]|, c >= j; a NaN is
-larger than all others. An element goes through the same operations in the same order whatever the
+larger than all others.
+
+An "lu" of a whole square matrix may go on with it, in the same call:
+
+4. The rows of X are exchanged as those of A were, and L Y = X and U Z = Y are solved in place, the
+   second from the last row to the first, in the order of a substitution.
+5. The determinant is U's diagonal, whose first number has the sign of the exchanges, multiplied by
+   halves: of m numbers number k < m // 2 becomes k times m - m // 2 + k, until one is left.
+
+An element goes through the same operations in the same order whatever the
 other rows and columns are, so that launches of `div`, `fma` and `sqrt`, one for each j, have the
 bits of one loop.
 """
@@ -39,6 +48,8 @@ class Elimination:
         head: what a row is divided by, of the diagonal's number; not for "substitution".
         quotient: (x, h) -> x / h.
         update: (z, m, w) -> z - m w.
+        product: (x, y) -> x y, of determinants.
+        minus: x -> -x, of determinants.
     """
 
     kind: str
@@ -47,6 +58,8 @@ class Elimination:
     head: Algorithm
     quotient: Algorithm
     update: Algorithm
+    product: Algorithm
+    minus: Algorithm
 
 
 @functools.cache
@@ -54,4 +67,5 @@ def elimination(kind: str, fmt: Format, terms: int) -> Elimination:
     """The elimination of a kind on expansions of a format and a number of components."""
     heads = formulas.ROOT_OF_POSITIVE if kind == "cholesky" else formulas.NONZERO_OR_ONE
     quotient, update = formulas.QUOTIENT[terms], formulas.LESS_PRODUCT[terms]
-    return Elimination(kind, fmt, terms, heads[terms], quotient, update)
+    product, minus = formulas.PRODUCT[terms], formulas.MINUS[terms]
+    return Elimination(kind, fmt, terms, heads[terms], quotient, update, product, minus)

@@ -142,6 +142,8 @@ class Executor(abc.ABC):
         info: Tensor,
         pivots: Tensor | None = None,
         exchange: bool = True,
+        sides: Sequence[Tensor] | None = None,
+        determinant: Sequence[Tensor] | None = None,
     ) -> bool:
         """Factorise a panel in place, where the executor has a loop for it.
 
@@ -156,6 +158,9 @@ class Executor(abc.ABC):
             pivots: int32 [B, count], where "lu" puts the number of the row that each of the panel's
                 rows is exchanged with, from 1; all columns of A are.
             exchange: whether "lu" exchanges rows.
+            sides: components, contiguous [B, n, k]: right-hand sides of an "lu" whose panel is the
+                whole square matrix, which the solutions take the place of.
+            determinant: components [B], where the determinants of such matrices go.
 
         Returns:
             False where it has none, and has done nothing.
@@ -191,6 +196,8 @@ class Executor(abc.ABC):
         start: int,
         v: Sequence[Tensor],
         t: Sequence[Tensor],
+        whole: bool = False,
+        q: Sequence[Tensor] | None = None,
     ) -> bool:
         """Reflect a panel to upper triangular form, where the executor has a loop for it.
 
@@ -201,6 +208,8 @@ class Executor(abc.ABC):
             start: its first row and column.
             v: where V goes, contiguous [B, m - start, w].
             t: where T goes, contiguous [B, w, w].
+            whole: whether columns on the right of the panel are reflected too.
+            q: where columns of Q go, contiguous [B, m - start, k], of a panel with all reflections.
 
         Returns:
             False where it has none, and has done nothing.

@@ -9,6 +9,11 @@ I - tau v v^T, whose product is I - V T V^T. For j = 0, 1, ...
 3. R[j:, k] = R[j:, k] - v (tau (v^T R[j:, k])) for columns k >= j.
 4. V[j:, j] = v; T[:j, j] = -(tau (T[:j, :j] (V[:, :j]^T v))), T[j, j] = tau.
 
+Where the panel has all reflections of a matrix the same call may go on with it:
+
+5. X = X - V (T^T (V^T X)) for the columns X of R on the right of the panel.
+6. Q = E - V (T (V^T E)) for as many columns E of the identity as are wanted.
+
 Inner products are folds as those of a matrix product, over as many rows as stand here (V has zeros
 above its diagonal), settled and cut to the components of R.
 """
@@ -40,6 +45,7 @@ class Reflection:
         product: (x, y) -> x y.
         minus: x -> -x.
         update: (z, m, w) -> z - m w.
+        difference: (x, y) -> x - y.
     """
 
     terms: int
@@ -51,6 +57,7 @@ class Reflection:
     product: Algorithm
     minus: Algorithm
     update: Algorithm
+    difference: Algorithm
 
 
 @functools.cache
@@ -67,4 +74,5 @@ def reflection(terms: int) -> Reflection:
         ieee.MUL[terms],
         ieee.MINUS[terms],
         elimination.LESS_PRODUCT[terms],
+        ieee.SUB[terms],
     )

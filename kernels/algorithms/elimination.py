@@ -4,7 +4,7 @@ By number of components, as the families of `ieee`, whose bits they have.
 """
 
 from mcf.kernels.algorithms.families import written
-from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, SQRT, each
+from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, MUL, SQRT, each
 from mcf.kernels.algorithms.primitives import ONE, ZERO, where
 
 
@@ -40,3 +40,4 @@ ROOT_OF_POSITIVE = each(
 )
 LESS_PRODUCT = each("less_product", "z - m w.", less_product, fma=FMA, minus=MINUS)
 QUOTIENT = DIV
+PRODUCT = MUL

@@ -17,7 +17,7 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64, Format
-from mcf.kernels.numba import inlining, loops, memory, sweeps
+from mcf.kernels.numba import elimination_text, inlining, loops, memory, sweeps
 from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, power, usual_nan
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.reflection import Reflection
@@ -90,9 +90,10 @@ def elimination(spec: Elimination, text: str) -> Any:
     settings = Settings(register, fmt, (("rc", fmt),))
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, getattr(spec, name))
-        for name in ("head", "quotient", "update")
+        for name in ("head", "quotient", "update", "product", "minus")
     }
-    held = {operand: register if operand in "pw" else fmt for operand in "axpw"}
+    operands = elimination_text.operands(spec)
+    held = {operand: register if operand in "pw" else fmt for operand in operands}
     cells = _accesses(register, {o: (spec.terms, kept) for o, kept in held.items()})
     namespace |= {"put": memory.put, **cells}
     return callback(text, f"<mcf numba {spec.kind} {fmt.name} {spec.terms}>", namespace)
@@ -103,12 +104,13 @@ def reflection(spec: Reflection, text: str) -> Any:
     settings = Settings(FP64, FP64, (("rc", FP64),))
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
-    for name in ("scaled", "settle", "reflector", "quotient", "product", "minus", "update"):
+    others = ("scaled", "settle", "reflector", "quotient", "product", "minus", "update")
+    for name in (*others, "difference"):
         algorithms[name] = getattr(spec, name)
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
-    operands = dict.fromkeys("aytmv", (spec.terms, FP64)) | {"s": (fold.state, FP64)}
+    operands = dict.fromkeys("aytqmv", (spec.terms, FP64)) | {"s": (fold.state, FP64)}
     namespace |= _accesses(FP64, operands)
     zeros = (0.0,) * spec.terms
     namespace["TERMS"] = spec.terms

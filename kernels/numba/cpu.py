@@ -204,9 +204,12 @@ class Cpu(Executor):
         info: Tensor,
         pivots: Tensor | None = None,
         exchange: bool = True,
+        sides: Sequence[Tensor] | None = None,
+        determinant: Sequence[Tensor] | None = None,
     ) -> bool:
         """See `Executor`."""
-        elimination_loops.panel(spec, a, start, width, info, pivots, exchange)
+        more = sides, determinant
+        elimination_loops.panel(spec, a, start, width, info, pivots, exchange, *more)
         return True
 
     def substitute(
@@ -228,9 +231,11 @@ class Cpu(Executor):
         start: int,
         v: Sequence[Tensor],
         t: Sequence[Tensor],
+        whole: bool = False,
+        q: Sequence[Tensor] | None = None,
     ) -> bool:
         """See `Executor`."""
-        reflection_loops.panel(spec, r, start, v, t)
+        reflection_loops.panel(spec, r, start, v, t, whole, q)
         return True
 
     def rotate(

@@ -28,34 +28,43 @@ def _compiled(spec: Elimination) -> objects.Native:
 
         return rewrite.rewritten(compiler.elimination(spec, text))
 
-    algorithms = [keys.algorithm(f) for f in (spec.head, spec.quotient, spec.update)]
+    used = (spec.head, spec.quotient, spec.update, spec.product, spec.minus)
+    algorithms = [keys.algorithm(f) for f in used]
     sizes = [spec.kind, spec.format, spec.terms]
     return stored.native(("elimination", text, algorithms, sizes), make)
 
 
 def _run(
     spec: Elimination,
-    names: Sequence[str],
     operands: Sequence[Tensor],
     items: int,
     length: int,
     work: int,
     words: dict[str, int],
+    results: Sequence[Tensor] = (),
 ) -> None:
     """Call the loop; `words` lacks addresses, shares and the scratch memory."""
     threads = torch.get_num_threads() if work > team.SERIAL else 1
     parts = max(1, min(threads, items))
-    length += elimination_text.padding(spec)
-    scratch = words["width"] * length
+    padding = elimination_text.padding(spec)
+    length += padding
+    # Of right-hand sides, whose rows lie behind those of the panel.
+    sides = words.get("sides", 0)
+    side = sides + padding if sides else 0
+    scratch = words["width"] * (length + side)
+    row_size = max(length, side)
     kind = spec.format.register.dtype
-    memory = torch.zeros(spec.terms, parts, scratch + length, dtype=kind, device="cpu")
-    panels = [c.data_ptr() for c in memory]
-    rows = [c.data_ptr() + parts * scratch * c.element_size() for c in memory]
-    bases = array("Q", [c.data_ptr() for c in operands] + panels + rows)
+    each = parts * (scratch + row_size)
+    memory = torch.zeros(spec.terms * each, dtype=kind, device="cpu")
+    place, size = memory.data_ptr(), memory.element_size()
+    panels = [place + k * each * size for k in range(spec.terms)]
+    rows = [p + parts * scratch * size for p in panels]
+    given = [c.data_ptr() for c in operands] + panels + rows + [c.data_ptr() for c in results]
+    bases = array("Q", given)
     shares = team.shares(items, parts)
     words |= {"bases": bases.buffer_info()[0], "shares": shares.buffer_info()[0], "parts": parts}
-    words |= {"length": length, "scratch": scratch}
-    table = array("q", [words[name] for name in names])
+    words |= {"length": length, "side": side, "scratch": scratch, "row_size": row_size}
+    table = array("q", [words[name] for name in elimination_text.words(spec)])
     with stored.lock:
         address = _compiled(spec).address
     team.run(address, table.buffer_info()[0], parts)
@@ -69,6 +78,8 @@ def panel(
     info: Tensor,
     pivots: Tensor | None,
     exchange: bool,
+    sides: Sequence[Tensor] | None,
+    determinant: Sequence[Tensor] | None,
 ) -> None:
     """See `mcf.kernels.executor.Executor.eliminate`."""
     batch, rows, columns = a[0].shape
@@ -80,8 +91,14 @@ def panel(
     words |= {"pivots": found.data_ptr(), "info": counted.data_ptr()}
     words |= {"count": 0 if pivots is None else pivots.shape[1]}
     words |= {"exchange": int(exchange) if lu else -1}
-    work = batch * height * width * width
-    _run(spec, elimination_text.PANEL, a, batch, height, work, words)
+    x = a if sides is None else sides
+    words |= {
+        "sides": 0 if sides is None else x[0].shape[2],
+        "wanted": int(determinant is not None),
+    }
+    work = batch * width * width * (height + words["sides"])
+    operands = [*a, *x] if lu else a
+    _run(spec, operands, batch, height, work, words, determinant or (a if lu else ()))
     info.copy_(counted)
     if pivots is not None:
         pivots.copy_(found)
@@ -102,7 +119,7 @@ def substitute(
     words |= {"x_batch": x_batch, "x_row": sign * x_row, "x_column": x_column}
     work = batch * width * width * columns
     length = min(TILE, columns)
-    _run(spec, elimination_text.SUBSTITUTION, operands, batch * tiles, length, work, words)
+    _run(spec, operands, batch * tiles, length, work, words)
 
 
 def _from_last(c: Tensor, dims: int) -> Tensor:

@@ -15,8 +15,11 @@ from mcf.kernels.numba.panel_text import PanelText
 
 # The words of a call's table. `bases` are the addresses of the components of A, of those of X for a
 # substitution, of the scratch memory's and of a row's; strides and offsets count elements.
-COMMON = ("bases", "shares", "parts", "length", "scratch", "width")
+COMMON = ("bases", "shares", "parts", "length", "scratch", "row_size", "width")
 PANEL = (*COMMON, "pivots", "info", "start", "rows", "columns", "count", "exchange")
+# Right-hand sides of a whole matrix: how many, the length of their rows, whether the determinant
+# is wanted.
+LU = (*PANEL, "sides", "side", "wanted")
 SUBSTITUTION = (
     *COMMON,
     *("tiles", "tile", "columns", "unit"),
@@ -30,11 +33,22 @@ def padding(spec: Elimination) -> int:
     return 32 if spec.format.register == FP32 else 16
 
 
-def _text(spec: Elimination, words: Sequence[str], operands: str) -> PanelText:
+def operands(spec: Elimination) -> str:
+    """The operands in the order of `bases`: A and X, scratch memory, a row of it, determinants."""
+    return {"lu": "axpwz", "cholesky": "apw", "substitution": "axpw"}[spec.kind]
+
+
+def words(spec: Elimination) -> Sequence[str]:
+    """The words of a call's table."""
+    return {"lu": LU, "cholesky": PANEL, "substitution": SUBSTITUTION}[spec.kind]
+
+
+def _text(spec: Elimination) -> PanelText:
     """The text of an elimination, so far: what all kinds do to a row."""
-    text = PanelText(words, _ADDRESSES, dict.fromkeys(operands, spec.terms), padding(spec))
+    held = dict.fromkeys(operands(spec), spec.terms)
+    text = PanelText(words(spec), _ADDRESSES, held, padding(spec))
     # Each thread's own scratch memory and row.
-    text.add(text.own, "p = arrival * scratch", "w = arrival * length")
+    text.add(text.own, "p = arrival * scratch", "w = arrival * row_size")
     text.step(
         "divide_row",
         "at_p at_w p w h",
@@ -58,7 +72,7 @@ def panel_source(spec: Elimination) -> str:
     all other columns of A are exchanged too. "cholesky" has the square block on the diagonal.
     """
     lu = spec.kind == "lu"
-    text = _text(spec, PANEL, "apw")
+    text = _text(spec)
     d = text.own
     good = "d[0] != 0" if lu else "d[0] > 0"
     multiplier = "p + k * length + j" if lu else "row + k"
@@ -94,7 +108,69 @@ def panel_source(spec: Elimination) -> str:
         f"    for i in range({'0' if lu else 'k'}, height):",
         "        store_a(at_a, base + i * columns + k, load_p(at_p, p + k * length + i))",
     )
+    if lu:
+        _solve(text, d)
+        _determinant(text, d)
     return text.text()
+
+
+def _solve(text: PanelText, depth: int) -> None:
+    """Right-hand sides of the whole matrix, in rows behind it."""
+    text.add(
+        depth,
+        "if sides > 0:",
+        "    here = item * width * sides",
+        "    q = p + width * length",
+        "    for j in range(width):",
+        "        for c in range(sides):",
+        "            store_p(at_p, q + j * side + c, load_x(at_x, here + j * sides + c))",
+        "    for j in range(width if exchange else 0):",
+        "        found = number(pivots, item * count + j) - 1",
+        "        if found != j:",
+        "            for c in range(sides):",
+        *("    " + s for s in _swap("p", "q + j * side + c", "q + found * side + c")),
+        f"    {text.whole('0', 'sides')}",
+        "    for j in range(width):",
+        "        row = q + j * side",
+        f"        {text.run('keep_row', '0', p='row')}",
+        "        for k in range(j + 1, width):",
+        "            m = load_p(at_p, p + j * length + k)",
+        f"            {text.run('update_row', '0', p='q + k * side')}",
+        "    for above in range(width):",
+        "        j = width - 1 - above",
+        "        row = q + j * side",
+        "        h = load_p(at_p, p + j * length + j)",
+        f"        {text.run('divide_row', '0', p='row')}",
+        "        for k in range(j):",
+        "            m = load_p(at_p, p + j * length + k)",
+        f"            {text.run('update_row', '0', p='q + k * side')}",
+        "    for j in range(width):",
+        "        for c in range(sides):",
+        "            store_x(at_x, here + j * sides + c, load_p(at_p, q + j * side + c))",
+    )
+
+
+def _determinant(text: PanelText, depth: int) -> None:
+    """The product of the diagonal of U, with the sign of the exchanges."""
+    text.add(
+        depth,
+        "if wanted:",
+        "    odd = 0",
+        "    for j in range(width):",
+        "        store_w(at_w, w + j, load_p(at_p, p + j * length + j))",
+        "        if exchange and number(pivots, item * count + j) != j + 1:",
+        "            odd = 1 - odd",
+        "    if odd:",
+        "        store_w(at_w, w, minus(load_w(at_w, w)))",
+        "    left = width",
+        "    while left > 1:",
+        "        half = left // 2",
+        "        for c in range(half):",
+        "            other = load_w(at_w, w + left - half + c)",
+        "            store_w(at_w, w + c, product(load_w(at_w, w + c), other))",
+        "        left -= half",
+        "    store_z(at_z, item, load_w(at_w, w))",
+    )
 
 
 def _exchange(text: PanelText, depth: int) -> None:
@@ -135,7 +211,7 @@ def _swap(operand: str, one: str, other: str) -> list[str]:
 
 def substitution_source(spec: Elimination) -> str:
     """The kernel of "substitution": an item is some columns of one X, which are solved in place."""
-    text = _text(spec, SUBSTITUTION, "axpw")
+    text = _text(spec)
     text.add(
         text.own,
         "a = item // tiles * a_batch",

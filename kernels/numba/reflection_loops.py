@@ -26,7 +26,7 @@ def _compiled(spec: Reflection) -> objects.Native:
 
     fold = spec.fold
     used = (fold.term, fold.merge, fold.combine, spec.scaled, spec.settle, spec.reflector)
-    used += (spec.quotient, spec.product, spec.minus, spec.update)
+    used += (spec.quotient, spec.product, spec.minus, spec.update, spec.difference)
     return stored.native(
         ("reflection", text, [keys.algorithm(f) for f in used], spec.terms, fold.state), make
     )
@@ -38,19 +38,25 @@ def panel(
     start: int,
     v: Sequence[Tensor],
     t: Sequence[Tensor],
+    whole: bool,
+    q: Sequence[Tensor] | None,
 ) -> None:
     """See `mcf.kernels.executor.Executor.reflect`."""
     batch, rows, columns = r[0].shape
     height, width = v[0].shape[1:]
-    work = batch * height * width * width
+    rest = columns - start - width if whole else 0
+    wanted = 0 if q is None else q[0].shape[2]
+    work = batch * height * width * (width + rest + wanted)
     threads = torch.get_num_threads() if work > team.SERIAL else 1
     parts = max(1, min(threads, batch))
     length = width + PAD
-    m_size = (2 * height + width) * length + height + length
-    v_size = 2 * (height + length) + length
-    sizes = [(m_size, spec.terms), (v_size, spec.terms), (length, spec.fold.state)]
+    side = max(rest, wanted) + PAD
+    s_size = max(length, side)
+    m_size = (2 * height + width) * length + height + length + (height + 2 * width) * side
+    v_size = 2 * (height + length) + s_size
+    sizes = [(m_size, spec.terms), (v_size, spec.terms), (s_size, spec.fold.state)]
     scratch = [torch.zeros(n, parts * size, dtype=torch.float64, device="cpu") for size, n in sizes]
-    operands = [*r, *v, *t, *(c for memory in scratch for c in memory)]
+    operands = [*r, *v, *t, *(q or t), *(c for memory in scratch for c in memory)]
     bases = array("Q", [c.data_ptr() for c in operands])
     shares = team.shares(batch, parts)
     words = {
@@ -64,6 +70,10 @@ def panel(
         "length": length,
         "m_size": m_size,
         "v_size": v_size,
+        "s_size": s_size,
+        "rest": rest,
+        "wanted": wanted,
+        "side": side,
     }
     table = array("Q", [words[name] for name in reflection_text.WORDS])
     with stored.lock:

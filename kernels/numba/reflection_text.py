@@ -14,13 +14,13 @@ from mcf.kernels.reflection import Reflection
 PAD = 16
 WORDS = (
     *("bases", "shares", "parts", "rows", "columns", "start", "width", "length"),
-    *("m_size", "v_size"),
+    *("m_size", "v_size", "s_size", "rest", "wanted", "side"),
 )
 
 
 def source(spec: Reflection) -> str:
     """The kernel: an item is a matrix, whose panel is reflected in place, and its V and T."""
-    operands = {**dict.fromkeys("aytmv", spec.terms), "s": spec.fold.state}
+    operands = {**dict.fromkeys("aytqmv", spec.terms), "s": spec.fold.state}
     text = PanelText(WORDS, ("bases", "shares"), operands, PAD)
     _steps(text, spec.terms)
     d = text.own
@@ -35,7 +35,7 @@ def source(spec: Reflection) -> str:
         "v = arrival * v_size",
         "x = v + height + length",
         "g = x + height + length",
-        "s = arrival * length",
+        "s = arrival * s_size",
         # Nothing of an earlier matrix counts.
         "for i in range(height * length + width * length):",
         "    store_m(at_m, u + i, ZEROS)",
@@ -78,6 +78,7 @@ def source(spec: Reflection) -> str:
         "        store_m(at_m, b + j * length + i, minus(load_v(at_v, g + i)))",
     )
     text.add(d + 1, "store_m(at_m, b + j * length + j, tau)")
+    _others(text, d)
     text.add(
         d,
         "for i in range(height):",
@@ -93,10 +94,71 @@ def source(spec: Reflection) -> str:
     return text.text()
 
 
+def _others(text: PanelText, depth: int) -> None:
+    """Columns on the right of the panel, and those of Q: x in rows, then V^T x and T V^T x."""
+    text.add(
+        depth,
+        "z = x_row + height + length",
+        "y = z + height * side",
+        "for of_q in range(2):",
+        "    count = wanted if of_q else rest",
+        "    for i in range(height if count > 0 else 0):",
+        "        for c in range(count):",
+        "            there = z + i * side + c",
+        "            if of_q:",
+        "                store_m(at_m, there, ONES if i == c else ZEROS)",
+        "            else:",
+        "                store_m(at_m, there, load_a(at_a, base + i * columns + width + c))",
+        f"    {text.whole('0', 'count')}",
+        "    given, first, stride = v, 0, side",
+        "    for part in range(2 * width + height if count > 0 else 0):",
+        "        if part < width:",
+        "            n, row = height, z",
+        "            for i in range(height):",
+        "                store_v(at_v, v + i, load_m(at_m, u + i * length + part))",
+        "        elif part < 2 * width:",
+        "            n, row = width, y",
+        "            k = part - width",
+        "            for i in range(width):",
+        "                at = i * length + k if of_q else k * length + i",
+        "                store_v(at_v, v + i, load_m(at_m, b + at))",
+        "        else:",
+        "            n, row = width, y + width * side",
+        "            k = part - 2 * width",
+        "            for i in range(width):",
+        "                store_v(at_v, v + i, load_m(at_m, u + k * length + i))",
+    )
+    _fold(text, depth + 2)
+    text.add(
+        depth + 2,
+        text.run("settled", "0"),
+        "if part < 2 * width:",
+        "    for c in range(count):",
+        "        store_m(at_m, y + part * side + c, load_v(at_v, g + c))",
+        "else:",
+        f"    {text.run('less', '0', row='z + k * side')}",
+    )
+    text.add(
+        depth + 1,
+        "for i in range(height if count > 0 else 0):",
+        "    for c in range(count):",
+        "        h = load_m(at_m, z + i * side + c)",
+        "        if of_q:",
+        "            store_q(at_q, (item * height + i) * count + c, h)",
+        "        else:",
+        "            store_a(at_a, base + i * columns + width + c, h)",
+    )
+
+
 def _steps(text: PanelText, terms: int) -> None:
     """The loops over the numbers of a row."""
     settled = f"settle(load_s(at_s, s + c))[:{terms}]"
     text.step("settled", "at_s at_v s g", f"store_v(at_v, g + c, {settled})")
+    text.step(
+        "less",
+        "at_m at_v row g",
+        "store_m(at_m, row + c, difference(load_m(at_m, row + c), load_v(at_v, g + c)))",
+    )
     text.step("scale", "at_s at_v s g tau", f"store_v(at_v, g + c, product(tau, {settled}))")
     text.step(
         "update_row",

@@ -33,6 +33,48 @@ def factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tenso
     The factors are those of a matrix A + E with |E| <= c n u^terms |L| |U| (Higham 2002, theorem
     9.3, doi:10.1137/1.9780898718027).
     """
+    return _factored(a, pivot)[0]
+
+
+# Of one panel and so many right-hand sides all is done in one call, where there is a loop for it.
+SIDES = 64
+
+Factors = tuple[Components, Tensor, Tensor]
+
+
+def solved(a: Components, b: Components) -> tuple[Components, Factors]:
+    """X with A X = B for square A, and what `factor` makes of A."""
+    n, k = b[0].shape[-2:]
+    batch = triangular.broadcast(a, b)
+    if n <= triangular.BLOCK and 0 < k <= SIDES and batch == a[0].shape[:-2]:
+        x = each(lambda c: c.expand(*batch, n, k).clone(memory_format=torch.contiguous_format), b)
+        factors, done = _factored(a, sides=x)
+        if done:
+            return x, factors
+    else:
+        factors = factor(a)
+    return solve(factors[0], factors[1], b), factors
+
+
+def determined(a: Components) -> tuple[Components, Factors]:
+    """The determinant of square A, and what `factor` makes of A."""
+    if 0 < a[0].shape[-1] <= triangular.BLOCK:
+        found = each(lambda c: c.new_empty(c.shape[:-2]), a)
+        factors, done = _factored(a, determinant=found)
+        if done:
+            return found, factors
+    else:
+        factors = factor(a)
+    return determinant(factors[0], factors[1]), factors
+
+
+def _factored(
+    a: Components,
+    pivot: bool = True,
+    sides: Components | None = None,
+    determinant: Components | None = None,
+) -> tuple[Factors, bool]:
+    """`factor`; and whether right-hand sides and determinants of one panel are there as well."""
     a = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
     *batch, m, n = a[0].shape
     count = min(m, n)
@@ -40,20 +82,35 @@ def factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tenso
     pivots = torch.arange(1, count + 1, dtype=torch.int32, device=device)
     pivots = pivots.expand(*batch, count).clone()
     info = torch.zeros(batch, dtype=torch.int32, device=device)
+    done = False
     if a[0].numel():
-        _factor(triangular.flat(a), pivots.view(-1, count), info.view(-1), pivot)
-    return a, pivots, info
+        sides = None if sides is None else triangular.flat(sides)
+        wanted = None if determinant is None else each(lambda c: c.view(-1), determinant)
+        flat = triangular.flat(a), pivots.view(-1, count), info.view(-1)
+        done = _factor(*flat, pivot, sides, wanted)
+    return (a, pivots, info), done
 
 
-def _factor(a: Components, pivots: Tensor, info: Tensor, pivot: bool) -> None:
-    """L and U take the place of A [batch, m, n]."""
+def _factor(
+    a: Components,
+    pivots: Tensor,
+    info: Tensor,
+    pivot: bool,
+    sides: Components | None,
+    determinant: Components | None,
+) -> bool:
+    """L and U take the place of A [batch, m, n]; whether the last panel was one call."""
+    found = True
     m, n = a[0].shape[-2:]
     count = min(m, n)
     spec = elimination("lu", format_of(a[0].dtype), len(a))
     executor = registry.on(a[0].device)
     for start in range(0, count, triangular.BLOCK):
         block = slice(start, min(start + triangular.BLOCK, count))
-        if not executor.eliminate(spec, a, start, block.stop - start, info, pivots, pivot):
+        found = executor.eliminate(
+            spec, a, start, block.stop - start, info, pivots, pivot, sides, determinant
+        )
+        if not found:
             for j in range(block.start, block.stop):
                 if pivot:
                     _exchange(a, j, pivots)
@@ -65,6 +122,7 @@ def _factor(a: Components, pivots: Tensor, info: Tensor, pivot: bool) -> None:
             if block.stop < m:
                 product = matmul(part(a, below, block), rows)
                 assign(a, (below, right), operations.sub(part(a, below, right), product))
+    return found
 
 
 def _exchange(a: Components, j: int, pivots: Tensor) -> None:

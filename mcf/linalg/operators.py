@@ -75,6 +75,47 @@ def lu_factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Te
     return tuple(factors), pivots, info
 
 
+def _split_factors(found: Sequence[Tensor]) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
+    """A result and LU factors, both of as many components."""
+    *parts, pivots, info = found
+    result, factors = _split(parts, len(parts) // 2)
+    return result, (factors, pivots, info)
+
+
+def _solve_run(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
+    x, (factors, pivots, info) = lu_factors.solved(tuple(a), tuple(b))
+    return [*_own(x), *factors, pivots, info]
+
+
+_solve = operator(
+    "solve(Tensor[] a, Tensor[] b) -> Tensor[]",
+    _solve_run,
+    lambda a, b: [*_solved_shape(a, a[0], b, True, False), *_lu_shapes(a, True)],
+)
+
+
+def solve(a: Components, b: Components) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
+    """See `lu_factors.solved`."""
+    return _split_factors(_solve(list(a), list(b)))
+
+
+def _det_run(a: list[Tensor]) -> list[Tensor]:
+    determinant, (factors, pivots, info) = lu_factors.determined(tuple(a))
+    return [*_own(determinant), *factors, pivots, info]
+
+
+_det = operator(
+    "det(Tensor[] a) -> Tensor[]",
+    _det_run,
+    lambda a: [*_empty(a, a[0].shape[:-2]), *_lu_shapes(a, True)],
+)
+
+
+def det(a: Components) -> tuple[Components, tuple[Components, Tensor, Tensor]]:
+    """See `lu_factors.determined`."""
+    return _split_factors(_det(list(a)))
+
+
 def _solved_shape(
     lu: list[Tensor], pivots: Tensor, b: list[Tensor], left: bool, adjoint: bool
 ) -> list[Tensor]:

@@ -25,6 +25,9 @@ from mcf.linalg.parts import (
 from mcf.linalg.working import working_terms
 from mcf.reductions.products import matmul
 
+# Of one panel and at most so many rows and columns all is done in one call, where there is a loop.
+SMALL = 64
+
 
 def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Components]:
     """A = Q R with LAPACK's signs, in blocks of reflections I - V T V^T.
@@ -52,23 +55,48 @@ def _factor(a: Components, mode: str) -> tuple[Components | None, Components]:
     r = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
     *_, m, n = r[0].shape
     count = min(m, n)
+    if m <= SMALL and n <= SMALL and 0 < count <= triangular.BLOCK:
+        return _whole(r, mode)
     blocks = []
     for start in range(0, count, triangular.BLOCK):
         block = slice(start, min(start + triangular.BLOCK, count))
-        v, t = _panel(r, block)
+        v, t, _ = _panel(r, block)
         blocks.append((start, v, t))
         if block.stop < n:
             rest = (slice(start, m), slice(block.stop, n))
             assign(r, rest, _reflect(v, transpose(t), part(r, *rest)))
-    height = m if mode == "complete" else count
+    return _assembled(r, mode, blocks)
+
+
+def _assembled(
+    r: Components, mode: str, blocks: list[tuple[int, Components, Components]]
+) -> tuple[Components | None, Components]:
+    """Q of some panels' reflections, and R."""
+    *_, m, n = r[0].shape
+    height = m if mode == "complete" else min(m, n)
     upper = each(lambda c: c[..., :height, :].triu(), r)
     if mode == "r":
         return None, upper
-    q = each(lambda c: c[..., :height].clone(), identity(a, m))
+    q = each(lambda c: c[..., :height].clone(), identity(r, m))
     for start, v, t in reversed(blocks):
         rows = (slice(start, m), ALL)
         assign(q, rows, _reflect(v, t, part(q, *rows)))
     return q, upper
+
+
+def _whole(r: Components, mode: str) -> tuple[Components | None, Components]:
+    """The same of one panel, in one call where there is a loop for it."""
+    *batch, m, n = r[0].shape
+    count = min(m, n)
+    height = m if mode == "complete" else count
+    q = None if mode == "r" else each(lambda c: c.new_empty(*batch, m, height), r)
+    v, t, done = _panel(r, slice(0, count), whole=True, q=q)
+    if done:
+        return q, each(lambda c: c[..., :height, :].triu(), r)
+    if count < n:
+        rest = (ALL, slice(count, n))
+        assign(r, rest, _reflect(v, transpose(t), part(r, *rest)))
+    return _assembled(r, mode, [(0, v, t)])
 
 
 def _reflect(v: Components, t: Components, x: Components) -> Components:
@@ -76,17 +104,25 @@ def _reflect(v: Components, t: Components, x: Components) -> Components:
     return operations.sub(x, matmul(v, matmul(t, matmul(transpose(v), x))))
 
 
-def _panel(r: Components, block: slice) -> tuple[Components, Components]:
-    """Reflect the columns of a block to upper triangular form; V and T of their product."""
+def _panel(
+    r: Components, block: slice, whole: bool = False, q: Components | None = None
+) -> tuple[Components, Components, bool]:
+    """Reflect the columns of a block to upper triangular form; V and T of their product.
+
+    And whether it was one call, which also has reflected columns on its right (`whole`) and has
+    put the product's columns in q.
+    """
     start, width = block.start, block.stop - block.start
     batch, height = r[0].shape[:-2], r[0].shape[-2] - start
     v = each(lambda c: c.new_zeros(*batch, height, width), r)
     t = each(lambda c: c.new_zeros(*batch, width, width), r)
     flat = triangular.flat
     if r[0].numel() and registry.on(r[0].device).reflect(
-        reflection(len(r)), flat(r), start, flat(v), flat(t)
+        *(reflection(len(r)), flat(r), start, flat(v), flat(t)),
+        whole=whole,
+        q=None if q is None else flat(q),
     ):
-        return v, t
+        return v, t, True
     for j in range(width):
         below = slice(start + j, None)
         column, tau = _reflector(part(r, below, slice(start + j, start + j + 1)))
@@ -100,7 +136,7 @@ def _panel(r: Components, block: slice) -> tuple[Components, Components]:
             entry = operations.neg(operations.mul(tau, matmul(part(t, before, before), overlap)))
             assign(t, (before, slice(j, j + 1)), entry)
         assign(t, (slice(j, j + 1), slice(j, j + 1)), tau)
-    return v, t
+    return v, t, False
 
 
 def _reflector(x: Components) -> tuple[Components, Components]:

@@ -112,10 +112,13 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
             f"{list(a.shape)} and {list(b.shape)}"
         )
     x, y = _padded(a, b)
-    factors, pivots, info = operators.lu_factor(x)
-    _raise("solve_ex", info, check_errors)
     y = each(lambda c: c.unsqueeze(-1), y) if vector else y
-    solution = operators.lu_solve(factors, pivots, y, left=left or vector)
+    if left or vector:
+        solution, (factors, pivots, info) = operators.solve(x, y)
+    else:
+        factors, pivots, info = operators.lu_factor(x)
+        solution = operators.lu_solve(factors, pivots, y, left=False)
+    _raise("solve_ex", info, check_errors)
     solution = each(lambda c: c.squeeze(-1), solution) if vector else solution
     return wrap(solution), wrap(factors), pivots, info
 
@@ -124,30 +127,29 @@ def solve_ex(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -
 def inv_ex(a: MCFTensor, *, check_errors: bool = False) -> Any:
     """The inverse and info."""
     _matrix("inv", a, square=True)
-    factors, pivots, info = operators.lu_factor(a.components)
-    inverse = operators.lu_solve(factors, pivots, identity(a.components, a.shape[-1]))
+    eye = identity(a.components, a.shape[-1])
+    inverse, (_, _, info) = operators.solve(a.components, eye)
     _raise("inv_ex", info, check_errors)
     return wrap(inverse), info
 
 
-def _determinant_factors(name: str, a: MCFTensor) -> tuple[Components, Tensor]:
-    """Of A^T where A is contiguous: torch's derivative takes the factors for those."""
+def _determinant_matrix(name: str, a: MCFTensor) -> Components:
+    """A^T where A is contiguous: torch's derivative takes the factors for those."""
     _matrix(name, a, square=True)
-    parts = transpose(a.components) if a.is_contiguous() else a.components
-    return operators.lu_factor(parts)[:2]
+    return transpose(a.components) if a.is_contiguous() else a.components
 
 
 @implements(aten._linalg_det.default)
 def det(a: MCFTensor) -> Any:
     """The determinant, and the factors it came from."""
-    factors, pivots = _determinant_factors("det", a)
-    return wrap(lu_factors.determinant(factors, pivots)), wrap(factors), pivots
+    found, (factors, pivots, _) = operators.det(_determinant_matrix("det", a))
+    return wrap(found), wrap(factors), pivots
 
 
 @implements(aten._linalg_slogdet.default)
 def slogdet(a: MCFTensor) -> Any:
     """The determinant's sign and the logarithm of its absolute value, and the factors."""
-    factors, pivots = _determinant_factors("slogdet", a)
+    factors, pivots, _ = operators.lu_factor(_determinant_matrix("slogdet", a))
     diagonal = each(lambda c: c.diagonal(dim1=-2, dim2=-1), factors)
     negative = torch.signbit(diagonal[0])
     size = each(lambda c: torch.where(negative, -c, c), diagonal)

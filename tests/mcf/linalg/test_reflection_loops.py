@@ -9,13 +9,14 @@ import torch
 
 from mcf.kernels import operations
 from mcf.linalg import parts, qr_factors
+from mcf.reductions import products
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 
 
 def panel(a: parts.Components) -> tuple[Any, ...]:
     """R, V and T of the first panel."""
     r = parts.each(torch.clone, a)
-    v, t = qr_factors._panel(r, slice(0, min(32, *a[0].shape[-2:])))
+    v, t, _ = qr_factors._panel(r, slice(0, min(32, *a[0].shape[-2:])))
     return parts.each(torch.triu, r), v, t
 
 
@@ -60,6 +61,33 @@ def test_columns_at_the_ends_of_the_range(exponent: int) -> None:
 def test_special_values(rows: list[list[float]]) -> None:
     leading = torch.tensor(rows, dtype=F64)
     assert_same_bits(lambda: panel((leading, torch.zeros_like(leading))))
+
+
+def _reversed(x: parts.Components, y: parts.Components) -> parts.Components:
+    """The same products, whose terms are added from the last to the first."""
+    return products.matmul(parts.each(lambda c: c.flip(-1), x), parts.each(lambda c: c.flip(-2), y))
+
+
+def _turned(v: parts.Components, t: parts.Components, x: parts.Components) -> parts.Components:
+    """Products of reflections from the last to the first."""
+    return REFLECT(v, parts.transpose(t), x)
+
+
+REFLECT = qr_factors._reflect
+
+
+@pytest.mark.parametrize(
+    ("name", "mutant"),
+    [("matmul", _reversed), ("_reflect", _turned)],
+    ids=["order", "transposed"],
+)
+def test_the_comparison_rejects(name: str, mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutants: what launches of single steps have that the loop's declaration has not."""
+    a = components(F64, 2, 6, 4)
+    assert_same_bits(lambda: qr_factors.factor(a))
+    monkeypatch.setattr(qr_factors, name, mutant)
+    with pytest.raises(AssertionError):
+        assert_same_bits(lambda: qr_factors.factor(a))
 
 
 def test_narrow_formats_are_rounded_once() -> None:
