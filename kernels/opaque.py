@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
+from mcf.kernels.complex_operators import COMPLEX
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import (
@@ -156,7 +157,7 @@ def _settle_maker(x: list[Tensor], uniform: Sequence[int]) -> Elementwise:
 
 for _operation in TRANSFORMS:
     _register_transform(_operation)
-for _operation in (*OPERATIONS, *COMPARISONS):
+for _operation in (*OPERATIONS, *COMPARISONS, *COMPLEX):
     _inputs = ", ".join(f"Tensor[] {a}" for a in _operation.arguments)
     _register(_operation.operator, _inputs, _maker(_operation))
 _register("expansion_renormalize", "Tensor[] x, int terms", _renormalize_maker)

@@ -77,7 +77,8 @@ def _call(
     return tuple(out)
 
 
-def _apply(operation: Operation, arguments: Sequence[Argument], out: Out) -> Components:
+def apply(operation: Operation, arguments: Sequence[Argument], out: Out) -> Components:
+    """An operation on component tuples, checked and broadcast, by its operator."""
     given = checked(operation.name, operation.arguments, arguments)
     if operation in COMMUTATIVE and len(given[0]) < len(given[1]):
         given[0], given[1] = given[1], given[0]
@@ -130,22 +131,22 @@ def scale(x: Sequence[Tensor], a: Tensor) -> Components:
 
 def add(x: Argument, y: Argument, *, out: Out = None) -> Components:
     """x + y, commutative, accurate under cancellation too."""
-    return _apply(ADD, (x, y), out)
+    return apply(ADD, (x, y), out)
 
 
 def sub(x: Argument, y: Argument, *, out: Out = None) -> Components:
     """x - y, with the error of `add`."""
-    return _apply(SUB, (x, y), out)
+    return apply(SUB, (x, y), out)
 
 
 def mul(x: Argument, y: Argument, *, out: Out = None) -> Components:
     """x * y, commutative."""
-    return _apply(MUL, (x, y), out)
+    return apply(MUL, (x, y), out)
 
 
 def div(x: Argument, y: Argument, *, out: Out = None) -> Components:
     """x / y."""
-    return _apply(DIV, (x, y), out)
+    return apply(DIV, (x, y), out)
 
 
 def fma(x: Argument, y: Argument, z: Argument, *, out: Out = None) -> Components:
@@ -154,32 +155,32 @@ def fma(x: Argument, y: Argument, z: Argument, *, out: Out = None) -> Components
     The product is rounded as `mul` rounds it, so the error is that of `mul` relative to x * y and
     that of `add` relative to the result. With one component the product is exact.
     """
-    return _apply(FMA, (x, y, z), out)
+    return apply(FMA, (x, y, z), out)
 
 
 def square(x: Argument, *, out: Out = None) -> Components:
     """x * x."""
-    return _apply(SQUARE, (x,), out)
+    return apply(SQUARE, (x,), out)
 
 
 def sqrt(x: Argument, *, out: Out = None) -> Components:
     """The square root of x; NaN for x < 0."""
-    return _apply(SQRT, (x,), out)
+    return apply(SQRT, (x,), out)
 
 
 def reciprocal(x: Argument, *, out: Out = None) -> Components:
     """1 / x."""
-    return _apply(RECIPROCAL, (x,), out)
+    return apply(RECIPROCAL, (x,), out)
 
 
 def rsqrt(x: Argument, *, out: Out = None) -> Components:
     """1 / sqrt(x); NaN for x < 0, an infinity for zeros."""
-    return _apply(RSQRT, (x,), out)
+    return apply(RSQRT, (x,), out)
 
 
 def compare(x: Argument, y: Argument) -> Tensor:
     """-1, 0 or 1 for x less than, equal to or greater than y by value; NaN where one is NaN."""
-    return _apply(COMPARE, (x, y), None)[0]
+    return apply(COMPARE, (x, y), None)[0]
 
 
 def _truth(function: str, operation: Operation, out: Tensor | None, **named: Argument) -> Tensor:

@@ -16,7 +16,7 @@ from mcf.kernels.algorithms import distillation, ieee, selection
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.components import MAX_TERMS
 from mcf.kernels.elementwise import Elementwise, Field, parameters
-from mcf.kernels.formats import FP64, INT8, Format
+from mcf.kernels.formats import FP32, FP64, INT8, Format
 
 # The longest tuple that `renormalize` takes: its algorithm grows with the square.
 MAX_FLOATS = 16
@@ -39,6 +39,9 @@ class Operation:
         result: the format of the result where it is not the arguments': INT8 for 0 and 1, the bytes
             of a bool tensor.
         truths: names of arguments that are truth values, the bytes of a bool tensor.
+        floats: names of arguments of which an algorithm in `special` takes one component.
+        parts: how many expansions the result is.
+        narrow: the algorithms in float32 registers, where those are others.
     """
 
     name: str
@@ -50,6 +53,9 @@ class Operation:
     components: tuple[int, ...] | None = None
     result: Format | None = None
     truths: tuple[str, ...] = ()
+    floats: tuple[str, ...] = ("y",)
+    parts: int = 1
+    narrow: tuple[Algorithm, ...] = ()
 
     @property
     def operator(self) -> str:
@@ -58,7 +64,12 @@ class Operation:
 
     def terms(self, given: Sequence[int]) -> int:
         """How many components the result has."""
-        return self.results or max(given)
+        return (self.results or max(given)) * self.parts
+
+    def algorithm(self, terms: int, fmt: Format) -> Algorithm:
+        """That of a number of components in the registers of a format."""
+        found = self.narrow if self.narrow and fmt.register == FP32 else self.algorithms
+        return found[terms - 1]
 
 
 def _transform(algorithm: Algorithm, **components: int) -> Operation:
@@ -217,12 +228,13 @@ def kernel(
     arguments = []
     for argument, count in zip(operation.arguments, given, strict=True):
         # An algorithm for a float takes one component of it and all of the others.
-        taken = 1 if special and (argument, count) == ("y", 1) else widest
+        single = special and argument in operation.floats and count == 1
+        taken = 1 if single else widest
         taken = 0 if argument in operation.truths else taken
         arguments.append((argument, count, taken))
     return _kernel(
         name,
-        special or operation.algorithms[widest - 1],
+        special or operation.algorithm(widest, fmt),
         fmt,
         arguments,
         operation.terms(given),

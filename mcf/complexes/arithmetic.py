@@ -8,8 +8,16 @@ from typing import Any
 import torch
 
 from mcf.complexes.division import divide
+from mcf.complexes.launches import applied
 from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.kernels.algorithms import complex_numbers
+from mcf.kernels.complex_operators import ADD as COMPLEX_ADD
+from mcf.kernels.complex_operators import MUL as COMPLEX_MUL
+from mcf.kernels.complex_operators import SCALE as COMPLEX_SCALE
+from mcf.kernels.complex_operators import SUB as COMPLEX_SUB
+from mcf.kernels.complex_operators import UNSCALE as COMPLEX_UNSCALE
+from mcf.kernels.operators import Operation
+from mcf.tensor.tensor import MCFTensor
 
 Parts = tuple[Any, Any]
 
@@ -20,7 +28,7 @@ def add(x: Parts, y: Parts) -> MCFComplexTensor:
         return pair(x[0] + y[0], _broadcast(x[1], y[0]))
     if x[1] is None:
         return add(y, x)
-    return pair(x[0] + y[0], x[1] + y[1])
+    return _computed(COMPLEX_ADD, complex_numbers.plus, *_ordered(x, y))
 
 
 def _broadcast(x: Any, other: Any) -> Any:
@@ -34,13 +42,29 @@ def _broadcast(x: Any, other: Any) -> Any:
     return x.clone()
 
 
+def _computed(
+    operation: Operation, formula: Callable[..., tuple[Any, Any]], *given: Any
+) -> MCFComplexTensor:
+    """One kernel, or its formula of the parts where autograd or somebody else records them."""
+    found = applied(operation, *given)
+    return pair(*formula(*given)) if found is None else found
+
+
+def _ordered(x: Parts, y: Parts) -> tuple[Any, Any, Any, Any]:
+    """The operands of what commutes, the one with more components first, as in real operations."""
+    first, second = x[0], y[0]
+    if type(second) is MCFTensor and (type(first) is not MCFTensor or first._terms < second._terms):
+        return (*y, *x)
+    return (*x, *y)
+
+
 def sub(x: Parts, y: Parts) -> MCFComplexTensor:
     """x - y by parts."""
     if y[1] is None:
         return pair(x[0] - y[0], _broadcast(x[1], y[0]))
     if x[1] is None:
         return pair(x[0] - y[0], -_broadcast(y[1], x[0]))
-    return pair(x[0] - y[0], x[1] - y[1])
+    return _computed(COMPLEX_SUB, complex_numbers.minus, *x, *y)
 
 
 def mul(x: Parts, y: Parts) -> MCFComplexTensor:
@@ -49,55 +73,17 @@ def mul(x: Parts, y: Parts) -> MCFComplexTensor:
     `mcf.bound("complex_mul", ...)` is relative to |x y|, not to each part.
     """
     if y[1] is None:
-        return pair(x[0] * y[0], x[1] * y[0])
+        return _computed(COMPLEX_SCALE, complex_numbers.times_real, *x, y[0])
     if x[1] is None:
         return mul(y, x)
-    found = _in_blocks(*x, *y)
-    return pair(*_product(*x, *y)) if found is None else found
-
-
-def _product(a: Any, b: Any, c: Any, d: Any) -> Parts:
-    return a * c - b * d, a * d + b * c
-
-
-# Elements whose products and sums stay in the cache.
-_BLOCK = 1 << 15
-
-
-def _in_blocks(*given: Any) -> MCFComplexTensor | None:
-    """The same for many elements, some at a time: six results of all would go through memory.
-
-    None where something else than contiguous expansions of one shape and format is given, where
-    autograd records, or where there are few elements.
-    """
-    first = given[0]
-    if not isinstance(first, MCFTensor) or first.numel() < 4 * _BLOCK:
-        return None
-    c = first.components[0]
-    for v in given:
-        if type(v) is not MCFTensor or v.terms != first.terms:
-            return None
-        if torch.is_grad_enabled() and v.requires_grad:
-            return None
-        for k in v.components:
-            if type(k) is not torch.Tensor or not k.is_contiguous():
-                return None
-            if k.shape != c.shape or k.dtype is not c.dtype or k.device != c.device:
-                return None
-    flat = [[k.view(-1) for k in v.components] for v in given]
-    results = [[torch.empty_like(k) for k in first.components] for _ in range(2)]
-    for start in range(0, first.numel(), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        found = _product(*(wrap([k[part] for k in v]) for v in flat))
-        for whole, some in zip(results, found, strict=True):
-            for k, new in zip(whole, some.components, strict=True):
-                k.view(-1)[part] = new
-    return MCFComplexTensor(wrap(results[0]), wrap(results[1]))
+    return _computed(COMPLEX_MUL, complex_numbers.times, *_ordered(x, y))
 
 
 def div(x: Parts, y: Parts) -> MCFComplexTensor:
-    """x / y; `mcf.complexes.division` has the formula."""
-    return pair(x[0] / y[0], x[1] / y[0]) if y[1] is None else divide(x, y)
+    """x / y; `mcf.kernels.algorithms.complex_quotients` has the formula."""
+    if y[1] is None:
+        return _computed(COMPLEX_UNSCALE, complex_numbers.over_real, *x, y[0])
+    return divide(x, y)
 
 
 # The longest power that is a product.

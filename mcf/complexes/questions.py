@@ -53,8 +53,9 @@ class _Abs(torch.autograd.Function):
 @implements("abs", "absolute", "__abs__")
 def absolute(z: MCFComplexTensor) -> MCFTensor:
     """sqrt(x^2 + y^2) with the error of `hypot`; the derivative is z / |z|, and 0 at 0."""
-    result: MCFTensor = _Abs.apply(z.real, z.imag)  # type: ignore[no-untyped-call]
-    return result
+    recorded = torch.is_grad_enabled() and z.requires_grad
+    result: Any = _Abs.apply(z.real, z.imag) if recorded else torch.hypot(z.real, z.imag)  # type: ignore[no-untyped-call]
+    return result  # type: ignore[no-any-return]
 
 
 @implements("angle")

@@ -221,7 +221,7 @@ def pair(x: Any, y: Any) -> MCFComplexTensor:
         # Asked of components, which are plain: it takes a tenth of the time.
         a, b = x.components[0], y.components[0]
         if a.dtype is b.dtype and a.shape == b.shape and a.device == b.device:
-            return _made(x, y)
+            return made(x, y)
     x, y = formatted(x, y)
     if x.shape != y.shape:
         x, y = (v.clone() for v in torch.broadcast_tensors(x, y))  # type: ignore[no-untyped-call]
@@ -235,7 +235,7 @@ def gradient(grads: Sequence[Any]) -> MCFComplexTensor:
     return MCFComplexTensor(x, torch.zeros_like(x) if y is None else y)  # type: ignore[arg-type]
 
 
-def _made(x: MCFTensor, y: MCFTensor) -> MCFComplexTensor:
+def made(x: MCFTensor, y: MCFTensor) -> MCFComplexTensor:
     """The complex tensor of parts that are known to fit."""
     z = object.__new__(MCFComplexTensor)
     z.real, z.imag = x, y

@@ -1,0 +1,34 @@
+"""The operations on the parts of complex expansions: one kernel from three or four to two."""
+
+from __future__ import annotations
+
+from mcf.kernels.algorithms import complex_numbers, complex_quotients
+from mcf.kernels.operators import Operation
+
+PARTS = ("a", "b", "c", "d")
+
+
+def _sum(name: str, family: complex_numbers.Family) -> Operation:
+    """One whose second operand may be of single floats."""
+    count = len(family.parameters)
+    return Operation(
+        f"complex_{name}",
+        PARTS[:count],
+        family.usual,
+        family.special,
+        floats=PARTS[2:count],
+        parts=2,
+    )
+
+
+ADD = _sum("add", complex_numbers.ADD)
+SUB = _sum("sub", complex_numbers.SUB)
+MUL = _sum("mul", complex_numbers.MUL)
+# By a real number.
+SCALE = _sum("scale", complex_numbers.SCALE)
+UNSCALE = _sum("unscale", complex_numbers.UNSCALE)
+DIV = Operation(
+    "complex_div", PARTS, complex_quotients.DIV, parts=2, narrow=complex_quotients.DIV_NARROW
+)
+
+COMPLEX = (ADD, SUB, MUL, SCALE, UNSCALE, DIV)

@@ -1,0 +1,61 @@
+"""Operations on complex expansions as one kernel, where nobody records them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.complexes.tensor import MCFComplexTensor, formatted, made
+from mcf.elementary.fused import Formula
+from mcf.kernels import operations
+from mcf.kernels.operators import Operation
+from mcf.tensor.plans import found_for
+from mcf.tensor.promotion import operands
+from mcf.tensor.recorded import watched
+from mcf.tensor.tensor import fresh, wrap
+
+_duals = torch.autograd.forward_ad
+
+
+def unrecorded(values: Sequence[Any]) -> bool:
+    """Whether neither autograd, a mode, a transform nor torch.compile sees what becomes of them."""
+    if torch.is_grad_enabled():
+        for v in values:
+            if isinstance(v, Tensor) and v.requires_grad:
+                return False
+    return not (torch.compiler.is_compiling() or _duals._current_level >= 0 or watched())
+
+
+def planned(operation: Operation | Formula, *values: Any) -> MCFComplexTensor | None:
+    """An operation on parts by its plan, or None where it has none; see `mcf.tensor.plans`."""
+    found = found_for(operation, values)
+    if found is None:
+        return None
+    plan, groups = found
+    out = plan.run(groups)
+    if out is None:
+        return None
+    half, dtype = len(out) // 2, plan.dtypes[0]
+    real, imag = (fresh(c, plan.size, dtype, plan.device) for c in (out[:half], out[half:]))
+    return made(real, imag)
+
+
+def applied(operation: Operation, *values: Any) -> MCFComplexTensor | None:
+    """One of `complex_operators.COMPLEX` on parts, numbers among them; None where it is recorded.
+
+    Then the operations of the parts, which have the same bits, have to do it.
+    """
+    if not unrecorded(values):
+        return None
+    found = planned(operation, *values)
+    if found is not None:
+        return found
+    if not all(isinstance(v, (Tensor, int, float)) for v in values):
+        # Of mpmath, Fractions: the nearest expansions.
+        values = tuple(formatted(*values))
+    out = operations.apply(operation, operands(*values), None)
+    half = len(out) // 2
+    return made(wrap(out[:half]), wrap(out[half:]))
