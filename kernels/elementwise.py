@@ -36,8 +36,8 @@ class Field:
         draw: which random bits of the element that takes: "weight", "first" or "second".
         uniform: whether the tensor has one element, which stands for every index. Never the first
             field of a kernel, never written.
-        table: whether the tensor is a table of float64, which the kernel reads by `gather`, at any
-            place and any number of times; `uniform` too.
+        table: whether the tensor is a table of numbers of the registers' format, which the kernel
+            reads by `gather`, at any place and any number of times; `uniform` too.
 
     A field whose format packs two numbers into an element has half as many elements as the others
     in its last dimension, which is even. Never the first field of a kernel, never uniform, and
@@ -107,9 +107,9 @@ class Elementwise:
         counts: how many of them, the last, are booleans.
         correction: a (result, algorithm) pair: before that result is rounded and stored, what
             takes its place, from all that `sums` can read of other results. None for no correction.
-        long: whether an element takes hundreds of operations, in float64 registers and without
-            codes, random bits and scalars, and with nothing summed but one condition on its results
-            that is counted; a CPU has other loops for such.
+        long: whether an element takes hundreds of operations, in registers of the arithmetic and
+            without codes, random bits and scalars, and with nothing summed but one condition on its
+            results that is counted; a CPU has other loops for such.
         few: whether there are but few elements: then a GPU spreads them out.
         codes: the fields of integers that keep other numbers; everything else knows the numbers.
 

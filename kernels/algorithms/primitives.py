@@ -160,8 +160,9 @@ def wsar(a, count):
     _unbound("wsar")
 
 
-# A long is 64 bits beside float64 registers: an integer in two's complement. Python's `+`, `-`,
-# `&`, `|`, `<<`, `>>` (with copies of the sign) and comparisons work on it, modulo 2**64.
+# A long has the bits of a register, 64 beside float64 and 32 beside float32, where it is a word: an
+# integer in two's complement. Python's `+`, `-`, `*`, `&`, `|`, `<<`, `>>` (with copies of the
+# sign) and comparisons work on it, modulo 2**64 or 2**32.
 
 
 def const(x):
@@ -185,12 +186,12 @@ def from_bits64(w):
 
 
 def long(x):
-    """A float64 register that holds an integer, as a long."""
+    """A register that holds an integer, as a long."""
     _unbound("long")
 
 
 def floating(w):
-    """A long of at most 53 bits and a sign as a float64 register."""
+    """A long of at most 53 bits (24 in float32) and a sign as a register."""
     _unbound("floating")
 
 

@@ -15,7 +15,6 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from mcf.kernels.elementwise import Elementwise, Field, parameters
-from mcf.kernels.formats import FP64
 from mcf.kernels.numba import loops, processor
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.numba.traced import DOUBLE, I64, LLVM, Trace, Value
@@ -42,7 +41,7 @@ class _Block:
 
     def __init__(self, spec: Elementwise, settings: Settings) -> None:
         self.spec, self.settings = spec, settings
-        self.lanes = processor.vector_bytes() // int(FP64.itemsize)
+        self.lanes = processor.vector_bytes() // int(settings.register.itemsize)
         self.length = self.lanes * loops.INTERLEAVED
 
     def write(self, b: Any, places: dict[str, Any], shared: dict[str, Any]) -> tuple[Any, ...]:
@@ -93,18 +92,20 @@ class _Block:
         return [b.inttoptr(b.add(place, I64(o)), kind.as_pointer()) for o in offsets]
 
     def _load(self, trace: Trace, field: Field, place: Any) -> Value:
-        b, wide = trace.builder, trace.type(DOUBLE)
+        b, register = trace.builder, self.settings.register
+        wide = trace.type(LLVM[register])
         found = [
             b.load(p, align=int(field.format.itemsize)) for p in self._cells(trace, field, place)
         ]
-        if field.format != FP64:
+        if field.format != register:
             found = [b.fpext(v, wide) for v in found]
         return Value(trace, tuple(found))
 
     def _store(self, trace: Trace, field: Field, place: Any, x: Value) -> None:
         b, narrow = trace.builder, trace.type(LLVM[field.format])
+        same = field.format == self.settings.register
         for pointer, v in zip(self._cells(trace, field, place), x.parts, strict=True):
-            v = v if field.format == FP64 else b.fptrunc(v, narrow)
+            v = v if same else b.fptrunc(v, narrow)
             b.store(v, pointer, align=int(field.format.itemsize))
 
 

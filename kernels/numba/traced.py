@@ -35,9 +35,10 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _entry(b: Any, table: Any, index: Any) -> Any:
-    """An entry of a table of float64 that no kernel writes."""
-    found = b.load(b.gep(b.inttoptr(table, DOUBLE.as_pointer()), [index]), align=8)
+def _entry(b: Any, table: Any, index: Any, kind: Any) -> Any:
+    """An entry of a table of numbers of a kind that no kernel writes."""
+    align = 8 if kind == DOUBLE else 4
+    found = b.load(b.gep(b.inttoptr(table, kind.as_pointer()), [index]), align=align)
     found.set_metadata("alias.scope", b.module.add_metadata([table_scope(b.module)]))
     return found
 
@@ -209,14 +210,14 @@ class Trace:
 
     def _gather(self, table: Value, index: Value) -> Value:
         """Lane by lane: processors that gather themselves do it no faster."""
-        b = self.builder
+        b, kind = self.builder, LLVM[self.settings.register]
 
         def entries(address: Any, at: Any) -> Any:
             if not self.lanes:
-                return _entry(b, address, at)
-            found = ir.Constant(self.type(DOUBLE), ir.Undefined)
+                return _entry(b, address, at, kind)
+            found = ir.Constant(self.type(kind), ir.Undefined)
             for lane in map(I32, range(self.lanes)):
-                one = _entry(b, address, b.extract_element(at, lane))
+                one = _entry(b, address, b.extract_element(at, lane), kind)
                 found = b.insert_element(found, one, lane)
             return found
 
@@ -226,6 +227,8 @@ class Trace:
     def primitives(self) -> dict[str, Any]:
         """The CPU's version of every primitive."""
         s, b = self.settings, self.builder
+        # As many bits as a register has.
+        long, real = (I64 if s.register == FP64 else I32), LLVM[s.register]
 
         def cast(method: str, kind: Any) -> Callable[[Any], Value]:
             write, to = getattr(b, method), self.type(kind)
@@ -273,11 +276,11 @@ class Trace:
             "number": cast("sitofp", FLOAT),
             **{name: of_words(method) for name, method in _WORDS.items()},
             "const": self.number,
-            "whole": lambda k: self.constant(I64, k),
+            "whole": lambda k: self.constant(long, k),
             "bits64": cast("bitcast", I64),
             "from_bits64": cast("bitcast", DOUBLE),
-            "long": cast("fptosi", I64),
-            "floating": cast("sitofp", DOUBLE),
+            "long": cast("fptosi", long),
+            "floating": cast("sitofp", real),
             "floor": of_register("llvm.floor"),
             "rint": of_register("llvm.rint"),
             "absolute": of_register("llvm.fabs"),

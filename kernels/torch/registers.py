@@ -134,6 +134,18 @@ def _const(x: float) -> Tensor:
     return _literal(x, torch.float64, math.copysign(1.0, x))
 
 
+def _const_fp32(x: float) -> Tensor:
+    return _literal(x, torch.float32, math.copysign(1.0, x))
+
+
+# Beside float32 registers longs have 32 bits.
+SHORT_LONGS: dict[str, Any] = {
+    "const": _const_fp32,
+    "whole": lambda k: _literal(k, torch.int32, 1.0),
+    "long": lambda x: x.to(torch.int32),
+    "floating": lambda w: w.to(torch.float32),
+}
+
 LONGS: dict[str, Any] = {
     "const": _const,
     "whole": lambda k: _literal(k, torch.int64, 1.0),
@@ -144,7 +156,7 @@ LONGS: dict[str, Any] = {
     "floor": torch.floor,
     "rint": torch.round,
     "absolute": torch.abs,
-    "gather": lambda table, index: table[index],
+    "gather": lambda table, index: table[index.long()],
     "invert": torch.logical_not,
 }
 
@@ -166,6 +178,7 @@ def primitives(
         "unless_payload": lambda x, rounded, quiet: torch.where(x == x, rounded, quiet),
         **WORDS,
         **LONGS,
+        **(SHORT_LONGS if register == FP32 else {}),
         "SPLITTER": 2 ** ((arithmetic.p + 1) // 2) + 1,
         "ZERO": 0.0,
         "ONE": 1.0,

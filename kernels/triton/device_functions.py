@@ -187,6 +187,14 @@ def _whole(k):
     return tl.full((), k, tl.int64)
 
 
+def _const_fp32(x):
+    return tl.full((), x, tl.float32)
+
+
+def _whole_fp32(k):
+    return tl.full((), k, tl.int32)
+
+
 def _bits64(x):
     return x.to(tl.int64, bitcast=True)
 
@@ -216,6 +224,15 @@ def _rint(x):
     return (nearest.to(tl.int64, bitcast=True) | sign).to(tl.float64, bitcast=True)
 
 
+def _rint_fp32(x):
+    # From 2**23 on every number is whole.
+    magnitude = tl.abs(x)
+    shift = 8388608.0
+    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
+    sign = (x.to(tl.int32, bitcast=True) >> 31) << 31
+    return (nearest.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
 def _absolute(x):
     return tl.abs(x)
 
@@ -240,6 +257,16 @@ LONGS = {
     "absolute": _absolute,
     "gather": _gather,
     "invert": _invert,
+}
+
+
+# Beside float32 registers longs have 32 bits.
+SHORT_LONGS = {
+    "const": _const_fp32,
+    "whole": _whole_fp32,
+    "long": _word,
+    "floating": _number,
+    "rint": _rint_fp32,
 }
 
 
@@ -270,6 +297,7 @@ def binder(
         "signed": _signed_fp32 if register == FP32 else _signed_fp64,
         **WORDS,
         **LONGS,
+        **(SHORT_LONGS if register == FP32 else {}),
         **{name: rounding(register, fmt, dialect) for name, fmt in roundings},
     }
     table = {name: wrap(f) for name, f in bound.items()}

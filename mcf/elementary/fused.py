@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import recording
+from mcf.elementary.format import computing_in
 from mcf.elementary.tables import Components, table
 from mcf.kernels import registry
 from mcf.kernels.algorithms.primitives import ZERO
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
+from mcf.kernels.register_choice import registers_for
 
 # What computes a function: arguments in the format, the format, how many components to return.
 Compute = Callable[[tuple[Components, ...], Format, int], Components]
@@ -65,19 +67,21 @@ def _is_rare(out_rare):  # type: ignore[no-untyped-def]
 def stored(fmt: Format) -> Format:
     """The format of the tensors that a kernel reads and writes.
 
-    Numbers of 16 bits come as float32, since no executor keeps them in float64 registers.
+    Numbers of 16 bits come as float32, since no executor keeps them in float64 registers; in
+    float32 registers too, where only what rounds to them differs.
     """
     return FP32 if fmt in (BF16, FP16) else fmt
 
 
 @functools.cache
-def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
+def kernel(name: str, fmt: Format, *terms: int, register: Format = FP64) -> Elementwise:
     """The kernel of a function on expansions of these numbers of components.
 
-    Its fields are the components of the result, those of the arguments, and tables.
+    Its fields are the components of the result, those of the arguments, and tables, whose numbers
+    have the format of the registers.
     """
     compute, arguments = PROGRAMS[name]
-    function, tables, partial = recording.formula(name, compute, arguments, fmt, terms)
+    function, tables, partial = recording.formula(name, compute, arguments, fmt, terms, register)
     held = stored(fmt)
     results = tuple(f"r{k}" for k in range(max(terms)))
     groups = tuple(
@@ -90,11 +94,11 @@ def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
         fields=(
             *(Field(r, held, read=False, written=True) for r in results),
             *(Field(c, held) for _, names in groups for c in names),
-            *(Field(t, FP64, uniform=True, table=True) for t in tables),
+            *(Field(t, register, uniform=True, table=True) for t in tables),
         ),
         stores=tuple((r, r) for r in results),
-        arithmetic=FP64,
-        roundings=(("rc", FP64), ("narrow", held)),
+        arithmetic=register,
+        roundings=(("rc", register), ("narrow", held if register is FP64 else fmt)),
         groups=groups,
         rounded=results,
         long=True,
@@ -107,11 +111,16 @@ def kernel(name: str, fmt: Format, *terms: int) -> Elementwise:
 def kernel_for(
     name: str, fmt: Format, terms: Sequence[int], device: torch.device
 ) -> tuple[Elementwise, list[Tensor]] | None:
-    """The kernel of a function on a device and the tables that it reads, its last fields."""
+    """The kernel of a function on a device and the tables that it reads, its last fields.
+
+    In the registers that are chosen for the format there.
+    """
     if name not in FUNCTIONS or registry.executor_for(device) == "torch":
         return None
-    spec = kernel(name, fmt, *terms)
-    return spec, [table(f.name, device) for f in spec.fields if f.table]
+    register = registers_for(fmt, device)
+    spec = kernel(name, fmt, *terms, register=register)
+    with computing_in(register):
+        return spec, [table(f.name, device) for f in spec.fields if f.table]
 
 
 def run(

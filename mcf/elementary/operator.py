@@ -16,7 +16,7 @@ from mcf.elementary import fused
 from mcf.elementary.format import computing_in
 from mcf.elementary.fused import PROGRAMS, Compute, Program
 from mcf.elementary.tables import Components
-from mcf.kernels.formats import FP64, format_of
+from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import refuse_float32, registers_for
 
 # Elements worked on at a time: 16 Ki take up to twice as long an element, for the calls; 256 Ki no
@@ -76,7 +76,7 @@ def _run(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
     if first.numel() == 0:
         return out
     flat = [c.reshape(-1) for c in components]
-    if width is FP64 and fused.run(name, fmt, terms, flat, out):
+    if fused.run(name, fmt, terms, flat, out):
         return out
     flat_out = [c.view(-1) for c in out]
     size = CHUNK if first.device.type == "cpu" else first.numel()

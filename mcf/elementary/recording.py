@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mcf.elementary.format import computing_in
 from mcf.elementary.statements import UnrecordableError, Writer
 from mcf.elementary.tables import Components
 from mcf.elementary.working import left_out
@@ -48,9 +49,9 @@ _TRANSFORMS = {o.operator: o for o in TRANSFORMS}
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is computed from its inputs."""
 
-    def __init__(self, inputs: Mapping[str, Tensor]) -> None:
+    def __init__(self, inputs: Mapping[str, Tensor], register: Format) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.writer = Writer(inputs)
+        self.writer, self._register = Writer(inputs, register), register
         # Of each statement the variables that it makes and those that it reads.
         self._statements: list[tuple[list[str], str, list[str]]] = []
 
@@ -98,11 +99,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _operation(self, name: str, args: Any) -> list[Tensor]:
         """A function of `mcf.kernels.operations`, with the algorithm that its kernel has."""
-        w, fp64 = self.writer, torch.float64
+        w, kind = self.writer, self._register.dtype
+        assert kind is not None
         groups = [a if isinstance(a, list) else [a] for a in args if not isinstance(a, int)]
-        if any(t.dtype != fp64 for group in groups for t in group):
+        if any(t.dtype != kind for group in groups for t in group):
             raise UnrecordableError(f"{name} of another format")
-        values = [[w.value(t, fp64) for t in group] for group in groups]
+        values = [[w.value(t, kind) for t in group] for group in groups]
         # Triton's interpreter takes a comparison of literals for a number.
         variables = [*w.read]
         for group in values:
@@ -117,13 +119,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             given = [v for group in values for v in group]
         elif name in _OPERATIONS:
             operation = _OPERATIONS[name]
-            spec = kernel(operation, FP64, *map(len, values))
+            spec = kernel(operation, self._register, *map(len, values))
             function, count = spec.function, len(spec.results)
             taken, given = dict(spec.groups), []
             for argument, group in zip(operation.arguments, values, strict=True):
                 absent = len(taken[argument]) - len(group)
-                given.append(_tuple([*group, *[w.value(0.0, fp64)] * absent]))
-            given += [w.value(1.0, fp64) for _ in spec.scalars]
+                given.append(_tuple([*group, *[w.value(0.0, kind)] * absent]))
+            given += [w.value(1.0, kind) for _ in spec.scalars]
         else:
             raise UnrecordableError(name)
         # The numbers do not matter: nothing looks at them.
@@ -177,11 +179,12 @@ def formula(
     arguments: Sequence[str],
     fmt: Format,
     terms: Sequence[int],
+    register: Format = FP64,
 ) -> Formula:
     """The algorithm of a function on expansions.
 
-    Its parameters are the arguments, tuples of components, and after them the tables; it computes
-    in float64 registers, and `narrow` rounds to the format.
+    Its parameters are the arguments, tuples of components, and after them the tables; `narrow`
+    rounds to the format.
 
     Args:
         name: of the function.
@@ -189,6 +192,7 @@ def formula(
         arguments: their names.
         fmt: the format of the components.
         terms: how many each argument has.
+        register: in which it computes, float64 or float32.
 
     Raises:
         UnrecordableError: for a program that is no formula.
@@ -197,18 +201,19 @@ def formula(
     named = {
         n: torch.full((2,), 0.5, dtype=fmt.dtype, device="cpu") for group in groups for n in group
     }
-    recorder = _Recorder(named)
+    recorder = _Recorder(named, register)
     conditions: list[Tensor] = []
     token = left_out.set(conditions)
     try:
-        with torch.no_grad(), recorder:
+        with torch.no_grad(), computing_in(register), recorder:
             results = [*compute(tuple(tuple(named[n] for n in g) for g in groups), fmt, max(terms))]
             if conditions:
-                results.append(functools.reduce(torch.bitwise_or, conditions).to(torch.float64))
+                results.append(functools.reduce(torch.bitwise_or, conditions).to(register.dtype))
     finally:
         left_out.reset(token)
     body = recorder.body(results)
     label = f"{name}_{''.join(map(str, terms))}_{fmt.name}"
+    label += f"_in_{register.name}" * (register is not FP64)
     function = written(
         label,
         ", ".join([*arguments, *recorder.writer.tables]),

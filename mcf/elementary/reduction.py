@@ -2,10 +2,10 @@
 
 Up to some thousand a multiple of pi/2, in parts whose products are exact, is taken from x (Cody and
 Waite, Software Manual for the Elementary Functions, 1980). Beyond, x / (2 pi) modulo 1 is computed
-as a fixed-point number: each component's 53-bit integer times those digits of 1/(2 pi) that are
-neither whole turns nor too small to count (Payne and Hanek, "Radian reduction for trigonometric
-functions", SIGNUM Newsletter 18, 1983, doi:10.1145/1057600.1057602; here for sums of several
-floats).
+as a fixed-point number: each component's integer of 53 or 24 bits times those digits of 1/(2 pi)
+that are neither whole turns nor too small to count (Payne and Hanek, "Radian reduction for
+trigonometric functions", SIGNUM Newsletter 18, 1983, doi:10.1145/1057600.1057602; here for sums of
+several floats).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from mcf.elementary.tables import (
     HALF_PI_CHUNKS,
     LIMB,
     LIMBS_BEFORE,
+    SHORT_BEFORE,
+    SHORT_LIMB,
     Components,
     constant,
     table,
@@ -31,46 +33,68 @@ from mcf.elementary.working import collected, exponent, power, sign_of, signed
 from mcf.kernels import operations as ex
 from mcf.kernels.formats import FP64, Format
 
-_MASK = (1 << LIMB) - 1
-
-
 # Up to here `medium` serves.
 MEDIUM = 3000.0
+# Quotients by a limb are products and shifts: _OFFSET is a multiple of both limbs and larger than
+# what any exponent is below 0.
+_OFFSET, _SHIFT = 1080, 20
+_RECIPROCAL = 1 << _SHIFT
 
 
 def bits_needed(fmt: Format, terms: int, working: int) -> int:
     """Bits of the remainder: the result's, and those that the worst cancellation takes.
 
     Of 2**N arguments the one nearest to a multiple of pi/2 is about 2**-N away, N being the bits of
-    all exponents and mantissas of the argument.
+    all exponents and mantissas of the argument. Float32 has no bits below 2**-149, but digits of a
+    limb of 12 bits are cut where sums of their products still have 7 bits.
     """
     exponent_bits = (fmt.emax + 1).bit_length()
-    return format_of_work().format.p * working + (fmt.p + exponent_bits) * terms + 16
+    width = format_of_work().format
+    needed = width.p * working + (fmt.p + exponent_bits) * terms + 16
+    return needed if width is FP64 else min(needed + 8, 16 + width.p - width.emin)
 
 
 def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor, Components]:
-    """`quarter_turns` for |x| <= MEDIUM."""
+    """`quarter_turns` for |x| <= MEDIUM, in float64."""
     k = (x[0] * (2 / math.pi)).round()
     count = -(-bits_needed(fmt, terms, working) // HALF_PI_CHUNK)
     parts = table("half_pi_chunks", k.device)[: min(count, HALF_PI_CHUNKS)]
     return k.to(torch.int64) & 3, collected((*x, *(k * -c for c in parts)), working)
 
 
+def _limb() -> int:
+    """How many bits a digit of 1/(2 pi) has."""
+    return LIMB if format_of_work().format is FP64 else SHORT_LIMB
+
+
 def _pieces(x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """a and digits n_i with x = sum(n_i 2**(LIMB i)) * 2**(LIMB a), digits of one sign."""
-    width = format_of_work().format
+    """a and digits n_i with x = sum(n_i 2**(limb i)) * 2**(limb a), digits of one sign."""
+    width, limb = format_of_work().format, _limb()
+    mask = (1 << limb) - 1
     e = (exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
-    mantissa = (x * power(-(e >> 1)) * power((e >> 1) - e)).to(torch.int64)
-    sign = mantissa.sign()
-    mantissa = mantissa.abs()
-    a = torch.div(e, LIMB, rounding_mode="floor")
-    shift = e - LIMB * a
-    # 53 + 23 bits do not fit in 63: the two halves of the mantissa are shifted apart.
-    low = (mantissa & _MASK) << shift
-    high = (mantissa >> LIMB) << shift
-    digits = [low & _MASK, (low >> LIMB) + (high & _MASK), (high >> LIMB) & _MASK]
-    digits.append(high >> (2 * LIMB))
+    mantissa = (x.abs() * power(-(e >> 1)) * power((e >> 1) - e)).to(torch.int64)
+    sign = sign_of(x < 0).to(torch.int64)
+    # floor(e / limb) of -1074 to 1000.
+    a = ((e + _OFFSET) * -(-_RECIPROCAL // limb) >> _SHIFT) - _OFFSET // limb
+    shift = e - limb * a
+    # 53 + 23 bits do not fit in 63, nor 24 + 11 in 31: the halves of the mantissa, of which the
+    # upper may be of two limbs, are shifted apart.
+    low = (mantissa & mask) << shift
+    high = (mantissa >> limb) << shift
+    digits = [low & mask, (low >> limb) + (high & mask), (high >> limb) & mask]
+    if width.p > 2 * limb:
+        digits.append(high >> (2 * limb))
     return a, [d * sign for d in digits]
+
+
+def _turns(start: Tensor, count: int) -> list[Tensor]:
+    """Digits of 1/(2 pi) from 2**(-limb (start + 1)) on."""
+    if format_of_work().format is FP64:
+        digits = table("turn_limbs", start.device)
+        return [digits[start + (LIMBS_BEFORE - 1) + m] for m in range(1, count + 1)]
+    floats = table("turn_short_limbs", start.device)[0]
+    places = [start + (SHORT_BEFORE - 1) + m for m in range(1, count + 1)]
+    return [floats[place].to(torch.int64) for place in places]
 
 
 def quarter_turns(
@@ -79,31 +103,31 @@ def quarter_turns(
     """q in 0..3 and r in [-pi/4, pi/4] with x = (q + 4 m) pi/2 + r for a whole m.
 
     r has `working` components and their full relative accuracy, also where x is as near to a
-    multiple of pi/2 as a number of its format can be.
+    multiple of pi/2 as a number of its format can be; in float32 but for what underflows.
     """
-    count = -(-bits_needed(fmt, terms, working) // (2 * LIMB)) * 2
-    digits = table("turn_limbs", x[0].device)
+    limb = _limb()
+    mask = (1 << limb) - 1
+    count = -(-bits_needed(fmt, terms, working) // (2 * limb)) * 2
     sums = [torch.zeros_like(x[0], dtype=torch.int64) for _ in range(count + 1)]
     for c in x:
-        a, pieces = _pieces(c)
-        start = a + (LIMBS_BEFORE - 1)
-        found = [digits[start + m] for m in range(1, count + len(pieces) + 1)]
+        start, pieces = _pieces(c)
+        found = _turns(start, count + len(pieces))
         for t in range(count + 1):
             for i, piece in enumerate(pieces):
                 if t + i < len(found):
-                    sums[t] += piece * found[t + i]
+                    sums[t] = sums[t] + piece * found[t + i]
     carry = torch.zeros_like(sums[0])
     for t in range(count, -1, -1):
         total = sums[t] + carry
-        carry = total >> LIMB
-        sums[t] = total & _MASK
+        carry = total >> limb
+        sums[t] = total & mask
     # Four times the fraction, to the nearest whole number, leaves at most one half.
-    q = (sums[0] + (1 << (LIMB - 3))) >> (LIMB - 2)
-    sums[0] = sums[0] - (q << (LIMB - 2))
+    q = (sums[0] + (1 << (limb - 3))) >> (limb - 2)
+    sums[0] = sums[0] - (q << (limb - 2))
     negative = sums[0] < 0
     # One's complement, so that all digits have one sign; it errs by a unit of the last.
     flip = -negative.to(torch.int64)
-    sums = [s ^ (flip & (-1 if t == 0 else _MASK)) for t, s in enumerate(sums)]
+    sums = [s ^ (flip & (-1 if t == 0 else mask)) for t, s in enumerate(sums)]
     fraction = _fraction(sums[:count], working)
     half_pi = constant(fixed.to_fraction(fixed.pi()) / 2, working, x[0].device)
     r = ex.mul(fraction, half_pi)
@@ -111,14 +135,14 @@ def quarter_turns(
 
 
 def _fraction(digits: list[Tensor], terms: int) -> Components:
-    """Digits, the first of weight 2**(2 - LIMB), as an expansion.
+    """Digits, the first of weight 2**(2 - limb), as an expansion.
 
-    Digits that are zero are first moved out of the way, a pair at a time.
+    Digits that are zero are first moved out of the way, a pair at a time; a pair is a float.
     """
-    pairs = [(digits[t] << LIMB) + digits[t + 1] for t in range(0, len(digits), 2)]
+    limb, width = _limb(), format_of_work().format
+    pairs = [(digits[t] << limb) + digits[t + 1] for t in range(0, len(digits), 2)]
     shift = torch.zeros_like(pairs[0])
-    width = format_of_work().format
-    keep = min(len(pairs), -(-width.p * terms // (2 * LIMB)) + 2)
+    keep = min(len(pairs), -(-width.p * terms // (2 * limb)) + 2)
     for _ in range(len(pairs) - keep):
         empty = pairs[0] == 0
         if not bool(empty.any()):
@@ -126,14 +150,9 @@ def _fraction(digits: list[Tensor], terms: int) -> Components:
         moved = [*pairs[1:], torch.zeros_like(shift)]
         pairs = [torch.where(empty, b, a) for a, b in zip(pairs, moved, strict=True)]
         shift = shift + empty.to(torch.int64)
-    unit = power(2 - 2 * LIMB * (shift + 1))
-    if width is FP64:
-        parts, size = pairs[:keep], 2 * LIMB
-    else:
-        # A float32 holds one digit.
-        unit = unit * 2.0**LIMB
-        parts, size = [d for p in pairs[:keep] for d in (p >> LIMB, p & _MASK)], LIMB
+    unit = power(2 - 2 * limb * (shift + 1))
     floats = [
-        p.to(width.dtype) * unit * float(Fraction(1, 2 ** (size * t))) for t, p in enumerate(parts)
+        p.to(width.dtype) * unit * float(Fraction(1, 2 ** (2 * limb * t)))
+        for t, p in enumerate(pairs[:keep])
     ]
     return collected(tuple(floats), terms)

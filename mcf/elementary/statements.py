@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import tables
-from mcf.kernels.algorithms import longs
+from mcf.kernels.algorithms import longs, short_longs
 from mcf.kernels.algorithms import primitives as p
+from mcf.kernels.formats import FP32, FP64, Format
 
 aten = torch.ops.aten
 
@@ -34,17 +35,31 @@ _INFIX = {
 # Functions of registers.
 _CALLS: dict[str, Any] = {
     "neg": p.neg, "abs": p.absolute, "floor": p.floor, "round": p.rint, "sign": longs.sign,
-    "copysign": longs.with_sign, "signbit": longs.negative, "isinf": longs.infinite, "div": p.div,
-    "sqrt": p.sqrt,
+    "div": p.div, "sqrt": p.sqrt,
+}  # fmt: skip
+# And those that look at their bits.
+_BITWISE: dict[Format, dict[str, Any]] = {
+    FP64: {
+        "copysign": longs.with_sign, "signbit": longs.negative, "isinf": longs.infinite,
+    },
+    FP32: {
+        "copysign": short_longs.with_sign, "signbit": short_longs.negative,
+        "isinf": short_longs.infinite,
+    },
 }  # fmt: skip
 # What is rounded to the format of the operands.
 _ROUNDED = ("add", "sub", "mul", "div", "rsub", "reciprocal")
 _LONGS = (torch.int64, torch.int32)
 
 
-# Roundings to formats of components that are narrower than registers.
-_NARROW: dict[torch.dtype, Any] = {
-    torch.float32: p.narrow, torch.bfloat16: longs.nearest_bf16, torch.float16: longs.nearest_fp16,
+# Roundings to formats of components, by the registers; to the registers' own it is `rn`, which
+# keeps compilers from contracting.
+_NARROW: dict[Format, dict[torch.dtype, Any]] = {
+    FP64: {
+        torch.float32: p.narrow, torch.bfloat16: longs.nearest_bf16,
+        torch.float16: longs.nearest_fp16,
+    },
+    FP32: {torch.float32: p.rn, torch.bfloat16: p.narrow, torch.float16: p.narrow},
 }  # fmt: skip
 
 
@@ -58,9 +73,15 @@ class Writer:
 
     Args:
         named: the variables of the formula, by name.
+        register: the format of the registers, float64 or float32. The integers beside them have as
+            many bits, though those of the program are int64.
     """
 
-    def __init__(self, named: Mapping[str, Tensor]) -> None:
+    def __init__(self, named: Mapping[str, Tensor], register: Format = FP64) -> None:
+        assert register.dtype is not None
+        self._register, self._kind = register, register.dtype
+        self._narrow = _NARROW[register]
+        self._calls = _CALLS | _BITWISE[register]
         self._names = {id(t): name for name, t in named.items()}
         # Identities are those of living tensors.
         self._alive: list[Tensor] = [*named.values()]
@@ -106,9 +127,15 @@ class Writer:
             return self.call(p.whole, str(int(x)))
         if not isinstance(x, (int, float)):
             raise UnrecordableError(f"an argument {x}")
-        if not dtype.is_floating_point or (dtype in _NARROW and _nearest(x, dtype) != x == x):
+        if dtype is torch.float32 is self._kind and math.isfinite(x):
+            # As torch rounds a number beside a tensor.
+            x = _nearest(x, dtype)
+        if not dtype.is_floating_point or (dtype in self._narrow and _nearest(x, dtype) != x == x):
             raise UnrecordableError(f"the number {x} beside {dtype}")
         if not math.isfinite(x):
+            if self._register is FP32:
+                (pattern,) = struct.unpack(">i", struct.pack(">f", x))
+                return self.call(p.from_bits, self.call(p.whole, str(pattern)))
             (pattern,) = struct.unpack(">q", struct.pack(">d", x))
             return self.call(p.from_bits64, self.call(p.whole, str(pattern)))
         number = self.call(p.const, repr(abs(float(x))))
@@ -119,8 +146,8 @@ class Writer:
         """What an operation of torch computes, of this dtype."""
         name = func.overloadpacket.__name__.removesuffix("_" * (not _dunder(func)))
         text = self._expression(func, name, args, kwargs, to)
-        if to in _NARROW and name in _ROUNDED:
-            return self.call(_NARROW[to], text)
+        if to in self._narrow and name in _ROUNDED:
+            return self.call(self._narrow[to], text)
         return text
 
     def _expression(
@@ -133,6 +160,8 @@ class Writer:
             return self._converted(args[0], to)
         if func is aten.view.dtype and {kind, to} == {torch.int64, torch.float64}:
             return self.call(p.bits64 if to == torch.int64 else p.from_bits64, self.value(*args))
+        if func is aten.view.dtype and {kind, to} == {torch.int32, torch.float32}:
+            return self.call(p.bits if to == torch.int32 else p.from_bits, self.value(*args))
         if name == "rsub":
             args, name = (args[1], args[0]), "sub"
         if name == "clamp":
@@ -150,8 +179,8 @@ class Writer:
             return self.call(p.div, self.value(1.0, kind), *given)
         if name == "remainder" and args[1] == 2:
             return self.call(longs.modulo_2, given[0])
-        if name in _CALLS and len(kwargs) == 0:
-            return self.call(_CALLS[name], *given)
+        if name in self._calls and len(kwargs) == 0:
+            return self.call(self._calls[name], *given)
         raise UnrecordableError(f"{func} of {kind}")
 
     def _clamped(self, args: Any, kwargs: Mapping[str, Any], kind: torch.dtype) -> str:
@@ -186,10 +215,12 @@ class Writer:
         if x.dtype.is_floating_point and to.is_floating_point:
             if to == x.dtype or to.itemsize > x.dtype.itemsize:
                 return value
-            return self.call(_NARROW[to], value)
+            return self.call(self._narrow[to], value)
+        if x.dtype in _LONGS and to in _LONGS and self._register is FP32:
+            return value
         functions = {
-            (torch.float64, torch.int64): p.long,
-            (torch.int64, torch.float64): p.floating,
+            (self._kind, torch.int64): p.long,
+            (torch.int64, self._kind): p.floating,
         }
         if (x.dtype, to) not in functions:
             raise UnrecordableError(f"{x.dtype} to {to}")
@@ -198,7 +229,7 @@ class Writer:
     def entry(self, table: Tensor, place: Tensor) -> str:
         """An entry of a table, at an index that is inside it whatever numbers a caller gives."""
         name = tables.named.get(table.untyped_storage().data_ptr())
-        if name is None or table.dtype != torch.float64 or not self.has(place):
+        if name is None or table.dtype != self._kind or not self.has(place):
             raise UnrecordableError("an index into what is no table")
         self.tables[name] = None
         at = self.call(longs.larger, self.value(place, torch.int64), self.call(p.whole, "0"))

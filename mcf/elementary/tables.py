@@ -77,7 +77,7 @@ def _table_in(name: str, device: torch.device, fmt: Format) -> Tensor:
     if fmt is FP32 and made.dtype is torch.float64:
         # The same numbers: five components of float64 have more bits than those of float32.
         narrow = torch.ops.mcf.convert(list(made.unbind()), torch.float32, len(made))
-        return torch.stack(narrow).to(device)
+        made = torch.stack(narrow)
     found = made.to(device)
     if found.device.type == "cpu":
         named[found.untyped_storage().data_ptr()] = name
@@ -212,6 +212,9 @@ HALF_PI_CHUNKS = 12
 # Payne and Hanek: 1/(2 pi) in limbs of so many bits; the first is the one of 2**-LIMB.
 LIMB = 24
 LIMBS_BEFORE, LIMBS_AFTER = 64, 68
+# Beside float32 registers integers have 32 bits, and products of limbs are added up there.
+SHORT_LIMB = 12
+SHORT_BEFORE, SHORT_AFTER = 16, 40
 
 
 @_table
@@ -246,11 +249,22 @@ def half_pi_chunks() -> Tensor:
 @_table
 def turn_limbs() -> Tensor:
     """1/(2 pi) as LIMB-bit digits, int64; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m."""
-    value = fixed.quotient(fixed.ONE, 2 * fixed.pi())
-    mask = (1 << LIMB) - 1
-    digits = [value >> (fixed.BITS - LIMB * m) & mask for m in range(1, LIMBS_AFTER + 1)]
-    limbs = [0] * LIMBS_BEFORE + digits
+    limbs = _turn_digits(LIMB, LIMBS_BEFORE, LIMBS_AFTER)
     return torch.tensor(limbs, dtype=torch.int64, device="cpu")
+
+
+@_table
+def turn_short_limbs() -> Tensor:
+    """The same of SHORT_LIMB bits, one row of floats; digit m at SHORT_BEFORE - 1 + m."""
+    limbs = _turn_digits(SHORT_LIMB, SHORT_BEFORE, SHORT_AFTER)
+    return torch.tensor([limbs], dtype=torch.float64, device="cpu")
+
+
+def _turn_digits(limb: int, before: int, after: int) -> list[int]:
+    value = fixed.quotient(fixed.ONE, 2 * fixed.pi())
+    mask = (1 << limb) - 1
+    digits = [value >> (fixed.BITS - limb * m) & mask for m in range(1, after + 1)]
+    return [0] * before + digits
 
 
 # erfcx: 32 nodes to each of [0, 1), [1, 2), [2, 4), ..., [16, 32).

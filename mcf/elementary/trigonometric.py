@@ -45,15 +45,19 @@ def _sin_cos(
     """Quadrant of a finite angle, sine and cosine of what it leaves."""
     r, q = head(y, count), torch.zeros_like(y[0], dtype=torch.int64)
     size = y[0].abs()
-    # In float32 all that is beyond takes the digits of 1/(2 pi).
-    end = reduction.MEDIUM if working().format is FP64 else _REDUCED
-    medium = (size >= _REDUCED) & (size <= end)
-    if bool(medium.any()):
-        near = sanitized(y, medium, 1.0)
-        turned, reduced = reduction.medium(near, fmt, terms, count)
-        q, r = torch.where(medium, turned, q), select(medium, reduced, r)
-    large = size > end
-    if rare(large):
+    if working().format is FP64:
+        medium = (size >= _REDUCED) & (size <= reduction.MEDIUM)
+        if bool(medium.any()):
+            near = sanitized(y, medium, 1.0)
+            turned, reduced = reduction.medium(near, fmt, terms, count)
+            q, r = torch.where(medium, turned, q), select(medium, reduced, r)
+        large = size > reduction.MEDIUM
+        wanted = rare(large)
+    else:
+        # In float32 all that is beyond takes the digits of 1/(2 pi).
+        large = size > _REDUCED
+        wanted = bool(large.any())
+    if wanted:
         turned, reduced = reduction.quarter_turns(y, fmt, terms, count)
         q, r = torch.where(large, turned, q), select(large, reduced, r)
     sine, cosine = angles.sin_cos(r)

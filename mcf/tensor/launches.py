@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mcf.elementary import fused
 from mcf.elementary.fused import Formula
+from mcf.elementary.operator import IN_FLOAT32
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, FP32
@@ -117,8 +118,8 @@ class Plan:
         if terms[0] < max(terms):
             return None
         fmt = FORMATS[first.dtype]
-        # The operator says that there is no formula in float32 registers.
-        if registers_for(fmt, first.device) is FP32:
+        # The operator says that there is no form in float32 registers.
+        if registers_for(fmt, first.device) is FP32 and formula.name not in IN_FLOAT32:
             return None
         found = fused.kernel_for(formula.name, fmt, terms, first.device)
         # Numbers of 16 bits are converted for the kernel, by the operator.
