@@ -14,6 +14,7 @@ from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import Rotations
+from mcf.kernels.scan import Scan
 
 # Elements whose squares are summed at a time: bounds the temporary memory, and keeps it in cache
 # on a CPU.
@@ -244,6 +245,19 @@ class Executor(abc.ABC):
             int64 [rows, count], or None where it has none.
         """
         return None
+
+    def scan(self, spec: Scan, x: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
+        """Write running sums or products of rows, where the executor has a loop for it.
+
+        Args:
+            spec: which.
+            x: components, contiguous float64 [rows, count], rows and count > 0.
+            out: where they go; overlaps nothing.
+
+        Returns:
+            False where it has none, and has done nothing.
+        """
+        return False
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """Add numbers x 2**exponent to rows of digits, exactly.

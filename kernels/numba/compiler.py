@@ -22,6 +22,7 @@ from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, pow
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import VANISHED, Rotations
+from mcf.kernels.scan import Scan
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
@@ -132,6 +133,14 @@ def rotations(spec: Rotations, text: str) -> Any:
     namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
     namespace |= {"ZEROS": (0.0,) * spec.terms, "TERMS": spec.terms}
     return callback(text, f"<mcf numba rotations {spec.terms}>", namespace)
+
+
+def scan(spec: Scan, text: str, chunk: int) -> Any:
+    """The callback of running sums or products, where CHUNK is `chunk`."""
+    combine = inlining.algorithm(Settings(FP64, FP64, (("rc", FP64),)), spec.combine)
+    namespace = {"combine": combine, "CHUNK": chunk}
+    namespace |= _accesses(FP64, dict.fromkeys("rsed", (spec.terms, FP64)))
+    return callback(text, f"<mcf numba {spec.name} {spec.terms}>", namespace)
 
 
 def _accesses(register: Format, operands: Mapping[str, tuple[int, Format]]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from mcf.kernels.numba import (
     reflection_loops,
     rotation_loops,
     running_loops,
+    scan_loops,
     streaming,
     team,
 )
@@ -34,6 +35,7 @@ from mcf.kernels.numba.one_row import OneRow
 from mcf.kernels.numba.team import SERIAL
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import Rotations
+from mcf.kernels.scan import Scan
 from mcf.kernels.tables import table_of
 
 # Loops that are on disk come back without Numba. Whether it can be had for others shows here, where
@@ -247,6 +249,11 @@ class Cpu(Executor):
     def running_extremes(self, keys: Sequence[Tensor], largest: bool) -> Tensor:
         """See `Executor`."""
         return running_loops.running_extremes(keys, largest)
+
+    def scan(self, spec: Scan, x: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
+        """See `Executor`."""
+        scan_loops.scan(spec, x, out)
+        return True
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """See `Executor`."""

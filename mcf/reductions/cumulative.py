@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from mcf.kernels import operations
+from mcf.kernels import operations, registry
 from mcf.kernels.formats import format_of
+from mcf.kernels.scan import scan
 from mcf.reductions.folds import finish, register_of, state_of, widened
 from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows
@@ -83,19 +84,41 @@ def _running(name: str, x: Components, dim: int) -> Components:
     if x[0].dim() == 0 or x[0].numel() == 0:
         Rows.of(x[0].shape, dim)
         return tuple(c.clone() for c in x)
-    result = _scans([c.movedim(dim, 0).contiguous() for c in x], name)
-    return tuple(c.movedim(0, dim).contiguous() for c in result)
+    Rows.of(x[0].shape, dim)
+    return tuple(_scans(list(x), name, dim))
 
 
 @operator(
-    "running(Tensor[] x, str name)",
-    lambda x, _: [torch.empty_like(c, memory_format=torch.contiguous_format) for c in x],
+    "running(Tensor[] x, str name, int dim)",
+    lambda x, *_: [torch.empty_like(c, memory_format=torch.contiguous_format) for c in x],
 )
-def _scans(x: list[Tensor], name: str) -> list[Tensor]:
-    """Along the first dimension."""
-    found = finish(_scan(_FUNCTIONS[name], _wide(x)), format_of(x[0].dtype), len(x))
+def _scans(x: list[Tensor], name: str, dim: int) -> list[Tensor]:
+    wide = _wide(x)
+    found = _swept(name, wide, dim)
+    if found is None:
+        running = _scan(_FUNCTIONS[name], tuple(c.movedim(dim, 0).contiguous() for c in wide))
+        found = tuple(c.movedim(0, dim) for c in running)
+    results = [c.contiguous() for c in finish(found, format_of(x[0].dtype), len(x))]
     # Of one element they are the argument.
-    return [c.clone(memory_format=torch.contiguous_format) for c in found]
+    return [r.clone() if r is c else r for r, c in zip(results, x, strict=True)]
+
+
+# Rows shorter than this are combined side by side, element by element.
+_SHORT = 32
+
+
+def _swept(name: str, x: Components, dim: int) -> Components | None:
+    """The same by the executor's loop over rows, where it has one and the rows are worth it."""
+    count = x[0].shape[dim]
+    rows = x[0].numel() // count
+    if x[0].dtype is not torch.float64 or (count < _SHORT and rows > 1):
+        return None
+    given = [c.movedim(dim, -1).contiguous() for c in x]
+    out = [torch.empty_like(c) for c in given]
+    flat, written = ([c.view(rows, count) for c in some] for some in (given, out))
+    if not registry.on(x[0].device).scan(scan(name, len(x)), flat, written):
+        return None
+    return tuple(c.movedim(-1, dim) for c in out)
 
 
 def _scan(function: Binary, x: Components) -> Components:
