@@ -72,6 +72,7 @@ from mcf.functions import tan as tan
 from mcf.functions import tanh as tanh
 from mcf.functions import trigamma as trigamma
 from mcf.functions import trunc as trunc
+from mcf.fusion import fused as fused
 from mcf.kernels.register_choice import get_registers as get_registers
 from mcf.kernels.register_choice import registers as registers
 from mcf.kernels.register_choice import set_registers as set_registers

@@ -77,7 +77,7 @@ def source(spec: Elementwise) -> str:
     for field in spec.fields:
         if field.table:
             emit(f"{field.name} = {field.name}_address")
-        elif field.uniform:
+        elif field.uniform and not spec.long:
             emit(f"{field.name} = load_{field.name}({field.name}_address, 0)")
     if spec.long:
         emit(
@@ -217,8 +217,9 @@ class Loop:
             self._text,
             [keys.algorithm(each, spec.slots) for each in (spec.function, *others)],
             [spec.register, spec.arithmetic, *spec.roundings],
-            [(f.name, f.format, f.read, f.written) for f in spec.fields],
+            [(f.name, f.format, f.read, f.written, f.uniform) for f in spec.fields],
             [*spec.scalars],
+            spec.few,
         )
 
 

@@ -42,7 +42,8 @@ class _Block:
     def __init__(self, spec: Elementwise, settings: Settings) -> None:
         self.spec, self.settings = spec, settings
         self.lanes = processor.vector_bytes() // int(settings.register.itemsize)
-        self.length = self.lanes * loops.INTERLEAVED
+        self.vectors = 1 if spec.few else loops.INTERLEAVED
+        self.length = self.lanes * self.vectors
 
     def write(self, b: Any, places: dict[str, Any], shared: dict[str, Any]) -> tuple[Any, ...]:
         """Load, compute and store; returns of each vector the condition that is counted.
@@ -50,16 +51,23 @@ class _Block:
         Args:
             b: llvmlite's builder.
             places: of each tensor the address of its first element.
-            shared: addresses of tables.
+            shared: addresses of tables, and of numbers that stand for every index.
         """
-        trace = Trace(b, self.settings, self.lanes, loops.INTERLEAVED)
+        trace = Trace(b, self.settings, self.lanes, self.vectors)
         values = {
             f.name: self._load(trace, f, places[f.name])
             for f in self.spec.fields
             if f.read and not f.uniform
         }
+        tables = {f.name for f in self.spec.fields if f.table}
         for name, address in shared.items():
-            values[name] = Value(trace, (address,) * loops.INTERLEAVED)
+            if name in tables:
+                values[name] = Value(trace, (address,) * self.vectors)
+            else:
+                register = self.settings.register
+                number = b.load(b.inttoptr(address, LLVM[register].as_pointer()))
+                number.align = int(register.itemsize)
+                values[name] = trace.spread(number)
         function = trace.bound(self.spec.function, dict(self.spec.slots))
         results = function(*(self.spec.argument(p, values) for p in parameters(self.spec.function)))
         named = dict(zip(self.spec.results, results, strict=True))

@@ -1,0 +1,99 @@
+"""Which operators of a graph can be recorded, and how.
+
+What moves elements is torch's own; an operation on expansions is its kernel's algorithm on each
+element; sums are the terms and the steps of their folds, in the order that
+`mcf.kernels.fold` declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mcf.fusion.folds import divided, matrices, rows
+from mcf.fusion.numbers import Numbers
+from mcf.fusion.program import Program
+from mcf.kernels.operators import (
+    OPERATIONS,
+    TRANSFORMS,
+    Operation,
+    kernel,
+    renormalize_kernel,
+)
+
+aten = torch.ops.aten
+
+MOVEMENTS = {
+    aten.alias.default, aten.cat.default, aten.clone.default, aten.detach.default,
+    aten.diagonal.default, aten.expand.default, aten.flip.default, aten.permute.default,
+    aten.repeat.default, aten.roll.default, aten.select.int, aten.slice.Tensor,
+    aten.split.Tensor, aten.split_with_sizes.default, aten.squeeze.default, aten.squeeze.dim,
+    aten.squeeze.dims, aten.stack.default, aten.t.default, aten.transpose.int, aten.unbind.int,
+    aten.unsqueeze.default, aten._unsafe_view.default, aten.view.default,
+}  # fmt: skip
+# What they fill up is zero.
+FILLED = {
+    aten.select_backward.default, aten.slice_backward.default, aten.diagonal_backward.default,
+    aten.tril.default, aten.triu.default,
+}  # fmt: skip
+CONSTANTS = {
+    aten.eye.default, aten.eye.m, aten.full.default, aten.full_like.default,
+    aten.new_full.default, aten.new_ones.default, aten.new_zeros.default,
+    aten.ones.default, aten.ones_like.default, aten.scalar_tensor.default, aten.zeros.default,
+    aten.zeros_like.default,
+}  # fmt: skip
+
+Handler = Callable[..., list[Numbers]]
+HANDLERS: dict[Any, Handler] = {}
+
+
+def _operation(o: Operation) -> Handler:
+    def record(program: Program, *groups: Any) -> list[Numbers]:
+        lists = [g if isinstance(g, list | tuple) else [g] for g in groups]
+        counts = () if o.components is not None else map(len, lists)
+        spec = kernel(o, program.format, *counts)
+        return program.kernel_on(spec, [x for g in lists for x in g])
+
+    return record
+
+
+for _o in (*OPERATIONS, *TRANSFORMS):
+    HANDLERS[getattr(torch.ops.mcf, _o.operator).default] = _operation(_o)
+
+
+def _renormalized(program: Program, x: list[Numbers], terms: int) -> list[Numbers]:
+    return program.kernel_on(renormalize_kernel(program.format, len(x), terms), x)
+
+
+HANDLERS[torch.ops.mcf.expansion_renormalize.default] = _renormalized
+
+
+def _row_sums(program: Program, x: list[Numbers], terms: int) -> list[Numbers]:
+    return rows(program, [x], terms)[:terms]
+
+
+def _row_products(
+    program: Program, x: list[Numbers], y: list[Numbers], terms: int
+) -> list[Numbers]:
+    return rows(program, [x, y], terms)[:terms]
+
+
+def _row_means(program: Program, x: list[Numbers], reproducible: bool) -> list[Numbers]:
+    return divided(program, rows(program, [x], len(x)), x[0].shape[1])[: len(x)]
+
+
+def _matrix_products(
+    program: Program, x: list[Numbers], y: list[Numbers], terms: int
+) -> list[Numbers]:
+    return matrices(program, x, y, terms)[:terms]
+
+
+# In other formats than float64 they compute in registers of another one.
+FLOAT64: dict[Any, Handler] = {
+    torch.ops.mcf.row_sums.default: _row_sums,
+    torch.ops.mcf.row_products.default: _row_products,
+    torch.ops.mcf.row_means.default: _row_means,
+    torch.ops.mcf.matrix_products.default: _matrix_products,
+}

@@ -1,0 +1,197 @@
+"""Straight-line formulas of one system, and the kernel that computes them for many."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.fusion.numbers import MixedLanesError, Numbers, by_lane, contiguous
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.bind import PRIMITIVE_NAMES, Algorithm
+from mcf.kernels.elementwise import Elementwise, Field, parameters
+from mcf.kernels.formats import FP32, FP64, Format
+
+# An argument of an algorithm: a code, a number that the algorithms name, or a tuple of these.
+Argument = int | str | tuple[int | str, ...]
+
+
+class TooLongError(Exception):
+    """There are more statements than a kernel should have."""
+
+
+class Program:
+    """Statements on the numbers of one system, which have codes 0, 1, 2, ...
+
+    A statement that is there already is not written twice: it would compute the same bits.
+
+    Args:
+        fmt: the format of all numbers.
+        systems: how many systems there are.
+        most: how many instructions there may be, by `weight`.
+    """
+
+    def __init__(self, fmt: Format, systems: int, most: int) -> None:
+        self.format, self.systems, self._left = fmt, systems, most
+        self._names: list[str] = []
+        self._constants: dict[bytes, int] = {}
+        self._known: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        self._functions: dict[str, Algorithm] = {}
+        # What each statement makes, its text and the codes that it reads.
+        self._statements: list[tuple[tuple[int, ...], str, frozenset[int]]] = []
+
+    def named(self, name: str) -> int:
+        """The code of a new variable."""
+        self._names.append(name)
+        return len(self._names) - 1
+
+    def constant(self, value: float) -> int:
+        """The code of a number."""
+        key = struct.pack(">d", value)
+        if key not in self._constants:
+            self._constants[key] = self.named(f"u{len(self._constants)}")
+        return self._constants[key]
+
+    def constants(self, value: Tensor) -> Numbers:
+        """A tensor of known numbers."""
+        codes = [self.constant(x) for x in value.double().reshape(-1).tolist()]
+        shaped = torch.tensor(codes, dtype=torch.int64, device="cpu").reshape(value.shape)
+        return contiguous(shaped, torch.full_like(shaped, -1))
+
+    def statement(
+        self, function: Algorithm, arguments: Sequence[Argument], count: int
+    ) -> tuple[int, ...]:
+        """The codes of an algorithm's results."""
+        key = (function, *arguments)
+        if key not in self._known:
+            self._left -= weight(function)
+            if self._left < 0:
+                raise TooLongError("too many statements for one kernel")
+            name = self._called(function)
+            results = tuple(self.named(f"v{len(self._names)}") for _ in range(count))
+            flat = [a for each in arguments for a in (each if isinstance(each, tuple) else [each])]
+            text = ", ".join(map(self._text, arguments))
+            made = ", ".join(self._names[r] for r in results)
+            read = frozenset(a for a in flat if isinstance(a, int))
+            self._statements.append((results, f"{made}, = {name}({text})", read))
+            self._known[key] = results
+        return self._known[key]
+
+    def _called(self, function: Algorithm) -> str:
+        name: str = function.__name__
+        k = 0
+        while self._functions.setdefault(f"{name}_{k}", function) is not function:
+            k += 1
+        return f"{name}_{k}"
+
+    def _text(self, argument: Argument) -> str:
+        if isinstance(argument, tuple):
+            return f"({', '.join(map(self._text, argument))},)"
+        return self._names[argument] if isinstance(argument, int) else argument
+
+    def each(
+        self, apply: Callable[[Sequence[int]], tuple[int, ...]], given: Sequence[Numbers]
+    ) -> list[Numbers]:
+        """The results of what is applied to the codes of each element of some tensors.
+
+        Raises:
+            MixedLanesError: where an element's operands are of several systems, or systems differ.
+        """
+        shape = given[0].shape
+        codes = torch.stack([x.codes.reshape(-1) for x in given])
+        lanes = torch.stack([x.lanes.reshape(-1) for x in given])
+        mine = lanes.amax(0)
+        if bool(((lanes != mine) & (lanes >= 0)).any()):
+            raise MixedLanesError("an element depends on two systems")
+        shared, own = by_lane(mine, self.systems)
+        first = codes[:, own[0]]
+        if bool((codes[:, own] != first[:, None]).any()):
+            raise MixedLanesError("systems do different things")
+        results: list[Tensor] = []
+        for places, which in ((shared, codes[:, shared]), (own, first)):
+            rows = [apply(column) for column in which.t().tolist()]
+            if rows:
+                made = torch.tensor(rows, dtype=torch.int64, device="cpu").t()
+                results = results or [torch.empty_like(mine) for _ in made]
+                for target, row in zip(results, made, strict=True):
+                    target[places] = row.expand(places.shape)
+        return [contiguous(c.reshape(shape), mine.reshape(shape)) for c in results]
+
+    def kernel_on(self, spec: Elementwise, given: Sequence[Numbers]) -> list[Numbers]:
+        """What a kernel makes of the tensors that it reads."""
+        return self.each(lambda codes: self._applied(spec, codes), given)
+
+    def _applied(self, spec: Elementwise, given: Sequence[int]) -> tuple[int, ...]:
+        names = [f.name for f in spec.fields if f.read]
+        values: dict[str, Argument] = {"ZERO": self.constant(0.0)}
+        values |= zip(names, given, strict=True)
+        values |= {s: self.constant(1.0) for s in spec.scalars}
+        arguments = [spec.argument(p, values) for p in parameters(spec.function)]
+        return self.statement(spec.function, arguments, len(spec.results))
+
+    def kernel(
+        self, name: str, inputs: Sequence[int], shared: Sequence[int], out: Sequence[int]
+    ) -> tuple[Elementwise, list[float]]:
+        """The kernel that computes some numbers of each system, and its constants.
+
+        Its fields are the results, the inputs, the inputs that all systems share, and constants.
+
+        Args:
+            name: of the kernel.
+            inputs: their codes.
+            shared: those of what all systems share.
+            out: those of the results.
+        """
+        wanted, lines = set(out), []
+        for results, line, read in reversed(self._statements):
+            if not wanted.isdisjoint(results):
+                wanted |= read
+                lines.append(line)
+        values = {code: struct.unpack(">d", key)[0] for key, code in self._constants.items()}
+        constants = [code for code in values if code in wanted]
+        fields = [self._names[c] for c in (*inputs, *shared, *constants)]
+        stored = tuple(f"o{k}" for k in range(len(out)))
+        body = [*reversed(lines), f"return {', '.join(self._names[c] for c in out)},"]
+        function = written(
+            name, ", ".join(fields), body, "A graph.", f"<mcf fused {name}>", **self._functions
+        )
+        uniform = {self._names[c] for c in (*shared, *constants)}
+        spec = Elementwise(
+            name=name,
+            function=function,
+            results=stored,
+            fields=(
+                *(Field(r, self.format, read=False, written=True) for r in stored),
+                *(Field(f, self.format, uniform=f in uniform) for f in fields),
+            ),
+            stores=tuple((r, r) for r in stored),
+            arithmetic=self.format,
+            roundings=(("rc", self.format),),
+            rounded=stored,
+            few=True,
+            long=self.format in (FP32, FP64),
+        )
+        return spec, [values[c] for c in constants]
+
+
+@functools.cache
+def weight(function: Algorithm) -> int:
+    """How many operations of arithmetic an algorithm has, those that it calls included."""
+    assert isinstance(function, FunctionType)
+    found = 0
+    for step in dis.get_instructions(function):
+        if step.opname.startswith("BINARY") and step.opname != "BINARY_SUBSCR":
+            found += 1
+        elif step.opname.startswith("LOAD_GLOBAL"):
+            called = function.__globals__.get(step.argval)
+            if step.argval not in PRIMITIVE_NAMES and isinstance(called, FunctionType):
+                found += weight(called)
+            elif step.argval in ("fms", "div", "sqrt", "where"):
+                found += 1
+    return found

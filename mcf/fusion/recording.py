@@ -1,0 +1,192 @@
+"""A stage of a graph, recorded for operands of some shapes: a program and where its numbers are."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from mcf.fusion.numbers import SHARED, MixedLanesError, Numbers, by_lane, moved
+from mcf.fusion.operators import CONSTANTS, FILLED, FLOAT64, HANDLERS, MOVEMENTS
+from mcf.fusion.program import Program, TooLongError
+from mcf.fusion.stages import Stage
+from mcf.kernels.formats import FP64, Format
+
+# Operations of arithmetic in a kernel, by `program.weight`.
+LONGEST = 60_000
+# Numbers that a kernel reads and writes for each system.
+WIDEST = 512
+
+
+class Input(NamedTuple):
+    """An operand.
+
+    Args:
+        codes: of a system's numbers, in the order of the elements.
+        core: see `core_of`.
+        systems: how many have numbers of their own in it; 1 where all share them.
+    """
+
+    codes: list[int]
+    core: torch.Size
+    systems: int
+
+
+class Recorded(NamedTuple):
+    """A stage as a program on systems.
+
+    Args:
+        program: the statements of one system.
+        systems: how many there are.
+        inputs: the operands that are tensors.
+        outputs: the codes of a system's numbers, the shape, and for several systems where in the
+            result each system's numbers are, None for one after the other.
+    """
+
+    program: Program
+    systems: int
+    inputs: list[Input]
+    outputs: list[tuple[list[int], torch.Size, Tensor | None]]
+
+
+def recordable(node: Node, fmt: Format) -> bool:
+    """Whether a node of a graph can be recorded, if all that it reads has been."""
+    if node.op != "call_function":
+        return False
+    target: Any = node.target
+    if target is operator.getitem:
+        source: Any = node.args[0]
+        return recordable(source, fmt)
+    values = node.meta.get("val")
+    results = values if isinstance(values, list | tuple) else [values]
+    tensors = [*results, *(n.meta.get("val") for n in node.all_input_nodes)]
+    flat = [t for x in tensors for t in (x if isinstance(x, list | tuple) else [x])]
+    for t in flat:
+        if isinstance(t, Tensor) and t.dtype is not fmt.dtype:
+            return False
+        if not isinstance(t, Tensor | torch.SymInt | int):
+            return False
+    if target in FLOAT64:
+        # A reproducible sum is another algorithm.
+        return fmt is FP64 and True not in [a for a in node.args if isinstance(a, bool)]
+    if target in CONSTANTS:
+        return not node.all_input_nodes or "like" in str(target) or "new" in str(target)
+    return target in HANDLERS or target in MOVEMENTS or target in FILLED
+
+
+def computes(node: Node) -> bool:
+    """Whether a node is arithmetic."""
+    return node.target in HANDLERS or node.target in FLOAT64
+
+
+def candidates(given: Sequence[Any]) -> Iterator[tuple[int, ...]]:
+    """Leading dimensions that may count systems, from the most systems to one."""
+    shapes = {t.shape[:k] for t in given if isinstance(t, Tensor) for k in range(1, t.ndim + 1)}
+    several = sorted(shapes, key=lambda s: (-s.numel(), len(s), tuple(s)))
+    yield from (tuple(s) for s in several if s.numel() > 1)
+    yield ()
+
+
+def record(stage: Stage, given: Sequence[Any], fmt: Format, name: str) -> Recorded:
+    """A stage for operands like these.
+
+    Args:
+        stage: of a graph.
+        given: what its inputs are: tensors, and integers.
+        fmt: the format of its numbers.
+        name: for messages.
+
+    Raises:
+        TooLongError: where it would be too long for a kernel.
+    """
+    problems = []
+    for lead in candidates(given):
+        try:
+            return _record(stage, given, fmt, lead)
+        except (MixedLanesError, TooLongError) as error:
+            problems.append(f"{list(lead)}: {error}")
+    raise TooLongError(f"{name}: by leading dimensions, {'; '.join(problems)}")
+
+
+def _record(stage: Stage, given: Sequence[Any], fmt: Format, lead: tuple[int, ...]) -> Recorded:
+    systems = torch.Size(lead).numel()
+    program = Program(fmt, systems, LONGEST)
+    zero = program.constant(0.0)
+    known: dict[Node, Any] = {}
+    inputs: list[Input] = []
+    for k, (node, x) in enumerate(zip(stage.inputs, given, strict=True)):
+        known[node] = x
+        if isinstance(x, Tensor):
+            known[node], found = _input(program, f"i{k}", x, lead)
+            inputs.append(found)
+    for node in stage.nodes:
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), known.__getitem__)
+        known[node] = _result(program, node, args, kwargs, zero)
+    outputs = []
+    for node in stage.outputs:
+        result = known[node]
+        for x in result if isinstance(result, list) else [result]:
+            places = by_lane(x.lanes, systems)
+            if len(places.shared):
+                raise MixedLanesError("a result is one for all systems")
+            codes = x.codes.reshape(-1)[places.own]
+            if bool((codes != codes[0]).any()):
+                raise MixedLanesError("systems do different things")
+            own = places.own
+            in_turn = torch.equal(own.reshape(-1), torch.arange(own.numel()))
+            outputs.append((codes[0].tolist(), x.shape, None if in_turn else own))
+    return Recorded(program, systems, inputs, outputs)
+
+
+def core_of(x: Tensor) -> torch.Size:
+    """The shape of the elements of an operand that lie apart: what is expanded counts once."""
+    return torch.Size(1 if step == 0 else n for n, step in zip(x.shape, x.stride(), strict=True))
+
+
+def offsets(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """Where the elements of a tensor are, in their order."""
+    at = torch.arange(torch.Size(shape).numel())
+    found = torch.zeros_like(at)
+    for extent, step in zip(reversed(shape), reversed(strides), strict=True):
+        found += at % extent * step
+        at = at // extent
+    places: list[int] = found.tolist()
+    return places
+
+
+def _input(program: Program, name: str, x: Tensor, lead: tuple[int, ...]) -> tuple[Numbers, Input]:
+    """An operand, laid out in memory as it is."""
+    core = core_of(x)
+    own = tuple(core[: len(lead)]) == lead
+    systems = program.systems if own else 1
+    count = core.numel() // systems
+    if count > WIDEST:
+        raise TooLongError(f"an operand of {count} numbers")
+    places = offsets(core, x.stride())
+    if len(set(places)) < len(places):
+        raise TooLongError("an operand with elements in one place")
+    names = [program.named(f"{name}_{k}") for k in range(count)]
+    codes = torch.tensor(names, dtype=torch.int64, device="cpu").expand(systems, count)
+    lanes = torch.arange(systems)[:, None] if own else torch.full((1, 1), SHARED)
+    numbers = []
+    for part in (codes, lanes.expand(systems, count)):
+        laid = torch.empty_strided(core, x.stride(), dtype=torch.int64, device="cpu")
+        numbers.append(laid.copy_(part.reshape(core)).expand(x.shape))
+    return Numbers(*numbers), Input(names, core, systems)
+
+
+def _result(program: Program, node: Node, args: Any, kwargs: Any, zero: int) -> Any:
+    target: Any = node.target
+    if target is operator.getitem:
+        return args[0][args[1]]
+    if target in CONSTANTS:
+        dtype = program.format.dtype
+        like = [torch.empty(a.shape, dtype=dtype) if isinstance(a, Numbers) else a for a in args]
+        return program.constants(target(*like, **{**kwargs, "device": torch.device("cpu")}))
+    if target in MOVEMENTS or target in FILLED:
+        return moved(target, args, kwargs, zero if target in FILLED else 0)
+    return (HANDLERS.get(target) or FLOAT64[target])(program, *args)

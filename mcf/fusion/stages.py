@@ -1,0 +1,101 @@
+"""Which nodes of a graph run as one kernel, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+
+class Stage(NamedTuple):
+    """Some nodes that are recorded together, and what runs after them as it is.
+
+    Args:
+        nodes: recorded, in order; none for no kernel.
+        inputs: what they take from elsewhere.
+        outputs: those of them that are needed elsewhere.
+        others: the nodes that run one by one.
+    """
+
+    nodes: list[Node]
+    inputs: list[Node]
+    outputs: list[Node]
+    others: list[Node]
+
+
+def _fence(node: Node) -> bool:
+    """Whether a node does more than to compute its result, so that nothing may pass it."""
+    target: Any = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return node.op not in ("placeholder", "output", "get_attr") and node.is_impure()
+    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+
+
+def stages(
+    graph: torch.fx.Graph, recorded: Callable[[Node], bool], computes: Callable[[Node], bool]
+) -> list[Stage]:
+    """The fewest stages that a graph can be cut into.
+
+    Stage s takes what needs s nodes that cannot be recorded to be run before it, one after the
+    other. So no path leaves a stage and comes back.
+
+    Args:
+        graph: of operators.
+        recorded: which nodes can be recorded.
+        computes: which of them are worth a kernel; others move elements.
+    """
+    level: dict[Node, int] = {}
+    last, least = 0, 0
+    nodes = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
+    for node in nodes:
+        own = recorded(node)
+        level[node] = least
+        for x in node.all_input_nodes:
+            if x in level:
+                level[node] = max(level[node], level[x] + (own and not recorded(x)))
+        if _fence(node):
+            level[node], least = last, last + 1
+        last = max(last, level[node])
+    found = []
+    for stage in range(last + 1):
+        here = [n for n in nodes if level[n] == stage]
+        found.append(_stage(here, [n for n in here if recorded(n)], computes))
+    return _needed(graph, found)
+
+
+def _needed(graph: torch.fx.Graph, found: list[Stage]) -> list[Stage]:
+    """The stages without what runs as it is and nobody takes."""
+    [output] = (n for n in graph.nodes if n.op == "output")
+    wanted = {*output.all_input_nodes, *(n for s in found for n in s.inputs)}
+    kept = []
+    for stage in reversed(found):
+        others = []
+        for n in reversed(stage.others):
+            if n in wanted or _fence(n):
+                wanted.update(n.all_input_nodes)
+                others.append(n)
+        kept.append(stage._replace(others=others[::-1]))
+    return kept[::-1]
+
+
+def _stage(here: list[Node], fused: list[Node], computes: Callable[[Node], bool]) -> Stage:
+    inside, made = set(fused), set[Node]()
+    for n in fused:
+        if computes(n) or not made.isdisjoint(n.all_input_nodes):
+            made.add(n)
+    if not made:
+        return Stage([], [], [], here)
+    outputs = [n for n in fused if n in made and any(u not in inside for u in n.users)]
+    # A list of tensors is taken apart where it is made.
+    wanted = set(outputs)
+    kept = []
+    for n in reversed(fused):
+        if n in wanted:
+            kept.append(n)
+            wanted |= {x for x in n.all_input_nodes if x in inside}
+    kept.reverse()
+    inputs = list(dict.fromkeys(x for n in kept for x in n.all_input_nodes if x not in wanted))
+    # What only moves elements of what comes from elsewhere runs as it is, where it is needed.
+    return Stage(kept, inputs, outputs, [n for n in here if n not in made])
