@@ -16,6 +16,7 @@ import torch
 
 from mcf.elementary import angles, error, exponential, logarithm, tables
 from mcf.elementary.error_steps import Steps, U
+from mcf.elementary.few_products import LARGEST
 from mcf.elementary.format import WORKING
 
 # log(2) / 512 and what rounding the multiple of log(2) / 256 adds to it.
@@ -270,6 +271,11 @@ def pow(e: Steps) -> float:
     """exp(y log x); all but 2**-18 of the logarithm is two floats, whose products are exact."""
     tail = 4 * e.mul() + 2 * e.add() + 3 * e.collect() + e.div() + 2 * e.constant()
     return exp(e, exponential.LIMIT * 2.0**-18 * tail + e.collect() * _REST)
+
+
+def few_products(e: Steps) -> float:
+    """x**k or x**-k by squaring: an error of x**j doubles in its square, so k - 1 products'."""
+    return (LARGEST - 1) * e.mul() + e.div()
 
 
 def hypot(e: Steps) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 
-from mcf.elementary.error_bounds import DERIVED
+from mcf.elementary.error_bounds import DERIVED, few_products
 from mcf.elementary.error_steps import SLACK, Steps
+from mcf.elementary.few_products import serves
 from mcf.elementary.format import computing_in
 from mcf.elementary.working import working_terms
 from mcf.kernels.formats import FP32, FP64, Format
@@ -54,7 +55,7 @@ WORST_OF_FOUR: dict[str, float] = {
 def working(function: str, terms: int, fmt: Format = FP64) -> tuple[float, bool]:
     """The error of the computation with so many components, and whether it is proved."""
     steps = Steps(terms, fmt)
-    return DERIVED[function](steps) * slack(fmt), steps.proven
+    return {**DERIVED, "few_products": few_products}[function](steps) * slack(fmt), steps.proven
 
 
 def slack(fmt: Format) -> float:
@@ -77,7 +78,10 @@ def derived(function: str, fmt: Format, terms: int, register: Format = FP64) -> 
     """
     width = FP64 if fmt is FP64 else register
     with computing_in(width):
-        found, proven = working(function, working_terms(fmt, terms), width)
+        w = working_terms(fmt, terms)
+        found, proven = working(function, w, width)
+        if function == "pow" and width is FP64 and serves(terms):
+            found = max(found, working("few_products", w, width)[0])
     unit = float(fmt.u**terms)
     if fmt is not width:
         return 2.0 ** (1 - terms) * slack(width) + found / unit, proven

@@ -115,7 +115,8 @@ def kernel_for(
 
     In the registers that are chosen for the format there.
     """
-    if name not in FUNCTIONS or registry.executor_for(device) == "torch":
+    known = name in FUNCTIONS or name.startswith("power_")
+    if not known or registry.executor_for(device) == "torch":
         return None
     register = registers_for(fmt, device)
     spec = kernel(name, fmt, *terms, register=register)

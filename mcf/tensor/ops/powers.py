@@ -7,10 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.formats import format_of
+from mcf.elementary.few_products import EXPONENTS, name_of, serves
+from mcf.elementary.fused import Formula
+from mcf.elementary.operator import apply
+from mcf.kernels.formats import FP64, format_of
+from mcf.kernels.register_choice import registers_for
 from mcf.tensor.creation import tensor
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.elementary import of_two
+from mcf.tensor.plans import selected
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 from mcf.tensor.torch_functions import forward
@@ -20,7 +25,7 @@ aten = torch.ops.aten
 
 @implements(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
 def power(x: Any, y: Any) -> Any:
-    """x**y; a product for the number 2, the reciprocal for -1."""
+    """x**y; a product for the number 2, the reciprocal for -1, some products for others."""
     if isinstance(y, int | float) and isinstance(x, MCFTensor):
         if y == 2:
             return x * x
@@ -28,7 +33,16 @@ def power(x: Any, y: Any) -> Any:
             return wrap([c.clone() for c in x.components])
         if y == -1:
             return 1 / x
+        fmt = format_of(x.dtype)
+        if y in EXPONENTS and serves(x.terms) and registers_for(fmt, x.device) is FP64:
+            return _of_few_products(int(y), x)
     return of_two("pow", x, y)
+
+
+def _of_few_products(k: int, x: MCFTensor) -> MCFTensor:
+    name = name_of(k)
+    found = selected(Formula(name), x)
+    return wrap(apply(name, x.components)) if found is None else found
 
 
 @implements(torch.pow, Tensor.pow, Tensor.__pow__)

@@ -1,0 +1,68 @@
+"""Powers of a small whole exponent, each a function of its own: some products, rounded once."""
+
+from __future__ import annotations
+
+import torch
+
+from mcf.elementary.fused import PROGRAMS, Compute, Program
+from mcf.elementary.tables import TERMS, Components
+from mcf.elementary.working import (
+    enter,
+    leave,
+    mantissa,
+    sanitized,
+    special,
+    working_terms,
+)
+from mcf.kernels import operations as ex
+from mcf.kernels.formats import Format
+
+# The largest exponent. A square is one product, x**-1 a reciprocal.
+LARGEST = 16
+EXPONENTS = (*range(-LARGEST, -1), *range(3, LARGEST + 1))
+
+
+def name_of(k: int) -> str:
+    """What the function x -> x**k is called."""
+    return f"power_{k}" if k > 0 else f"power_minus_{-k}"
+
+
+def serves(terms: int) -> bool:
+    """Whether products lose nothing that counts, nor a power that has so many components exactly.
+
+    Four of float64 leave no digits to spare, and four of any format hold cubes of two numbers that
+    are further apart than a product keeps.
+    """
+    return terms < TERMS
+
+
+def _raised(x: Components, k: int) -> Components:
+    """x**k for k > 0, from the highest bit of k downwards."""
+    total = x
+    for bit in bin(k)[3:]:
+        total = ex.mul(total, total)
+        if bit == "1":
+            total = ex.mul(total, x)
+    return total
+
+
+def _power(k: int) -> Compute:
+    def compute(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+        (x,) = arguments
+        y, w = enter(x, fmt), working_terms(fmt, terms)
+        good = y[0].isfinite() & (y[0] != 0)
+        m, e = mantissa(sanitized(y, good, 1.0))
+        # Lengthened, so that a product keeps more than its factors have.
+        raised = _raised((*m, *(torch.zeros_like(m[0]) for _ in range(w - len(m)))), abs(k))
+        # Beyond the range of every format, and within that of `leave`.
+        result = ex.reciprocal(raised) if k < 0 else raised
+        out = leave(result, fmt, terms, (e * k).clamp(-1900, 1900))
+        edge = x[0] * x[0] * x[0] if k % 2 else x[0] * x[0]
+        return special(~good, 1.0 / edge if k < 0 else edge, out)
+
+    compute.__name__ = name_of(k)
+    return compute
+
+
+for _k in EXPONENTS:
+    PROGRAMS[name_of(_k)] = Program(_power(_k), ("x",))
