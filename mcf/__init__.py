@@ -46,6 +46,10 @@ from mcf.functions import i0 as i0
 from mcf.functions import i0e as i0e
 from mcf.functions import i1 as i1
 from mcf.functions import i1e as i1e
+from mcf.functions import k0 as k0
+from mcf.functions import k0e as k0e
+from mcf.functions import k1 as k1
+from mcf.functions import k1e as k1e
 from mcf.functions import lgamma as lgamma
 from mcf.functions import log as log
 from mcf.functions import log1p as log1p

@@ -19,6 +19,10 @@ from mcf.elementary.bessel import i0 as i0
 from mcf.elementary.bessel import i0e as i0e
 from mcf.elementary.bessel import i1 as i1
 from mcf.elementary.bessel import i1e as i1e
+from mcf.elementary.bessel_k import k0 as k0
+from mcf.elementary.bessel_k import k0e as k0e
+from mcf.elementary.bessel_k import k1 as k1
+from mcf.elementary.bessel_k import k1e as k1e
 from mcf.elementary.error import erf as erf
 from mcf.elementary.error import erfc as erfc
 from mcf.elementary.error import gelu as gelu

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import torch
@@ -140,16 +141,18 @@ def hankel(order: int, k: int) -> Fraction:
     return Fraction(top, math.factorial(k) * 8**k)
 
 
-def _hankel(order: int, a: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of i_n e(a) for a >= 256."""
+def asymptotic(
+    coefficient: Callable[[int], Fraction], square: Fraction, a: Components, terms: int
+) -> tuple[Components, Tensor]:
+    """Components and an exponent of a series in 1/a over sqrt(square * a), for a >= 256."""
     large = a[0] > _HUGE
     near = sanitized(head(a, terms), ~large, FAR)
     one = head((torch.ones_like(a[0]),), terms)
     inverse = sanitized(ex.div(one, near), ~large, 0.0)
-    value = series.polynomial(inverse, BITS, functools.partial(hankel, order))
+    value = series.polynomial(inverse, BITS, coefficient)
     scaled = scale_all(head(a, terms), torch.where(large, -600, 0))
-    two_pi = constant(2 * fixed.to_fraction(fixed.pi()), terms, a[0].device)
-    return ex.div(value, ex.sqrt(ex.mul(scaled, two_pi))), torch.where(large, -300, 0)
+    factor = constant(square, terms, a[0].device)
+    return ex.div(value, ex.sqrt(ex.mul(scaled, factor))), torch.where(large, -300, 0)
 
 
 def _modified(
@@ -170,7 +173,9 @@ def _modified(
         # Scaled, lest the last components of a tiny number are lost in the product.
         k = torch.where(near[0] < 2.0**-500, 500, 0)
         value, k = ex.mul(value, scale_all(head(near, w), k)), -k
-    beyond, m = _hankel(order, sanitized(a, far, FAR), w)
+    two_pi = 2 * fixed.to_fraction(fixed.pi())
+    coefficient = functools.partial(hankel, order)
+    beyond, m = asymptotic(coefficient, two_pi, sanitized(a, far, FAR), w)
     value, k = select(far, beyond, value), torch.where(far, m, k)
     if not scaled:
         growth, e = exponential.exp(a, w)

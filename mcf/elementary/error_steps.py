@@ -94,13 +94,20 @@ class Steps:
             weight: as there.
             argument: relative error of the argument.
         """
-        wanted = self.fmt.p * self.terms + 8 - weight
-        needed = series.terms_needed(wanted, bits, coefficient, self.fmt.p)
-        rows = [(abs(float(c)), min(m, self.terms)) for c, m in needed]
-        cut = abs(float(coefficient(len(rows)))) * limit ** len(rows)
+        rows, cut = self.rows(bits, coefficient, weight)
+        cut *= limit ** len(rows)
         error, size = self.horner(rows, limit, argument)
         # What the series leaves out falls at least by half from term to term.
         return (error + 2 * cut) / (2 * rows[0][0] - size)
+
+    def rows(
+        self, bits: float, coefficient: Callable[[int], Fraction], weight: float
+    ) -> tuple[list[tuple[float, int]], float]:
+        """Coefficients of `series.polynomial` as `horner` takes them, and the first left out."""
+        wanted = self.fmt.p * self.terms + 8 - weight
+        needed = series.terms_needed(wanted, bits, coefficient, self.fmt.p)
+        rows = [(abs(float(c)), min(m, self.terms)) for c, m in needed]
+        return rows, abs(float(coefficient(len(rows))))
 
     def horner(
         self, rows: list[tuple[float, int]], limit: float, argument: float

@@ -62,15 +62,24 @@ def components_needed(terms: int, k: int) -> int:
     return min(terms, max(1, -int(-(53 * terms + 8 - k * FALL) // 53)))
 
 
-def _taylor(name: str, z: Components, terms: int) -> Components:
-    """A series of `gamma_tables` for 1/2 <= z < 64; z is any sum of floats, the first near it."""
-    octave = exponent(z[0]).clamp(gamma_tables.FIRST, gamma_tables.FIRST + gamma_tables.OCTAVES - 1)
+def taylor(
+    name: str,
+    z: Components,
+    terms: int,
+    first: int = gamma_tables.FIRST,
+    octaves: int = gamma_tables.OCTAVES,
+) -> Components:
+    """A series at the nearest of 32 nodes to an octave; z is any sum of floats, the first near it.
+
+    Of `gamma_tables`, for 1/2 <= z < 64, or of a table from 2**first on.
+    """
+    octave = exponent(z[0]).clamp(first, first + octaves - 1)
     start = power(octave)
     width = start * (1 / gamma_tables.STEPS)
     j = ((z[0] - start) / width).floor().clamp(0, gamma_tables.STEPS - 1)
     v = collected((*z, -(start + width * (j + 0.5))), terms)
     v = tuple(c * (2.0 / width) for c in v)
-    row = (octave - gamma_tables.FIRST) * gamma_tables.STEPS + j.to(torch.int64)
+    row = (octave - first) * gamma_tables.STEPS + j.to(torch.int64)
     row = row * gamma_tables.DEGREES
     degree = degree_needed(terms)
     total = lookup(name, row + degree, 1)
@@ -223,7 +232,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     beyond = ex.add(ex.mul(factor, ex.add(log_x, -one)), small)
     # The series of z - 1 and z - 2, exactly.
     near = sanitized(at.z, ~at.far)
-    value = _taylor("lgamma_series", near, w)
+    value = taylor("lgamma_series", near, w)
     zero = torch.zeros_like(one)
     first = select(at.low, (*at.x, zero), (*size, -one))
     second = (*at.x, torch.where(at.low, -one, one))
@@ -272,7 +281,7 @@ def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     small = ex.add(series.scaled(inverse, 0.5), _part(12, ex.mul(square, _tail(1, square))))
     beyond = ex.add(_log(far, w), minus(small))
     near = sanitized(at.z, ~at.far)
-    value = _taylor("digamma_series", near, w)
+    value = taylor("digamma_series", near, w)
     zero = table("digamma_zero", one.device)
     parts = tuple(-zero[j].expand(one.shape) for j in range(8))
     size = signed(at.x, sign_of(at.down))
@@ -311,7 +320,7 @@ def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     tail = ex.add(series.scaled(inverse, 0.5), _part(6, ex.mul(square, _tail(2, square))))
     normal, e = mantissa(far)
     beyond = ex.div(ex.add(tail, one), normal)
-    value = _taylor("trigamma_series", sanitized(at.z, ~at.far), w)
+    value = taylor("trigamma_series", sanitized(at.z, ~at.far), w)
     value = select(at.far, beyond, value)
     f = _fraction(at.x, w)
     low = at.low & ~at.down

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.elementary import bessel, gamma, gamma_tables, inverse_error, tables
+from mcf.elementary import bessel_bounds, gamma, gamma_tables, tables
+from mcf.elementary.bessel_bounds import at_nodes
 from mcf.elementary.error_bounds import _erfcx, exp, log, sin_cos
 from mcf.elementary.error_steps import SLACK, Steps
 from mcf.elementary.working import working_terms
@@ -87,34 +88,9 @@ def trigamma(e: Steps) -> Errors:
     return max(near, far, low, down), 0.0
 
 
-def _bessel(e: Steps, order: int, *, scaled: bool) -> Errors:
-    """A series of exp(-x) I_n(x) / x^n, Hankel's from 256 on, times exp(x)."""
-    table = tables.table(f"i{order}e_series", torch.device("cpu"))[0]
-    degree = gamma.degree_needed(e.terms)
-    needed = [gamma.components_needed(e.terms, k) for k in range(degree)]
-    near = 0.0
-    for row in table.abs().reshape(-1, bessel.DEGREES).tolist():
-        rows = [*zip(row, needed, strict=False), (row[degree], 1)]
-        found, size = e.horner(rows, 1.0, e.collect())
-        near = max(near, (found + 2 * row[degree + 1]) / (2 * row[0] - size))
-    near += e.mul() * order
-    coefficient = functools.partial(bessel.hankel, order)
-    tail = e.polynomial(1 / bessel.FAR, bessel.BITS, coefficient, 0.0, e.div())
-    far = tail + e.sqrt() + (e.mul() + e.constant()) / 2 + e.div()
-    return max(near, far) + (0.0 if scaled else exp(e) + e.mul()), 0.0
-
-
 def erfinv(e: Steps) -> Errors:
     """A series up to 1/2, beyond x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
-    table = tables.table("erfinv_series", torch.device("cpu"))[0]
-    degree = inverse_error.degree_needed(e.terms)
-    needed = [inverse_error.components_needed(e.terms, k) for k in range(degree)]
-    worst = 0.0
-    for row in table.abs().reshape(-1, inverse_error.DEGREES).tolist():
-        rows = [*zip(row, needed, strict=False), (row[degree], 1)]
-        found, size = e.horner(rows, 1.0, e.collect())
-        worst = max(worst, (found + 2 * row[degree + 1]) / (2 * row[0] - size))
-    near = worst + e.mul()
+    near = at_nodes(e, "erfinv_series") + e.mul()
     # Both are w(x0), and sqrt(pi)/2 w(x) / x is at most 1.15, at y = 1/2. What d itself loses, and
     # what the series leaves out, is 2**-30 of the steps' errors.
     both = _erfcx(e) + exp(e) + e.collect() + e.mul() + e.add()
@@ -124,10 +100,12 @@ def erfinv(e: Steps) -> Errors:
 DERIVED: dict[str, Callable[[Steps], Errors]] = {
     "lgamma": lgamma, "digamma": digamma, "trigamma": trigamma,
     "erfinv": erfinv,
-    "i0": functools.partial(_bessel, order=0, scaled=False),
-    "i0e": functools.partial(_bessel, order=0, scaled=True),
-    "i1": functools.partial(_bessel, order=1, scaled=False),
-    "i1e": functools.partial(_bessel, order=1, scaled=True),
+    **{
+        f"{letter}{order}{end}": functools.partial(kind, order=order, scaled=end == "e")
+        for letter, kind in (("i", bessel_bounds.first), ("k", bessel_bounds.second))
+        for order in (0, 1)
+        for end in ("", "e")
+    },
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
 # Derived from something that was only looked at: how near erfinv's start is

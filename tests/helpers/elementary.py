@@ -138,6 +138,10 @@ def inputs(name: str, fmt: Format, terms: int, n: int, seed: int) -> list[tuple[
     if name in ("i0", "i0e", "i1", "i1e"):
         edges = np.array([0.0, 1.0, 32.0, 256.0, -1.0])
         return [(d.between(-5000, -2, n),), (d.between(-6, 9, n),), (d.near(edges, n),)]
+    if name in ("k0", "k0e", "k1", "k1e"):
+        edges = np.array([1.0, 2.0, 32.0, 256.0, 80.0, 700.0])
+        wide = d.between(-5000, -1, n, positive=True)
+        return [(wide,), (d.between(-4, 9, n, positive=True),), (d.near(edges, n),)]
     if name == "erfinv":
         ends = np.array([1.0, -1.0, 0.5, 0.25, 0.75])
         return [(d.between(-5000, -2, n),), (d.between(-6, -2, n),), (inside(d.near(ends, n)),)]

@@ -29,6 +29,10 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
     "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),
     "i1": lambda x: acb(x).bessel_i(acb(1)).real,
     "i1e": lambda x: acb(x).bessel_i(acb(1)).real * (-abs(x)).exp(),
+    "k0": lambda x: acb(x).bessel_k(acb(0)).real,
+    "k0e": lambda x: acb(x).bessel_k(acb(0)).real * x.exp(),
+    "k1": lambda x: acb(x).bessel_k(acb(1)).real,
+    "k1e": lambda x: acb(x).bessel_k(acb(1)).real * x.exp(),
 }
 
 

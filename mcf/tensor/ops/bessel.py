@@ -1,7 +1,8 @@
-"""Modified Bessel functions: the operators and their derivatives."""
+"""Bessel functions: the operators and their derivatives."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,3 +48,18 @@ implements(aten.i0.default, aten.special_modified_bessel_i0.default)(computed("i
 implements(aten.special_i0e.default)(computed("i0e"))
 implements(aten.special_i1.default, aten.special_modified_bessel_i1.default)(computed("i1"))
 implements(aten.special_i1e.default)(computed("i1e"))
+
+
+def _second(name: str, torch_name: str, derivative: Callable[[Any], Any]) -> Any:
+    """Register a function of torch.special, which has no derivative there."""
+    function = computed(name)
+    ours = differentiable(name, function, derivative)
+    implements(getattr(torch.special, torch_name))(ours)
+    implements(getattr(aten, f"special_{torch_name}").default)(function)
+    return ours
+
+
+_k0 = _second("k0", "modified_bessel_k0", lambda x: -_k1(x))
+_k1 = _second("k1", "modified_bessel_k1", lambda x: -_k0(x) - _k1(x) / x)
+_k0e = _second("k0e", "scaled_modified_bessel_k0", lambda x: _k0e(x) - _k1e(x))
+_k1e = _second("k1e", "scaled_modified_bessel_k1", lambda x: (_k1e(x) - _k0e(x)) - _k1e(x) / x)

@@ -1,0 +1,78 @@
+"""Bessel functions: special values as torch has them, derivatives, torch's names.
+
+Errors and what their bounds catch are in `test_special_functions.py` and `test_special_mutants.py`.
+Caught mutants: a derivative's sign, an order for another, a number where torch has none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from flint import arb, ctx
+
+import mcf
+import mcf.elementary
+from mcf.kernels import FP32, FP64
+from mcf.kernels.formats import Format
+from tests.helpers.adversarial import specials
+from tests.helpers.elementary import balls
+from tests.helpers.special import REFERENCE
+
+# Values: on the torch executor, which runs the programs and compiles nothing.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+NAMES = {
+    "k0": "modified_bessel_k0",
+    "k0e": "scaled_modified_bessel_k0",
+    "k1": "modified_bessel_k1",
+    "k1e": "scaled_modified_bessel_k1",
+}
+
+
+@pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
+@pytest.mark.parametrize("name", NAMES)
+def test_special_values(name: str, fmt: Format) -> None:
+    x = specials(fmt)
+    # Of the smallest number torch has inf - inf, or the logarithm of its half.
+    x = x[x != 5e-324]
+    padded = (x, torch.zeros_like(x), torch.zeros_like(x))
+    ours = getattr(mcf.elementary, name)(padded)
+    # In float64, whose results of small arguments are not beyond the range of float32.
+    theirs = getattr(torch.special, NAMES[name])(x.double()).to(fmt.dtype)
+    for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(kind(ours[0]), kind(theirs)), kind.__name__
+    assert all(bool((c[~theirs.isfinite()] == 0).all()) for c in ours[1:])
+    assert ours[0][x == math.inf].view(torch.uint8).any() == theirs[x == math.inf].isnan().any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_torch(name: str) -> None:
+    x: Any = mcf.tensor(["0.3", "1.7"], dtype=torch.float64)
+    expected = getattr(mcf.elementary, name)(x.components)
+    for f in (getattr(torch.special, NAMES[name]), getattr(mcf, name)):
+        assert all(map(torch.equal, f(x).components, expected))
+    assert all(map(torch.equal, getattr(mcf, name)(x.components), expected))
+
+
+def _slope(name: str, x: arb) -> tuple[arb, arb]:
+    """The derivative and the sum of the magnitudes of its terms."""
+    end = name[2:]
+    zero, one = (REFERENCE[f"{name[0]}{order}{end}"](x) for order in (0, 1))
+    terms = {"0": [-one], "1": [-zero, -one / x]}[name[1]]
+    if end:
+        terms.append(REFERENCE[name](x))
+    return sum(terms, arb(0)), sum((abs(t) for t in terms), arb(0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctx, "prec", 512)
+    x: Any = mcf.tensor(["0.3", "2.7", "300.1", "1e-20"], dtype=torch.float64)
+    (slope,) = torch.autograd.grad(getattr(mcf, name)(x.requires_grad_()).sum(), x)
+    for ours, v in zip(balls(slope.components), balls(x.detach().components), strict=True):
+        exact, size = _slope(name, v)
+        # Three functions, a quotient and two sums.
+        assert abs(ours - exact) <= size * arb(2) ** -102
