@@ -246,6 +246,26 @@ class Executor(abc.ABC):
         """
         return None
 
+    def sort(
+        self,
+        keys: Sequence[Tensor],
+        descending: bool,
+        x: Sequence[Tensor],
+        out: Sequence[Tensor],
+    ) -> Tensor | None:
+        """Indices that sort rows, where the executor has a loop for it (`mcf.kernels.sorting`).
+
+        Args:
+            keys: canonical components, contiguous float64 [rows, count], rows and count > 0.
+            descending: from the largest, NaN, to the smallest; stable either way.
+            x: contiguous float64 of the same shape, or none.
+            out: where those go in that order; overlaps nothing.
+
+        Returns:
+            int64 [rows, count], or None where it has none and has done nothing.
+        """
+        return None
+
     def scan(self, spec: Scan, x: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
         """Write running sums or products of rows, where the executor has a loop for it.
 

@@ -27,6 +27,7 @@ from mcf.kernels.numba import (
     rotation_loops,
     running_loops,
     scan_loops,
+    sort_loops,
     streaming,
     team,
 )
@@ -249,6 +250,16 @@ class Cpu(Executor):
     def running_extremes(self, keys: Sequence[Tensor], largest: bool) -> Tensor:
         """See `Executor`."""
         return running_loops.running_extremes(keys, largest)
+
+    def sort(
+        self,
+        keys: Sequence[Tensor],
+        descending: bool,
+        x: Sequence[Tensor],
+        out: Sequence[Tensor],
+    ) -> Tensor:
+        """See `Executor`."""
+        return sort_loops.sort(keys, descending, x, out)
 
     def scan(self, spec: Scan, x: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
         """See `Executor`."""

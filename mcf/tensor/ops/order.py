@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
+from mcf.kernels.sorting import sorted_rows
 from mcf.tensor.ops.ranks import decided, ranked
 from mcf.tensor.plans import watched
 from mcf.tensor.registry import implements
@@ -36,10 +37,19 @@ def _take(x: MCFTensor, dim: int, index: Tensor) -> MCFTensor:
 
 def _order(x: MCFTensor, dim: int, descending: bool) -> Tensor:
     """Indices that sort, stable; NaN counts as the largest."""
-    keys = canonical(x)
-    if x.ndim and x.numel() and not watched():
+    return _sorted(canonical(x), dim, descending)
+
+
+def _sorted(keys: Components, dim: int, descending: bool) -> Tensor:
+    """The same of canonical components."""
+    if not keys[0].ndim or not keys[0].numel() or watched():
+        return _lexicographic(keys, dim, descending)
+    rows = [k.movedim(dim, -1) for k in keys]
+    size = rows[0].shape[-1]
+    found = sorted_rows([k.reshape(k.numel() // size, size) for k in rows], descending)
+    if found is None:
         return _mended(keys, dim, descending)
-    return _lexicographic(keys, dim, descending)
+    return found.view(rows[0].shape).movedim(-1, dim).contiguous()
 
 
 def _lexicographic(keys: Sequence[Tensor], dim: int, descending: bool) -> Tensor:
@@ -116,8 +126,25 @@ def _by_exchanges(run: Tensor, keys: Sequence[Tensor], descending: bool) -> Tens
 @implements(aten.sort.default)
 def sort(x: MCFTensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
     """Sorted values and their indices; stable."""
+    if x.dtype is torch.float64 and x.ndim and x.numel() and not watched():
+        found = _moved(x, dim, descending)
+        if found is not None:
+            return found
     index = _order(x, dim, descending)
     return _take(x, dim, index), index
+
+
+def _moved(x: MCFTensor, dim: int, descending: bool) -> tuple[Tensor, Tensor] | None:
+    """The same by an executor's loop, which moves numbers as it sorts; None where it has none."""
+    given = [c.movedim(dim, -1).contiguous() for c in x.components]
+    shape = given[0].shape
+    rows = [c.view(c.numel() // shape[-1], shape[-1]) for c in given]
+    out = [torch.empty_like(c) for c in rows]
+    found = sorted_rows(canonical(wrap(rows)), descending, rows, out)
+    if found is None:
+        return None
+    index, *parts = (t.view(shape).movedim(-1, dim).contiguous() for t in (found, *out))
+    return wrap(parts), index
 
 
 @implements(aten.sort.stable)
@@ -157,7 +184,7 @@ def _first(x: MCFTensor, k: int, descending: bool) -> Tensor:
     # NaN is the largest: in front of all, or behind them.
     beyond |= (last.isnan() if descending else ~last.isnan()) & (keys[0].isnan() ^ descending)
     among = (~beyond).nonzero().squeeze(1)
-    order = _mended(tuple(c[among] for c in keys), 0, descending)
+    order = _sorted(tuple(c[among] for c in keys), 0, descending)
     return among[order[:k]]
 
 

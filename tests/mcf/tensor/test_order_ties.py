@@ -17,6 +17,9 @@ import torch
 import mcf
 from mcf.tensor.ops import order
 
+# Other executors have a loop, which `tests/kernels/test_sorting.py` compares with this.
+pytestmark = pytest.mark.usefixtures("on_torch")
+
 
 def _tensor(shape: tuple[int, ...], terms: int, values: int, seed: int) -> mcf.MCFTensor:
     """Few different components, so that most elements are tied in some; both forms of a tie."""
