@@ -20,6 +20,8 @@ from mcf.kernels.formats import Format
 log = logging.getLogger("mcf.fusion")
 _serial = itertools.count()
 
+_empty_like = torch.empty_like
+
 Run = Callable[[Sequence[Any]], list[Tensor]]
 
 
@@ -54,66 +56,78 @@ class Kernel:
     """
 
     def __init__(self, recorded: Recorded, given: Sequence[Any], fmt: Format) -> None:
-        self.systems, self._outputs = recorded.systems, recorded.outputs
-        self._tensors = [k for k, x in enumerate(given) if isinstance(x, Tensor)]
-        tensors = [given[k] for k in self._tensors]
-        self._dtype, self._device = fmt.dtype, tensors[0].device
-        self._size = tensors[0].element_size()
+        self.systems = recorded.systems
+        places = [k for k, x in enumerate(given) if isinstance(x, Tensor)]
+        device = given[places[0]].device
+        options: Any = {"dtype": fmt.dtype, "device": device}
         own = [c for x in recorded.inputs if self._own(x) for c in x.codes]
         shared = [c for x in recorded.inputs if not self._own(x) for c in x.codes]
-        out = [c for codes, _, _ in recorded.outputs for c in codes]
+        out = [c for x in recorded.outputs for c in x.codes]
         if len(own) + len(shared) + len(out) > WIDEST:
             raise TooLongError(f"{len(own) + len(shared)} numbers to read, {len(out)} to write")
         self.spec, constants = recorded.program.kernel("graph", own, shared, out)
-        self._constants = torch.tensor(constants, dtype=self._dtype, device=self._device)
-        self._inputs = [
-            (_Places(x, found), self._own(found))
-            for x, found in zip(tensors, recorded.inputs, strict=True)
+        self._constants = torch.tensor(constants, **options)
+        size = self._constants.element_size()
+        self._behind = [self._constants.data_ptr() + k * size for k in range(len(constants))]
+        inputs = [
+            (k, _Places(given[k], found, self._own(found)))
+            for k, found in zip(places, recorded.inputs, strict=True)
         ]
-        like = torch.empty(self.systems, dtype=self._dtype, device=self._device)
+        # Those that all systems share are the kernel's last.
+        self._operands = sorted(inputs, key=lambda x: not x[1].own)
+        self._results: list[tuple[Tensor, list[int], Tensor | None, Tensor]] = []
+        for x in recorded.outputs:
+            result = torch.empty_strided(x.shape, x.strides, **options)
+            room = result
+            if self.systems > 1 and (len(x.codes) > 1 or x.own is not None):
+                room = torch.empty(len(x.codes), self.systems, **options)
+            offsets = [size * self.systems * j for j in range(len(x.codes))]
+            where = None if x.own is None else x.own.to(device)
+            self._results.append((room, offsets, where, result))
+        like = torch.empty(self.systems, **options)
         launch = registry.prepare(self.spec, [[like] * len(self.spec.fields)])
         assert launch is not None
         self._launch = launch.row(np.ones((1, 0)))
-        self._behind = [self._constants.data_ptr() + k * self._size for k in range(len(constants))]
 
     def _own(self, x: Input) -> bool:
         return x.systems == self.systems
 
     def __call__(self, given: Sequence[Any]) -> list[Tensor]:
-        """The outputs, new contiguous tensors."""
-        own: list[int] = []
-        shared: list[int] = []
+        """The outputs, new dense tensors."""
+        addresses: list[int] = []
+        out, keep = [], []
+        for room, places, _, _ in self._results:
+            x = _empty_like(room)
+            place = x.data_ptr()
+            addresses += [place + o for o in places]
+            out.append(x)
         # Copies live until the kernel has read them.
-        keep = []
-        for k, (places, is_own) in zip(self._tensors, self._inputs, strict=True):
-            keep.append(places.addresses(given[k], own if is_own else shared))
-        out, addresses = [], []
-        step = self._size * self.systems
-        for codes, shape, _ in self._outputs:
-            wanted = shape if self.systems == 1 else (len(codes), self.systems)
-            room = torch.empty(wanted, dtype=self._dtype, device=self._device)
-            place = room.data_ptr()
-            addresses += [place + step * j for j in range(len(codes))]
-            out.append(room)
-        self._launch([*addresses, *own, *shared, *self._behind])
-        if self.systems == 1:
-            return out
-        placed = zip(out, self._outputs, strict=True)
-        return [self._in_place(x, shape, own) for x, (_, shape, own) in placed]
+        for k, where in self._operands:
+            keep.append(where.addresses(given[k], addresses))
+        addresses += self._behind
+        self._launch(addresses)
+        return out if self.systems == 1 else [*map(_placed, out, self._results)]
 
-    def _in_place(self, x: Tensor, shape: torch.Size, own: Tensor | None) -> Tensor:
-        """Numbers [count, systems] as a result."""
-        if own is None:
-            return x.t().contiguous().view(shape)
-        found = torch.empty(shape, dtype=self._dtype, device=self._device)
-        found.view(-1)[own.to(self._device)] = x.t()
-        return found
+
+def _placed(x: Tensor, found: tuple[Tensor, list[int], Tensor | None, Tensor]) -> Tensor:
+    """Numbers [count, systems] as a result."""
+    room, _, own, like = found
+    if room is like:
+        return x
+    result = _empty_like(like)
+    memory = result.as_strided((like.numel(),), (1,))
+    if own is None:
+        memory.view(room.shape[1], -1).copy_(x.t())
+    else:
+        memory[own] = x.t()
+    return result
 
 
 class _Places:
     """Where the numbers of an operand are."""
 
-    def __init__(self, like: Tensor, found: Input) -> None:
+    def __init__(self, like: Tensor, found: Input, own: bool) -> None:
+        self.own = own
         self.systems, self._core = found.systems, found.core
         self._count = len(found.codes)
         self._expanded = found.core != like.shape

@@ -36,6 +36,23 @@ class Input(NamedTuple):
     systems: int
 
 
+class Output(NamedTuple):
+    """A result, a dense tensor of its own.
+
+    Args:
+        codes: of a system's numbers, in the order of memory.
+        shape: of the tensor.
+        strides: of the tensor.
+        own: the places of each system's numbers in memory [systems, count]; None for one system
+            after the other.
+    """
+
+    codes: list[int]
+    shape: torch.Size
+    strides: tuple[int, ...]
+    own: Tensor | None
+
+
 class Recorded(NamedTuple):
     """A stage as a program on systems.
 
@@ -43,14 +60,13 @@ class Recorded(NamedTuple):
         program: the statements of one system.
         systems: how many there are.
         inputs: the operands that are tensors.
-        outputs: the codes of a system's numbers, the shape, and for several systems where in the
-            result each system's numbers are, None for one after the other.
+        outputs: the results.
     """
 
     program: Program
     systems: int
     inputs: list[Input]
-    outputs: list[tuple[list[int], torch.Size, Tensor | None]]
+    outputs: list[Output]
 
 
 def recordable(node: Node, fmt: Format) -> bool:
@@ -130,16 +146,23 @@ def _record(stage: Stage, given: Sequence[Any], fmt: Format, lead: tuple[int, ..
     for node in stage.outputs:
         result = known[node]
         for x in result if isinstance(result, list) else [result]:
-            places = by_lane(x.lanes, systems)
-            if len(places.shared):
-                raise MixedLanesError("a result is one for all systems")
-            codes = x.codes.reshape(-1)[places.own]
-            if bool((codes != codes[0]).any()):
-                raise MixedLanesError("systems do different things")
-            own = places.own
-            in_turn = torch.equal(own.reshape(-1), torch.arange(own.numel()))
-            outputs.append((codes[0].tolist(), x.shape, None if in_turn else own))
+            outputs.append(_output(x, systems))
     return Recorded(program, systems, inputs, outputs)
+
+
+def _output(x: Numbers, systems: int) -> Output:
+    """A result, laid out in memory as it would be."""
+    codes, lanes = (torch.empty_like(part).copy_(part) for part in x)
+    codes, lanes = (part.as_strided((part.numel(),), (1,)) for part in (codes, lanes))
+    shared, own = by_lane(lanes, systems)
+    if len(shared):
+        raise MixedLanesError("a result is one for all systems")
+    found = codes[own]
+    if bool((found != found[0]).any()):
+        raise MixedLanesError("systems do different things")
+    in_turn = torch.equal(own.reshape(-1), torch.arange(own.numel()))
+    strides = torch.empty_like(x.codes).stride()
+    return Output(found[0].tolist(), x.shape, strides, None if in_turn else own)
 
 
 def core_of(x: Tensor) -> torch.Size:
