@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mcf.tensor.tensor import MCFTensor
 
@@ -23,6 +25,35 @@ def recorded(x: Any) -> bool:
     """Whether autograd, a mode, a transform or torch.compile sees what is done with a tensor."""
     if torch.compiler.is_compiling() or type(x) is not MCFTensor:
         return True
-    if x.requires_grad and torch.is_grad_enabled():
-        return True
-    return watched() or _duals._current_level >= 0
+    return watched() or _duals._current_level >= 0 or differentiated((x,))
+
+
+# Without it a tensor's every attribute is a function of torch that its type is asked about.
+_unasked = torch._C.DisableTorchFunctionSubclass
+
+
+def differentiated(values: Iterable[Any]) -> bool:
+    """Whether autograd records what is done with one of some values."""
+    if not torch.is_grad_enabled():
+        return False
+    with _unasked():
+        for x in values:
+            if isinstance(x, Tensor) and x.requires_grad:
+                return True
+    return False
+
+
+def writable(target: Tensor) -> bool:
+    """Whether a tensor can be written to above autograd, but for what `written` has to say."""
+    if torch.compiler.is_compiling() or _duals._current_level >= 0:
+        return False
+    with _unasked():
+        return not target.is_inference()
+
+
+def written(target: Tensor) -> None:
+    """Count a change of a tensor, which autograd may have kept."""
+    _increment([target])
+
+
+_increment: Any = torch._C._increment_version  # type: ignore[attr-defined]

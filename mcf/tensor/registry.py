@@ -21,6 +21,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 OPERATORS: dict[OpOverload, Callable[..., Any]] = {}
 # ... and those whose results are an argument, or share memory with one.
 ALIASING: dict[OpOverload, Callable[..., Any]] = {}
+# Functions of torch -> what writes their result into `out` above autograd, where that may be: a
+# function of the arguments and of `out`, which says whether it did.
+WRITERS: dict[Any, Callable[[tuple[Any, ...], Any], bool]] = {}
 # What may know an operator that is in neither: functions of it, its arguments and those by name.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 

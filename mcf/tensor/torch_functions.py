@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.conversion import promote
-from mcf.tensor.registry import FUNCTIONS, UnsupportedError
+from mcf.tensor.registry import FUNCTIONS, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.widening import WIDENED, widened
@@ -35,7 +35,13 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if torch.is_autocast_enabled(device):
                 with torch.autocast(device, enabled=False):
                     return call(func, args, kwargs)
-    if kwargs and kwargs.keys() != _OUT:
+    if not kwargs:
+        pass
+    elif kwargs.keys() == _OUT:
+        writer = WRITERS.get(func)
+        if writer is not None and writer(args, kwargs["out"]):
+            return kwargs["out"]
+    else:
         args, kwargs = _multiplied(func, args, kwargs)
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
         if not kwargs.keys().isdisjoint(_ALIASES) and type(func) is not FunctionType:

@@ -13,9 +13,11 @@ from torch._ops import OpOverload
 from mcf.elementary.fused import Formula
 from mcf.kernels import operators
 from mcf.kernels.operators import COMPARISONS, Operation
+from mcf.tensor.recorded import differentiated, writable, written
 from mcf.tensor.registry import (
     DERIVED,
     OPERATORS,
+    WRITERS,
     UnsupportedError,
     is_in_place,
     readable,
@@ -121,6 +123,22 @@ def _written(operation: Operation | Formula, func: OpOverload, step: int) -> Cal
     return implementation
 
 
+def _writer(operation: Operation | Formula, step: int) -> Callable[[tuple[Any, ...], Any], bool]:
+    """What writes an operation's result above autograd, where nothing records it."""
+    count = len(operation.arguments)
+    kind = Tensor if operation in COMPARISONS else MCFTensor
+
+    def write(args: tuple[Any, ...], out: Any) -> bool:
+        if type(out) is not kind or len(args) != count or not writable(out):
+            return False
+        if differentiated((*args, out)) or not into(operation, args[::step], out):
+            return False
+        written(out)
+        return True
+
+    return write
+
+
 def _writes(
     operation: Operation | Formula, name: str, *forms: str, exchanged: bool = False
 ) -> None:
@@ -136,7 +154,10 @@ def _writes(
         packet = getattr(aten, name + "_" if form.startswith("_") else name)
         func = getattr(packet, form.removeprefix("_"))
         # Not by `implements`: they return the argument itself, with nothing to be put right.
-        OPERATORS[func] = _written(operation, func, -1 if exchanged else 1)
+        step = -1 if exchanged else 1
+        OPERATORS[func] = _written(operation, func, step)
+        if "out" in form:
+            WRITERS[getattr(torch, name)] = _writer(operation, step)
 
 
 for _name in ("add", "sub", "mul", "div"):

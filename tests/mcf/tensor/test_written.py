@@ -181,3 +181,22 @@ def test_functorch_and_modes_write_too() -> None:
     assert mode.seen.count(torch.ops.mcf.expansion_mul.default) == 2
     _same(target, x * y, "under a mode")
     _same(out, x * y, "under a mode")
+
+
+def test_out_counts_as_a_change() -> None:
+    """Above autograd as below it: what a derivative kept must not be written over in silence."""
+    x: Any = mcf.tensor([1.5, 2.5]).requires_grad_()
+    kept: Any = mcf.tensor([2.0, 4.0])
+    y = x * kept
+    torch.mul(kept.clone(), 2.0, out=kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    with pytest.raises(RuntimeError, match="out="):
+        torch.mul(x, kept, out=torch.empty_like(kept))
+    with torch.inference_mode():
+        made: Any = mcf.tensor([1.0, 2.0])
+    with pytest.raises(RuntimeError, match="[Ii]nference"):
+        torch.mul(kept, kept, out=made)
+    for target in (torch.empty(2), mcf.tensor([0.0, 0.0, 0.0])):
+        with pytest.raises((RuntimeError, NotImplementedError), match="out"):
+            torch.mul(kept, kept, out=target)
