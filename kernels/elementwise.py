@@ -111,6 +111,8 @@ class Elementwise:
             without codes, random bits and scalars, and with nothing summed but one condition on its
             results that is counted; a CPU has other loops for such.
         few: whether there are but few elements: then a GPU spreads them out.
+        calls: algorithms that a long `function` calls often, of which a compiler should see each
+            once.
         codes: the fields of integers that keep other numbers; everything else knows the numbers.
 
     Where random bits are drawn the last `scalars` are those of `mcf.kernels.streams`.
@@ -135,6 +137,7 @@ class Elementwise:
     correction: tuple[str, Algorithm] | None = None
     long: bool = False
     few: bool = False
+    calls: tuple[Algorithm, ...] = ()
     codes: tuple[Code, ...] = ()
     # Distinguishes kernels of one name in executors' caches and in generated code.
     serial: int = dataclasses.field(default_factory=lambda: next(_serial))

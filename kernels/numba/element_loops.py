@@ -220,6 +220,7 @@ class Loop:
             [(f.name, f.format, f.read, f.written, f.uniform) for f in spec.fields],
             [*spec.scalars],
             spec.few,
+            [keys.algorithm(each, spec.slots) for each in spec.calls],
         )
 
 

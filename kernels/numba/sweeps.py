@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.numba import loops, processor
+from mcf.kernels.numba.outlined import Calling
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.numba.traced import DOUBLE, I64, LLVM, Trace, Value
 
@@ -68,7 +69,7 @@ class _Block:
                 number = b.load(b.inttoptr(address, LLVM[register].as_pointer()))
                 number.align = int(register.itemsize)
                 values[name] = trace.spread(number)
-        function = trace.bound(self.spec.function, dict(self.spec.slots))
+        function = Calling(trace, dict(self.spec.slots), self.spec.calls)(self.spec.function)
         results = function(*(self.spec.argument(p, values) for p in parameters(self.spec.function)))
         named = dict(zip(self.spec.results, results, strict=True))
         fields = {f.name: f for f in self.spec.fields}

@@ -22,6 +22,10 @@ from mcf.kernels.formats import FP32, FP64, Format
 Argument = int | str | tuple[int | str, ...]
 
 
+# Up to so many operations a program is compiled as one piece.
+INLINED = 8_000
+
+
 class TooLongError(Exception):
     """There are more statements than a kernel should have."""
 
@@ -34,11 +38,13 @@ class Program:
     Args:
         fmt: the format of all numbers.
         systems: how many systems there are.
-        most: how many instructions there may be, by `weight`.
+        most: how many operations of arithmetic there may be.
     """
 
     def __init__(self, fmt: Format, systems: int, most: int) -> None:
-        self.format, self.systems, self._left = fmt, systems, most
+        self.format, self.systems, self._most = fmt, systems, most
+        # Operations of arithmetic in all statements.
+        self.weight = 0
         self._names: list[str] = []
         self._constants: dict[bytes, int] = {}
         self._known: dict[tuple[Any, ...], tuple[int, ...]] = {}
@@ -70,8 +76,8 @@ class Program:
         """The codes of an algorithm's results."""
         key = (function, *arguments)
         if key not in self._known:
-            self._left -= weight(function)
-            if self._left < 0:
+            self.weight += weight(function)
+            if self.weight > self._most:
                 raise TooLongError("too many statements for one kernel")
             name = self._called(function)
             results = tuple(self.named(f"v{len(self._names)}") for _ in range(count))
@@ -175,6 +181,7 @@ class Program:
             roundings=(("rc", self.format),),
             rounded=stored,
             few=True,
+            calls=tuple(self._functions.values()) if self.weight > INLINED else (),
             long=self.format in (FP32, FP64),
         )
         return spec, [values[c] for c in constants]
