@@ -67,5 +67,5 @@ def elimination(kind: str, fmt: Format, terms: int) -> Elimination:
     """The elimination of a kind on expansions of a format and a number of components."""
     heads = formulas.ROOT_OF_POSITIVE if kind == "cholesky" else formulas.NONZERO_OR_ONE
     quotient, update = formulas.QUOTIENT[terms], formulas.LESS_PRODUCT[terms]
-    product, minus = formulas.PRODUCT[terms], formulas.MINUS[terms]
+    product, minus = formulas.PRODUCT[terms], formulas.NEGATIVE[terms]
     return Elimination(kind, fmt, terms, heads[terms], quotient, update, product, minus)

@@ -40,4 +40,5 @@ ROOT_OF_POSITIVE = each(
 )
 LESS_PRODUCT = each("less_product", "z - m w.", less_product, fma=FMA, minus=MINUS)
 QUOTIENT = DIV
+NEGATIVE = MINUS
 PRODUCT = MUL

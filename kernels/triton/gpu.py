@@ -10,11 +10,19 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.elimination import Elimination
 from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import Fold
+from mcf.kernels.reflection import Reflection
+from mcf.kernels.rotation import Rotations
 from mcf.kernels.tables import as_tensor, capturing, to_device
-from mcf.kernels.triton import fold_kernels
+from mcf.kernels.triton import (
+    elimination_kernels,
+    fold_kernels,
+    reflection_kernels,
+    rotation_kernels,
+)
 from mcf.kernels.triton.dialect import current
 from mcf.kernels.triton.element_kernels import block, build, options
 
@@ -172,6 +180,60 @@ class Gpu(Executor):
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         """See `Executor`."""
         return fold_kernels.product(spec, left, right)
+
+    def eliminate(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        start: int,
+        width: int,
+        info: Tensor,
+        pivots: Tensor | None = None,
+        exchange: bool = True,
+        sides: Sequence[Tensor] | None = None,
+        determinant: Sequence[Tensor] | None = None,
+    ) -> bool:
+        """See `Executor`; a panel alone."""
+        if sides is not None or determinant is not None or width > elimination_kernels.WIDTH:
+            return False
+        elimination_kernels.panel(spec, a, start, width, info, pivots, exchange)
+        return True
+
+    def substitute(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        x: Sequence[Tensor],
+        upper: bool,
+        unit: bool,
+    ) -> bool:
+        """See `Executor`."""
+        if x[0].shape[1] > elimination_kernels.WIDTH:
+            return False
+        elimination_kernels.substitute(spec, a, x, upper, unit)
+        return True
+
+    def reflect(
+        self,
+        spec: Reflection,
+        r: Sequence[Tensor],
+        start: int,
+        v: Sequence[Tensor],
+        t: Sequence[Tensor],
+        whole: bool = False,
+        q: Sequence[Tensor] | None = None,
+    ) -> bool:
+        """See `Executor`; a panel alone."""
+        if whole or q is not None or v[0].shape[2] > reflection_kernels.WIDTH:
+            return False
+        reflection_kernels.panel(spec, r, start, v, t)
+        return True
+
+    def rotate(
+        self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
+    ) -> Tensor:
+        """See `Executor`."""
+        return rotation_kernels.rotate(spec, x, width, counted, tolerance)
 
 
 EXECUTOR = Gpu()

@@ -107,10 +107,10 @@ def _factor(
     executor = registry.on(a[0].device)
     for start in range(0, count, triangular.BLOCK):
         block = slice(start, min(start + triangular.BLOCK, count))
-        found = executor.eliminate(
-            spec, a, start, block.stop - start, info, pivots, pivot, sides, determinant
-        )
-        if not found:
+        panel = (spec, a, start, block.stop - start, info, pivots, pivot)
+        found = executor.eliminate(*panel, sides, determinant)
+        more = sides is not None or determinant is not None
+        if not found and not (more and executor.eliminate(*panel)):
             for j in range(block.start, block.stop):
                 if pivot:
                     _exchange(a, j, pivots)

@@ -116,13 +116,14 @@ def _panel(
     batch, height = r[0].shape[:-2], r[0].shape[-2] - start
     v = each(lambda c: c.new_zeros(*batch, height, width), r)
     t = each(lambda c: c.new_zeros(*batch, width, width), r)
-    flat = triangular.flat
-    if r[0].numel() and registry.on(r[0].device).reflect(
-        *(reflection(len(r)), flat(r), start, flat(v), flat(t)),
-        whole=whole,
-        q=None if q is None else flat(q),
-    ):
-        return v, t, True
+    if r[0].numel():
+        flat = triangular.flat
+        reflect = registry.on(r[0].device).reflect
+        panel = (reflection(len(r)), flat(r), start, flat(v), flat(t))
+        if reflect(*panel, whole=whole, q=None if q is None else flat(q)):
+            return v, t, True
+        if (whole or q is not None) and reflect(*panel):
+            return v, t, False
     for j in range(width):
         below = slice(start + j, None)
         column, tau = _reflector(part(r, below, slice(start + j, start + j + 1)))

@@ -1,0 +1,181 @@
+"""What Triton's kernels of panels have in common: one program works on one matrix, in memory.
+
+A barrier is before and after whatever is stored: other threads load it, and an element may be
+loaded by more threads than the one that stores it.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+
+from mcf.kernels.fold import GROUP
+from mcf.kernels.formats import FP32, Format
+from mcf.kernels.triton.device_functions import binder
+from mcf.kernels.triton.dialect import Dialect
+from mcf.kernels.triton.element_kernels import options
+from mcf.kernels.triton.rounding import jit, storage
+
+BARRIER = "tl.debug_barrier()"
+
+
+class KernelText:
+    """The text of a kernel on numbers of several components, tuples, as it grows.
+
+    Args:
+        operands: the number of components of each; `p_a_0` is the address of the first of a.
+        words: the arguments that are integers.
+        constants: those that are known when it is compiled.
+    """
+
+    def __init__(
+        self, operands: Mapping[str, int], words: Sequence[str], constants: Sequence[str]
+    ) -> None:
+        self.operands = dict(operands)
+        self._used = 0
+        pointers = [f"p_{o}_{k}" for o, count in operands.items() for k in range(count)]
+        arguments = [*pointers, *words, *(f"{name}: tl.constexpr" for name in constants)]
+        self.lines = [f"def kernel({', '.join(arguments)}):"]
+        self.add(1, "item = tl.program_id(0).to(tl.int64)")
+
+    def add(self, depth: int, *lines: str) -> None:
+        """Lines of the kernel."""
+        self.lines += ["    " * depth + line for line in lines]
+
+    def load(self, operand: str, at: str, mask: str = "") -> str:
+        """The expression of a tuple: the number at some places, 0 where it is masked out."""
+        more = f", mask={mask}, other=0.0" if mask else ""
+        cells = [f"widen(tl.load(p_{operand}_{k} + {at}{more}))" for k in self._all(operand)]
+        return f"({', '.join(cells)},)"
+
+    def store(self, depth: int, operand: str, at: str, value: str, mask: str = "") -> None:
+        """Put a number at some places, where all has been loaded that is to be loaded before."""
+        names = self._names(self.operands[operand])
+        self.add(depth, f"{', '.join(names)}, = {value}", BARRIER)
+        more = f", mask={mask}" if mask else ""
+        for k, name in enumerate(names):
+            self.add(depth, f"tl.store(p_{operand}_{k} + {at}, narrow({name}){more})")
+        self.add(depth, BARRIER)
+
+    def _names(self, count: int) -> list[str]:
+        """New variables: one of another shape cannot be carried through a loop."""
+        self._used += 1
+        return [f"n{self._used}_{k}" for k in range(count)]
+
+    def _all(self, operand: str) -> range:
+        return range(self.operands[operand])
+
+    def text(self) -> str:
+        """The whole."""
+        return "\n".join(self.lines) + "\n"
+
+
+def variables(name: str, count: int) -> str:
+    """A tuple of variables."""
+    return "(" + "".join(f"{name}{k}, " for k in range(count)) + ")"
+
+
+def selected(name: str, count: int, index: str) -> str:
+    """The tuple `name` with an index for each of its components, which are tensors."""
+    return "(" + "".join(f"{name}[{k}]{index}, " for k in range(count)) + ")"
+
+
+def folded(
+    text: KernelText,
+    depth: int,
+    name: str,
+    state: int,
+    first: str,
+    stop: str,
+    left: Callable[[str], str],
+    right: Callable[[str], str],
+    shape: str,
+) -> None:
+    """Fold terms of numbers at f = first, ..., stop - 1 into `name`0, ..., as a matrix product.
+
+    Args:
+        text: what they are added to.
+        depth: of the lines.
+        name: of the partial sums.
+        state: how many registers they have.
+        first: an integer.
+        stop: one after the last.
+        left: the tuple at a place, by name.
+        right: another.
+        shape: of the partial sums.
+    """
+    sums = variables(name, state)
+    names = sums[1:-1].rstrip(", ")
+    text.add(depth, *(f"{name}{k} = tl.full({shape}, 0.0, register)" for k in range(state)))
+    text.add(depth, f"f = {first}")
+    for condition, count in ((f"while f + {GROUP} <= {stop}:", GROUP), (f"while f < {stop}:", 1)):
+        parts = [f"term({left(at)}, {right(at)})" for at in ("f", *_after(count))]
+        while len(parts) > 1:
+            parts = [f"merge({a}, {b})" for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        text.add(depth, condition, f"    group = {parts[0]}")
+        text.add(depth + 1, f"sums = combine({sums}, group)")
+        for k, each in enumerate(names.split(", ")):
+            text.add(depth + 1, f"{each} = tl.where(f == {first}, group[{k}], sums[{k}])")
+        text.add(depth + 1, f"f += {count}")
+
+
+def _after(count: int) -> list[str]:
+    return [f"f + {k}" for k in range(1, count)]
+
+
+def settled(text: KernelText, depth: int, name: str, terms: int, sums: str, state: int) -> None:
+    """Put partial sums, as so many components, into `name`0, `name`1, ..."""
+    names = ", ".join(f"{name}{k}" for k in range(state))
+    text.add(depth, f"{names}, = settle({variables(sums, state)})")
+
+
+def _key(x):
+    # Orders numbers that are not negative, and NaN above all of them.
+    bits = tl.abs(x).to(tl.int64, bitcast=True)
+    return tl.where(x == x, bits, 0x7FF8000000000000)
+
+
+def _key32(x):
+    bits = tl.abs(x).to(tl.int32, bitcast=True)
+    return tl.where(x == x, bits, 0x7FC00000).to(tl.int64)
+
+
+def build(
+    text: str, name: str, fmt: Format, algorithms: Mapping[str, Any], dialect: Dialect
+) -> Any:
+    """The kernel of a text, with algorithms in a format under their names."""
+    register = fmt.register
+    bind = binder(register, fmt, (("rc", fmt),), (), dialect)
+    widen, _, narrow = storage(register, fmt, dialect)
+    interpreted = dialect is Dialect.INTERPRETER
+    key = _key32 if register == FP32 else _key
+    namespace: dict[str, Any] = {
+        "tl": tl,
+        "widen": widen,
+        "narrow": narrow,
+        "LARGEST": tl.standard._elementwise_max,
+        "SMALLEST": tl.standard._elementwise_min,
+        "key": key if interpreted else jit(key),
+        "register": tl.constexpr(tl.float32 if register == FP32 else tl.float64),
+        **{each: bind(algorithm) for each, algorithm in algorithms.items()},
+    }
+    filename = f"<mcf triton {name}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
+    function = namespace["kernel"]
+    assert isinstance(function, FunctionType)
+    function.__module__ = __name__
+    return InterpretedFunction(function) if interpreted else triton.JITFunction(function)
+
+
+def launched(kernel: Any, target: Any, programs: int, *arguments: Any, **constants: int) -> None:
+    """Run a kernel with a program for each matrix."""
+    given = [a.detach() if isinstance(a, Tensor) else a for a in arguments]
+    kernel[(programs,)](*given, **constants, **options(target))
