@@ -12,6 +12,10 @@ from mcf.kernels.algorithms import primitives as _primitives
 # A plain Python function of straight-line formulas over the primitives.
 Algorithm = Callable[..., Any]
 
+# The first parameter of an algorithm that need not run where it holds for no element of a block:
+# what it returns is then selected for none.
+NEEDED = "needed"
+
 PRIMITIVE_NAMES = frozenset(n for n in vars(_primitives) if not n.startswith("_"))
 
 

@@ -13,6 +13,7 @@ from mcf.kernels.complex_operators import COMPLEX
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import (
+    BARE,
     COMPARISONS,
     OPERATIONS,
     TRANSFORMS,
@@ -157,7 +158,7 @@ def _settle_maker(x: list[Tensor], uniform: Sequence[int]) -> Elementwise:
 
 for _operation in TRANSFORMS:
     _register_transform(_operation)
-for _operation in (*OPERATIONS, *COMPARISONS, *COMPLEX):
+for _operation in (*OPERATIONS, *COMPARISONS, *COMPLEX, *BARE):
     _inputs = ", ".join(f"Tensor[] {a}" for a in _operation.arguments)
     _register(_operation.operator, _inputs, _maker(_operation))
 _register("expansion_renormalize", "Tensor[] x, int terms", _renormalize_maker)

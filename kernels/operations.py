@@ -36,6 +36,8 @@ from mcf.kernels.components import (
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import (
     ADD,
+    BARE_ADD,
+    BARE_MUL,
     COMMUTATIVE,
     COMPARE,
     DIV,
@@ -80,7 +82,7 @@ def _call(
 def apply(operation: Operation, arguments: Sequence[Argument], out: Out) -> Components:
     """An operation on component tuples, checked and broadcast, by its operator."""
     given = checked(operation.name, operation.arguments, arguments)
-    if operation in COMMUTATIVE and len(given[0]) < len(given[1]):
+    if operation in (*COMMUTATIVE, BARE_ADD, BARE_MUL) and len(given[0]) < len(given[1]):
         given[0], given[1] = given[1], given[0]
     terms = operation.terms([len(g) for g in given])
     return _call(operation.operator, operation.name, given, (), terms, out)

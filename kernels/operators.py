@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from mcf.kernels import algorithms
-from mcf.kernels.algorithms import distillation, ieee, selection
+from mcf.kernels.algorithms import absorption, distillation, ieee, selection
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.components import MAX_TERMS
 from mcf.kernels.elementwise import Elementwise, Field, parameters
@@ -127,6 +127,18 @@ COMPARE = Operation("compare", ("x", "y"), _of(ieee.COMPARE), results=1)
 
 def _comparison(name: str, family: ieee.Family) -> Operation:
     return Operation(name, ("x", "y"), _of(family), results=1, result=INT8)
+
+
+def _bare(name: str, network: ieee.Family, by_float: ieee.Family | None = None) -> Operation:
+    return Operation(name, ("x", "y"), _of(network), _by_float(by_float or {}))
+
+
+# Networks without what makes special values right, for `mcf.elementary.arithmetic`.
+BARE_ADD = _bare("bare_add", ieee.SUM, ieee.PLUS_FLOAT)
+BARE_MUL = _bare("bare_mul", ieee.PRODUCT, ieee.TIMES_FLOAT)
+BARE_DIV = _bare("bare_div", ieee.QUOTIENT, ieee.OVER_FLOAT)
+ABSORB = _bare("absorb", absorption.ABSORBED)
+BARE = (BARE_ADD, BARE_MUL, BARE_DIV, ABSORB)
 
 
 # x > y is y < x, and x >= y is y <= x.

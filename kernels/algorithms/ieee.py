@@ -65,6 +65,8 @@ ROOT = numbered(root1, root2, root3, root4)
 SQUARED = numbered(squared1, squared2, squared3, squared4)
 INVERSE = numbered(inverse2, inverse3, inverse4, first=2)
 TIMES_FLOAT = numbered(times_float2, times_float3, times_float4, first=2)
+PLUS_FLOAT = {2: plus_float2}
+OVER_FLOAT = {2: by_float2}
 
 
 # The plain operations on leading components.
@@ -244,7 +246,7 @@ _differences = each("difference", "x - y.", difference, total=SUM, minus=MINUS)
 _roots = each("inverse_root", "1 / sqrt(x).", inverse_of_root, inverse=INVERSE, rooted=ROOT)
 _fused = each("sum_of_product", "x * y + z.", sum_of_product, total=SUM, product=PRODUCT)
 _fused_float = each("sum_of_scaled", "x * y + z.", sum_of_product, total=SUM, product=TIMES_FLOAT)
-_less_float = each("less_float", "x - y.", difference, total={2: plus_float2}, minus=minus1)
+_less_float = each("less_float", "x - y.", difference, total=PLUS_FLOAT, minus=minus1)
 
 ADD = family("add", "x + y.", of_two, plus, SUM)
 SUB = family("sub", "x - y.", of_two, less, _differences)
@@ -264,8 +266,8 @@ EQ = each("eq", "1 where x = y, else 0.", truth, sign=COMPARE, asked=zero)
 NE = each("ne", "0 where x = y, else 1.", truth, sign=COMPARE, asked=not_zero)
 
 # Families for a float as second argument.
-ADD_FLOAT = family("add_float", "x + y.", of_two, plus, {2: plus_float2})
+ADD_FLOAT = family("add_float", "x + y.", of_two, plus, PLUS_FLOAT)
 SUB_FLOAT = family("sub_float", "x - y.", of_two, less, _less_float)
 MUL_FLOAT = family("mul_float", "x * y.", of_two, times, TIMES_FLOAT)
-DIV_FLOAT = family("div_float", "x / y.", of_two, over, {2: by_float2})
+DIV_FLOAT = family("div_float", "x / y.", of_two, over, OVER_FLOAT)
 FMA_FLOAT = family("fma_float", "x * y + z.", of_three, times_plus, _fused_float)

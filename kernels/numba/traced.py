@@ -14,7 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from mcf.kernels.bind import Algorithm, Binder
+from mcf.kernels.bind import NEEDED, Algorithm, Binder
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
 from mcf.kernels.numba.settings import Settings
 
@@ -92,6 +92,8 @@ class Trace:
     def __init__(self, builder: Any, settings: Settings, lanes: int = 0, count: int = 1) -> None:
         self.builder, self.settings, self.lanes, self.count = builder, settings, lanes, count
         self._known: dict[Any, Value] = {}
+        # What branches have made: values are known by their identities.
+        self._kept: list[Any] = []
 
     def type(self, kind: Any) -> Any:
         """LLVM's type of a value whose elements are of one."""
@@ -295,5 +297,45 @@ class Trace:
 
     def bound(self, function: Algorithm, slots: Mapping[str, Algorithm]) -> Callable[..., Any]:
         """An algorithm that writes its instructions here when it is called."""
-        bound: Callable[..., Any] = Binder(lambda f: f, self.primitives, slots)(function)
+        bound: Callable[..., Any] = Binder(self._branching, self.primitives, slots)(function)
         return bound
+
+    def _branching(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """An algorithm; one that is `NEEDED` for some elements, run where there are any."""
+        if function.__code__.co_varnames[:1] != (NEEDED,):
+            return function
+
+        def branch(needed: Value, *given: Any) -> tuple[Value, ...]:
+            b, known = self.builder, dict(self._known)
+            before = b.block
+            inside, after = b.append_basic_block("needed"), b.append_basic_block("needed.end")
+            b.cbranch(self._any(needed), inside, after)
+            b.position_at_end(inside)
+            rows = [self.number(x).parts for x in function(needed, *given)]
+            end = b.block
+            b.branch(after)
+            b.position_at_end(after)
+            found = []
+            for parts in rows:
+                phis = []
+                for part in parts:
+                    phis.append(b.phi(part.type))
+                    phis[-1].add_incoming(ir.Constant(part.type, ir.Undefined), before)
+                    phis[-1].add_incoming(part, end)
+                found.append(Value(self, tuple(phis)))
+            # What was computed in there is not known after it.
+            self._kept += [self._known, found]
+            self._known = known
+            return tuple(found)
+
+        return branch
+
+    def _any(self, condition: Value) -> Any:
+        """Whether a condition holds for any element."""
+        b, found = self.builder, condition.parts[0]
+        for part in condition.parts[1:]:
+            found = b.or_(found, part)
+        if not self.lanes:
+            return found
+        word = ir.IntType(self.lanes)
+        return b.icmp_unsigned("!=", b.bitcast(found, word), word(0))

@@ -8,10 +8,10 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series
 from mcf.elementary.tables import ANGLE_STEPS, Components, constant, lookup
-from mcf.elementary.working import head, minus, select, sign_of, signed
-from mcf.kernels import operations as ex
+from mcf.elementary.working import head, minus, plus, select, sign_of, signed
 
 # Squares of |d| <= 1/128.
 _BITS = 14.0
@@ -35,25 +35,49 @@ def _arctangent(k: int) -> Fraction:
 def _odd(d: Components, z: Components, tail: Components, divisor: int) -> Components:
     """D - d z tail / divisor."""
     factor = constant(Fraction(-1, divisor), len(d), d[0].device)
-    return ex.add(d, ex.mul(d, ex.mul(ex.mul(z, tail), factor)))
+    return plus(d, ex.mul(d, ex.mul(ex.mul(z, tail), factor)))
 
 
-def sin_cos(r: Components) -> tuple[Components, Components]:
-    """Sine and cosine of |r| <= pi/4 and a little."""
-    terms = len(r)
-    node = (r[0].abs() * ANGLE_STEPS).round()
-    sign = sign_of(r[0] < 0)
-    a = signed(r, sign)
-    index = node.to(torch.int64)
-    d = ex.renormalize((a[0] - node * (1 / ANGLE_STEPS), *a[1:]), terms)
-    z = ex.mul(d, d)
-    s = _odd(d, z, series.polynomial(z, _BITS, _sine, _BITS + 2), 6)
-    c = series.scaled(ex.mul(z, series.polynomial(z, _BITS, _cosine, _BITS)), -0.5)
-    sine, cosine = lookup("sines", index, terms), lookup("cosines", index, terms)
-    up = ex.add(sine, ex.add(ex.mul(cosine, s), ex.mul(sine, c)))
-    up = select(node == 0, s, up)
-    across = ex.add(cosine, ex.add(ex.mul(cosine, c), minus(ex.mul(sine, s))))
-    return signed(up, sign), across
+class Angle:
+    """An angle |r| <= pi/4 and a little, as a node and what is left of it.
+
+    sin(j/64 + d) = S + (C sin d + S (cos d - 1)) with S and C the node's sine and cosine, from
+    tables; the cosine is the same with C and -S in their place.
+    """
+
+    def __init__(self, r: Components) -> None:
+        terms = len(r)
+        self._node = (r[0].abs() * ANGLE_STEPS).round()
+        self._sign = sign_of(r[0] < 0)
+        a = signed(r, self._sign)
+        index = self._node.to(torch.int64)
+        # Exact, and what follows is at most its last bit.
+        first = a[0] - self._node * (1 / ANGLE_STEPS)
+        d = ex.renormalize((first, *a[1:]), terms)
+        z = ex.mul(d, d)
+        self._s = _odd(d, z, series.polynomial(z, _BITS, _sine, _BITS + 2), 6)
+        tail = series.polynomial(z, _BITS, _cosine, _BITS)
+        self._c = series.scaled(ex.mul(z, tail), -0.5)
+        self._sines = lookup("sines", index, terms)
+        self._cosines = lookup("cosines", index, terms)
+
+    def _turned(self, big: Components, other: Components) -> Components:
+        return plus(big, ex.add(ex.mul(other, self._s), ex.mul(big, self._c)))
+
+    def _signed_sine(self, sine: Components) -> Components:
+        return signed(select(self._node == 0, self._s, sine), self._sign)
+
+    def both(self) -> tuple[Components, Components]:
+        """Sine and cosine."""
+        sine = self._signed_sine(self._turned(self._sines, self._cosines))
+        return sine, self._turned(self._cosines, minus(self._sines))
+
+    def one(self, across: Tensor) -> Components:
+        """The cosine where `across` holds, else the sine."""
+        big = select(across, self._cosines, self._sines)
+        other = select(across, minus(self._sines), self._cosines)
+        found = self._turned(big, other)
+        return select(across, found, self._signed_sine(found))
 
 
 def atan2(y: Components, x: Components, terms: int) -> Components:
@@ -72,7 +96,7 @@ def atan2(y: Components, x: Components, terms: int) -> Components:
     d = ex.div(numerator, ex.add(high, ex.mul(low, head((t,), terms))))
     z = ex.mul(d, d)
     small = _odd(d, z, series.polynomial(z, _BITS, _arctangent, _BITS + 1), 3)
-    angle = ex.add(lookup("arctangents", node.to(torch.int64), terms), small)
+    angle = plus(lookup("arctangents", node.to(torch.int64), terms), small)
     angle = select(node == 0, small, angle)
     return select(steep, ex.add(half_pi(terms, angle[0]), minus(angle)), angle)
 

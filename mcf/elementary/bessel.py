@@ -16,6 +16,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, fixed, series
 from mcf.elementary.gamma import components_needed, degree_needed
 from mcf.elementary.gamma_series import quotient
@@ -36,7 +37,6 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]

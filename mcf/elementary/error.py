@@ -8,6 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, fixed, series
 from mcf.elementary.hyperbolic import logistic
 from mcf.elementary.operator import function
@@ -37,7 +38,6 @@ from mcf.elementary.working import (
     two_sum,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
@@ -213,7 +213,8 @@ def normal_pdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 
 def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
-    """Where not good, the argument itself or -0, also for infinities; nan for nan."""
+    """Where not good or zero, the argument itself or -0, also for infinities; nan for nan."""
+    out = special(x[0] == 0, x[0], out)
     out = select(good | (x[0] < 0), out, head(x, len(out)))
     return special(~good & (x[0] < 0), -torch.zeros_like(x[0]), out)
 

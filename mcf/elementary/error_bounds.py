@@ -18,6 +18,7 @@ from mcf.elementary import angles, error, exponential, logarithm, tables
 from mcf.elementary.error_steps import Steps, U
 from mcf.elementary.few_products import LARGEST
 from mcf.elementary.format import WORKING
+from mcf.kernels.formats import FP64
 
 # log(2) / 512 and what rounding the multiple of log(2) / 256 adds to it.
 _REST = math.log(2) / 512 * (1 + 2.0**-30)
@@ -25,21 +26,29 @@ _GROWTH = math.expm1(_REST)
 
 
 def _reduced(e: Steps) -> float:
-    """Absolute error of x - k log(2) / 256, of which the parts of log(2) are cut at 2**-8 u^n."""
-    return e.collect() * _REST + 2.0**-8 * e.constant()
+    """Absolute error of x - k log(2) / 256, of which the parts of log(2) are cut at 2**-8 u^n.
+
+    Below four components: the first place of the sum is below 2**-9.4, what goes to the next is
+    half of its last bit for each of at most five floats (three where three components are wanted),
+    and so on: in the last place there are six roundings of at most 2**-7 u^n. Four have a place
+    more.
+    """
+    exact = e.fmt is not FP64 or e.terms == tables.TERMS
+    own = e.collect() * _REST if exact else 2.0**-4 * e.constant()
+    return own + 2.0**-8 * e.constant()
 
 
 def _small(e: Steps) -> float:
     """exp(r) - 1 = r + r (r p(r)) / 2, of an exact r."""
     p = e.polynomial(_REST, 9.5, exponential._coefficient, 10.5, 0.0)
     share = _REST / 2 * math.exp(_REST) / (1 - _REST)
-    return e.add() + share * (p + 2 * e.mul())
+    return e.plus() + share * (p + 2 * e.mul())
 
 
 def exp(e: Steps, argument: float = 0.0) -> float:
     """T + t (exp(r) - 1), with an absolute error of the argument."""
     share = _GROWTH / (1 - _GROWTH)
-    return e.constant() + share * (e.mul() + _small(e)) + e.add() + _reduced(e) + argument
+    return e.constant() + share * (e.mul() + _small(e)) + e.plus() + _reduced(e) + argument
 
 
 def expm1(e: Steps) -> float:
@@ -224,7 +233,9 @@ def _erfcx(e: Steps) -> float:
 def _gauss(e: Steps, halves: int) -> float:
     """exp(-x^2) or exp(-x^2 / 2): the square's first float is exact, the rest u of it."""
     largest = error._FAR**2 if halves == 0 else error._GELU_FAR**2 / 2
-    return exp(e, largest * 2 * U * (e.collect() + e.mul()))
+    # More floats are added to the argument than elsewhere, nine at most.
+    added = 2.0**-2 * e.constant()
+    return exp(e, largest * 2 * U * (e.collect() + e.mul()) + added)
 
 
 def erfc(e: Steps) -> float:

@@ -13,6 +13,7 @@ from fractions import Fraction
 import torch
 
 from mcf.elementary import series
+from mcf.elementary.tables import TERMS
 from mcf.kernels.expansion_bounds import ExpansionBound, expansion_bound
 from mcf.kernels.formats import FP64, Format
 
@@ -57,6 +58,23 @@ class Steps:
         """Of a sum."""
         return self._of("add", terms or self.terms)
 
+    def absorb(self, terms: int | None = None) -> float:
+        """Of a sum of |y| <= 0.51 |x|; in float32 those are sums as others.
+
+        Relative to |x|, of three components: x0 + y0 leaves 1.51 u. With x1 that is 2.51 u, with y1
+        3.02 u, which lose 2.51 u^2 and 3.02 u^2; x2 and y2 are 1.51 u^2. Of that the three sums
+        round 5.53, 1.51 and 7.04 u^3, and the result is at least 0.49 |x|. Of two and four
+        components in the same way.
+        """
+        n = terms or self.terms
+        if n == 1 or self.fmt is not FP64:
+            return self.add(n)
+        return {2: 10, 3: 30, 4: 88}[n] * self.constant(n)
+
+    def plus(self) -> float:
+        """Of `working.plus`."""
+        return self.absorb() if self.terms < TERMS else self.add()
+
     def mul(self, terms: int | None = None) -> float:
         """Of a product."""
         return self._of("mul", terms or self.terms)
@@ -96,7 +114,9 @@ class Steps:
         """
         rows, cut = self.rows(bits, coefficient, weight)
         cut *= limit ** len(rows)
-        error, size = self.horner(rows, limit, argument)
+        add = series.adding(weight)
+        steps = [max(self.add(m), self.absorb(m)) if add(m) else self.add(m) for _, m in rows]
+        error, size = self.horner(rows, limit, argument, steps)
         # What the series leaves out falls at least by half from term to term.
         return (error + 2 * cut) / (2 * rows[0][0] - size)
 
@@ -110,7 +130,11 @@ class Steps:
         return rows, abs(float(coefficient(len(rows))))
 
     def horner(
-        self, rows: list[tuple[float, int]], limit: float, argument: float
+        self,
+        rows: list[tuple[float, int]],
+        limit: float,
+        argument: float,
+        steps: list[float] | None = None,
     ) -> tuple[float, float]:
         """Absolute error and largest magnitude of a polynomial by Horner's rule.
 
@@ -119,15 +143,17 @@ class Steps:
                 constant first.
             limit: of the argument's magnitude.
             argument: its relative error.
+            steps: errors of the sums, of every coefficient; None for those of `add`.
         """
+        steps = [self.add(m) for _, m in rows] if steps is None else steps
         size, terms = rows[-1]
         error = size * self.constant(terms)
-        for c, more in reversed(rows[:-1]):
+        for (c, more), step in zip(rows[-2::-1], steps[-2::-1], strict=True):
             # The argument is cut to as many components.
             given = argument + (self.constant(terms) if terms < self.terms else 0.0)
             product = limit * size
             error = limit * error + product * (given + self.mul(terms))
             size = c + product
-            error += c * self.constant(more) + self.add(more) * size
+            error += c * self.constant(more) + step * size
             terms = more
         return error, size

@@ -8,8 +8,10 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series
 from mcf.elementary.format import working
+from mcf.elementary.sums import Sums
 from mcf.elementary.tables import (
     EXP_CHUNK,
     EXP_CHUNKS,
@@ -20,8 +22,7 @@ from mcf.elementary.tables import (
     lookup,
     table,
 )
-from mcf.elementary.working import collected, head, power, scale_all, select, two_prod
-from mcf.kernels import operations as ex
+from mcf.elementary.working import collected, head, plus, power, scale_all, select, two_prod
 from mcf.kernels.formats import FP32
 
 # Beyond, exp is 0 or infinite in every format.
@@ -54,14 +55,35 @@ def steps(lead: Tensor, terms: int) -> tuple[Tensor, Components]:
 def small(r: Components) -> Components:
     """exp(r) - 1 for |r| <= log(2)/512 and a little."""
     tail = series.polynomial(r, _BITS, _coefficient, _BITS + 1)
-    return ex.add(r, series.scaled(ex.mul(r, ex.mul(r, tail)), 0.5))
+    return plus(r, series.scaled(ex.mul(r, ex.mul(r, tail)), 0.5))
 
 
 def combined(k: Tensor, r: Components) -> tuple[Components, Tensor]:
     """Components of about 1 and an exponent: exp(k log(2)/256 + r) = y * 2**e."""
     whole = k.to(torch.int64)
     t = lookup("exp_powers", whole & (EXP_STEPS - 1), len(r))
-    return ex.add(t, ex.mul(t, small(r))), whole >> 8
+    return plus(t, ex.mul(t, small(r))), whole >> 8
+
+
+def reduced(x: Components, floats: Components, terms: int) -> Components:
+    """The sum of x and of the floats of `steps`, at most log(2)/512 and a little.
+
+    The error is at most u**terms / 4, of four components as much relative to the sum.
+
+    Args:
+        x: floats in any order but the first, which `steps` was given.
+        floats: what it returned.
+        terms: components wanted.
+    """
+    if working().format is FP32:
+        return collected((*x, *floats), terms)
+    sums = Sums(x[0] + floats[0], terms)
+    for c in x[1:]:
+        sums.add(c, 0)
+    for k, c in enumerate(floats[1:], 1):
+        # It is at most 2**(11 - EXP_CHUNK k), and a sum at most 2**(-9 - 53 place).
+        sums.add(c, (EXP_CHUNK * k - 20) // 53)
+    return sums.total()
 
 
 def exp(x: Components, terms: int) -> tuple[Components, Tensor]:
@@ -70,13 +92,13 @@ def exp(x: Components, terms: int) -> tuple[Components, Tensor]:
     x is any sum of up to 8 floats; the first is near it and at most 1100.
     """
     k, floats = steps(x[0], terms)
-    return combined(k, collected((*x, *floats), terms))
+    return combined(k, reduced(x, floats, terms))
 
 
 def expm1(x: Components, terms: int) -> tuple[Components, Tensor]:
     """Components and an exponent: exp(x) - 1 = y * 2**e, for -200 <= x <= 1100."""
     steps_taken, floats = steps(x[0], terms)
-    p = small(collected((*x, *floats), terms))
+    p = small(reduced(x, floats, terms))
     k = steps_taken.to(torch.int64)
     t = lookup("exp_powers", k & (EXP_STEPS - 1), terms)
     e = k >> 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary.fused import PROGRAMS, Compute, Program
 from mcf.elementary.tables import TERMS, Components
 from mcf.elementary.working import (
@@ -14,7 +15,6 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 # The largest exponent. A square is one product, x**-1 a reciprocal.

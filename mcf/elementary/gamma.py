@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import angles, fixed, gamma_tables, logarithm, series
+from mcf.elementary import arithmetic as ex
 from mcf.elementary.gamma_series import bernoulli, log_two_pi
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant, lookup, table
@@ -36,7 +37,6 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
@@ -167,7 +167,7 @@ def _fraction(x: Components, terms: int) -> _Fraction:
     half = torch.full_like(r[0], 0.5)
     steep = safe[0] > 0.25
     turned = select(steep, collected((half, *minus(safe)), terms), safe)
-    sine, cosine = angles.sin_cos(ex.mul(turned, _pi(terms, r[0])))
+    sine, cosine = angles.Angle(ex.mul(turned, _pi(terms, r[0]))).both()
     lifted = scale_all(r, torch.where(tiny, _LIFT, 0))
     return _Fraction(
         lifted, sign, tiny, whole, select(steep, cosine, sine), select(steep, sine, cosine)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, logarithm
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
@@ -28,7 +29,6 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]

@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import torch
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
 from mcf.elementary.working import collected, enter, head, leave, select, special
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]

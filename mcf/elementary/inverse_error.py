@@ -18,6 +18,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import error, exponential, fixed, logarithm, series
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
@@ -37,7 +38,6 @@ from mcf.elementary.working import (
     two_prod,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]

@@ -8,6 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import series
 from mcf.elementary.tables import (
     LOG_EXPONENTS,
@@ -20,7 +21,6 @@ from mcf.elementary.tables import (
     lookup,
 )
 from mcf.elementary.working import collected, exponent, power, scale_all, select, two_prod, two_sum
-from mcf.kernels import operations as ex
 
 # (m - f) / (m + f) with |m - f| <= 1/512 and m + f >= sqrt(2), squared.
 _BITS = 18.9

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, logarithm, whole_powers
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
@@ -25,7 +26,6 @@ from mcf.elementary.working import (
     two_prod,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mcf.elementary.branches import Statement, branched
 from mcf.elementary.format import computing_in
 from mcf.elementary.statements import UnrecordableError, Writer
 from mcf.elementary.tables import Components
@@ -29,7 +30,7 @@ from mcf.elementary.working import left_out
 from mcf.kernels.algorithms import distillation, longs
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.formats import FP64, Format
-from mcf.kernels.operators import OPERATIONS, TRANSFORMS, kernel
+from mcf.kernels.operators import BARE, OPERATIONS, TRANSFORMS, kernel
 
 aten = torch.ops.aten
 
@@ -42,7 +43,7 @@ _CONSTANT = {
     aten.scalar_tensor.default,
 }
 _SAME = {aten.expand.default, aten.detach.default, aten.alias.default, aten.clone.default}
-_OPERATIONS = {o.operator: o for o in OPERATIONS}
+_OPERATIONS = {o.operator: o for o in (*OPERATIONS, *BARE)}
 _TRANSFORMS = {o.operator: o for o in TRANSFORMS}
 
 
@@ -52,8 +53,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, inputs: Mapping[str, Tensor], register: Format) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.writer, self._register = Writer(inputs, register), register
-        # Of each statement the variables that it makes and those that it reads.
-        self._statements: list[tuple[list[str], str, list[str]]] = []
+        self._statements: list[Statement] = []
+        # The conditions of steps that are left out where no element needs them.
+        self._conditions: set[str] = set()
 
     def record(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The operation, run and written down."""
@@ -66,6 +68,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in _CONSTANT or not any(w.has(a) for a in flat):
             return func(*args, **kwargs)
         if func is aten.any.default:
+            self._conditions.add(w.value(args[0], torch.bool))
             return torch.ones((), dtype=torch.bool, device="cpu")
         if func.namespace == "mcf":
             return self._operation(name, args)
@@ -89,13 +92,25 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if text.isidentifier():
             w.name(out, text)
             return out
-        return self._define([out], text)[0]
+        self._define([out], text)
+        if name in ("where", "bitwise_and"):
+            self._select(*args)
+        return out
 
     def _define(self, out: list[Tensor], text: str, *, unpack: bool = False) -> list[Tensor]:
-        names = [self.writer.name(t) for t in out]
-        line = f"{', '.join(names)}{',' * unpack} = {text}"
-        self._statements.append((names, line, self.writer.read))
+        names = tuple(self.writer.name(t) for t in out)
+        self._statements.append(Statement(names, text, tuple(self.writer.read), unpack))
         return out
+
+    def _select(self, condition: Any, chosen: Any, *otherwise: Any) -> None:
+        """Say of the last statement that it takes `chosen` only where the condition holds."""
+        w = self.writer
+        if w.has(condition) and w.has(chosen) and condition.dtype == torch.bool:
+            names = [w.value(x, x.dtype) for x in (condition, chosen)]
+            others = tuple(w.value(x, x.dtype) for x in otherwise if w.has(x))
+            self._statements[-1] = self._statements[-1]._replace(
+                condition=names[0], chosen=names[1], others=(names[0], *others)
+            )
 
     def _operation(self, name: str, args: Any) -> list[Tensor]:
         """A function of `mcf.kernels.operations`, with the algorithm that its kernel has."""
@@ -132,16 +147,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = [torch.zeros_like(groups[0][0]) for _ in range(count)]
         return self._define(out, w.call(function, *given), unpack=True)
 
-    def body(self, results: Sequence[Tensor]) -> list[str]:
+    def body(self, results: Sequence[Tensor], label: str) -> list[str]:
         """The statements that the results need."""
         self.writer.begin()
         returned = [self.writer.value(t, t.dtype) for t in results]
-        wanted, lines = set(self.writer.read), [f"return {_tuple(returned)}"]
-        for names, line, read in reversed(self._statements):
-            if wanted.intersection(names):
-                wanted.update(read)
-                lines.append(line)
-        return lines[::-1]
+        lines, steps = branched(
+            self._statements,
+            self.writer.read,
+            frozenset(self._conditions),
+            self.writer.called,
+            label,
+        )
+        self.writer.called.update(steps)
+        return [*lines, f"return {_tuple(returned)}"]
 
 
 # As a method of the class statement it would be wrapped for torch.compile, whose import takes
@@ -211,9 +229,9 @@ def formula(
                 results.append(functools.reduce(torch.bitwise_or, conditions).to(register.dtype))
     finally:
         left_out.reset(token)
-    body = recorder.body(results)
     label = f"{name}_{''.join(map(str, terms))}_{fmt.name}"
     label += f"_in_{register.name}" * (register is not FP64)
+    body = recorder.body(results, label)
     function = written(
         label,
         ", ".join([*arguments, *recorder.writer.tables]),

@@ -16,8 +16,10 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed
 from mcf.elementary.format import working as format_of_work
+from mcf.elementary.sums import Sums
 from mcf.elementary.tables import (
     HALF_PI_CHUNK,
     HALF_PI_CHUNKS,
@@ -29,8 +31,7 @@ from mcf.elementary.tables import (
     constant,
     table,
 )
-from mcf.elementary.working import collected, exponent, power, sign_of, signed
-from mcf.kernels import operations as ex
+from mcf.elementary.working import collected, exponent, power, select, sign_of, signed
 from mcf.kernels.formats import FP64, Format
 
 # Up to here `medium` serves.
@@ -39,6 +40,8 @@ MEDIUM = 3000.0
 # what any exponent is below 0.
 _OFFSET, _SHIFT = 1080, 20
 _RECIPROCAL = 1 << _SHIFT
+# Remainders below are sums in which any number of leading bits cancels.
+_CLOSE = 2.0**-10
 
 
 def bits_needed(fmt: Format, terms: int, working: int) -> int:
@@ -59,7 +62,22 @@ def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor
     k = (x[0] * (2 / math.pi)).round()
     count = -(-bits_needed(fmt, terms, working) // HALF_PI_CHUNK)
     parts = table("half_pi_chunks", k.device)[: min(count, HALF_PI_CHUNKS)]
-    return k.to(torch.int64) & 3, collected((*x, *(k * -c for c in parts)), working)
+    floats = tuple(k * -c for c in parts)
+    first = x[0] + floats[0]
+    close = first.abs() < _CLOSE
+    if format_of_work().format is not FP64:
+        return k.to(torch.int64) & 3, collected((*x, *floats), working)
+    sums = Sums(first, working)
+    for j, c in enumerate(x[1:]):
+        sums.add(c, j)
+    # The j-th is at most 2**(11 - HALF_PI_CHUNK j), and a sum at least 2**(-10 - 53 place).
+    enough = -(-(53 * working + 29) // HALF_PI_CHUNK)
+    for j, c in enumerate(floats[1:enough], 1):
+        sums.add(c, (HALF_PI_CHUNK * j - 21) // 53)
+    r = sums.total()
+    if bool(close.any()):
+        r = select(close, collected((*x, *floats), working), r)
+    return k.to(torch.int64) & 3, r
 
 
 def _limb() -> int:

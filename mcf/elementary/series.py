@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import torch
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import working
-from mcf.elementary.tables import Components, constant
+from mcf.elementary.tables import TERMS, Components, constant
 from mcf.elementary.working import head
-from mcf.kernels import operations as ex
 
 # Bits beyond those of the working precision, so that roundings of high terms do not add up.
 _GUARD = 8
@@ -36,13 +36,25 @@ def polynomial(
     needed = terms_needed(p * len(x) + _GUARD - weight, bits, coefficient, p)
     coefficients = [(c, min(terms, len(x))) for c, terms in needed]
     device = x[0].device
+    add = adding(weight)
     c, terms = coefficients.pop()
     total = tuple(t.expand(x[0].shape) for t in constant(c, terms, device))
     while coefficients:
-        product = ex.mul(total, x[:terms])
+        product, after = ex.mul(total, x[:terms]), c
         c, terms = coefficients.pop()
-        total = ex.add(head(product, terms), constant(c, terms, device))
+        step = add(terms) and falling(c, after, bits)
+        total = (ex.absorb if step else ex.add)(constant(c, terms, device), head(product, terms))
     return total
+
+
+def adding(weight: float) -> Callable[[int], bool]:
+    """Whether sums of so many components may be by `absorb`, whose error of four is larger."""
+    return lambda terms: terms < TERMS or weight >= 8.0
+
+
+def falling(c: Fraction, after: Fraction, bits: float) -> bool:
+    """Whether a coefficient is at least twice the next one times the argument, and a margin."""
+    return abs(c) >= abs(after) * Fraction(2.0 ** (2 - bits))
 
 
 def terms_needed(

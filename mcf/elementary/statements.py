@@ -232,6 +232,7 @@ class Writer:
         if name is None or table.dtype != self._kind or not self.has(place):
             raise UnrecordableError("an index into what is no table")
         self.tables[name] = None
+        self.read.append(name)
         at = self.call(longs.larger, self.value(place, torch.int64), self.call(p.whole, "0"))
         at = self.call(longs.smaller, at, self.call(p.whole, str(len(table) - 1)))
         start = self.call(p.whole, str(table.storage_offset()))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import angles, fixed, reduction
+from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant
@@ -28,7 +29,6 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]
@@ -39,10 +39,8 @@ TINY = 2.0**-250
 _REDUCED = 0.78125
 
 
-def _sin_cos(
-    y: Components, fmt: Format, terms: int, count: int
-) -> tuple[Tensor, Components, Components]:
-    """Quadrant of a finite angle, sine and cosine of what it leaves."""
+def _reduced(y: Components, fmt: Format, terms: int, count: int) -> tuple[Tensor, angles.Angle]:
+    """Quadrant of a finite angle, and what it leaves."""
     r, q = head(y, count), torch.zeros_like(y[0], dtype=torch.int64)
     size = y[0].abs()
     if working().format is FP64:
@@ -60,8 +58,7 @@ def _sin_cos(
     if wanted:
         turned, reduced = reduction.quarter_turns(y, fmt, terms, count)
         q, r = torch.where(large, turned, q), select(large, reduced, r)
-    sine, cosine = angles.sin_cos(r)
-    return q, sine, cosine
+    return q, angles.Angle(r)
 
 
 def _prepared(x: Components, fmt: Format) -> tuple[Components, Tensor]:
@@ -76,8 +73,8 @@ def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
-    q, s, c = _sin_cos(y, fmt, terms, w)
-    result = signed(select((q & 1) == 1, c, s), sign_of(q >= 2))
+    q, angle = _reduced(y, fmt, terms, w)
+    result = signed(angle.one((q & 1) == 1), sign_of(q >= 2))
     result = select(y[0].abs() < working().tiny, head(y, w), result)
     out = special(~finite, math.nan, leave(result, fmt, terms))
     return special(x[0] == 0, x[0], out)
@@ -88,8 +85,8 @@ def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """Cosine of an angle in radians, reduced exactly whatever its size; nan for infinities."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
-    q, s, c = _sin_cos(y, fmt, terms, working_terms(fmt, terms))
-    result = signed(select((q & 1) == 1, s, c), sign_of((q == 1) | (q == 2)))
+    q, angle = _reduced(y, fmt, terms, working_terms(fmt, terms))
+    result = signed(angle.one((q & 1) == 0), sign_of((q == 1) | (q == 2)))
     return special(~finite, math.nan, leave(result, fmt, terms))
 
 
@@ -102,7 +99,8 @@ def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
-    q, s, c = _sin_cos(y, fmt, terms, w)
+    q, angle = _reduced(y, fmt, terms, w)
+    s, c = angle.both()
     odd, tiny = (q & 1) == 1, y[0].abs() < TINY
     s = special(tiny, 1.0, s)
     result = ex.div(select(odd, minus(c), s), select(odd, s, c))

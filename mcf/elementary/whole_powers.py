@@ -13,6 +13,7 @@ import functools
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
     collected,
@@ -26,7 +27,6 @@ from mcf.elementary.working import (
     select,
     two_prod,
 )
-from mcf.kernels import operations as ex
 
 _P = 53
 # Bits by which a power may be longer than what approximates it: the difference, in units of the

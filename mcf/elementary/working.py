@@ -14,9 +14,9 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import working
 from mcf.elementary.tables import TERMS, Components
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import FP32, FP64, Format
 
 _INTEGERS = {FP64: torch.int64, FP32: torch.int32}
@@ -133,6 +133,11 @@ def rare(condition: Tensor) -> bool:
         return bool(condition.any())
     found.append(condition)
     return False
+
+
+def plus(x: Components, y: Components) -> Components:
+    """x + y of |y| at most some half of |x|, with the error of a sum."""
+    return ex.absorb(x, y) if len(x) < TERMS else ex.add(x, y)
 
 
 def two_prod(a: Tensor, b: Tensor) -> Components:

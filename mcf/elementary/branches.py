@@ -1,0 +1,132 @@
+"""Steps of a formula that few elements need, as functions that an executor may leave out.
+
+A program says `bool(condition.any())` before a step whose results are selected where the condition
+holds. In its formula all that only those selections need becomes an algorithm whose first parameter
+is the condition (`mcf.kernels.bind.NEEDED`): an executor that computes a block of elements at a
+time runs it for the blocks where the condition holds for any. What it computes is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.bind import NEEDED
+
+# Shorter steps are not worth a branch.
+_SHORTEST = 12
+
+
+class Statement(NamedTuple):
+    """A statement of a formula.
+
+    Args:
+        makes: the variables that it defines.
+        text: what they are.
+        reads: the variables that it needs.
+        unpack: whether the text stands for a tuple of them.
+        condition: of a selection, the variable that it selects by.
+        chosen: of a selection, the variable that it takes where the condition holds.
+        others: of a selection, all variables that it reads but that one.
+    """
+
+    makes: tuple[str, ...]
+    text: str
+    reads: tuple[str, ...]
+    unpack: bool = False
+    condition: str = ""
+    chosen: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """As Python."""
+        return f"{', '.join(self.makes)}{',' * self.unpack} = {self.text}"
+
+
+def live(
+    statements: Sequence[Statement], results: Iterable[str], without: Iterable[int] = ()
+) -> list[int]:
+    """Which statements the results need, where the selections `without` take no chosen variable."""
+    wanted, bare, found = set(results), frozenset(without), []
+    for k in reversed(range(len(statements))):
+        each = statements[k]
+        if wanted.intersection(each.makes):
+            wanted.update(each.others if k in bare else each.reads)
+            found.append(k)
+    return found[::-1]
+
+
+def branched(
+    statements: Sequence[Statement],
+    results: Sequence[str],
+    conditions: frozenset[str],
+    called: Mapping[str, Any],
+    label: str,
+) -> tuple[list[str], dict[str, FunctionType]]:
+    """The lines that the results need, with steps as functions, and these.
+
+    Args:
+        statements: of the formula, in order.
+        results: names of variables.
+        conditions: the variables before whose steps the program looks for any.
+        called: what the statements call, by name.
+        label: from which names of the functions are made.
+    """
+    now = [statements[k] for k in live(statements, results)]
+    functions: dict[str, FunctionType] = {}
+    end = len(now)
+    while True:
+        run = _last_run(now[:end], conditions)
+        if not run:
+            return [s.line for s in now], functions
+        needed = frozenset(live(now, results, run))
+        step = [k for k in range(run[-1]) if k not in needed]
+        end = run[0]
+        if len(step) < _SHORTEST:
+            continue
+        inside = [now[k] for k in step]
+        made = {v for s in inside for v in s.makes}
+        taken = dict.fromkeys(v for s in inside for v in s.reads if v not in made)
+        chosen = tuple(dict.fromkeys(v for v in (now[k].chosen for k in run) if v in made))
+        name = f"{label}_{len(functions)}"
+        lines, more = branched(inside, chosen, conditions, called, name)
+        functions |= more
+        functions[name] = written(
+            name,
+            ", ".join([NEEDED, *taken]),
+            [*lines, f"return ({', '.join(chosen)},)"],
+            "A step of a formula.",
+            f"<mcf elementary {name}>",
+            **{**called, **more},
+        )
+        condition = now[run[0]].condition
+        call = Statement(
+            chosen,
+            f"{name}({', '.join([condition, *taken])})",
+            (condition, *taken),
+            unpack=True,
+        )
+        apart = {*step, *run}
+        before = [now[k] for k in range(run[-1]) if k not in apart]
+        now = [*before, call, *(now[k] for k in run), *now[run[-1] + 1 :]]
+        end = len(before)
+
+
+def _last_run(statements: Sequence[Statement], conditions: frozenset[str]) -> list[int]:
+    """The last selections by one of the conditions that can stand next to each other."""
+    run: list[int] = []
+    read: set[str] = set()
+    for k in reversed(range(len(statements))):
+        each = statements[k]
+        if not run and each.condition not in conditions:
+            continue
+        joins = not run or each.condition == statements[run[0]].condition
+        if joins and not read.intersection(each.makes):
+            run.insert(0, k)
+        elif run and joins:
+            return run
+        read.update(each.reads)
+    return run

@@ -1,0 +1,46 @@
+"""Sums of floats whose magnitudes are known beforehand."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mcf.elementary.tables import TERMS, Components
+from mcf.elementary.working import head, two_sum
+
+
+class Sums:
+    """A sum in one float for each component wanted, each the errors of the one before.
+
+    The errors of the last are lost, so of four components there is a float more.
+
+    Args:
+        first: the first number.
+        terms: components wanted.
+    """
+
+    def __init__(self, first: Tensor, terms: int) -> None:
+        self._terms = terms
+        self._places: list[Tensor | None] = [first, *[None] * (terms - (terms < TERMS))]
+
+    def add(self, x: Tensor, place: int) -> None:
+        """Add a number to the float at a place, the error of that to the next, and so on."""
+        last = len(self._places) - 1
+        for k in range(place, last + 1):
+            old = self._places[k]
+            if old is None:
+                self._places[k] = x
+                return
+            if k == last:
+                self._places[k] = old + x
+            else:
+                self._places[k], x = two_sum(old, x)
+
+    def total(self) -> Components:
+        """The sum as an expansion."""
+        found = [p for p in self._places if p is not None]
+        for order in (reversed(range(len(found) - 1)), range(1, len(found) - 1)):
+            for k in order:
+                found[k], found[k + 1] = two_sum(found[k], found[k + 1])
+        if len(found) > self._terms:
+            found[-2:] = [found[-2] + found[-1]]
+        return head(tuple(found), self._terms)

@@ -1,0 +1,78 @@
+"""Steps that a formula runs only for blocks of elements that need them.
+
+*Bit for bit*: a block in which none, one or all elements need a step has the results of the
+program, which is run on the torch executor. Mutants caught: a branch that is never taken, or taken
+where the condition holds for the last element alone; results used before they are chosen.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mcf.elementary
+from mcf.elementary import fused
+from mcf.elementary.branches import Statement, branched
+from mcf.kernels import FP64, registry
+from mcf.kernels.bind import NEEDED
+
+
+def test_few_elements_that_need_a_step() -> None:
+    """Subnormal results, in blocks by themselves, at their ends, and alone."""
+    x = torch.linspace(-4, 4, 160, dtype=torch.float64)
+    for place in (0, 15, 17, 31, 47, 63, 120, 159):
+        x[place] = -740.0 - place / 64
+    x[64:96] = -720.5
+    given = (x, torch.zeros_like(x))
+    found = {}
+    for executor in ("torch", "numba"):
+        with registry.executor(executor):
+            found[executor] = mcf.elementary.exp(given)
+    assert all(map(torch.equal, found["torch"], found["numba"]))
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "pow"])
+def test_formulas_have_steps(name: str) -> None:
+    spec = fused.kernel(name, FP64, *[2] * len(fused.PROGRAMS[name].arguments))
+    names = spec.function.__globals__
+    steps = [n for n in spec.function.__code__.co_names if n.startswith(spec.function.__name__)]
+    assert steps
+    assert all(names[n].__code__.co_varnames[0] == NEEDED for n in steps)
+
+
+def _chain(start: str, first: int, count: int) -> list[Statement]:
+    """v{first} = start + start and so on."""
+    out = []
+    for k in range(first, first + count):
+        out.append(Statement((f"v{k}",), f"{start} + {start}", (start,)))
+        start = f"v{k}"
+    return out
+
+
+def _choice(made: str, condition: str, chosen: str, other: str) -> Statement:
+    text = f"where({condition}, {chosen}, {other})"
+    return Statement((made,), text, (condition, chosen, other), False, condition, chosen,
+                     (condition, other))  # fmt: skip
+
+
+def test_what_a_step_takes() -> None:
+    """Only what its selections alone need; a step that uses what another chose comes after it."""
+    statements = [
+        *_chain("x", 0, 20),
+        _choice("a", "c", "v19", "x"),
+        *_chain("a", 20, 20),
+        _choice("b", "c", "v39", "a"),
+        *_chain("x", 40, 20),
+        _choice("d", "e", "v59", "b"),
+    ]
+    lines, steps = branched(statements, ["d"], frozenset({"c", "e"}), {}, "f")
+    assert len(steps) == 3
+    places = [k for name in ("v19,", "a ", "v39,", "b ", "d ") for k, line in enumerate(lines)
+              if line.startswith(name)]  # fmt: skip
+    assert places == sorted(places)
+    assert len(places) == 5
+    # What others need too stays where it is.
+    shared, none = branched([*statements[:21], *_chain("v19", 70, 1)], ["a", "v70"],
+                            frozenset({"c"}), {}, "g")  # fmt: skip
+    assert not none
+    assert len(shared) == 22
