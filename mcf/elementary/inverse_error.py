@@ -111,7 +111,8 @@ def start(q: Tensor, e: Tensor) -> Tensor:
     Halley's iteration for log erfc, whose derivative is -r = -2/(sqrt(pi) w), and r' = r (r - 2 x).
     """
     (log_q,), _ = logarithm.log((q,), q, 1, 0, e)
-    root = (-log_q).sqrt()
+    # Not `torch.sqrt`, which MKL does not round correctly.
+    (root,) = ex.sqrt((-log_q,))
     # Within .04 everywhere.
     x = root - 0.4 / (1.0 + 0.17 * root)
     slope = 2.0 / math.sqrt(math.pi)
