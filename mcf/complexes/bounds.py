@@ -88,6 +88,42 @@ def _sqrt(real: Real) -> float:
     return max(t, composed(inverse(t), real("div")))
 
 
+def _root(real: Real) -> float:
+    """Of each part of sqrt(1 - z): what 1 - x is off by changes a part by no more of itself."""
+    return composed(real("add"), _sqrt(real))
+
+
+def _height(real: Real) -> float:
+    """Of asinh(ad + bc), and of ac + bd: products of roots that are added up; asinh is concave."""
+    return composed(_root(real), _root(real), real("mul"), real("add"))
+
+
+def _asin(real: Real) -> float:
+    """An arctangent of a positive number is concave: it is off by no more of itself than that."""
+    angle = composed(_height(real), real("atan2"))
+    # ln 2 is added to moduli that were halved.
+    return max(angle, composed(_height(real), real("asinh"), real("add")))
+
+
+def _acos(real: Real) -> float:
+    return max(composed(_root(real), inverse(_root(real)), real("atan2")), _asin(real))
+
+
+def _atanh(real: Real) -> float:
+    """With m for the errors of P = (1 - x)(1 + x) and Q = y^2, s for that of D = P - Q.
+
+    The angle t of (D, 2y) is off by 2y dD / (4y^2 + D^2), dD <= m (|P| + Q) + s |D|. For P < 0 the
+    sum is |D|, and 2y |D| / (4y^2 + D^2) = |sin t cos t| <= t. Else it is at most |D| + 2Q, and
+    4 y Q / (4y^2 + D^2) = y sin(t)^2 <= t where D > 0, since y < 1 there; for D <= 0 it is at most
+    1.3, and t at least pi / 2. Together (2m + s) t, to first order; 1.01 is for the others.
+    """
+    square = composed(real("add"), real("add"), real("mul"))
+    angle = composed(1.01 * composed(square, square, real("add")), real("atan2"))
+    below = composed(square, real("add"), real("sqrt"))
+    ratio = composed(inverse(below), real("div"))
+    return max(angle, composed(ratio, real("log1p"), real("add"), real("add")))
+
+
 OPERATIONS: dict[str, Callable[[Real], float]] = {
     "complex_add": lambda real: real("add"),
     "complex_mul": mul,
@@ -104,6 +140,12 @@ FUNCTIONS: dict[str, Callable[[Real], float]] = {
     "complex_cos": _hyperbolic,
     "complex_tanh": _tanh,
     "complex_tan": _tanh,
+    "complex_asin": _asin,
+    "complex_acos": _acos,
+    "complex_atan": _atanh,
+    "complex_asinh": _asin,
+    "complex_acosh": _acos,
+    "complex_atanh": _atanh,
 }
 # Errors of numbers near the smallest subnormal, in units of it: of two products of each part; of
 # the scaling back of a quotient.

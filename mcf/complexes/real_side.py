@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mcf.complexes.creation import complex, polar
 from mcf.complexes.questions import as_complex
-from mcf.complexes.tensor import MCFComplexTensor, parts
-from mcf.tensor import operators, registry
+from mcf.complexes.tensor import FUNCTIONS, MCFComplexTensor, parts
+from mcf.tensor import operators, registry, torch_functions
 
 registry.implements(torch.complex)(lambda real, imag: complex(real, imag))
 registry.implements(torch.polar)(polar)
@@ -37,3 +37,19 @@ def is_complex(other: Any) -> bool:
 
 
 operators.COMPLEX.append((is_complex, beside))
+
+
+def function_beside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of torch of real expansion tensors and complex numbers, as complex ones have it.
+
+    NotImplemented for one that writes to an argument, and where no operand is complex.
+    """
+    name = getattr(func, "__name__", "")
+    function = None if name.endswith("_") and name[:2] != "__" else FUNCTIONS.get(name)
+    flat = [v for a in args for v in (a if isinstance(a, (list, tuple)) else (a,))]
+    if function is None or kwargs.get("out") is not None or not any(map(is_complex, flat)):
+        return NotImplemented
+    return function(*args, **kwargs)
+
+
+torch_functions.COMPLEX.append(function_beside)

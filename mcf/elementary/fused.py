@@ -27,10 +27,11 @@ Compute = Callable[[tuple[Components, ...], Format, int], Components]
 
 
 class Program(NamedTuple):
-    """A function over tensors and the names of its arguments."""
+    """A function over tensors, the names of its arguments, and how many expansions it returns."""
 
     compute: Compute
     arguments: tuple[str, ...]
+    parts: int = 1
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -56,6 +57,12 @@ FUNCTIONS = frozenset(
     ).split()
 )
 
+# Those of complex numbers, from two parts to two; each is `complex_<name>`.
+COMPLEX = frozenset(
+    "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh".split()
+)
+_FUSED = FUNCTIONS | {f"complex_{name}" for name in COMPLEX}
+
 _NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
 
@@ -80,10 +87,10 @@ def kernel(name: str, fmt: Format, *terms: int, register: Format = FP64) -> Elem
     Its fields are the components of the result, those of the arguments, and tables, whose numbers
     have the format of the registers.
     """
-    compute, arguments = PROGRAMS[name]
+    compute, arguments, parts = PROGRAMS[name]
     function, tables, partial = recording.formula(name, compute, arguments, fmt, terms, register)
     held = stored(fmt)
-    results = tuple(f"r{k}" for k in range(max(terms)))
+    results = tuple(f"r{k}" for k in range(max(terms) * parts))
     groups = tuple(
         (a, tuple(f"{a}{k}" for k in range(n))) for a, n in zip(arguments, terms, strict=True)
     )
@@ -115,7 +122,7 @@ def kernel_for(
 
     In the registers that are chosen for the format there.
     """
-    known = name in FUNCTIONS or name.startswith("power_")
+    known = name in _FUSED or name.startswith("power_")
     if not known or registry.executor_for(device) == "torch":
         return None
     register = registers_for(fmt, device)

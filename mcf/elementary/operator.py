@@ -29,11 +29,12 @@ _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-c
 _library.define("elementary(str name, Tensor[] components, int[] terms) -> Tensor[]")  # type: ignore[no-untyped-call]
 
 
-def function(*names: str) -> Callable[[Compute], Callable[..., Components]]:
+def function(*names: str, parts: int = 1) -> Callable[[Compute], Callable[..., Components]]:
     """Make of what computes a function the function on components, under its own name.
 
     Args:
         *names: of its arguments, each a tuple of components.
+        parts: how many expansions it returns, one after the other.
     """
     signature = inspect.Signature(
         [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
@@ -41,7 +42,7 @@ def function(*names: str) -> Callable[[Compute], Callable[..., Components]]:
 
     def register(compute: Compute) -> Callable[..., Components]:
         name = compute.__name__
-        PROGRAMS[name] = Program(compute, names)
+        PROGRAMS[name] = Program(compute, names, parts)
 
         def run(*arguments: Components, **named: Components) -> Components:
             try:
@@ -72,7 +73,7 @@ def _run(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
     width = registers_for(fmt, first.device)
     if name not in IN_FLOAT32:
         refuse_float32(name, fmt, first.device)
-    out = [torch.empty(first.shape, dtype=first.dtype, device=first.device) for _ in range(n)]
+    out = _fake(name, components, terms)
     if first.numel() == 0:
         return out
     flat = [c.reshape(-1) for c in components]
@@ -93,7 +94,8 @@ def _run(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
 def _fake(name: str, components: list[Tensor], terms: list[int]) -> list[Tensor]:
     first = components[0]
     shape, dtype, device = first.shape, first.dtype, first.device
-    return [torch.empty(shape, dtype=dtype, device=device) for _ in range(max(terms))]
+    count = max(terms) * PROGRAMS[name].parts
+    return [torch.empty(shape, dtype=dtype, device=device) for _ in range(count)]
 
 
 _library.impl("elementary", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]

@@ -50,14 +50,25 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = widened(func, args, kwargs)
     replacement = FUNCTIONS.get(func)
     # With out= there is no derivative: the operator does it.
-    if replacement is not None and kwargs.get("out") is None:
-        kwargs.pop("out", None)
-        return replacement(*args, **kwargs)
-    if type(func) is FunctionType or (torch.is_grad_enabled() and _has_plain_leaf(args)):
-        return forward(func, args, kwargs)
-    with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+    try:
+        if replacement is not None and kwargs.get("out") is None:
+            kwargs.pop("out", None)
+            return replacement(*args, **kwargs)
+        if type(func) is FunctionType or (torch.is_grad_enabled() and _has_plain_leaf(args)):
+            return forward(func, args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+    except (TypeError, RuntimeError):
+        # Only now is it asked for: complex numbers are no operands of the operators.
+        for other in COMPLEX:
+            found = other(func, args, kwargs)
+            if found is not NotImplemented:
+                return found
+        raise
 
+
+# What computes a function of expansions and complex numbers, or returns NotImplemented.
+COMPLEX: list[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 # NumPy's names of arguments, which torch's own functions take, but for those written in Python.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim"}

@@ -1,0 +1,197 @@
+"""Elementary functions of complex numbers, of real ones of their parts.
+
+Infinities and NaN are what the formulas make of them, but for what a function says. Each is
+computed in float64, in two components at least, and rounded once to the format.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import fused
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components
+from mcf.elementary.working import (
+    enter,
+    exponent,
+    head,
+    leave,
+    mantissa,
+    minus,
+    sanitized,
+    scale,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+)
+from mcf.kernels import operations as ex
+from mcf.kernels.formats import FP64, Format
+
+Arguments = tuple[Components, ...]
+Parts = tuple[Components, Components]
+# Both parts of the argument, as many components each as those of the result.
+Formula = Callable[[Components, Components], Parts]
+
+
+def complex_function(formula: Formula) -> Formula:
+    """Register a formula as the program `complex_<name>`, whose results are both parts."""
+
+    def compute(arguments: Arguments, fmt: Format, terms: int) -> Components:
+        count = terms if fmt is FP64 else max(2, terms)
+        x, y = (head(enter(a, fmt), count) for a in arguments)
+        found = formula(x, y)
+        if fmt is FP64:
+            return (*found[0], *found[1])
+        return (*_narrowed(found[0], fmt, terms), *_narrowed(found[1], fmt, terms))
+
+    compute.__name__ = f"complex_{formula.__name__}"
+    compute.__doc__ = formula.__doc__
+    function("x", "y", parts=2)(compute)
+    return formula
+
+
+def _narrowed(x: Components, fmt: Format, terms: int) -> Components:
+    plain = ~x[0].isfinite() | (x[0] == 0)
+    out = leave(sanitized(x, ~plain), fmt, terms)
+    return special(plain, x[0].to(fmt.dtype), out)
+
+
+def real(name: str, *arguments: Components) -> Components:
+    """A real function of as many components as its argument has."""
+    return fused.PROGRAMS[name].compute(arguments, FP64, len(arguments[0]))
+
+
+def held(y: Components, value: Components) -> Components:
+    """y where it is a zero, whose sign the result keeps; else the value."""
+    return select(y[0] == 0, y, value)
+
+
+def modulus(x: Components) -> Components:
+    """|x|, where NaN stays."""
+    return signed(x, sign_of(torch.signbit(x[0])))
+
+
+def with_sign(x: Components, y: Components) -> Components:
+    """x >= 0 with the sign of y."""
+    return signed(x, sign_of(torch.signbit(y[0])))
+
+
+def half(x: Components) -> Components:
+    """x / 2, where that is no subnormal number."""
+    return tuple(0.5 * c for c in x)
+
+
+def squared(x: Components) -> Components:
+    """x * x, as `torch.square` of an expansion tensor."""
+    return ex.mul(x, x)
+
+
+@complex_function
+def exp(x: Components, y: Components) -> Parts:
+    """e^x (cos y + i sin y), componentwise; real for real z, and 0 for x = -inf and finite y."""
+    size = real("exp", x)
+    return ex.mul(size, real("cos", y)), held(y, ex.mul(size, real("sin", y)))
+
+
+@complex_function
+def sinh(x: Components, y: Components) -> Parts:
+    """sinh x cos y + i cosh x sin y, componentwise."""
+    return (
+        held(x, ex.mul(real("sinh", x), real("cos", y))),
+        held(y, ex.mul(real("cosh", x), real("sin", y))),
+    )
+
+
+@complex_function
+def cosh(x: Components, y: Components) -> Parts:
+    """cosh x cos y + i sinh x sin y, componentwise."""
+    imag = ex.mul(real("sinh", x), real("sin", y))
+    zero = (x[0] == 0) | (y[0] == 0)
+    return ex.mul(real("cosh", x), real("cos", y)), select(zero, ex.mul(x, y), imag)
+
+
+@complex_function
+def sin(x: Components, y: Components) -> Parts:
+    """-i sinh(iz): sin x cosh y + i cos x sinh y, componentwise."""
+    first, second = sinh(minus(y), x)
+    return second, minus(first)
+
+
+@complex_function
+def cos(x: Components, y: Components) -> Parts:
+    """cosh(iz): cos x cosh y - i sin x sinh y, componentwise."""
+    return cosh(minus(y), x)
+
+
+@complex_function
+def tanh(x: Components, y: Components) -> Parts:
+    """(t + i s c q) / (t^2 + c^2 q), t = tanh x, q = 1 / cosh^2 x, s = sin y, c = cos y.
+
+    Componentwise: the denominator is a sum of squares, and nothing overflows.
+    """
+    t, s, c = real("tanh", x), real("sin", y), real("cos", y)
+    q = squared(ex.reciprocal(real("cosh", x)))
+    size = ex.add(squared(t), ex.mul(squared(c), q))
+    return held(x, ex.div(t, size)), held(y, ex.div(ex.mul(ex.mul(s, c), q), size))
+
+
+@complex_function
+def tan(x: Components, y: Components) -> Parts:
+    """-i tanh(iz), componentwise."""
+    first, second = tanh(minus(y), x)
+    return second, minus(first)
+
+
+@complex_function
+def log(x: Components, y: Components) -> Parts:
+    """log |z| + i atan2(y, x), the principal value; -inf for 0.
+
+    With p >= q the moduli of the parts log |z| is log1p((p - 1)(p + 1) + q^2) / 2 for p from 1/2 to
+    sqrt(2), which loses nothing near 1, else log p + log1p((q / p)^2) / 2.
+    """
+    a, b = modulus(x), modulus(y)
+    swap = ex.sub(a, b)[0] < 0
+    p, q = select(swap, b, a), select(swap, a, b)
+    near = (p[0] >= 0.5) & (p[0] <= 1.4140625)
+    one, unit = select(near, p, 1.0), torch.ones_like(p[0])
+    square = squared(select(near, q, 0.0))
+    middle = ex.add(ex.mul(ex.sub(one, unit), ex.add(one, unit)), square)
+    plain = (p[0] == 0) | p[0].isinf()
+    ratio = ex.div(sanitized(q, ~plain, 0.0), sanitized(p, ~plain))
+    wide = ex.add(real("log", p), half(real("log1p", squared(ratio))))
+    size = select(near, half(real("log1p", middle)), wide)
+    unknown = x[0].isnan() | y[0].isnan()
+    return special(unknown, math.nan, size), real("atan2", y, x)
+
+
+def larger(a: Tensor, b: Tensor) -> Tensor:
+    """The larger of two numbers."""
+    return torch.where(a < b, b, a)
+
+
+@complex_function
+def sqrt(x: Components, y: Components) -> Parts:
+    """The root whose real part is not negative, componentwise.
+
+    It is t + iy / 2t with t = sqrt((|x| + |z|) / 2); for x < 0 the moduli change places. z is
+    scaled by an even power of two first. Both parts are infinite where y is, as in C99.
+    """
+    size = larger(x[0].abs(), y[0].abs())
+    lift = torch.where(size < 2.0**-900, 200, 0)
+    scaled = (exponent(scale(size, lift)) - lift + 1) >> 1
+    a, b = (modulus(scale_all(v, -2 * scaled)) for v in (x, y))
+    t = ex.sqrt(half(ex.add(a, real("hypot", a, b))))
+    # From y itself: beside a large x what is scaled with it would be no number any more.
+    some = (y[0] != 0) & y[0].isfinite()
+    top, e = mantissa(sanitized(modulus(y), some))
+    double = sanitized(tuple(2.0 * c for c in t), t[0] != 0)
+    other = scale_all(ex.div(sanitized(top, some, 0.0), double), e - scaled)
+    t, back, infinite = scale_all(t, scaled), torch.signbit(x[0]), y[0].isinf()
+    first, second = (special(infinite, math.inf, v) for v in (t, other))
+    return select(back, second, first), with_sign(select(back, first, second), y)
