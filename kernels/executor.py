@@ -14,7 +14,7 @@ from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import Rotations
-from mcf.kernels.scan import Scan
+from mcf.kernels.row_tasks import RowTask
 
 # Elements whose squares are summed at a time: bounds the temporary memory, and keeps it in cache
 # on a CPU.
@@ -234,50 +234,19 @@ class Executor(abc.ABC):
         """
         return None
 
-    def running_extremes(self, keys: Sequence[Tensor], largest: bool) -> Tensor | None:
-        """Where the largest or smallest so far is, where the executor has a loop for it.
-
-        Args:
-            keys: canonical components, contiguous float64 [rows, count].
-            largest: which; of equal ones it is the last, and NaN stays.
-
-        Returns:
-            int64 [rows, count], or None where it has none.
-        """
-        return None
-
-    def sort(
-        self,
-        keys: Sequence[Tensor],
-        descending: bool,
-        x: Sequence[Tensor],
-        out: Sequence[Tensor],
-    ) -> Tensor | None:
-        """Indices that sort rows, where the executor has a loop for it (`mcf.kernels.sorting`).
-
-        Args:
-            keys: canonical components, contiguous float64 [rows, count], rows and count > 0.
-            descending: from the largest, NaN, to the smallest; stable either way.
-            x: contiguous float64 of the same shape, or none.
-            out: where those go in that order; overlaps nothing.
-
-        Returns:
-            int64 [rows, count], or None where it has none and has done nothing.
-        """
-        return None
-
-    def scan(self, spec: Scan, x: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
-        """Write running sums or products of rows, where the executor has a loop for it.
-
-        Args:
-            spec: which.
-            x: components, contiguous float64 [rows, count], rows and count > 0.
-            out: where they go; overlaps nothing.
+    def rows(self, task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
+        """Do what `mcf.kernels.row_tasks` describes, where the executor has a loop for it.
 
         Returns:
             False where it has none, and has done nothing.
         """
         return False
+
+    def prepare_rows(
+        self, task: RowTask, shape: tuple[int, int], device: torch.device
+    ) -> Callable[[list[int]], None] | None:
+        """The same for few elements, as a function of the tensors' addresses; None without one."""
+        return None
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """Add numbers x 2**exponent to rows of digits, exactly.

@@ -16,6 +16,7 @@ from mcf.kernels.executor import Executor, Launch
 from mcf.kernels.fold import Fold
 from mcf.kernels.layouts import launch
 from mcf.kernels.layouts import same_layout as same_layout
+from mcf.kernels.row_tasks import RowTask
 
 # The module of each executor, which has it as EXECUTOR and is imported where it is wanted.
 EXECUTORS = {
@@ -202,3 +203,24 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         The partial sums, float64 [spec.state, B, M, N].
     """
     return on(left[0].device).product(spec, left, right)
+
+
+def rows(task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
+    """Do something with each row, where the executor has a loop for it.
+
+    Args:
+        task: what, see `mcf.kernels.row_tasks`.
+        shape: rows and count, both positive.
+        tensors: as the task has them.
+
+    Returns:
+        False where there is none, and nothing has been done.
+    """
+    return on(tensors[0].device).rows(task, shape, tensors)
+
+
+def prepare_rows(
+    task: RowTask, shape: tuple[int, int], device: torch.device
+) -> Callable[[list[int]], None] | None:
+    """The same to be repeated on tensors of one size; see `Executor.prepare_rows`."""
+    return on(device).prepare_rows(task, shape, device)

@@ -11,21 +11,18 @@ from torch import Tensor
 
 from mcf.kernels import registry
 from mcf.kernels.algorithms.order import DOES_NOT_FOLLOW, DOES_NOT_PRECEDE
-from mcf.kernels.bind import Algorithm, Binder
+from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64
+from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.torch.registers import primitives
-
-
-def takes_over(terms: int, largest: bool) -> Algorithm:
-    """Whether an expansion, the second argument, takes the place of one before it."""
-    found: Algorithm = (DOES_NOT_FOLLOW if largest else DOES_NOT_PRECEDE)[terms]
-    return found
 
 
 @functools.cache
 def _bound(terms: int, largest: bool) -> Callable[[Any, Any], Tensor]:
     bind = Binder(lambda f: f, primitives(FP64, FP64, {"rc": FP64}))
-    function: Callable[[Any, Any], Tensor] = bind(takes_over(terms, largest))
+    function: Callable[[Any, Any], Tensor] = bind(
+        (DOES_NOT_FOLLOW if largest else DOES_NOT_PRECEDE)[terms]
+    )
     return function
 
 
@@ -48,8 +45,12 @@ def _extremes(keys: list[Tensor], largest: bool) -> Tensor:
     given = [k.to(torch.float64).contiguous() for k in keys]
     if not given[0].numel():
         return torch.empty(given[0].shape, dtype=torch.int64, device=given[0].device)
-    found = registry.on(given[0].device).running_extremes(given, largest)
-    return _doubling(given, largest) if found is None else found
+    index = torch.empty(given[0].shape, dtype=torch.int64, device=given[0].device)
+    task = RowTask("running_largest" if largest else "running_smallest", len(given))
+    rows, count = index.shape
+    if registry.rows(task, (rows, count), [index, *given]):
+        return index
+    return _doubling(given, largest)
 
 
 _library = torch.library.Library("mcf", "FRAGMENT")

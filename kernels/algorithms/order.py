@@ -53,10 +53,16 @@ def does_not_precede(t, w):
     return ((t[0] == t[0]) & (w[0] == w[0]) & invert(precedes)) | (w[0] != w[0])
 
 
+def falls_below(t, w):
+    """w < t, or w alone is NaN."""
+    return before(w, t) | ((w[0] != w[0]) & (t[0] == t[0]))
+
+
 def _each(name, doc, form):
     return {n: filled(form, f"{name}{n}", doc, before=f) for n, f in BEFORE.items()}
 
 
 PRECEDES = _each("precedes", "t < w, NaN the largest.", precedes)
+FALLS_BELOW = _each("falls_below", "w < t, or w alone is NaN.", falls_below)
 DOES_NOT_FOLLOW = _each("does_not_follow", "t <= w, NaN the largest.", does_not_follow)
 DOES_NOT_PRECEDE = _each("does_not_precede", "t >= w, or w is NaN.", does_not_precede)

@@ -17,12 +17,12 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64, Format
-from mcf.kernels.numba import elimination_text, inlining, loops, memory, sweeps
+from mcf.kernels.numba import elimination_text, inlining, loops, memory, scan_text, sweeps
 from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, power, usual_nan
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import VANISHED, Rotations
-from mcf.kernels.scan import Scan
+from mcf.kernels.row_tasks import RowTask
 
 
 def elementwise(spec: Elementwise, text: str, chunk: int) -> Any:
@@ -135,12 +135,19 @@ def rotations(spec: Rotations, text: str) -> Any:
     return callback(text, f"<mcf numba rotations {spec.terms}>", namespace)
 
 
-def scan(spec: Scan, text: str, chunk: int) -> Any:
-    """The callback of running sums or products, where CHUNK is `chunk`."""
-    combine = inlining.algorithm(Settings(FP64, FP64, (("rc", FP64),)), spec.combine)
-    namespace = {"combine": combine, "CHUNK": chunk}
-    namespace |= _accesses(FP64, dict.fromkeys("rsed", (spec.terms, FP64)))
-    return callback(text, f"<mcf numba {spec.name} {spec.terms}>", namespace)
+def rows(task: RowTask, text: str) -> Any:
+    """The callback of what is done with rows."""
+    settings = Settings(FP64, FP64, (("rc", FP64),))
+    namespace: dict[str, Any] = {
+        "algorithm": inlining.algorithm(settings, task.algorithm),
+        "bits64": bits64,
+        "load": memory.loading(FP64, FP64, 0, 1),
+        "put": memory.put,
+        "CHUNK": scan_text.CHUNK,
+        "LOWEST": -(2**63),
+    }
+    namespace |= _accesses(FP64, dict.fromkeys("rsed", (task.terms, FP64)))
+    return callback(text, f"<mcf numba {task.name} {task.terms}>", namespace)
 
 
 def _accesses(register: Format, operands: Mapping[str, tuple[int, Format]]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -25,9 +26,7 @@ from mcf.kernels.numba import (
     integers,
     reflection_loops,
     rotation_loops,
-    running_loops,
-    scan_loops,
-    sort_loops,
+    row_loops,
     streaming,
     team,
 )
@@ -36,7 +35,7 @@ from mcf.kernels.numba.one_row import OneRow
 from mcf.kernels.numba.team import SERIAL
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import Rotations
-from mcf.kernels.scan import Scan
+from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.tables import table_of
 
 # Loops that are on disk come back without Numba. Whether it can be had for others shows here, where
@@ -247,24 +246,16 @@ class Cpu(Executor):
         """See `Executor`."""
         return rotation_loops.rotate(spec, x, width, counted, tolerance)
 
-    def running_extremes(self, keys: Sequence[Tensor], largest: bool) -> Tensor:
+    def rows(self, task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
         """See `Executor`."""
-        return running_loops.running_extremes(keys, largest)
-
-    def sort(
-        self,
-        keys: Sequence[Tensor],
-        descending: bool,
-        x: Sequence[Tensor],
-        out: Sequence[Tensor],
-    ) -> Tensor:
-        """See `Executor`."""
-        return sort_loops.sort(keys, descending, x, out)
-
-    def scan(self, spec: Scan, x: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
-        """See `Executor`."""
-        scan_loops.scan(spec, x, out)
+        row_loops.run(task, shape, [t.data_ptr() for t in tensors])
         return True
+
+    def prepare_rows(
+        self, task: RowTask, shape: tuple[int, int], device: torch.device
+    ) -> Callable[[list[int]], None] | None:
+        """See `Executor`."""
+        return row_loops.FewRows(task, shape) if math.prod(shape) <= SERIAL else None
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """See `Executor`."""

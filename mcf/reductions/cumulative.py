@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mcf.kernels import operations, registry
 from mcf.kernels.formats import format_of
-from mcf.kernels.scan import scan
+from mcf.kernels.row_tasks import RowTask
 from mcf.reductions.folds import finish, register_of, state_of, widened
 from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows
@@ -116,7 +116,7 @@ def _swept(name: str, x: Components, dim: int) -> Components | None:
     given = [c.movedim(dim, -1).contiguous() for c in x]
     out = [torch.empty_like(c) for c in given]
     flat, written = ([c.view(rows, count) for c in some] for some in (given, out))
-    if not registry.on(x[0].device).scan(scan(name, len(x)), flat, written):
+    if not registry.rows(RowTask(name, len(x)), (rows, count), [*written, *flat]):
         return None
     return tuple(c.movedim(-1, dim) for c in out)
 

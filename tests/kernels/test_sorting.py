@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.numba.sort_loops import MANY
+from mcf.kernels.numba.sort_text import MANY
 from tests.helpers import assert_all_same_bits
 from tests.mcf.tensor.inputs import hard
 

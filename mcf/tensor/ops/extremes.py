@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels import registry
+from mcf.kernels.row_tasks import RowTask
 from mcf.reductions.rows import Rows
 from mcf.tensor.ops.order import canonical, reduced
 from mcf.tensor.ops.ranks import decided, extremes
 from mcf.tensor.plans import watched
 from mcf.tensor.registry import implements
+from mcf.tensor.row_plans import arranged
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -25,7 +28,20 @@ def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
             return some
         if some.numel() < x.numel():
             return some[_among(wrap([c[some] for c in x.components]), 0, largest)]
-    return _among(x, dim, largest)
+    found = _by_loop(x, dim, largest) if x.ndim and x.numel() and not watched() else None
+    return _among(x, dim, largest) if found is None else found
+
+
+def _by_loop(x: MCFTensor, dim: int, largest: bool) -> Tensor | None:
+    """The same by an executor's loop over rows; None where it has none."""
+    keys = [k.movedim(dim, -1) for k in canonical(x)]
+    *outer, count = keys[0].shape
+    given = [k.reshape(-1, count).to(torch.float64).contiguous() for k in keys]
+    index = torch.empty(len(given[0]), dtype=torch.int64, device=x.device)
+    task = RowTask("largest" if largest else "smallest", len(given))
+    if not registry.rows(task, (len(index), count), [index, *given]):
+        return None
+    return index.view(*outer, 1).movedim(-1, dim)
 
 
 def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:
@@ -45,7 +61,12 @@ def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:
 
 
 def _along(largest: bool) -> Any:
+    name = "largest" if largest else "smallest"
+
     def along(x: MCFTensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        few = arranged(name, x, dim, keepdim=keepdim)
+        if few is not None:
+            return few
         index = _extreme(x, dim, largest)
         return reduced(x, index, dim, keepdim)
 
@@ -57,7 +78,12 @@ implements(aten.min.dim)(_along(False))
 
 
 def _index_of(largest: bool) -> Any:
+    name = "largest" if largest else "smallest"
+
     def index_of(x: MCFTensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        few = arranged(name, x, dim, keepdim=keepdim, moved=False)
+        if few is not None:
+            return few[1]  # type: ignore[no-any-return]
         if dim is None:
             index = _extreme(wrap([c.reshape(-1) for c in x.components]), 0, largest)
             return index.reshape([1] * x.ndim if keepdim else [])
@@ -72,9 +98,13 @@ implements(aten.argmin.default)(_index_of(False))
 
 
 def _over(largest: bool) -> Any:
-    along = _along(largest)
+    along, name = _along(largest), "largest" if largest else "smallest"
 
     def over(x: MCFTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
+        if dim is None or dim == () or dim == []:
+            few = arranged(name, x, None, keepdim=keepdim)
+            if few is not None:
+                return few[0]  # type: ignore[no-any-return]
         found: Any = x
         for d in reversed(Rows.of(x.shape, dim).dims):
             found, _ = along(found, d, keepdim)

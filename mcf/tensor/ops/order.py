@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mcf.convert.rounding import convert
-from mcf.kernels import operations
-from mcf.kernels.sorting import sorted_rows
+from mcf.kernels import operations, registry
+from mcf.kernels.row_tasks import RowTask
 from mcf.tensor.ops.ranks import decided, ranked
 from mcf.tensor.plans import watched
 from mcf.tensor.registry import implements
+from mcf.tensor.row_plans import arranged
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -46,10 +47,25 @@ def _sorted(keys: Components, dim: int, descending: bool) -> Tensor:
         return _lexicographic(keys, dim, descending)
     rows = [k.movedim(dim, -1) for k in keys]
     size = rows[0].shape[-1]
-    found = sorted_rows([k.reshape(k.numel() // size, size) for k in rows], descending)
+    found = _by_loop([k.reshape(k.numel() // size, size) for k in rows], descending)
     if found is None:
         return _mended(keys, dim, descending)
     return found.view(rows[0].shape).movedim(-1, dim).contiguous()
+
+
+def _by_loop(
+    keys: Sequence[Tensor],
+    descending: bool,
+    x: Sequence[Tensor] = (),
+    out: Sequence[Tensor] = (),
+) -> Tensor | None:
+    """Indices that sort rows of keys, and the numbers x in that order, by an executor's loop."""
+    given = [k.to(torch.float64).contiguous() for k in keys]
+    index = torch.empty(given[0].shape, dtype=torch.int64, device=given[0].device)
+    rows, count = index.shape
+    task = RowTask("sort", len(given), len(x), (int(descending), 0, count, 0))
+    done = registry.rows(task, (rows, count), [index, *out, *given, *x])
+    return index if done else None
 
 
 def _lexicographic(keys: Sequence[Tensor], dim: int, descending: bool) -> Tensor:
@@ -126,6 +142,9 @@ def _by_exchanges(run: Tensor, keys: Sequence[Tensor], descending: bool) -> Tens
 @implements(aten.sort.default)
 def sort(x: MCFTensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
     """Sorted values and their indices; stable."""
+    few = arranged("sort", x, dim, int(descending))
+    if few is not None:
+        return few
     if x.dtype is torch.float64 and x.ndim and x.numel() and not watched():
         found = _moved(x, dim, descending)
         if found is not None:
@@ -140,7 +159,7 @@ def _moved(x: MCFTensor, dim: int, descending: bool) -> tuple[Tensor, Tensor] | 
     shape = given[0].shape
     rows = [c.view(c.numel() // shape[-1], shape[-1]) for c in given]
     out = [torch.empty_like(c) for c in rows]
-    found = sorted_rows(canonical(wrap(rows)), descending, rows, out)
+    found = _by_loop(canonical(wrap(rows)), descending, rows, out)
     if found is None:
         return None
     index, *parts = (t.view(shape).movedim(-1, dim).contiguous() for t in (found, *out))
@@ -158,7 +177,8 @@ def sort_stable(
 @implements(aten.argsort.default)
 def argsort(x: MCFTensor, dim: int = -1, descending: bool = False) -> Tensor:
     """Indices that sort; stable."""
-    return _order(x, dim, descending)
+    few = arranged("sort", x, dim, int(descending), moved=False)
+    return few[1] if few is not None else _order(x, dim, descending)
 
 
 @implements(aten.topk.default)
@@ -168,6 +188,8 @@ def topk(
     """The k largest or smallest and their indices, sorted."""
     if x.ndim and not 0 <= k <= x.shape[dim]:
         raise RuntimeError(f"topk: k must be 0 to {x.shape[dim]}, got {k}")
+    if x.ndim and k == x.shape[dim]:
+        return sort(x, dim, largest)
     if x.ndim == 1 and 0 < k <= x.shape[0] // 8 and not watched():
         index = _first(x, k, largest)
         return _take(x, 0, index), index
@@ -204,12 +226,16 @@ def _kth(x: MCFTensor, k: int, dim: int) -> Tensor:
 @implements(aten.kthvalue.default)
 def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The k-th smallest along a dimension and its index."""
-    return reduced(x, _kth(x, k, dim), dim, keepdim)
+    few = arranged("kth", x, dim, k, keepdim=keepdim)
+    return few if few is not None else reduced(x, _kth(x, k, dim), dim, keepdim)
 
 
 @implements(aten.median.dim)
 def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The lower median along a dimension and its index; NaN where there is one."""
+    few = arranged("median", x, dim, keepdim=keepdim)
+    if few is not None:
+        return few
     nan = x.components[0].isnan()
     size = x.shape[dim] if x.ndim else 1
     index = _kth(x, (size + 1) // 2, dim)
@@ -222,6 +248,9 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
 @implements(aten.median.default)
 def median_all(x: MCFTensor) -> Tensor:
     """The lower median of all elements."""
+    few = arranged("median", x, None)
+    if few is not None:
+        return few[0]  # type: ignore[no-any-return]
     if x.numel() == 0:
         return x.new_full((), torch.nan)
     return median(wrap([c.reshape(-1) for c in x.components]), 0)[0]

@@ -11,6 +11,8 @@ from torch import Tensor
 from mcf.kernels.running import running_extremes
 from mcf.tensor.ops.order import canonical
 from mcf.tensor.registry import implements
+from mcf.tensor.row_plans import arranged
+from mcf.tensor.tensor import MCFTensor
 
 aten = torch.ops.aten
 
@@ -36,6 +38,10 @@ def logcumsumexp(x: Any, dim: int) -> Any:
 
 def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
     """Running extremes and where they are, the last of equal ones; NaN stays."""
+    if type(x) is MCFTensor:
+        few = arranged("running_largest" if largest else "running_smallest", x, dim)
+        if few is not None:
+            return few
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     keys = [c.movedim(dim, -1) for c in canonical(x.detach())]

@@ -195,7 +195,7 @@ def test_out_counts_as_a_change() -> None:
         torch.mul(x, kept, out=torch.empty_like(kept))
     with torch.inference_mode():
         made: Any = mcf.tensor([1.0, 2.0])
-    with pytest.raises(RuntimeError, match="[Ii]nference"):
+    with pytest.raises(RuntimeError, match="inference"):
         torch.mul(kept, kept, out=made)
     for target in (torch.empty(2), mcf.tensor([0.0, 0.0, 0.0])):
         with pytest.raises((RuntimeError, NotImplementedError), match="out"):

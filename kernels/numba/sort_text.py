@@ -1,4 +1,4 @@
-"""The CPU's loop that sorts rows: by the bits of first components, where those are equal by all.
+"""The text of a loop that sorts rows: by bits of first components, where those are equal by all.
 
 Many elements go by the eight digits of 8 bits of an integer in the order of the first components,
 the lowest first, each digit in one pass that keeps the order of equal ones (Knuth, The Art of
@@ -8,19 +8,7 @@ of few elements, are merged: blocks of a few by insertion, then pairs of neighbo
 
 from __future__ import annotations
 
-import functools
-from array import array
-from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
-
-from mcf.kernels.formats import FP64
-from mcf.kernels.numba import keys as loop_keys
-from mcf.kernels.numba import objects, stored, team
-from mcf.kernels.numba.settings import Settings
-from mcf.kernels.sorting import precedes
+from mcf.kernels.numba import team
 
 # Rows of fewer elements are merged.
 MANY = 256
@@ -29,28 +17,28 @@ _INSERTED = 8
 _DIGITS = 8
 
 
-def room(count: int) -> int:
-    """Words that a thread needs: two records of an integer and an index each, and counts."""
-    return 4 * count + _DIGITS * 256
+def room(terms: int, count: int) -> int:
+    """Words that a thread needs: the order, two records of an integer and an index, counts."""
+    return 5 * count + _DIGITS * 256
 
 
-def source(terms: int) -> str:
-    """The text of the loop."""
+def source(terms: int, name: str = "") -> str:
+    """The loop; `name` is one of `mcf.kernels.row_tasks`."""
     names = [f"k{k}" for k in range(terms)]
     given = ", ".join(names)
 
     def of(place: str) -> str:
         return "(" + "".join(f"load({k}, {place}), " for k in names) + ")"
 
-    taken = "\n".join(f"    {k}_all = word(data, {8 + j})" for j, k in enumerate(names))
+    taken = "\n".join(f"    {k}_all = word(data, 11 + moved + {j})" for j, k in enumerate(names))
     rows = "\n".join(f"            {k} = advance({k}_all, item * count)" for k in names)
     return (
         f"""
 @jit
 def after(t, w, descending):
     if descending:
-        return precedes(t, w)
-    return precedes(w, t)
+        return algorithm(t, w)
+    return algorithm(w, t)
 
 @jit
 def inserted({given}, order, first, last, descending):
@@ -134,15 +122,16 @@ def by_digits(first, order, work, count, descending):
     return source
 
 def kernel(data):
-    rows, count, descending = number(data, 0), number(data, 1), number(data, 2) != 0
-    shares, parts = word(data, 3), number(data, 4)
-    works, orders, moved = word(data, 5), word(data, 6), number(data, 7)
+    rows, count = number(data, 0), number(data, 1)
+    shares, parts, works = word(data, 2), number(data, 3), word(data, 4)
+    descending, start, stop = number(data, 5) != 0, number(data, 6), number(data, 7)
+    nan_first, moved, places = number(data, 8) != 0, number(data, 9), word(data, 10)
 {taken}
 """
         + "\n".join("    " + line for line in team.ITEMS)
         + f"""
-            work = advance(works, arrival * (4 * count + {_DIGITS * 256}))
-            order = advance(orders, item * count)
+            work = advance(works, arrival * (5 * count + {_DIGITS * 256}))
+            order = advance(work, 4 * count + {_DIGITS * 256})
 {rows}
             runs = work
             if count >= {MANY}:
@@ -162,48 +151,24 @@ def kernel(data):
                 if past - begin > 1 and (count < {MANY} or ({terms} > 1 and w != none)):
                     merged({given}, order, spare, begin, past, descending)
                 begin = past
+            begin = start
+            if nan_first:
+                last = load(k0, number(order, count - 1))
+                if last != last:
+                    begin = count - 1
+                    while begin > 0:
+                        last = load(k0, number(order, begin - 1))
+                        if last == last:
+                            break
+                        begin -= 1
+            wanted = stop - start
+            out = advance(word(data, 10), item * wanted)
+            for i in range(wanted):
+                put(out, i, number(order, begin + i))
             for v in range(moved):
-                x = advance(word(data, {8 + terms} + v), item * count)
-                out = advance(word(data, {8 + terms} + moved + v), item * count)
-                for i in range(count):
-                    put(out, i, number(x, number(order, i)))
+                x = advance(word(data, {11 + terms} + moved + v), item * count)
+                out = advance(word(data, 11 + v), item * wanted)
+                for i in range(wanted):
+                    put(out, i, number(x, number(order, begin + i)))
 """
     )
-
-
-@functools.cache
-def _loop(terms: int) -> objects.Native:
-    text, algorithm = source(terms), precedes(terms)
-
-    def make() -> tuple[Any, str]:
-        from mcf.kernels.numba import compiler, inlining, instructions, memory
-
-        names = {
-            "load": memory.loading(FP64, FP64, 0, 1),
-            "put": memory.put,
-            "bits64": instructions.bits64,
-            "LOWEST": -(2**63),
-            "precedes": inlining.algorithm(Settings(FP64, FP64, ()), algorithm),
-        }
-        return compiler.compiled(text, "<mcf numba sort>", names)
-
-    return stored.native(("sort", text, loop_keys.algorithm(algorithm)), make)
-
-
-def sort(
-    keys: Sequence[Tensor], descending: bool, x: Sequence[Tensor], out: Sequence[Tensor]
-) -> Tensor:
-    """See `mcf.kernels.executor.Executor`."""
-    rows, count = keys[0].shape
-    order = torch.empty((rows, count), dtype=torch.int64, device="cpu")
-    threads = torch.get_num_threads() if rows * count > team.SERIAL else 1
-    parts = max(1, min(threads, rows))
-    work = torch.empty(parts * room(count), dtype=torch.int64, device="cpu")
-    shares = team.shares(rows, parts)
-    with stored.lock:
-        address = _loop(len(keys)).address
-    words = [rows, count, descending, shares.buffer_info()[0], parts]
-    words += [work.data_ptr(), order.data_ptr(), len(x), *(t.data_ptr() for t in (*keys, *x, *out))]
-    table = array("Q", words)
-    team.run(address, table.buffer_info()[0], parts)
-    return order

@@ -1,4 +1,4 @@
-"""The CPU's loop of running sums and products (`mcf.kernels.scan`): one reading, one writing.
+"""The text of running sums and products (`mcf.kernels.row_tasks`): one reading, one writing.
 
 A row is cut into chunks whose trees fit into the cache. Of a chunk the blocks are combined upwards,
 halving by halving, and what runs downwards again, each level a loop that vectorises. Whole chunks
@@ -8,17 +8,8 @@ for each power of two, as the digits of a counter.
 
 from __future__ import annotations
 
-import functools
-from array import array
-from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
-
-from mcf.kernels.numba import keys, objects, stored, team
+from mcf.kernels.numba import team
 from mcf.kernels.numba.loops import step
-from mcf.kernels.scan import Scan
 
 # Elements of a chunk, a power of two: its levels are 3 * 8 * terms * CHUNK bytes.
 CHUNK = 1 << 10
@@ -26,12 +17,14 @@ CHUNK = 1 << 10
 _LEVELS = 64
 
 
-def room(terms: int) -> int:
+def room(terms: int, count: int = 0) -> int:
     """Numbers that a thread needs: three for each level, two for each of chunks."""
     return terms * (3 * CHUNK + 2 * _LEVELS)
 
 
-def _source(terms: int) -> str:
+def source(terms: int, name: str = "") -> str:
+    """The loop; `name` is one of `mcf.kernels.row_tasks`."""
+
     def each(form: str) -> str:
         return "(" + "".join(f"{form.format(k=k)}, " for k in range(terms)) + ")"
 
@@ -45,12 +38,12 @@ def _source(terms: int) -> str:
     up = [
         f"first = load_s({s}, 2 * i)",
         f"store_e({e}, i, first)",
-        f"store_d({d}, i, combine(first, load_s({s}, 2 * i + 1)))",
+        f"store_d({d}, i, algorithm(first, load_s({s}, 2 * i + 1)))",
     ]
     down = [
         # Both from what runs up to i - 1: what one turn hands to the next does not vectorise.
         f"store_d({d}, 2 * i - 1, load_r({r}, i - 1))",
-        f"store_d({d}, 2 * i, combine(load_r({r}, i - 1), load_e({e}, i)))",
+        f"store_d({d}, 2 * i, algorithm(load_r({r}, i - 1), load_e({e}, i)))",
     ]
     chunks = 3 * terms * CHUNK
     lines = [
@@ -58,7 +51,7 @@ def _source(terms: int) -> str:
         *step("down", "i", falling, down),
         "@jit",
         "def joined(x, y):",
-        "    return combine(x, y)",
+        "    return algorithm(x, y)",
     ]
     return (
         "\n".join(lines)
@@ -66,8 +59,7 @@ def _source(terms: int) -> str:
 def kernel(data):
     prefer_wide_vectors()
     rows, count = number(data, 0), number(data, 1)
-    shares, parts = word(data, 2), number(data, 3)
-    works = word(data, 4)
+    shares, parts, works = word(data, 2), number(data, 3), word(data, 4)
     outs, given = {each("word(data, 5 + {k})")}, {each(f"word(data, {5 + terms} + {{k}})")}
     zero = {each("0.0")}
 """
@@ -145,30 +137,3 @@ def kernel(data):
 def unpacked(name: str, terms: int) -> str:
     """The statement that gives the members of a tuple names of their own."""
     return f"{', '.join(f'{name}{k}' for k in range(terms))}, = {name}"
-
-
-@functools.cache
-def _loop(spec: Scan) -> objects.Native:
-    text = _source(spec.terms)
-
-    def make() -> tuple[Any, str]:
-        from mcf.kernels.numba import compiler
-
-        function = compiler.scan(spec, text, CHUNK)
-        return function._library, function.native_name
-
-    return stored.native(("scan", text, CHUNK, keys.algorithm(spec.combine)), make)
-
-
-def scan(spec: Scan, x: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    """See `mcf.kernels.executor.Executor`."""
-    rows, count = x[0].shape
-    threads = torch.get_num_threads() if rows * count > team.SERIAL else 1
-    parts = max(1, min(threads, rows))
-    work = torch.empty(parts * room(spec.terms), dtype=torch.float64, device="cpu")
-    shares = team.shares(rows, parts)
-    with stored.lock:
-        address = _loop(spec).address
-    words = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
-    table = array("Q", [*words, *(t.data_ptr() for t in (*out, *x))])
-    team.run(address, table.buffer_info()[0], parts)

@@ -1,0 +1,110 @@
+"""The CPU's loops over rows (`mcf.kernels.row_tasks`), of any number and of few elements.
+
+The words of a loop's table: rows, count, the address of the shares, how many, the address of room
+for each thread; the task's options and the number of components that are moved; the tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from array import array
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from mcf.kernels.numba import extreme_text, keys, objects, scan_text, sort_text, stored, team
+from mcf.kernels.row_tasks import RowTask
+
+_WORD = 8
+_TEXTS = {"sort": sort_text, "cumsum": scan_text, "cumprod": scan_text}
+
+
+def _text(task: RowTask) -> ModuleType:
+    return _TEXTS.get(task.name, extreme_text)
+
+
+@functools.cache
+def _loop(name: str, terms: int) -> objects.Native:
+    task = RowTask(name, terms)
+    text = _text(task).source(terms, name)
+
+    def make() -> tuple[Any, str]:
+        from mcf.kernels.numba import compiler
+
+        function = compiler.rows(task, text)
+        return function._library, function.native_name
+
+    return stored.native(("rows", name, text, keys.algorithm(task.algorithm)), make)
+
+
+def _address(task: RowTask) -> int:
+    with stored.lock:
+        return _loop(task.name, task.terms).address
+
+
+def _options(task: RowTask) -> list[int]:
+    running = task.name in ("cumsum", "cumprod")
+    return [] if running else [*task.options, task.moved]
+
+
+def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
+    """See `mcf.kernels.executor.Executor.rows`."""
+    rows, count = shape
+    threads = torch.get_num_threads() if rows * count > team.SERIAL else 1
+    parts = max(1, min(threads, rows))
+    shares = team.shares(rows, parts)
+    room = parts * _text(task).room(task.terms, count)
+    work = torch.empty(room, dtype=torch.int64, device="cpu")
+    head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
+    table = array("Q", [*head, *_options(task), *addresses])
+    team.run(_address(task), table.buffer_info()[0], parts)
+
+
+class FewRows:
+    """Call a loop with the addresses of its tensors, on the calling thread.
+
+    A call's table is one that no other call has at the time: threads may call at once.
+    """
+
+    def __init__(self, task: RowTask, shape: tuple[int, int]) -> None:
+        """The tensors have so many rows and elements in each."""
+        self._call = team.native(_address(task))
+        self._shape, self._options = shape, _options(task)
+        self._room = _text(task).room(task.terms, shape[1])
+        self._at = _WORD * (5 + len(self._options))
+        self._free: list[tuple[int, array[int], array[int]]] = []
+
+    def _table(self, count: int) -> tuple[int, array[int], array[int]]:
+        """The address of a new table for so many tensors, the table and the room for a thread."""
+        work = array("Q", bytes(_WORD * max(1, self._room)))
+        head = [*self._shape, 0, 1, work.buffer_info()[0], *self._options]
+        table = array("Q", head) + array("Q", bytes(_WORD * (count + 2 * _SHARE)))
+        place = table.buffer_info()[0]
+        table[2] = place + self._at + _WORD * count
+        # The end of the only share.
+        table[len(head) + count + _SHARE + 1] = self._shape[0]
+        return place, table, work
+
+    def __call__(self, addresses: list[int]) -> None:
+        """Apply the loop."""
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = self._table(len(addresses))
+        place, table, _ = found
+        # After the addresses who comes first and, a line further, which item is next.
+        _filled(len(addresses)).pack_into(table, self._at, *addresses, 0, 0)
+        self._call(place)
+        self._free.append(found)
+
+
+# Words of a share of the items, see `team.shares`.
+_SHARE = 8
+
+
+@functools.cache
+def _filled(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}QQ{_WORD * (_SHARE - 1)}xQ")

@@ -1,0 +1,67 @@
+"""What executors may have a loop for: each row of float64 expansions, element after element.
+
+The tensors of a task are contiguous, float64 [rows, count] where nothing else is said; indices are
+int64. Keys are canonical components (`mcf.kernels.algorithms.order`), x components of any kind,
+which go where the keys say. What is written overlaps nothing.
+
+"sort": option 0 says whether descending, 1 and 2 the first place that is wanted and the one after
+the last, 3 whether a row with NaN gives its first NaN for one place. Index and numbers of those
+places, [rows, wanted], the keys, x. Stable, NaN the largest.
+
+"largest", "smallest": index and number, [rows], the keys, x. NaN wins, then the first.
+
+"running_largest", "running_smallest": index and number of the extreme so far, the keys, x. The
+last of equal ones; NaN stays.
+
+"search_left", "search_right": option 0 is the length of a sorted sequence [length]. The place of
+each number in it, int64, the keys of the sequence, those of the numbers. Which elements are looked
+at is what `mcf.kernels.search` says.
+
+"cumsum", "cumprod": what runs, x. The order is part of the definition. A block is 2**j elements
+that begin at a multiple of 2**j; it is the combination of its halves, as a tree. What runs up to
+element m, counted from 1, is what runs up to m - 2**j combined with the block of 2**j elements that
+ends at m, where 2**j is the largest power of two that divides m; the block itself where that is
+all. So each is of at most 2 log2(count) combinations, and each block is combined once (Brent and
+Kung 1982, doi:10.1109/TC.1982.1675982).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mcf.kernels.algorithms import ieee, order
+from mcf.kernels.bind import Algorithm
+
+_ALGORITHMS = {
+    "sort": order.PRECEDES,
+    "largest": order.PRECEDES,
+    "smallest": order.FALLS_BELOW,
+    "running_largest": order.DOES_NOT_FOLLOW,
+    "running_smallest": order.DOES_NOT_PRECEDE,
+    "search_left": order.PRECEDES,
+    "search_right": order.DOES_NOT_FOLLOW,
+    "cumsum": ieee.ADD,
+    "cumprod": ieee.MUL,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RowTask:
+    """A task and its options.
+
+    Args:
+        name: of the task.
+        terms: components of keys, or of what runs.
+        moved: components of x.
+        options: whole numbers from 0 on.
+    """
+
+    name: str
+    terms: int
+    moved: int = 0
+    options: tuple[int, ...] = ()
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Of two expansions: which comes first, which wins, what they make together."""
+        return _ALGORITHMS[self.name][self.terms]  # type: ignore[no-any-return]

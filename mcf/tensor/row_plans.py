@@ -1,0 +1,169 @@
+"""Order, extremes and running sums of few elements by plan (`mcf.kernels.row_tasks`).
+
+A plan has the launch of the kernel that makes pairs canonical, which is what keys are, and that of
+the loop, and room for the keys.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry
+from mcf.kernels.formats import FP64
+from mcf.kernels.operators import renormalize_kernel
+from mcf.kernels.row_tasks import RowTask
+from mcf.tensor.launches import SMALL
+from mcf.tensor.recorded import watched
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
+
+_empty_like, _address = torch.empty_like, Tensor.data_ptr
+_FLOAT64, _INT64 = torch.float64, torch.int64
+
+# Elements of a result, which is allocated in the likeness of another.
+_FEW = 64
+_MOST = 1024
+_plans: dict[tuple[Any, ...], RowPlan | None] = {}
+
+# Tasks of which a row has one result.
+_REDUCTIONS = frozenset({"largest", "smallest", "kth", "median"})
+_SCANS = frozenset({"cumsum", "cumprod"})
+
+
+def arranged(
+    name: str,
+    x: MCFTensor,
+    dim: int | None,
+    option: int = 0,
+    *,
+    keepdim: bool = False,
+    moved: bool = True,
+) -> tuple[Any, Any] | None:
+    """Numbers and indices of a task on the rows of few elements; None where there is no plan.
+
+    Args:
+        name: a task's, or "kth" or "median".
+        x: the tensor.
+        dim: along which the rows are; None for all elements as one row.
+        option: of "sort" whether descending, of "kth" the rank from 1.
+        keepdim: whether a dimension that goes stays with the size 1.
+        moved: whether the numbers are wanted.
+    """
+    if watched():
+        return None
+    own = x.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    if first.dtype is not _FLOAT64 or type(first) is not Tensor or not first.is_contiguous():
+        return None
+    key = (name, terms, first.shape, dim, option, keepdim, moved, first.device)
+    key += (registry.get_executor(),)
+    try:
+        plan = _plans[key]
+    except KeyError:
+        if len(_plans) >= _MOST:
+            _plans.clear()
+        plan = RowPlan.of(name, first, terms, dim, option, keepdim, moved)
+        _plans[key] = plan
+    return None if plan is None else plan.run([*map(_address, COMPONENTS[terms](own))])
+
+
+class RowPlan:
+    """The launches of a task on contiguous components of float64."""
+
+    def __init__(
+        self, task: RowTask, shape: tuple[int, int], size: torch.Size, like: Tensor, call: Any
+    ) -> None:
+        """A plan of a prepared loop over rows, with results of a size."""
+        self._call, self._size, self._device = call, size, like.device
+        self._keys = 0 if task.name in _SCANS or task.terms == 1 else task.terms * math.prod(shape)
+        self._terms, self._count = task.terms, math.prod(shape)
+        self._numbers = task.terms if task.name in _SCANS else task.moved
+        self._indexed = task.name not in _SCANS
+        kinds = [_INT64] * self._indexed + [_FLOAT64] * self._numbers
+        few = size.numel() <= _FEW
+        self._likes = [self._new(kind) for kind in kinds] if few else None
+        self._kinds = kinds
+        self._free: list[tuple[Tensor, list[int]]] = []
+        self._canonical: Any = None
+        if self._keys:
+            spec = renormalize_kernel(FP64, task.terms, task.terms)
+            launch = registry.prepare(spec, [[like] * len(spec.fields)])
+            assert launch is not None
+            self._canonical = launch.row(np.ones((1, len(spec.scalars))))
+
+    def _new(self, kind: torch.dtype) -> Tensor:
+        return torch.empty(self._size, dtype=kind, device=self._device)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        like: Tensor,
+        terms: int,
+        dim: int | None,
+        option: int,
+        keepdim: bool,
+        moved: bool,
+    ) -> RowPlan | None:
+        """The plan for tensors of one kind, or None if only the operators can take them."""
+        size, count = list(like.shape), like.numel()
+        if like.device.type != "cpu" or not 0 < count <= SMALL or terms > 2:
+            return None
+        if name in _SCANS and terms == 1:
+            return None
+        if dim is None:
+            length, left = count, [1] * like.ndim if keepdim else []
+        else:
+            if not -like.ndim <= dim < like.ndim:
+                return None
+            dim %= like.ndim
+            length = size[dim]
+            if math.prod(size[dim + 1 :]) != 1:
+                return None
+            left = [*size[:dim], *([1] if keepdim else []), *size[dim + 1 :]]
+        options: tuple[int, ...] = ()
+        if name == "sort":
+            options = (option, 0, length, 0)
+        elif name in ("kth", "median"):
+            rank = (length + 1) // 2 if name == "median" else option
+            if not 1 <= rank <= length:
+                return None
+            options = (0, rank - 1, rank, int(name == "median"))
+        task = RowTask("sort" if options else name, terms, terms if moved else 0, options)
+        if name in _SCANS:
+            task = RowTask(name, terms)
+        shape = (count // length, length)
+        call = registry.prepare_rows(task, shape, like.device)
+        if call is None:
+            return None
+        result = torch.Size(left if name in _REDUCTIONS else size)
+        return cls(task, shape, result, like, call)
+
+    def run(self, given: list[int]) -> tuple[Any, Any]:
+        """Numbers and indices of components at these addresses; None for what is not wanted."""
+        if self._likes is None:
+            out = [*map(self._new, self._kinds)]
+        else:
+            out = [*map(_empty_like, self._likes)]
+        if self._canonical is None:
+            keys = given if self._indexed else []
+            self._call([*map(_address, out), *keys, *given[: self._numbers]])
+        else:
+            # A call's room is one that no other call has at the time.
+            try:
+                found = self._free.pop()
+            except IndexError:
+                room = torch.empty(self._keys, dtype=_FLOAT64, device=self._device)
+                places = range(0, 8 * self._keys, 8 * self._count)
+                found = room, [room.data_ptr() + place for place in places]
+            self._canonical(found[1] + given)
+            self._call([*map(_address, out), *found[1], *given[: self._numbers]])
+            self._free.append(found)
+        index = out.pop(0) if self._indexed else None
+        if not self._numbers:
+            return None, index
+        return fresh(out, self._size, _FLOAT64, self._device), index
