@@ -61,7 +61,7 @@ def _evaluated(recurrence: Recurrence, x: Any, n: Any) -> Any:
         for k in range(order):
             before, now = now, _next(recurrence, k, x, now, before)
         return now
-    shape = torch.broadcast_shapes(x.shape, order.shape)
+    shape = torch.broadcast_shapes(x.shape, order.shape)  # type: ignore[no-untyped-call]
     x, order = x.expand(shape), order.expand(shape)
     before, now, result = torch.zeros_like(x), torch.ones_like(x), torch.zeros_like(x)
     for k in range(int(order.max()) + 1 if order.numel() else 0):

@@ -98,7 +98,8 @@ def mvlgamma(input: Any, p: int) -> Any:
     if p < 1:
         raise RuntimeError(f"mvlgamma: p has to be greater than or equal to 1, got {p}")
     x = input if input.is_floating_point() else input.to(torch.get_default_dtype())
-    total = constant(fixed.log(fixed.to_fraction(fixed.pi())), x) * Fraction(p * (p - 1), 4)
+    log_pi: Any = constant(fixed.log(fixed.to_fraction(fixed.pi())), x)
+    total = log_pi * Fraction(p * (p - 1), 4)
     for j in range(p):
         total = total + torch.lgamma(torch.where(x > (p - 1) / 2, x - j / 2, torch.nan))
     return total
