@@ -74,11 +74,14 @@ class Executor(abc.ABC):
         name: as `mcf.set_executor` takes it.
         devices: types of the devices whose tensors it takes; none for all.
         tensors: those tensors in words, for messages.
+        longest: how many operations of arithmetic a formula may have that is made of a program; 0
+            where one kernel is no faster than many.
     """
 
     name: ClassVar[str]
     devices: ClassVar[tuple[str, ...]] = ()
     tensors: ClassVar[str] = "all tensors"
+    longest: ClassVar[int] = 0
 
     @abc.abstractmethod
     def run(

@@ -157,6 +157,7 @@ class Cpu(Executor):
     name = "numba"
     devices = ("cpu",)
     tensors = "CPU tensors"
+    longest = 60_000
 
     def run(
         self,

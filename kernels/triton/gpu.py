@@ -150,6 +150,8 @@ class Gpu(Executor):
     name = "triton"
     devices = ("cpu", "cuda")
     tensors = "GPU and CPU tensors"
+    # Its compiler takes seconds for so many, and minutes for four times as many.
+    longest = 1_500
 
     def run(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from mcf.fusion.kernels import Run, kernel_of
-from mcf.fusion.stages import Stage
+from mcf.fusion.recording import computes
+from mcf.fusion.stages import Stage, halves
 from mcf.kernels import registry
 from mcf.kernels.formats import Format
 from mcf.kernels.register_choice import get_registers
@@ -31,6 +33,12 @@ class Step:
         # Where no size is a symbol, operands are always alike.
         self._fixed = all(_fixed(n.meta.get("val")) for n in stage.inputs)
 
+    @functools.cached_property
+    def _halves(self) -> list[Step]:
+        """What runs where the stage is no kernel: each half of it, which may be one."""
+        found = halves(self.stage, computes)
+        return [self] if len(found) == 1 else [Step(s, self._format) for s in found]
+
     def __call__(self, given: Sequence[Any]) -> list[Any]:
         """The outputs of the stage."""
         kind: tuple[Any, ...] = (registry.get_executor(), get_registers())
@@ -44,8 +52,14 @@ class Step:
         if run is not None:
             return run(given)
         known = dict(zip(self.stage.inputs, given, strict=True))
-        for node in self.stage.nodes:
-            known[node] = _run(node, known)
+        if len(self._halves) == 1:
+            for node in self.stage.nodes:
+                known[node] = _run(node, known)
+        else:
+            for half in self._halves:
+                stage = half.stage
+                made = half([known[n] for n in stage.inputs])
+                known.update(zip(stage.outputs, made, strict=True))
         return [known[n] for n in self.stage.outputs]
 
 

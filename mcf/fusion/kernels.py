@@ -33,14 +33,15 @@ def kernel_of(stage: Stage, given: Sequence[Any], fmt: Format) -> Run | None:
     name = f"stage{next(_serial)}"
     tensors = [x for x in given if isinstance(x, Tensor)]
     devices = {x.device for x in tensors}
-    if len(devices) != 1 or registry.executor_for(tensors[0].device) == "torch":
-        log.debug("%s: no kernel on %s", name, devices)
+    longest = 0 if len(devices) != 1 else registry.on(*devices).longest
+    if not longest:
+        log.debug("no kernel for %s: on %s", name, devices)
         return None
     if any(not x.numel() for x in tensors):
-        log.debug("%s: an operand has no elements", name)
+        log.debug("no kernel for %s: an operand has no elements", name)
         return None
     try:
-        return Kernel(record(stage, given, fmt, name), given, fmt)
+        return Kernel(record(stage, given, fmt, longest, name), given, fmt)
     except TooLongError as error:
         log.debug("no kernel for %s", error)
         return None

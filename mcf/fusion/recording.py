@@ -16,8 +16,6 @@ from mcf.fusion.program import Program, TooLongError
 from mcf.fusion.stages import Stage
 from mcf.kernels.formats import FP64, Format
 
-# Operations of arithmetic in a kernel, by `program.weight`.
-LONGEST = 60_000
 # Numbers that a kernel reads and writes for each system.
 WIDEST = 512
 
@@ -107,13 +105,14 @@ def candidates(given: Sequence[Any]) -> Iterator[tuple[int, ...]]:
     yield ()
 
 
-def record(stage: Stage, given: Sequence[Any], fmt: Format, name: str) -> Recorded:
+def record(stage: Stage, given: Sequence[Any], fmt: Format, longest: int, name: str) -> Recorded:
     """A stage for operands like these.
 
     Args:
         stage: of a graph.
         given: what its inputs are: tensors, and integers.
         fmt: the format of its numbers.
+        longest: how many operations of arithmetic there may be for a system.
         name: for messages.
 
     Raises:
@@ -122,15 +121,17 @@ def record(stage: Stage, given: Sequence[Any], fmt: Format, name: str) -> Record
     problems = []
     for lead in candidates(given):
         try:
-            return _record(stage, given, fmt, lead)
+            return _record(stage, given, fmt, longest, lead)
         except (MixedLanesError, TooLongError) as error:
             problems.append(f"{list(lead)}: {error}")
     raise TooLongError(f"{name}: by leading dimensions, {'; '.join(problems)}")
 
 
-def _record(stage: Stage, given: Sequence[Any], fmt: Format, lead: tuple[int, ...]) -> Recorded:
+def _record(
+    stage: Stage, given: Sequence[Any], fmt: Format, longest: int, lead: tuple[int, ...]
+) -> Recorded:
     systems = torch.Size(lead).numel()
-    program = Program(fmt, systems, LONGEST)
+    program = Program(fmt, systems, longest)
     zero = program.constant(0.0)
     known: dict[Node, Any] = {}
     inputs: list[Input] = []
@@ -154,7 +155,8 @@ def _output(x: Numbers, systems: int) -> Output:
     """A result, laid out in memory as it would be."""
     codes, lanes = (torch.empty_like(part).copy_(part) for part in x)
     codes, lanes = (part.as_strided((part.numel(),), (1,)) for part in (codes, lanes))
-    shared, own = by_lane(lanes, systems)
+    # What is known beforehand is the one system's too.
+    shared, own = by_lane(lanes if systems > 1 else torch.zeros_like(lanes), systems)
     if len(shared):
         raise MixedLanesError("a result is one for all systems")
     found = codes[own]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -63,6 +64,34 @@ def stages(
         here = [n for n in nodes if level[n] == stage]
         found.append(_stage(here, [n for n in here if recorded(n)], computes))
     return _needed(graph, found)
+
+
+def halves(stage: Stage, computes: Callable[[Node], bool]) -> list[Stage]:
+    """A stage as two, one after the other; itself where it has one node that computes."""
+    # What takes a list of results apart belongs to what makes it.
+    nodes = [n for n in stage.nodes if n.target is not operator.getitem]
+    working = [n for n in nodes if computes(n)]
+    if len(working) < 2:
+        return [stage]
+    cut = nodes.index(working[len(working) // 2])
+    known = set[Node]()
+    for n in stage.nodes:
+        if not computes(n) and known.issuperset(n.all_input_nodes):
+            known.add(n)
+    return [_part(stage, set(half), known) for half in (nodes[:cut], nodes[cut:])]
+
+
+def _part(stage: Stage, inside: set[Node], known: set[Node]) -> Stage:
+    """Some nodes of a stage, and what is known without its inputs, which each part has."""
+    own = [n for n in stage.nodes if (n.args[0] if n.target is operator.getitem else n) in inside]
+    inside = {*own, *known}
+    nodes = [n for n in stage.nodes if n in inside]
+    later = {n for n in stage.nodes if n not in inside}
+    outputs = [
+        n for n in own if n in stage.outputs or (n not in known and not later.isdisjoint(n.users))
+    ]
+    inputs = list(dict.fromkeys(x for n in nodes for x in n.all_input_nodes if x not in inside))
+    return Stage(nodes, inputs, outputs, [])
 
 
 def _needed(graph: torch.fx.Graph, found: list[Stage]) -> list[Stage]:
