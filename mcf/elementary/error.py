@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, fixed, series
+from mcf.elementary.format import working
 from mcf.elementary.hyperbolic import logistic
 from mcf.elementary.operator import function
 from mcf.elementary.tables import (
@@ -21,6 +22,7 @@ from mcf.elementary.tables import (
     lookup,
 )
 from mcf.elementary.working import (
+    INTEGERS,
     collected,
     enter,
     exponent,
@@ -38,13 +40,10 @@ from mcf.elementary.working import (
     two_sum,
     working_terms,
 )
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP32, FP64, Format
 
 Arguments = tuple[Components, ...]
 
-# erfc is 0 beyond in every format, and gelu 0 or its argument.
-_FAR = 30.0
-_GELU_FAR = 40.0
 # Up to here erf is its own series.
 _NEAR = 0.25
 # Bits by which each degree of the table's series is smaller, at least.
@@ -68,42 +67,43 @@ def _erfcx(z: Components) -> Components:
     v = collected((*z, -node), terms)
     v = tuple(c * (2.0 / width) for c in v)
     row = (octave * ERFCX_STEPS + j.to(torch.int64)) * ERFCX_DEGREES
-    wanted = 53 * terms + 8
+    p = working().format.p
+    wanted = p * terms + 8
     degree = min(ERFCX_DEGREES - 1, int(wanted / _FALL) + 1)
     total = lookup("erfcx_series", row + degree, 1)
     for k in range(degree - 1, -1, -1):
         product = ex.mul(total, v[: len(total)])
-        needed = min(terms, max(1, -int(-(wanted - k * _FALL) // 53)))
+        needed = min(terms, max(1, -int(-(wanted - k * _FALL) // p)))
         total = ex.add(head(product, needed), lookup("erfcx_series", row + k, needed))
     return total
 
 
-def _gauss(x: Components, working: int, halves: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of exp(-x^2 / 2**halves), |x| <= 40.
+def _gauss(x: Components, count: int, halves: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of exp(-x^2 / 2**halves), |x| <= 40 (15 in float32).
 
-    x[0]^2 is taken as two floats, exactly; what is left of x^2 is 2**-53 of it.
+    x[0]^2 is taken as two floats, exactly; what is left of x^2 is 2 u of it.
     """
-    n = max(working, len(x))
+    n = max(count, len(x))
     factor = -(2.0**-halves)
     square = tuple(c * factor for c in two_prod(x[0], x[0]))
     if len(x) > 1:
-        rest = head(x[1:], min(working, n))
-        twice = collected((x[0] * 2.0, *x[1:]), working)
-        square = (*square, *(c * factor for c in ex.mul(twice, head(rest, working))))
-    return exponential.exp(square, working)
+        rest = head(x[1:], min(count, n))
+        twice = collected((x[0] * 2.0, *x[1:]), count)
+        square = (*square, *(c * factor for c in ex.mul(twice, head(rest, count))))
+    return exponential.exp(square, count)
 
 
-def _complement(a: Components, working: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of erfc(a), 0 <= a <= 30."""
-    g, e = _gauss(a, working, 0)
-    return ex.mul(g, _erfcx(head(a, working))), e
+def _complement(a: Components, count: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of erfc(a), 0 <= a <= 30 (10.5)."""
+    g, e = _gauss(a, count, 0)
+    return ex.mul(g, _erfcx(head(a, count))), e
 
 
-def _tail(a: Components, working: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of erfc(a / sqrt(2)) / 2, 0 <= a <= 40."""
-    half_root = constant(fixed.to_fraction(fixed.root(fixed.ONE // 2)), working, a[0].device)
-    g, e = _gauss(a, working, 1)
-    return series.scaled(ex.mul(g, _erfcx(ex.mul(head(a, working), half_root))), 0.5), e
+def _tail(a: Components, count: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of erfc(a / sqrt(2)) / 2, 0 <= a <= 40 (15)."""
+    half_root = constant(fixed.to_fraction(fixed.root(fixed.ONE // 2)), count, a[0].device)
+    g, e = _gauss(a, count, 1)
+    return series.scaled(ex.mul(g, _erfcx(ex.mul(head(a, count), half_root))), 0.5), e
 
 
 @function("x")
@@ -116,11 +116,11 @@ def erf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
     a = signed(y, sign)
-    good = (a[0] <= _FAR) & (a[0] > 0)
+    good = (a[0] <= working().erf_far) & (a[0] > 0)
     a = sanitized(a, good)
     near = a[0] < _NEAR
     # Scaled, lest the last components of a tiny number are lost in the product.
-    lift = torch.where(a[0] < 2.0**-500, 500, 0)
+    lift = torch.where(a[0] < 2.0 ** -working().faint, working().faint, 0)
     v = sanitized(scale_all(head(a, w), lift), near)
     z = sanitized(ex.mul(v, v), lift == 0, 0.0)
     z = sanitized(z, near, 0.0)
@@ -145,7 +145,7 @@ def erfc(arguments: Arguments, fmt: Format, terms: int) -> Components:
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
     a = signed(y, sign)
-    good = a[0] <= _FAR
+    good = a[0] <= working().erf_far
     c, e = _complement(sanitized(a, good), w)
     left = sign < 0
     from_two = ex.add(minus(scale_all(c, e)), torch.full_like(a[0], 2.0))
@@ -155,7 +155,7 @@ def erfc(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 
 def _lifted(a: Components) -> tuple[Components, Tensor]:
-    lift = torch.where(a[0].abs() < 2.0**-500, 500, 0)
+    lift = torch.where(a[0].abs() < 2.0 ** -working().faint, working().faint, 0)
     return scale_all(a, lift), lift
 
 
@@ -168,7 +168,7 @@ def gelu(arguments: Arguments, fmt: Format, terms: int) -> Components:
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     down = torch.signbit(y[0])
-    good = y[0].abs() <= _GELU_FAR
+    good = y[0].abs() <= working().gauss_far
     y = sanitized(y, good)
     a = signed(y, sign_of(down))
     c, e = _tail(a, w)
@@ -188,7 +188,7 @@ def normal_cdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     down = torch.signbit(y[0])
-    good = y[0].abs() <= _GELU_FAR
+    good = y[0].abs() <= working().gauss_far
     a = signed(sanitized(y, good), sign_of(down))
     c, e = _tail(a, w)
     above = ex.add(minus(scale_all(c, e)), torch.ones_like(a[0]))
@@ -205,7 +205,7 @@ def normal_pdf(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    good = y[0].abs() <= _GELU_FAR
+    good = y[0].abs() <= working().gauss_far
     g, e = _gauss(sanitized(y, good), w, 1)
     factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
     out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
@@ -221,32 +221,38 @@ def _gelu_beyond(x: Components, good: Tensor, out: Components) -> Components:
 
 # The coefficient of the cube, which the definition writes in decimal.
 _CUBE = Fraction(44715, 1000000)
-# Bits that are cut off the leading component, so that the cube of what is left is exact.
-_CUT = 36
+# Bits that are left of the leading component, so that the cube of what is left is exact.
+_LEADING = {FP64: 17, FP32: 8}
 
 
-def _tanh_argument(x: Components, working: int) -> Components:
-    """8 floats whose sum is 2 sqrt(2/pi) (x + 0.044715 x^3), the first its leading component.
+def _tanh_argument(x: Components, count: int) -> Components:
+    """Floats whose sum is 2 sqrt(2/pi) (x + 0.044715 x^3), the first its leading component.
 
     With h, the leading 17 bits of x, the largest terms are products of three exact numbers with the
     leading components of their constants; what is left is 2**-15 of the sum, so that an error of
-    its last bits is none of the exponential's, however large the sum is.
+    its last bits is none of the exponential's, however large the sum is. In float32 h has 8 bits,
+    and what is left is 2**-5 of a smaller sum. There are at most 8 floats, 5 in float32.
     """
-    h = (x[0].view(torch.int64) & -(1 << _CUT)).view(torch.float64)
-    rest = collected((x[0] - h, *x[1:working]), working)
+    width = working().format
+    bits = INTEGERS[width]
+    assert width.dtype is not None
+    h = (x[0].view(bits) & -(1 << (width.p - _LEADING[width]))).view(width.dtype)
+    rest = collected((x[0] - h, *x[1:count]), count)
     root = 2 * fixed.to_fraction(fixed.root(fixed.quotient(2 * fixed.ONE, fixed.pi())))
-    linear, cubic = (constant(c, working + 1, h.device) for c in (root, root * _CUBE))
+    linear, cubic = (constant(c, count + 1, h.device) for c in (root, root * _CUBE))
     # (h + rest)^3 - h^3 = rest (3 h^2 + rest (3 h + rest)).
     slope = ex.mul(rest, ex.add(rest, 3.0 * h))
-    slope = ex.mul(ex.add(slope, 3.0 * (h * h)), cubic[:working])
-    small = ex.mul(rest, ex.add(slope, linear[:working]))
+    slope = ex.mul(ex.add(slope, 3.0 * (h * h)), cubic[:count])
+    small = ex.mul(rest, ex.add(slope, linear[:count]))
     cube = h * h * h
     for c, power_of_h in ((linear, h), (cubic, cube)):
         small = ex.add(small, ex.mul(c[1:], power_of_h))
     (a, a_low), (b, b_low) = two_prod(linear[0], h), two_prod(cubic[0], cube)
     top, low = two_sum(a, b)
     top, next_low = two_sum(top, small[0])
-    return (top, next_low, low, a_low, b_low, *small[1:])
+    lower = (next_low, low, a_low, b_low, *small[1:])
+    # In float32 the exponential has room for no more.
+    return (top, *(lower if width is FP64 else collected(lower, 4)))
 
 
 @function("x")
@@ -258,7 +264,7 @@ def gelu_tanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    good = y[0].abs() <= 24.0
+    good = y[0].abs() <= working().tanh_far
     y = sanitized(y, good)
     v, lift = _lifted(head(y, w))
     s, k = logistic(_tanh_argument(head(y, w), w), w)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from mcf.elementary import angles, error, exponential, logarithm, tables
-from mcf.elementary.error_steps import Steps, U
+from mcf.elementary.error_steps import Steps
 from mcf.elementary.few_products import LARGEST
 from mcf.elementary.format import WORKING
 from mcf.kernels.formats import FP64
@@ -215,10 +215,10 @@ def _erfcx(e: Steps) -> float:
     """exp(z^2) erfc(z) by its Taylor series at 192 nodes, of an exact z."""
     series = tables.table("erfcx_series", torch.device("cpu"))[0]
     table = series.reshape(-1, tables.ERFCX_DEGREES)
-    degree = min(tables.ERFCX_DEGREES - 1, int((53 * e.terms + 8) / error._FALL) + 1)
+    p = e.fmt.p
+    degree = min(tables.ERFCX_DEGREES - 1, int((p * e.terms + 8) / error._FALL) + 1)
     needed = [
-        min(e.terms, max(1, -int(-(53 * e.terms + 8 - k * error._FALL) // 53)))
-        for k in range(degree)
+        min(e.terms, max(1, -int(-(p * e.terms + 8 - k * error._FALL) // p))) for k in range(degree)
     ]
     worst = 0.0
     for row in table.abs().tolist():
@@ -232,10 +232,11 @@ def _erfcx(e: Steps) -> float:
 
 def _gauss(e: Steps, halves: int) -> float:
     """exp(-x^2) or exp(-x^2 / 2): the square's first float is exact, the rest u of it."""
-    largest = error._FAR**2 if halves == 0 else error._GELU_FAR**2 / 2
+    limits = WORKING[e.fmt]
+    largest = limits.erf_far**2 if halves == 0 else limits.gauss_far**2 / 2
     # More floats are added to the argument than elsewhere, nine at most.
     added = 2.0**-2 * e.constant()
-    return exp(e, largest * 2 * U * (e.collect() + e.mul()) + added)
+    return exp(e, largest * 2 * e.u * (e.collect() + e.mul()) + added)
 
 
 def erfc(e: Steps) -> float:
@@ -273,15 +274,16 @@ def gelu(e: Steps) -> float:
 
 
 def gelu_tanh(e: Steps) -> float:
-    """x times the logistic function of a cubic, all but 2**-15 of which is exact."""
+    """x times the logistic function of a cubic, all but 2**-15 of which is exact (2**-5)."""
     steps = 4 * e.mul() + 5 * e.add() + 2 * e.constant() + 2 * e.collect()
-    return sigmoid(e, exponential.LIMIT * 2.0**-15 * steps) + e.mul()
+    rest = 2.0 ** (-15 if e.fmt is FP64 else -5)
+    return sigmoid(e, WORKING[e.fmt].exp_limit * rest * steps) + e.mul()
 
 
 def pow(e: Steps) -> float:
     """exp(y log x); all but 2**-18 of the logarithm is two floats, whose products are exact."""
     tail = 4 * e.mul() + 2 * e.add() + 3 * e.collect() + e.div() + 2 * e.constant()
-    return exp(e, exponential.LIMIT * 2.0**-18 * tail + e.collect() * _REST)
+    return exp(e, WORKING[e.fmt].exp_limit * 2.0**-18 * tail + e.collect() * _REST)
 
 
 def few_products(e: Steps) -> float:

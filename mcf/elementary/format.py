@@ -24,6 +24,18 @@ class Working:
         tiny: below it sinh x = tanh x = sin x = x to 4 components.
         low: numbers below it are multiplied by 2**lift before their exponents are looked at.
         lift: so that what is multiplied is normal.
+        huge: beyond it x^2 + 1 is x^2 to 4 components, and x^2 is a number.
+        small: numbers below it are multiplied by 2**raised, which is even, for their roots.
+        raised: see there.
+        apart: farther apart than 2**apart two numbers do not see each other in a sum.
+        slope: where y / x is below 2**-slope it is its own arc tangent.
+        above: x and y are multiplied by 2**above, lest the last components of y are no numbers.
+        erf_far: beyond it erfc is 0, and erf of four components 1.
+        gauss_far: beyond it exp(-x^2 / 2) and what it is multiplied with is 0.
+        tanh_far: beyond it gelu_tanh is 0 or its argument.
+        faint: numbers below 2**-faint, whose squares are nothing beside 1, are multiplied by
+            2**faint.
+        bottom: 2**bottom is 0 in every format, and in the reach of `working.scale`.
     """
 
     format: Format
@@ -35,12 +47,31 @@ class Working:
     tiny: float
     low: float
     lift: int
+    huge: float
+    small: float
+    raised: int
+    apart: int
+    slope: int
+    above: int
+    bottom: int
+    erf_far: float
+    gauss_far: float
+    tanh_far: float
+    faint: int
 
 
 WORKING = {
-    FP64: Working(FP64, 1100.0, -200.0, 400, 77.0, 231.0, 2.0**-250, 2.0**-900, 200),
-    FP32: Working(FP32, 120.0, -80.0, 120, 40.0, 80.0, 2.0**-52, 2.0**-100, 48),
-}
+    FP64: Working(
+        FP64, 1100.0, -200.0, 400, 77.0, 231.0, 2.0**-250, 2.0**-900, 200,
+        huge=2.0**300, small=2.0**-300, raised=600, apart=600, slope=260, above=0, bottom=-2000,
+        erf_far=30.0, gauss_far=40.0, tanh_far=24.0, faint=500,
+    ),
+    FP32: Working(
+        FP32, 120.0, -80.0, 120, 40.0, 80.0, 2.0**-52, 2.0**-100, 48,
+        huge=2.0**56, small=2.0**-40, raised=100, apart=110, slope=53, above=40, bottom=-250,
+        erf_far=10.5, gauss_far=15.0, tanh_far=11.0, faint=60,
+    ),
+}  # fmt: skip
 
 _chosen: ContextVar[Format] = ContextVar("working format", default=FP64)
 

@@ -12,7 +12,6 @@ from mcf.elementary import exponential, logarithm
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
-from mcf.elementary.trigonometric import TINY
 from mcf.elementary.working import (
     collected,
     enter,
@@ -32,9 +31,6 @@ from mcf.elementary.working import (
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
-
-# Beyond, x**2 + 1 is x**2 to 4 components, and x**2 is still a number.
-_HUGE = 2.0**300
 
 
 def _magnitude(x: Components, limit: float) -> tuple[Components, Tensor, Tensor]:
@@ -142,8 +138,8 @@ def asinh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    a, sign, good = _magnitude(y, float(torch.finfo(torch.float64).max))
-    huge, tiny = a[0] > _HUGE, a[0] < TINY
+    a, sign, good = _magnitude(y, float(working().format.max))
+    huge, tiny = a[0] > working().huge, a[0] < working().tiny
     v = sanitized(head(a, w), ~(huge | tiny))
     one = torch.ones_like(v[0])
     square = ex.mul(v, v)
@@ -168,12 +164,12 @@ def acosh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     finite = y[0].isfinite()
     t = collected((*sanitized(y, finite), -one), w)
     good = finite & (t[0] > 0)
-    huge = good & (y[0] > _HUGE)
+    huge = good & (y[0] > working().huge)
     t = sanitized(t, good & ~huge)
     # The product is about 2 t where t is so small that the root scales it.
-    lift = torch.where(t[0] < 2.0**-300, 600, 0)
+    lift = torch.where(t[0] < working().small, working().raised, 0)
     product = ex.mul(scale_all(t, lift), ex.add(t, torch.full_like(one, 2.0)))
-    side = scale_all(root(product), torch.div(-lift, 2, rounding_mode="floor"))
+    side = scale_all(root(product), -(lift >> 1))
     near, k = _log1p(ex.add(t, side), w)
     far, _ = logarithm.log(sanitized(y, huge), sanitized(y, huge)[0], w, 0, huge.to(torch.int64))
     out = leave(select(huge, far, near), fmt, terms, torch.where(huge, 0, k))
@@ -194,15 +190,15 @@ def atanh(arguments: Arguments, fmt: Format, terms: int) -> Components:
     one = torch.ones_like(a[0])
     rest = collected((one, *minus(a)), w)
     inside, edge = good & (rest[0] > 0), rest[0] == 0
-    tiny = a[0] < TINY
+    tiny = a[0] < working().tiny
     safe = inside & ~tiny
     a, rest = sanitized(a, safe, 0.5), sanitized(rest, safe, 0.5)
     below, e = mantissa(rest)
     quotient = ex.div(head(a, w), below)
     # 2 a / below * 2**-e, beside which 1 is nothing for large -e.
-    far = e < -300
+    far = e < -working().apart
     z = scale_all(quotient, torch.where(far, 1, 1 - e))
-    unit = torch.where(far, 0.0, 1.0).to(torch.float64)
+    unit = (~far).to(a[0].dtype)
     lead = ex.add((unit,), (z[0],))[0]
     result, k = logarithm.log((unit, *z), lead, w, 0, torch.where(far, -e, 0))
     result = select(tiny, head(enter(x, fmt), w), signed(result, sign))

@@ -7,7 +7,9 @@ from fractions import Fraction
 
 import torch
 
+from mcf.convert.numbers import components_of
 from mcf.elementary import arithmetic as ex
+from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
 from mcf.elementary.working import collected, enter, head, leave, select, special
@@ -95,7 +97,7 @@ def round(arguments: Arguments, fmt: Format, terms: int) -> Components:
         odd ^= torch.remainder(c, 2.0) == 1.0
     up = (above > 0) | ((above == 0) & odd)
     n = len(low)
-    return _finish(x, ex.add(low, head((up.to(torch.float64),), n)), fmt, terms)
+    return _finish(x, ex.add(low, head((up.to(y[0].dtype),), n)), fmt, terms)
 
 
 def _exactly(x: Components, y: Components, towards_zero: bool) -> list[Fraction | None]:
@@ -119,14 +121,9 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     first, second = arguments
     x, y = enter(first, fmt), enter(second, fmt)
     values = _exactly(x, y, towards_zero)
-    columns: list[list[float]] = []
-    for v in values:
-        row, rest = [], v or Fraction(0)
-        for _ in range(4):
-            row.append(float(rest))
-            rest -= Fraction(row[-1])
-        columns.append(row)
-    t = torch.tensor(columns, dtype=torch.float64, device=x[0].device).reshape(-1, 4)
+    width = working().format
+    columns = [components_of(v or Fraction(0), width, 4) for v in values]
+    t = torch.tensor(columns, dtype=width.dtype, device=x[0].device).reshape(-1, 4)
     parts = tuple(t[:, k].reshape(x[0].shape) for k in range(4))
     out = leave(parts, fmt, terms)
     out = (torch.where(out[0] == 0, torch.copysign(out[0], first[0]), out[0]), *out[1:])

@@ -30,6 +30,7 @@ _TINY_SHIFT = 600
 _TINY_SCALE = 2.0**_TINY_SHIFT
 # In float32, where a quotient d of some 2**-149 has bits below the range as it is.
 _NEAR_SHIFT = 120
+_SPLIT_SHIFT = 149
 
 
 def _coefficient(k: int) -> Fraction:
@@ -115,19 +116,28 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
 
     The floats are about log of the power of two and the node, and 2 (m - f)/(m + f); the expansion
     is the rest. m is between sqrt(1/2) and sqrt(2). lift is 0, or 600 where the logarithm is below
-    2**-250 and its last components may be below the range.
+    2**-250 and its last components may be below the range; in float32 it brings a logarithm beside
+    that of 1 to about 1.
     """
     node = (m[0] * LOG_STEPS).round()
     f = node * (1 / LOG_STEPS)
     difference = collected((m[0] - f, *m[1:]), terms)
     total = collected((*m, f), terms)
-    tiny = (e == 0) & (f == 1.0) & (difference[0].abs() < _TINY)
+    near, wide = (e == 0) & (f == 1.0), f.dtype is torch.float64
+    if wide:
+        tiny = near & (difference[0].abs() < _TINY)
+        lift = torch.where(tiny, _TINY_SHIFT, 0)
+        lifted = difference
+    else:
+        lift = torch.where(near, (-exponent(difference[0])).clamp(0, _SPLIT_SHIFT), 0)
+        lifted = scale_all(difference, lift)
     # The leading float of the quotient, and what it leaves of the numerator, exactly.
-    s0 = difference[0] / total[0]
+    s0 = lifted[0] / total[0]
     taken = tuple(t for c in (*m, f) for t in two_prod(c, -s0))
-    left = ex.div(collected((*difference, *taken), terms), total)
+    left = ex.div(collected((*lifted, *taken), terms), total)
     s = ex.add(left, s0)
-    z = ex.mul(s, s)
+    t = s if wide else scale_all(s, -lift)
+    z = ex.mul(t, t)
     tail = ex.mul(z, series.polynomial(z, _BITS, _coefficient, _BITS + 1))
     third = constant(Fraction(1, 3), terms, f.device)
     rest = ex.add(left, ex.mul(s, ex.mul(tail, third)))
@@ -136,8 +146,9 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
     tables = collected((*whole, *nodes), 1)[0]
     first, second = two_sum(tables, 2.0 * s0)
     rest = collected((*whole, *nodes, -tables, *series.scaled(rest, 2.0)), terms)
-    # Where log(1 + d) is d to the last bit.
-    scaled = series.scaled((*difference, torch.zeros_like(f)), _TINY_SCALE)
-    first, second = torch.where(tiny, scaled[0], first), torch.where(tiny, 0.0, second)
-    rest = select(tiny, scaled[1:], rest)
-    return rest, (first, second), torch.where(tiny, _TINY_SHIFT, 0)
+    if wide:
+        # Where log(1 + d) is d to the last bit.
+        scaled = series.scaled((*difference, torch.zeros_like(f)), _TINY_SCALE)
+        first, second = torch.where(tiny, scaled[0], first), torch.where(tiny, 0.0, second)
+        rest = select(tiny, scaled[1:], rest)
+    return rest, (first, second), lift

@@ -23,7 +23,13 @@ from mcf.kernels.register_choice import refuse_float32, registers_for
 # less.
 CHUNK = 1 << 16
 # The functions whose programs run in float32 components too, where those are the registers.
-IN_FLOAT32 = frozenset("cos cosh exp expm1 log log10 log1p log2 sigmoid sin sinh tanh".split())
+IN_FLOAT32 = frozenset(
+    (
+        "acos acosh asin asinh atan atan2 atanh ceil cos cosh erf erfc exp expm1 floor fmod gelu "
+        "gelu_tanh hypot log log10 log1p log2 normal_cdf normal_pdf pow remainder round sigmoid "
+        "sin sinh tan tanh trunc"
+    ).split()
+)
 
 _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("elementary(str name, Tensor[] components, int[] terms) -> Tensor[]")  # type: ignore[no-untyped-call]

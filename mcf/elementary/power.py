@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, logarithm, whole_powers
+from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
@@ -36,8 +37,8 @@ def _products(y: Components, a: Tensor) -> Components:
     return tuple(t for c in y for t in two_prod(c, a))
 
 
-def _power(x: Components, y: Components, working: int) -> tuple[Components, Tensor, Tensor]:
-    """Components and an exponent of x**y for x > 0, and the float64 nearest to y log(x).
+def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor, Tensor]:
+    """Components and an exponent of x**y for x > 0, and the float nearest to y log(x).
 
     The exponent of the result's magnitude must be known to more bits than the result has: log(x) is
     held as two floats, which meet y in exact products, and an expansion of some 2**-18 of it.
@@ -46,16 +47,20 @@ def _power(x: Components, y: Components, working: int) -> tuple[Components, Tens
     # sqrt(1/2) <= m: else the table of whole exponents and that of nodes would cancel.
     high = m[0] > math.sqrt(2)
     m = tuple(torch.where(high, 0.5 * c, c) for c in m)
-    logs, lead, lift = logarithm.split(m, e + high.to(torch.int64), working)
+    logs, lead, lift = logarithm.split(m, e + high.to(torch.int64), count)
     first, second = lead
     y = scale_all(y, -lift)
     v = y[0] * first
-    inside = v.abs() <= exponential.LIMIT
+    inside = v.abs() <= working().exp_limit
     y = sanitized(y, inside, 0.0)
-    k, floats = exponential.steps(torch.where(inside, v, 0.0), working)
-    r = collected((*_products(y, first), *floats), working)
-    tail = ex.mul(head(y, working), logs)
-    result, e = exponential.combined(k, collected((*r, *_products(y, second), *tail), working))
+    k, floats = exponential.steps(torch.where(inside, v, 0.0), count)
+    # In float32 there is room for the products of three.
+    most = 4 if working().format is FP64 else 3
+    r = collected((*_products(y[:most], first), *floats), count)
+    tail = ex.mul(head(y, count), logs)
+    if len(y) > most:
+        tail = ex.add(tail, _products(y[most:], first))
+    result, e = exponential.combined(k, collected((*r, *_products(y, second), *tail), count))
     return result, e, v
 
 
@@ -74,7 +79,8 @@ def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """x**y with the special values of C99; nan for x < 0 unless y is an integer.
 
     Whole powers, powers of two and odd halves of squares are exact where they have that many
-    components (and at most 252 bits, but for squares and cubes).
+    components (and at most 252 bits, but for squares and cubes; in float32 registers odd halves
+    are not, and 252 is 108).
 
     x**y with the special values of C99 (Annex F.10.4.4).
     """
@@ -89,11 +95,11 @@ def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
     result, e, v = _power(base, by, w)
     result, e = whole_powers.exactly(base, by, whole, result, e, terms)
     out = leave(result, fmt, terms, e)
-    if fmt is FP64 and terms == 1:
+    if fmt is working().format and terms == 1:
         out = _plainly(base, by, out)
     # Beyond the range of every format.
-    out = special(v > exponential.LIMIT, math.inf, out)
-    out = special(v < -exponential.LIMIT, 0.0, out)
+    out = special(v > working().exp_limit, math.inf, out)
+    out = special(v < -working().exp_limit, 0.0, out)
     # x = 0 or infinite, or y infinite: 0 or infinity by which side of 1 the base is on.
     above, is_one = _against_one(a)
     infinite = torch.where(y[0] > 0, above, ~above)
@@ -109,7 +115,7 @@ def pow(arguments: Arguments, fmt: Format, terms: int) -> Components:
 
 
 def _plainly(x: Components, y: Components, out: Components) -> Components:
-    """1/x and sqrt(x) of float64 as those operations round them, for y = -1 and 1/2.
+    """1/x and sqrt(x) of a float as those operations round them, for y = -1 and 1/2.
 
     Quotients and roots may be nearer to a tie than two components tell.
     """
@@ -141,8 +147,8 @@ def hypot(arguments: Arguments, fmt: Format, terms: int) -> Components:
     zero = x[0] == 0
     _, e = mantissa(sanitized(x, ~zero))
     x, y = scale_all(head(x, w), -e), scale_all(head(y, w), -e)
-    # Where the smaller is below 2**-300 of the larger, its square does not count.
-    y = sanitized(y, y[0] > 2.0**-300, 0.0)
+    # Where the smaller is below 2**-300 of the larger (2**-60 in float32), its square is nothing.
+    y = sanitized(y, y[0] > (2.0**-300 if working().format is FP64 else 2.0**-60), 0.0)
     out = leave(ex.sqrt(ex.add(ex.mul(x, x), ex.mul(y, y))), fmt, terms, e)
     out = special(zero, 0.0, out)
     infinite = first[0].isinf() | second[0].isinf()

@@ -25,17 +25,20 @@ from mcf.elementary.tables import (
     HALF_PI_CHUNKS,
     LIMB,
     LIMBS_BEFORE,
-    SHORT_BEFORE,
-    SHORT_LIMB,
     Components,
+    _table,
     constant,
     table,
+    turn_digits,
 )
 from mcf.elementary.working import collected, exponent, power, select, sign_of, signed
 from mcf.kernels.formats import FP64, Format
 
 # Up to here `medium` serves.
 MEDIUM = 3000.0
+# Beside float32 registers integers have 32 bits, in which products of limbs are added up.
+SHORT_LIMB = 12
+_SHORT_BEFORE, _SHORT_AFTER = 16, 40
 # Quotients by a limb are products and shifts: _OFFSET is a multiple of both limbs and larger than
 # what any exponent is below 0.
 _OFFSET, _SHIFT = 1080, 20
@@ -44,17 +47,26 @@ _RECIPROCAL = 1 << _SHIFT
 _CLOSE = 2.0**-10
 
 
-def bits_needed(fmt: Format, terms: int, working: int) -> int:
+@_table
+def turn_short_limbs() -> Tensor:
+    """1/(2 pi) in digits of SHORT_LIMB bits, a row of floats; digit m at _SHORT_BEFORE - 1 + m."""
+    limbs = turn_digits(SHORT_LIMB, _SHORT_BEFORE, _SHORT_AFTER)
+    return torch.tensor([limbs], dtype=torch.float64, device="cpu")
+
+
+def bits_needed(fmt: Format, terms: int, working: int, *, full: bool = False) -> int:
     """Bits of the remainder: the result's, and those that the worst cancellation takes.
 
     Of 2**N arguments the one nearest to a multiple of pi/2 is about 2**-N away, N being the bits of
-    all exponents and mantissas of the argument. Float32 has no bits below 2**-149, but digits of a
-    limb of 12 bits are cut where sums of their products still have 7 bits.
+    all exponents and mantissas of the argument. In float32 digits of 12 bits are cut where sums of
+    their products still have 7 bits; and it has no bits below 2**-149, unless `full`.
     """
     exponent_bits = (fmt.emax + 1).bit_length()
     width = format_of_work().format
     needed = width.p * working + (fmt.p + exponent_bits) * terms + 16
-    return needed if width is FP64 else min(needed + 8, 16 + width.p - width.emin)
+    if width is FP64:
+        return needed
+    return needed + 8 if full else min(needed + 8, 16 + width.p - width.emin)
 
 
 def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor, Components]:
@@ -111,21 +123,22 @@ def _turns(start: Tensor, count: int) -> list[Tensor]:
         digits = table("turn_limbs", start.device)
         return [digits[start + (LIMBS_BEFORE - 1) + m] for m in range(1, count + 1)]
     floats = table("turn_short_limbs", start.device)[0]
-    places = [start + (SHORT_BEFORE - 1) + m for m in range(1, count + 1)]
+    places = [start + (_SHORT_BEFORE - 1) + m for m in range(1, count + 1)]
     return [floats[place].to(torch.int64) for place in places]
 
 
 def quarter_turns(
-    x: Components, fmt: Format, terms: int, working: int
-) -> tuple[Tensor, Components]:
-    """q in 0..3 and r in [-pi/4, pi/4] with x = (q + 4 m) pi/2 + r for a whole m.
+    x: Components, fmt: Format, terms: int, working: int, *, full: bool = False
+) -> tuple[Tensor, Components, Tensor]:
+    """q in 0..3, r and k with x = (q + 4 m) pi/2 + r 2**k for a whole m, |r 2**k| <= pi/4.
 
     r has `working` components and their full relative accuracy, also where x is as near to a
-    multiple of pi/2 as a number of its format can be; in float32 but for what underflows.
+    multiple of pi/2 as a number of its format can be; in float32, unless `full`, but for what is
+    below the range. k is 0 in float64.
     """
     limb = _limb()
     mask = (1 << limb) - 1
-    count = -(-bits_needed(fmt, terms, working) // (2 * limb)) * 2
+    count = -(-bits_needed(fmt, terms, working, full=full) // (2 * limb)) * 2
     sums = [torch.zeros_like(x[0], dtype=torch.int64) for _ in range(count + 1)]
     for c in x:
         start, pieces = _pieces(c)
@@ -146,14 +159,14 @@ def quarter_turns(
     # One's complement, so that all digits have one sign; it errs by a unit of the last.
     flip = -negative.to(torch.int64)
     sums = [s ^ (flip & (-1 if t == 0 else mask)) for t, s in enumerate(sums)]
-    fraction = _fraction(sums[:count], working)
+    fraction, k = _fraction(sums[:count], working)
     half_pi = constant(fixed.to_fraction(fixed.pi()) / 2, working, x[0].device)
     r = ex.mul(fraction, half_pi)
-    return q & 3, signed(r, sign_of(negative))
+    return q & 3, signed(r, sign_of(negative)), k
 
 
-def _fraction(digits: list[Tensor], terms: int) -> Components:
-    """Digits, the first of weight 2**(2 - limb), as an expansion.
+def _fraction(digits: list[Tensor], terms: int) -> tuple[Components, Tensor]:
+    """Digits, the first of weight 2**(2 - limb), as an expansion and an exponent.
 
     Digits that are zero are first moved out of the way, a pair at a time; a pair is a float.
     """
@@ -168,9 +181,13 @@ def _fraction(digits: list[Tensor], terms: int) -> Components:
         moved = [*pairs[1:], torch.zeros_like(shift)]
         pairs = [torch.where(empty, b, a) for a, b in zip(pairs, moved, strict=True)]
         shift = shift + empty.to(torch.int64)
-    unit = power(2 - 2 * limb * (shift + 1))
+    k = -2 * limb * shift
+    if width is FP64:
+        unit, k = power(k + (2 - 2 * limb)), torch.zeros_like(k)
+    else:
+        unit = torch.full_like(pairs[0], 2.0 ** (2 - 2 * limb), dtype=width.dtype)
     floats = [
         p.to(width.dtype) * unit * float(Fraction(1, 2 ** (2 * limb * t)))
         for t, p in enumerate(pairs[:keep])
     ]
-    return collected(tuple(floats), terms)
+    return collected(tuple(floats), terms), k

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from mcf.elementary import exponential, logarithm
+from mcf.elementary.format import computing_in, working
 from mcf.elementary.operator import checked
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
@@ -24,14 +27,13 @@ from mcf.elementary.working import (
 )
 from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format, format_of
-from mcf.kernels.register_choice import refuse_float32
+from mcf.kernels.register_choice import registers_for
 
 
 def _moved(name: str, x: Components, dim: int) -> tuple[Components, Format]:
     """The components with the dimension in front."""
     tensors = checked(name, x)
     first = tensors[0]
-    refuse_float32(name, format_of(first.dtype), first.device)
     if not -first.dim() <= dim < first.dim():
         raise IndexError(f"{name}: dim must be in [{-first.dim()}, {first.dim() - 1}], got {dim}")
     if first.shape[dim] == 0:
@@ -65,6 +67,21 @@ def _largest(x: Components) -> tuple[Tensor, Components]:
     return index, tuple(c.gather(0, index)[0] for c in x)
 
 
+Along = Callable[[Components, int], Components]
+
+
+def _in_registers(function: Along) -> Along:
+    """The function, computing in components of the registers that are chosen."""
+
+    @functools.wraps(function)
+    def run(x: Components, dim: int) -> Components:
+        first = checked(function.__name__, x)[0]
+        with computing_in(registers_for(format_of(first.dtype), first.device)):
+            return function(x, dim)
+
+    return run
+
+
 class _Shifted:
     """exp(x - max(x)) along dimension 0, as components and exponents, and sums of them."""
 
@@ -82,7 +99,7 @@ class _Shifted:
         apart = (*y, *(-c.expand(y[0].shape) for c in self.top))
         apart = sanitized(apart, usable, 0.0)
         self.difference = collected(apart, 4)
-        near = usable & (self.difference[0] >= -exponential.LIMIT)
+        near = usable & (self.difference[0] >= -working().exp_limit)
         self.values, self.exponents = exponential.exp(
             sanitized(self.difference, near, 0.0), self.working
         )
@@ -103,6 +120,7 @@ def _log_total(s: _Shifted) -> tuple[Components, Tensor]:
     return sanitized(result, ~zero, 0.0), k
 
 
+@_in_registers
 def softmax(x: Components, dim: int) -> Components:
     """exp(x_i) / sum_j exp(x_j) along a dimension, each with its full relative accuracy."""
     moved, fmt = _moved("softmax", x, dim)
@@ -115,12 +133,13 @@ def softmax(x: Components, dim: int) -> Components:
     return tuple(c.movedim(0, dim) for c in out)
 
 
+@_in_registers
 def log_softmax(x: Components, dim: int) -> Components:
     """x_i - logsumexp(x) along a dimension."""
     moved, fmt = _moved("log_softmax", x, dim)
     s = _Shifted(moved, fmt)
     result, k = _log_total(s)
-    # As a number: no term of a sum is smaller than log(1 + exp(-1100)).
+    # As a number: no term of a sum is smaller than log(1 + exp(-1100)), or counts beside eta.
     shape = s.values[0].shape
     total = tuple(c.expand(shape) for c in scale_all(result, k))
     alone = s.difference[0] == 0
@@ -134,6 +153,7 @@ def log_softmax(x: Components, dim: int) -> Components:
     return tuple(c.movedim(0, dim) for c in out)
 
 
+@_in_registers
 def logsumexp(x: Components, dim: int) -> Components:
     """log(sum_j exp(x_j)) along a dimension, which it removes.
 

@@ -171,7 +171,7 @@ class Writer:
             return self.call(p.invert, given[0] if len(given) == 1 else " ^ ".join(given))
         if name in _INFIX:
             return f"{given[0]} {_INFIX[name]} {given[1]}"
-        if kind == torch.int64:
+        if kind in _LONGS:
             return self._of_longs(func, name, args, kwargs, given)
         if name == "isnan":
             return f"{given[0]} != {given[0]}"
@@ -222,6 +222,11 @@ class Writer:
             (self._kind, torch.int64): p.long,
             (torch.int64, self._kind): p.floating,
         }
+        if self._register is FP32:
+            functions |= {
+                (self._kind, torch.int32): p.long,
+                (torch.int32, self._kind): p.floating,
+            }
         if (x.dtype, to) not in functions:
             raise UnrecordableError(f"{x.dtype} to {to}")
         return self.call(functions[x.dtype, to], value)

@@ -212,9 +212,6 @@ HALF_PI_CHUNKS = 12
 # Payne and Hanek: 1/(2 pi) in limbs of so many bits; the first is the one of 2**-LIMB.
 LIMB = 24
 LIMBS_BEFORE, LIMBS_AFTER = 64, 68
-# Beside float32 registers integers have 32 bits, and products of limbs are added up there.
-SHORT_LIMB = 12
-SHORT_BEFORE, SHORT_AFTER = 16, 40
 
 
 @_table
@@ -249,18 +246,12 @@ def half_pi_chunks() -> Tensor:
 @_table
 def turn_limbs() -> Tensor:
     """1/(2 pi) as LIMB-bit digits, int64; digit m (weight 2**(-LIMB m)) at LIMBS_BEFORE - 1 + m."""
-    limbs = _turn_digits(LIMB, LIMBS_BEFORE, LIMBS_AFTER)
+    limbs = turn_digits(LIMB, LIMBS_BEFORE, LIMBS_AFTER)
     return torch.tensor(limbs, dtype=torch.int64, device="cpu")
 
 
-@_table
-def turn_short_limbs() -> Tensor:
-    """The same of SHORT_LIMB bits, one row of floats; digit m at SHORT_BEFORE - 1 + m."""
-    limbs = _turn_digits(SHORT_LIMB, SHORT_BEFORE, SHORT_AFTER)
-    return torch.tensor([limbs], dtype=torch.float64, device="cpu")
-
-
-def _turn_digits(limb: int, before: int, after: int) -> list[int]:
+def turn_digits(limb: int, before: int, after: int) -> list[int]:
+    """Digits of 1/(2 pi) behind zeros."""
     value = fixed.quotient(fixed.ONE, 2 * fixed.pi())
     mask = (1 << limb) - 1
     digits = [value >> (fixed.BITS - limb * m) & mask for m in range(1, after + 1)]

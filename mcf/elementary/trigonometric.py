@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,15 +34,30 @@ from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]
 
-# Below, sin x = tan x = atan x = x to 4 components, and powers of x may not be numbers.
-TINY = 2.0**-250
 # Up to here the argument is its own remainder: the reduction would find q = 0.
 _REDUCED = 0.78125
 
 
-def _reduced(y: Components, fmt: Format, terms: int, count: int) -> tuple[Tensor, angles.Angle]:
-    """Quadrant of a finite angle, and what it leaves."""
+class _Rest(NamedTuple):
+    """What a finite angle leaves beside the nearest multiple of pi/2.
+
+    Attributes:
+        quadrant: 0 to 3.
+        r: components.
+        lifted: components of r 2**-k, of which none is lost below the range.
+        k: 0 in float64.
+    """
+
+    quadrant: Tensor
+    r: Components
+    lifted: Components
+    k: Tensor
+
+
+def _rest(y: Components, fmt: Format, terms: int, count: int, *, full: bool = False) -> _Rest:
+    """In float32 `full` is for as many bits of a tiny rest as of any."""
     r, q = head(y, count), torch.zeros_like(y[0], dtype=torch.int64)
+    lifted, k = r, q
     size = y[0].abs()
     if working().format is FP64:
         medium = (size >= _REDUCED) & (size <= reduction.MEDIUM)
@@ -56,9 +72,14 @@ def _reduced(y: Components, fmt: Format, terms: int, count: int) -> tuple[Tensor
         large = size > _REDUCED
         wanted = bool(large.any())
     if wanted:
-        turned, reduced = reduction.quarter_turns(y, fmt, terms, count)
-        q, r = torch.where(large, turned, q), select(large, reduced, r)
-    return q, angles.Angle(r)
+        turned, above, e = reduction.quarter_turns(y, fmt, terms, count, full=full)
+        q = torch.where(large, turned, q)
+        if working().format is FP64:
+            r = select(large, above, r)
+            return _Rest(q, r, r, k)
+        lifted, k = select(large, above, r), torch.where(large, e, 0)
+        r = scale_all(lifted, k)
+    return _Rest(q, r, r if working().format is FP64 else lifted, k)
 
 
 def _prepared(x: Components, fmt: Format) -> tuple[Components, Tensor]:
@@ -73,8 +94,8 @@ def sin(arguments: Arguments, fmt: Format, terms: int) -> Components:
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
-    q, angle = _reduced(y, fmt, terms, w)
-    result = signed(angle.one((q & 1) == 1), sign_of(q >= 2))
+    q, r, *_ = _rest(y, fmt, terms, w)
+    result = signed(angles.Angle(r).one((q & 1) == 1), sign_of(q >= 2))
     result = select(y[0].abs() < working().tiny, head(y, w), result)
     out = special(~finite, math.nan, leave(result, fmt, terms))
     return special(x[0] == 0, x[0], out)
@@ -85,8 +106,8 @@ def cos(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """Cosine of an angle in radians, reduced exactly whatever its size; nan for infinities."""
     (x,) = arguments
     y, finite = _prepared(x, fmt)
-    q, angle = _reduced(y, fmt, terms, working_terms(fmt, terms))
-    result = signed(angle.one((q & 1) == 0), sign_of((q == 1) | (q == 2)))
+    q, r, *_ = _rest(y, fmt, terms, working_terms(fmt, terms))
+    result = signed(angles.Angle(r).one((q & 1) == 0), sign_of((q == 1) | (q == 2)))
     return special(~finite, math.nan, leave(result, fmt, terms))
 
 
@@ -99,37 +120,44 @@ def tan(arguments: Arguments, fmt: Format, terms: int) -> Components:
     (x,) = arguments
     y, finite = _prepared(x, fmt)
     w = working_terms(fmt, terms)
-    q, angle = _reduced(y, fmt, terms, w)
-    s, c = angle.both()
-    odd, tiny = (q & 1) == 1, y[0].abs() < TINY
+    rest = _rest(y, fmt, terms, w, full=True)
+    s, c = angles.Angle(rest.r).both()
+    odd, tiny = (rest.quadrant & 1) == 1, y[0].abs() < working().tiny
+    k = rest.k
+    if working().format is not FP64:
+        # Where the rest is its own sine it is taken as it was before its scaling.
+        near = rest.r[0].abs() < working().tiny
+        s = select(near, rest.lifted, s)
+        k = torch.where(near, torch.where(odd, -k, k), 0)
     s = special(tiny, 1.0, s)
     result = ex.div(select(odd, minus(c), s), select(odd, s, c))
     result = select(tiny, head(y, w), result)
-    out = special(~finite, math.nan, leave(result, fmt, terms))
+    out = special(~finite, math.nan, leave(result, fmt, terms, k))
     return special(x[0] == 0, x[0], out)
 
 
 def _polar(
-    y: Components, x: Components, working: int, negative: Tensor
+    y: Components, x: Components, count: int, negative: Tensor, shift: Tensor | int = 0
 ) -> tuple[Components, Tensor]:
-    """Angle of (x, y) for x, y > 0, or pi less it where `negative`; and an exponent."""
+    """Angle of (x, y 2**shift) for x, y > 0, or pi less it where `negative`; and an exponent."""
+    limits = working()
     y, ey = mantissa(y)
     x, ex_ = mantissa(x)
-    apart = ey - ex_
-    # Farther apart than 600 they do not see each other, but for the quotient y/x itself.
-    up = apart.clamp(-600, 600)
+    apart = ey - ex_ + shift
+    # Farther apart they do not see each other, but for the quotient y/x itself.
+    up = apart.clamp(-limits.apart, limits.apart)
     angle = angles.atan2(
-        scale_all(head(y, working), up.clamp(max=0)),
-        scale_all(head(x, working), (-up).clamp(max=0)),
-        working,
+        scale_all(head(y, count), up.clamp(max=0) + limits.above),
+        scale_all(head(x, count), (-up).clamp(max=0) + limits.above),
+        count,
     )
-    pi = constant(fixed.to_fraction(fixed.pi()), working, y[0].device)
+    pi = constant(fixed.to_fraction(fixed.pi()), count, y[0].device)
     angle = select(negative, ex.add(minus(angle), pi), angle)
-    tiny = (apart < -260) & ~negative
+    tiny = (apart < -limits.slope) & ~negative
     if not bool(tiny.any()):
         return angle, torch.zeros_like(apart)
-    quotient = ex.div(head(y, working), head(x, working))
-    return select(tiny, quotient, angle), torch.where(tiny, apart.clamp(min=-2000), 0)
+    quotient = ex.div(head(y, count), head(x, count))
+    return select(tiny, quotient, angle), torch.where(tiny, apart.clamp(min=limits.bottom), 0)
 
 
 def _angle(first: Components, second: Components, fmt: Format, terms: int) -> Components:
@@ -179,13 +207,14 @@ def atan(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return _angle(x, head((one,), terms), fmt, terms)
 
 
-def _cofactor(y: Components, working: int) -> Components:
-    """sqrt((1 - y)(1 + y)) for 0 <= y <= 1."""
-    one = torch.ones_like(y[0])
-    low = collected((one, *minus(y)), working)
-    high = collected((one, *y), working)
-    product = ex.mul(scale_all(low, torch.where(low[0] < 2.0**-300, 600, 0)), high)
-    return scale_all(ex.sqrt(product), torch.where(low[0] < 2.0**-300, -300, 0))
+def _cofactor(y: Components, count: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of sqrt((1 - y)(1 + y)) for 0 <= y <= 1."""
+    one, raised = torch.ones_like(y[0]), working().raised
+    low = collected((one, *minus(y)), count)
+    high = collected((one, *y), count)
+    small = low[0] < working().small
+    product = ex.mul(scale_all(low, torch.where(small, raised, 0)), high)
+    return ex.sqrt(product), torch.where(small, -raised // 2, 0)
 
 
 def _inside(y: Components) -> tuple[Tensor, Tensor]:
@@ -215,7 +244,8 @@ def asin(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good = inside & (y[0] != 0)
     y = sanitized(signed(y, sign_of(down)), good, 0.5)
     none = torch.zeros_like(down)
-    angle, k = _polar(y, _cofactor(y, w), w, none)
+    beside, shift = _cofactor(y, w)
+    angle, k = _polar(y, beside, w, none, -shift)
     out = select(edge, _pi_part(Fraction(1, 2), y[0], fmt, terms), leave(angle, fmt, terms, k))
     out = signed(out, sign_of(down).to(fmt.dtype))
     out = special(~(inside | edge), math.nan, out)
@@ -234,7 +264,8 @@ def acos(arguments: Arguments, fmt: Format, terms: int) -> Components:
     left = torch.signbit(y[0])
     good = inside & (y[0] != 0)
     y = sanitized(signed(y, sign_of(left)), good, 0.5)
-    angle, k = _polar(_cofactor(y, w), y, w, left)
+    beside, shift = _cofactor(y, w)
+    angle, k = _polar(beside, y, w, left, shift)
     out = leave(angle, fmt, terms, k)
     out = select(x[0] == 0, _pi_part(Fraction(1, 2), y[0], fmt, terms), out)
     out = select(edge & left, _pi_part(Fraction(1), y[0], fmt, terms), out)

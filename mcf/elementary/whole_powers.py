@@ -2,8 +2,8 @@
 
 A number x = M 2**E, with M odd, to a whole power k > 0 is M**k 2**(E k), so a multiple of
 g = 2**(E k). An approximation of it is corrected exactly: it is rounded to a multiple of g, and
-what it is off by, in units of g, is a small integer, which is known from the last 64 bits of both.
-Those of M**k cost some integer products, however long M**k is.
+what it is off by, in units of g, is a small integer, which is known from the last 64 bits of both
+(32 beside float32). Those of M**k cost some integer products, however long M**k is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
+from mcf.elementary.format import working
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
+    INTEGERS,
     collected,
     exponent,
     head,
@@ -27,13 +29,15 @@ from mcf.elementary.working import (
     select,
     two_prod,
 )
+from mcf.kernels.formats import FP32, FP64
 
-_P = 53
 # Bits by which a power may be longer than what approximates it: the difference, in units of the
-# last bit, must fit in a float64.
-_BEYOND = 40
+# last bit, must fit in a float.
+_BEYOND = {FP64: 40, FP32: 12}
 # The longest M that is looked at: beyond, its square is longer than four components.
-_LONGEST = 300
+_LONGEST = {FP64: 300, FP32: 110}
+# Exponents between which squares and cubes of two components are sums of numbers.
+_RANGE = {FP64: (-1000, 1000), FP32: (-149, 127)}
 # Bits of k: of an odd M, 3 or more, 3**160 is longer than all that is corrected.
 _BITS_OF_K = 8
 # Beyond, a power of two is 0 or infinite in every format.
@@ -41,9 +45,10 @@ _FAR = 4000.0
 
 
 def _integer(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The int64 i and the exponent with x = i 2**e, for any finite float64."""
-    e = (exponent(x) - (_P - 1)).clamp(min=-1074)
-    return scale_all((x,), -e)[0].to(torch.int64), e
+    """The integer i, of as many bits as x, and the exponent with x = i 2**e, for any finite x."""
+    width = working().format
+    e = (exponent(x) - (width.p - 1)).clamp(min=width.emin - width.p + 1)
+    return scale_all((x,), -e)[0].to(INTEGERS[width]), e
 
 
 def _last_bit(x: Components) -> Tensor:
@@ -51,24 +56,27 @@ def _last_bit(x: Components) -> Tensor:
     found = []
     for c in x:
         i, e = _integer(c)
-        lowest = exponent((i & -i).to(torch.float64)) + e
+        lowest = exponent((i & -i).to(c.dtype)) + e
         found.append(torch.where(c == 0, 5000, lowest))
     return functools.reduce(torch.minimum, found)
 
 
 def _last_word(x: Components) -> Tensor:
-    """The sum of whole floats modulo 2**64, as int64."""
-    total = torch.zeros_like(x[0], dtype=torch.int64)
+    """The sum of whole floats modulo 2 to the bits of a float, as an integer of those."""
+    kind = INTEGERS[working().format]
+    last = 8 * kind.itemsize - 1
+    total = torch.zeros_like(x[0], dtype=kind)
     for c in x:
         i, e = _integer(c)
+        e = e.to(kind)
         # A whole float below 2**52 has its fraction's bits zero.
-        i = torch.where(e < 0, i >> (-e).clamp(0, 63), i << e.clamp(0, 63))
-        total = total + torch.where(e > 63, 0, i)
+        i = torch.where(e < 0, i >> (-e).clamp(0, last), i << e.clamp(0, last))
+        total = total + torch.where(e > last, 0, i)
     return total
 
 
 def _power_modulo(m: Tensor, k: Tensor) -> Tensor:
-    """m**k modulo 2**64 for 0 <= k < 2**_BITS_OF_K."""
+    """m**k modulo 2 to the bits of m for 0 <= k < 2**_BITS_OF_K."""
     total = torch.ones_like(m)
     for bit in range(_BITS_OF_K):
         total = torch.where((k >> bit) & 1 == 1, total * m, total)
@@ -81,20 +89,22 @@ def exactly(
 ) -> tuple[Components, Tensor]:
     """An approximation of x**y, result * 2**e, made exact where x**y is short enough.
 
-    That is where y is whole and positive and x**y has at most 40 bits more than the approximation
-    has; where x is a power of two and y times its exponent is whole; and where x is a square of
-    at most four components, y half of an odd number.
+    That is where y is whole and positive and x**y has at most 40 bits (12 in float32) more than the
+    approximation has; where x is a power of two and y times its exponent is whole; and in float64
+    where x is a square of at most four components, y half of an odd number.
 
     Args:
-        x: positive, normalised, finite; float64.
-        y: not zero, normalised, finite; float64.
+        x: positive, normalised, finite; components of the computation.
+        y: not zero, normalised, finite.
         whole: whether y is an integer.
-        result: float64 components of relative error below 2**(10 - 53 len(result)).
+        result: components of relative error below 2**10 u**len(result).
         e: int64.
         terms: components wanted.
     """
-    x, y, whole = _rooted(x, y, whole)
-    longest = _P * len(result) + _BEYOND
+    width = working().format
+    if width is FP64:
+        x, y, whole = _rooted(x, y, whole)
+    longest = width.p * len(result) + _BEYOND[width]
     terms = max(terms, len(result))
     result = head(result, terms)
     m, top = mantissa(x)
@@ -110,14 +120,15 @@ def exactly(
     unit = last * k
     length = exponent(result[0]) + e - unit
     result, e, short = _of_two_components(x, k, small, (unit, top), result, e)
-    good = small & ~short & (top - last < _LONGEST) & (length < longest)
+    good = small & ~short & (top - last < _LONGEST[width]) & (length < longest)
+    good = good & (unit > working().bottom)
     if not bool(good.any()):
         return result, e
     base = scale_all(sanitized(x, good), torch.where(good, -last, 0))
     near = scale_all(sanitized(result, good), torch.where(good, e - unit, 0))
     near = tuple(c.round() for c in near)
     off = _power_modulo(_last_word(base), k) - _last_word(near)
-    exact = collected((*near, off.to(torch.float64)), terms)
+    exact = collected((*near, off.to(near[0].dtype)), terms)
     return select(good, exact, result), torch.where(good, unit, e)
 
 
@@ -127,14 +138,15 @@ def _of_two(
     """Where x = 2**last (`single`) and y last is whole, 1 and y last."""
     if not bool(single.any()):
         return result, e
-    f = last.to(torch.float64)
+    f = last.to(y[0].dtype)
     known = single & (y[0].abs() < _FAR)
     y = sanitized(y, known)
     product = collected(tuple(t for c in y for t in two_prod(c, f)), 2)
     k = product[0]
     good = known & (k == k.floor()) & (product[1] == 0) & (k.abs() < _FAR)
     # Beyond the range of every format, and within that of `leave`.
-    k = torch.where(good, k, 0.0).clamp(-1900.0, 1900.0).to(torch.int64)
+    most = 1900.0 if working().format is FP64 else 250.0
+    k = torch.where(good, k, 0.0).clamp(-most, most).to(torch.int64)
     return select(good, head((torch.ones_like(f),), len(result)), result), torch.where(good, k, e)
 
 
@@ -151,7 +163,8 @@ def _of_two_components(
     They may be too long to be corrected and have few components yet, as that of 1 + 2**-200.
     """
     unit, top = exponents
-    good = small & (k > 1) & (k < 4) & (unit > -1000) & (k * (top + 1) < 1000)
+    least, most = _RANGE[working().format]
+    good = small & (k > 1) & (k < 4) & (unit > least) & (k * (top + 1) < most)
     for c in x[2:]:
         good = good & (c == 0)
     if len(x) < 2 or not bool(good.any()):

@@ -19,7 +19,8 @@ from mcf.elementary.format import working
 from mcf.elementary.tables import TERMS, Components
 from mcf.kernels.formats import FP32, FP64, Format
 
-_INTEGERS = {FP64: torch.int64, FP32: torch.int32}
+# The integers with as many bits.
+INTEGERS = {FP64: torch.int64, FP32: torch.int32}
 # Bits beyond those of a result that it is computed with, at least, but of four components.
 _SPARE = 10
 
@@ -54,7 +55,7 @@ def power(k: Tensor) -> Tensor:
     width = working().format
     bits = (k + width.emax) << (width.p - 1)
     assert width.dtype is not None
-    return bits.to(_INTEGERS[width]).view(width.dtype)
+    return bits.to(INTEGERS[width]).view(width.dtype)
 
 
 def scale(x: Tensor, k: Tensor) -> Tensor:
@@ -102,7 +103,7 @@ def sign_of(condition: Tensor) -> Tensor:
 
 def mantissa(x: Components) -> tuple[Components, Tensor]:
     """M and int64 e with x = m * 2**e and 1 <= |m[0]| < 2, for any nonzero finite x."""
-    lift = torch.where(x[0].abs() < 2.0**-900, 200, 0)
+    lift = torch.where(x[0].abs() < working().low, working().lift, 0)
     x = scale_all(x, lift)
     e = exponent(x[0])
     return scale_all(x, -e), e - lift
@@ -152,9 +153,9 @@ def two_sum(a: Tensor, b: Tensor) -> Components:
 
 def root(x: Components) -> Components:
     """Square root of x >= 0, small enough to have no underflow on the way or not."""
-    low = x[0] < 2.0**-300
-    y = ex.sqrt(scale_all(x, torch.where(low, 600, 0)))
-    return scale_all(y, torch.where(low, -300, 0))
+    low, raised = x[0] < working().small, working().raised
+    y = ex.sqrt(scale_all(x, torch.where(low, raised, 0)))
+    return scale_all(y, torch.where(low, -raised // 2, 0))
 
 
 def sanitized(x: Components, good: Tensor, otherwise: float = 1.0) -> Components:

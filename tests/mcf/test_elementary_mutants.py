@@ -186,7 +186,7 @@ def test_the_last_part_of_log_2_missing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_angles_not_reduced_far_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits of the result alone, none for those that cancel."""
 
-    def bits(fmt: Format, terms: int, working: int) -> int:
+    def bits(fmt: Format, terms: int, working: int, *, full: bool = False) -> int:
         return 53 * working
 
     monkeypatch.setattr(reduction, "bits_needed", bits)

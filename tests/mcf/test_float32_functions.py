@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import mcf
 from mcf import elementary
 from mcf.convert.numbers import components_of
 from mcf.elementary import exponential, logarithm, tables
-from mcf.elementary.function_bounds import UNDERFLOW, bound
+from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, bound
+from mcf.elementary.fused import PROGRAMS
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from tests.helpers import assert_all_same_bits, mpfr
@@ -29,7 +31,7 @@ from tests.helpers.references import errors
 from tests.kernels.test_register_choice import Made
 
 needs_mpfr = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.missing()))
-NAMES = sorted(IN_FLOAT32)
+NAMES = sorted(IN_FLOAT32 & {*FUNCTIONS})
 # A program of each kind, and by slow tests all.
 EVERYDAY = ("exp", "log", "sin", "tanh")
 by_name = pytest.mark.parametrize(
@@ -43,10 +45,10 @@ def narrow(on_torch: None) -> Iterator[None]:
         yield
 
 
-def excess(name: str, fmt: Format, terms: int, x: Components, underflow: int = UNDERFLOW) -> float:
+def excess(name: str, fmt: Format, terms: int, *x: Components, underflow: int = UNDERFLOW) -> float:
     """The largest error over the bound, without what underflow may cost."""
-    result = getattr(elementary, name)(x)
-    found = errors(name, fmt, (x,), result)
+    result = getattr(elementary, name)(*x)
+    found = errors(name, fmt, x, result)
     assert found.wrong == []
     # Relative to the result an error of so many units is below any bound.
     leading = result[0].double().abs().numpy()
@@ -60,8 +62,8 @@ def excess(name: str, fmt: Format, terms: int, x: Components, underflow: int = U
 @by_name
 def test_bound(name: str) -> None:
     for fmt, terms in ((FP32, 3), (FP32, 4), (BF16, 2)):
-        for (x,) in inputs(name, fmt, terms, 60, 40 + terms):
-            assert excess(name, fmt, terms, x) <= 1, (fmt.name, terms)
+        for x in inputs(name, fmt, terms, 60, 40 + terms):
+            assert excess(name, fmt, terms, *x) <= 1, (fmt.name, terms)
 
 
 @needs_mpfr
@@ -70,8 +72,8 @@ def test_bound(name: str) -> None:
 def test_bound_of_many(name: str) -> None:
     for fmt in (FP32, FP16, BF16):
         for terms in (1, 2, 3, 4):
-            for (x,) in inputs(name, fmt, terms, 3000, 40 + terms):
-                assert excess(name, fmt, terms, x) <= 1, (fmt.name, terms)
+            for x in inputs(name, fmt, terms, 3000, 40 + terms):
+                assert excess(name, fmt, terms, *x) <= 1, (fmt.name, terms)
 
 
 def beside_one() -> Components:
@@ -91,7 +93,7 @@ def test_the_bound_rejects(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None
     x = beside_one() if mutant == "unscaled" else inputs(name, FP32, 3, 60, 43)[1][0]
     # A logarithm beside 1 is scaled, and loses half a unit at its end.
     lost = 0 if mutant == "unscaled" else UNDERFLOW
-    assert excess(name, FP32, len(x), x, lost) <= 1
+    assert excess(name, FP32, len(x), x, underflow=lost) <= 1
     lookup, constant = tables.lookup, tables.constant
     if mutant == "table":
         # Three components are computed with four, of which two are left.
@@ -108,17 +110,35 @@ def test_the_bound_rejects(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(exponential, "constant", shorter)
     else:
         monkeypatch.setattr(logarithm, "_NEAR_SHIFT", 0)
-    assert excess(name, FP32, len(x), x, lost) > 2
+    assert excess(name, FP32, len(x), x, underflow=lost) > 2
 
 
-@by_name
+SPECIAL = (0.0, -0.0, torch.inf, -torch.inf, torch.nan, 200.0, -200.0, 2.0**-149)
+
+
+def specials(name: str) -> list[Tensor]:
+    """Special values of an argument, or all pairs of such."""
+    # Half of the smallest number is 0 or that.
+    x = torch.tensor(SPECIAL[:-1] if name.startswith("gelu") else SPECIAL)
+    if len(PROGRAMS[name].arguments) == 1:
+        return [x]
+    x = torch.cat([x, torch.tensor([1.0, -1.0, 0.5, 2.0, -2.5, 3.0])])
+    return list(torch.cartesian_prod(x, x).unbind(1))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n in ("exp", "atan2") else [pytest.mark.slow])
+        for n in sorted(IN_FLOAT32)
+    ],
+)
 def test_special_values(name: str) -> None:
-    x = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 200.0, -200.0, 2.0**-149])
     for fmt in (FP32, BF16):
-        given = (x.to(fmt.dtype), torch.zeros_like(x, dtype=fmt.dtype))
-        found = getattr(elementary, name)(given)
+        given = [(x.to(fmt.dtype), torch.zeros_like(x, dtype=fmt.dtype)) for x in specials(name)]
+        found = getattr(elementary, name)(*given)
         with mcf.registers("float64"):
-            expected = getattr(elementary, name)(given)
+            expected = getattr(elementary, name)(*given)
         finite = expected[0].isfinite() & (expected[0] != 0)
         leading = [torch.where(finite, 1.0, c[0]) for c in (found, expected)]
         assert_all_same_bits(leading[:1], leading[1:])
@@ -149,19 +169,19 @@ def test_executors_have_the_bits_of_torch(name: str, executor: str) -> None:
     if executor == "triton":
         pytest.importorskip("triton", reason="triton has wheels for Linux only")
     for terms in (1, 2, 3, 4) if executor == "numba" and name != "exp" else (2,):
-        for (x,) in inputs(name, FP32, terms, 200, 5):
-            expected = getattr(elementary, name)(x)
+        for x in inputs(name, FP32, terms, 200, 5):
+            expected = getattr(elementary, name)(*x)
             with mcf.executor(executor):
-                assert_all_same_bits(getattr(elementary, name)(x), expected)
+                assert_all_same_bits(getattr(elementary, name)(*x), expected)
 
 
 @by_name
 def test_no_tensor_of_float64_is_made(name: str) -> None:
-    x = inputs(name, FP32, 2, 20, 5)[0][0]
+    x = inputs(name, FP32, 2, 20, 5)[0]
     # Tables are made on the host, once.
-    getattr(elementary, name)(x)
+    getattr(elementary, name)(*x)
     with Made() as made:
-        getattr(elementary, name)(x)
+        getattr(elementary, name)(*x)
     assert torch.float64 not in made.dtypes
     assert torch.float32 in made.dtypes
 
@@ -184,6 +204,6 @@ def test_the_bound_is_that_of_the_choice() -> None:
     assert mcf.bound("exp", 4, torch.float64) == mcf.bound(
         "exp", 4, torch.float64, registers="float64"
     )
-    with pytest.raises(ValueError, match="'erf' has no form in float32 registers"):
-        mcf.bound("erf", 2)
+    with pytest.raises(ValueError, match="'lgamma' has no form in float32 registers"):
+        mcf.bound("lgamma", 2)
     assert bound("exp", FP64, 2) == bound("exp", FP64, 2, FP32)
