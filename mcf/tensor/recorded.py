@@ -56,4 +56,4 @@ def written(target: Tensor) -> None:
     _increment([target])
 
 
-_increment: Any = torch._C._increment_version  # type: ignore[attr-defined]
+_increment: Any = torch._C._increment_version

@@ -59,8 +59,8 @@ def arranged(
     first, terms = own["_c0"], own["_terms"]
     if first.dtype is not _FLOAT64 or type(first) is not Tensor or not first.is_contiguous():
         return None
-    key = (name, terms, first.shape, dim, option, keepdim, moved, first.device)
-    key += (registry.get_executor(),)
+    kind = (name, terms, first.shape, dim, option, keepdim, moved, first.device)
+    key = (*kind, registry.get_executor())
     try:
         plan = _plans[key]
     except KeyError:

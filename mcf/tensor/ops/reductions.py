@@ -10,6 +10,7 @@ from torch import Tensor
 from mcf import reductions
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import FORMATS
+from mcf.tensor.moment_plans import moment
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import UnsupportedError, implements
 from mcf.tensor.row_plans import arranged
@@ -108,12 +109,18 @@ def _correction(correction: Any) -> float:
 @implements(aten.var.correction)
 def var(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
     """The variance over dimensions."""
+    few = moment("var", x, dim, keepdim, _correction(correction))
+    if few is not None:
+        return few
     return wrap(reductions.var(x.components, dim, _correction(correction), keepdim))
 
 
 @implements(aten.std.correction)
 def std(x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
     """The standard deviation over dimensions."""
+    few = moment("std", x, dim, keepdim, _correction(correction))
+    if few is not None:
+        return few
     return wrap(reductions.std(x.components, dim, _correction(correction), keepdim))
 
 
@@ -122,6 +129,9 @@ def var_mean(
     x: MCFTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The variance and the mean over dimensions."""
+    few = moment("var", x, dim, keepdim, _correction(correction))
+    if few is not None:
+        return few, mean_dims(x, dim, keepdim)
     both = reductions.var_mean(x.components, dim, _correction(correction), keepdim)
     return wrap(both[0]), wrap(both[1])
 
@@ -136,6 +146,10 @@ def vector_norm(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """The norm over dimensions."""
+    if ord == 2 and (dtype is None or dtype is x.dtype):
+        few = moment("norm", x, dim, keepdim)
+        if few is not None:
+            return few
     given = _components(x, dtype, "linalg.vector_norm")
     return wrap(reductions.norm(given, float(ord), dim, keepdim))
 
@@ -157,4 +171,7 @@ def norm_(x: MCFTensor, p: Any = 2, dim: Any = None, keepdim: bool = False) -> T
 @implements(aten.dot.default, aten.vdot.default)
 def dot(x: Any, y: Any) -> Tensor:
     """The dot product of two vectors."""
+    few = moment("dot", x, y=y)
+    if few is not None:
+        return few
     return wrap(reductions.dot(*operands(x, y)))

@@ -108,6 +108,7 @@ def test_what_has_no_place_is_refused() -> None:
             x.kthvalue(k)
 
 
+@pytest.mark.slow
 def test_derivatives() -> None:
     x = _numbers(torch.float64, 2, 9)[:9].nan_to_num(posinf=3.0, neginf=-3.0)
     slopes = []
