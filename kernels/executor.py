@@ -12,6 +12,7 @@ from torch import Tensor
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
+from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import Rotations
 from mcf.kernels.row_tasks import RowTask
@@ -234,6 +235,30 @@ class Executor(abc.ABC):
 
         Returns:
             Which matrices converged, bool [B]; None where it has none, and has done nothing.
+        """
+        return None
+
+    def refine(
+        self,
+        spec: Refinement,
+        a: Sequence[Tensor],
+        w: Sequence[Tensor],
+        x: Sequence[Tensor],
+        steps: int,
+        tolerance: int,
+    ) -> Tensor | None:
+        """Correct orthogonal matrices (`mcf.kernels.refinement`), where it has a loop.
+
+        Args:
+            spec: the corrections.
+            a: M, components, contiguous [B, n, columns].
+            w: W, contiguous [B, n, n], changed in place.
+            x: where W M goes, contiguous [B, n, columns].
+            steps: how often W is made orthogonal first.
+            tolerance: an exponent, of a power of two.
+
+        Returns:
+            What each matrix ended as, integers [B]; None where it has none, and has done nothing.
         """
         return None
 

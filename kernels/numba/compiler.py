@@ -20,6 +20,7 @@ from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import elimination_text, inlining, loops, memory, scan_text, sweeps
 from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, power, usual_nan
 from mcf.kernels.numba.settings import Settings
+from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import VANISHED, Rotations
 from mcf.kernels.row_tasks import RowTask
@@ -148,6 +149,24 @@ def rows(task: RowTask, text: str) -> Any:
     }
     namespace |= _accesses(FP64, dict.fromkeys("rsed", (task.terms, FP64)))
     return callback(text, f"<mcf numba {task.name} {task.terms}>", namespace)
+
+
+def refinement(spec: Refinement, text: str) -> Any:
+    """The callback of corrections of an orthogonal matrix."""
+    settings = Settings(FP64, FP64, (("rc", FP64),))
+    fold = spec.fold
+    algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
+    for name in ("settle", "total", "difference", "fused", "quotient", "root"):
+        algorithms[name] = getattr(spec, name)
+    namespace: dict[str, Any] = {
+        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+    }
+    operands = dict.fromkeys("awxmv", (spec.terms, FP64)) | {"s": (fold.state, FP64)}
+    namespace |= _accesses(FP64, operands)
+    zeros = (0.0,) * spec.terms
+    namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
+    namespace |= {"ZEROS": zeros, "ONES": (1.0, *zeros[1:])}
+    return callback(text, f"<mcf numba refinement {spec.terms}>", namespace)
 
 
 def _accesses(register: Format, operands: Mapping[str, tuple[int, Format]]) -> dict[str, Any]:

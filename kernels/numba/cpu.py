@@ -24,6 +24,7 @@ from mcf.kernels.numba import (
     elimination_loops,
     fold_loops,
     integers,
+    refinement_loops,
     reflection_loops,
     rotation_loops,
     row_loops,
@@ -33,6 +34,7 @@ from mcf.kernels.numba import (
 from mcf.kernels.numba.element_loops import Table, build
 from mcf.kernels.numba.one_row import OneRow
 from mcf.kernels.numba.team import SERIAL
+from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.rotation import Rotations
 from mcf.kernels.row_tasks import RowTask
@@ -246,6 +248,20 @@ class Cpu(Executor):
     ) -> Tensor:
         """See `Executor`."""
         return rotation_loops.rotate(spec, x, width, counted, tolerance)
+
+    def refine(
+        self,
+        spec: Refinement,
+        a: Sequence[Tensor],
+        w: Sequence[Tensor],
+        x: Sequence[Tensor],
+        steps: int,
+        tolerance: int,
+    ) -> Tensor | None:
+        """See `Executor`; of small matrices, whose products are no work for several threads."""
+        if max(a[0].shape[1:]) > refinement_loops.SMALL:
+            return None
+        return refinement_loops.refine(spec, a, w, x, steps, tolerance)
 
     def rows(self, task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
         """See `Executor`."""

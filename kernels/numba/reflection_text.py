@@ -7,7 +7,7 @@ room for whole vectors, whose numbers mean nothing.
 
 from __future__ import annotations
 
-from mcf.kernels.fold import GROUP
+from mcf.kernels.numba import row_folds
 from mcf.kernels.numba.panel_text import PanelText
 from mcf.kernels.reflection import Reflection
 
@@ -170,35 +170,12 @@ def _steps(text: PanelText, terms: int) -> None:
         "at_m at_v x_row there h",
         "store_v(at_v, there + c, quotient(load_m(at_m, x_row + c), h))",
     )
-    for name, count in (("group", GROUP), ("one", 1)):
-        held = [f"f{k}" for k in range(count)]
-        parts = [f"term({f}, load_m(at_m, row + {k} * stride + c))" for k, f in enumerate(held)]
-        while len(parts) > 1:
-            parts = [f"merge({a}, {b})" for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        arguments = f"at_m at_s row stride s {' '.join(held)}"
-        combined = f"combine(load_s(at_s, s + c), {parts[0]})"
-        text.step(f"{name}_first", arguments, f"store_s(at_s, s + c, {parts[0]})")
-        text.step(name, arguments, f"store_s(at_s, s + c, {combined})")
+    row_folds.steps(text, "m")
 
 
 def _fold(text: PanelText, depth: int) -> None:
-    """Fold n numbers times rows, in the order of a matrix product."""
-    text.add(depth, "i = 0")
-    for condition, name, count in (
-        (f"while i + {GROUP} <= n:", "group", GROUP),
-        ("while i < n:", "one", 1),
-    ):
-        text.add(
-            depth,
-            condition,
-            *(f"    f{k} = load_v(at_v, given + i + {k})" for k in range(count)),
-            "    if i == 0:",
-            f"        {text.run(f'{name}_first', 'first')}",
-            "    else:",
-            f"        {text.run(name, 'first')}",
-            f"    row += {count} * stride",
-            f"    i += {count}",
-        )
+    """Fold n numbers of v times rows, in the order of a matrix product."""
+    row_folds.fold(text, depth, "load_v(at_v, given + {})")
 
 
 def _column(text: PanelText, depth: int) -> None:

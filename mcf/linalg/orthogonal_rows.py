@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from mcf.kernels import operations
+from mcf.kernels import operations, registry
+from mcf.kernels.refinement import DONE, refinement
 from mcf.linalg import rotations
 from mcf.linalg.parts import (
     Components,
@@ -42,8 +45,17 @@ def orthogonal_rows(m: Components, positive: bool = False) -> tuple[Components, 
         done = torch.ones(m[0].shape[0], dtype=torch.bool, device=m[0].device)
         return identity(m, rows), m, done
     leading = rotations.without_vanished((m[0],), columns)
-    w = orthonormal(padded((_start(leading[0], positive),), terms), terms)
+    start = padded((_start(leading[0], positive),), terms)
     x = each(torch.empty_like, m)
+    w = each(torch.clone, start)
+    executor, exponent = registry.on(m[0].device), math.frexp(tolerance(terms))[1] - 1
+    state = executor.refine(refinement(terms), m, w, x, _steps(terms), exponent)
+    if state is not None:
+        done = state == DONE
+        if not bool(done.all()):
+            _rotated(m, w, x, done, ~done)
+        return w, x, done
+    w = orthonormal(start, terms)
     done = torch.zeros(m[0].shape[0], dtype=torch.bool, device=m[0].device)
     stuck = torch.zeros_like(done)
     before = torch.full(done.shape, 0.25, dtype=torch.float64, device=done.device)
@@ -63,15 +75,21 @@ def orthogonal_rows(m: Components, positive: bool = False) -> tuple[Components, 
         _put(x, active, y)
         moved = operations.add(v, matmul(transpose(step), v))
         _put(w, active, where((finished | slow)[:, None, None], v, moved))
-    left = stuck.nonzero().flatten()
-    if left.numel():
-        v = orthonormal(matrices(w, left), terms)
-        y = rotations.without_vanished(matmul(v, matrices(m, left)), columns)
-        both = tuple(torch.cat([a, b], 2) for a, b in zip(y, v, strict=True))
-        both, done[left] = rotations.orthogonalize(both, columns, tolerance(terms))
-        _put(x, left, each(lambda c: c[..., :columns], both))
-        _put(w, left, each(lambda c: c[..., columns:], both))
+    _rotated(m, w, x, done, stuck)
     return w, x, done
+
+
+def _rotated(m: Components, w: Components, x: Components, done: Tensor, stuck: Tensor) -> None:
+    """Rotations of pairs in expansions, where corrections at once do not get better."""
+    left, columns, terms = stuck.nonzero().flatten(), m[0].shape[2], len(m)
+    if left.numel() == 0:
+        return
+    v = orthonormal(matrices(w, left), terms)
+    y = rotations.without_vanished(matmul(v, matrices(m, left)), columns)
+    both = tuple(torch.cat([a, b], 2) for a, b in zip(y, v, strict=True))
+    both, done[left] = rotations.orthogonalize(both, columns, tolerance(terms))
+    _put(x, left, each(lambda c: c[..., :columns], both))
+    _put(w, left, each(lambda c: c[..., columns:], both))
 
 
 def _start(m: Tensor, positive: bool) -> Tensor:
@@ -85,13 +103,17 @@ def _start(m: Tensor, positive: bool) -> Tensor:
     return x[..., columns:].contiguous()
 
 
+def _steps(terms: int) -> int:
+    return 3 if terms > 3 else 2
+
+
 def orthonormal(v: Components, terms: int) -> Components:
     """The nearest orthogonal matrix to one that is orthogonal up to float64's rounding errors.
 
     Newton's iteration without inverses, V + V (I - V^T V) / 2, which squares the distance (Bjorck,
     Bowie 1971, doi:10.1137/0708036).
     """
-    for _ in range(3 if terms > 3 else 2):
+    for _ in range(_steps(terms)):
         rest = operations.sub(identity(v, v[0].shape[-1]), matmul(v, transpose(v)))
         v = operations.add(v, matmul(each(lambda c: c / 2, rest), v))
     return v

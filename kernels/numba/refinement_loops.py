@@ -1,0 +1,251 @@
+"""Corrections of orthogonal matrices on the CPU: all of a small matrix's by one call of a loop."""
+
+from __future__ import annotations
+
+import functools
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.numba import keys, objects, rewrite, row_folds, stored, team
+from mcf.kernels.numba.panel_text import PanelText
+from mcf.kernels.refinement import DONE, STUCK, Refinement
+from mcf.kernels.rotation import VANISHED
+
+PAD = 16
+# The most rows and columns: products of larger ones are faster by blocks.
+SMALL = 48
+WORDS = (
+    *("bases", "shares", "parts", "states", "rows", "columns", "steps", "exponent"),
+    *("length", "m_size"),
+)
+
+
+def source(spec: Refinement) -> str:
+    """The kernel: an item is a matrix. Arrays of rows in `m`: V, N, R, G, a transpose, M, Y."""
+    operands = {**dict.fromkeys("awxmv", spec.terms), "s": spec.fold.state}
+    text = PanelText(WORDS, ("bases", "shares", "states"), operands, PAD)
+    row_folds.steps(text, "m")
+    settled = f"settle(load_s(at_s, s + c))[:{spec.terms}]"
+    halves = "".join(f"x[{k}] / 2, " for k in range(spec.terms))
+    text.steps += ["@jit", "def halved(x):", f"    return {halves}", ""]
+    text.step("settled", "at_s at_v s g", f"store_v(at_v, g + c, {settled})")
+    d = text.own
+    text.add(
+        d,
+        "square = rows * length",
+        "v = arrival * m_size",
+        "n_at = v + square",
+        "r = n_at + square",
+        "e = r + square",
+        "t = e + square",
+        "m = t + max(rows, columns) * length",
+        "y = m + square",
+        "g = arrival * length",
+        "s = arrival * length",
+        "base = item * rows * columns",
+        "place = item * rows * rows",
+        "for i in range(rows):",
+        "    for c in range(rows):",
+        "        store_m(at_m, v + i * length + c, load_w(at_w, place + i * rows + c))",
+        "    for c in range(columns):",
+        "        store_m(at_m, m + i * length + c, load_a(at_a, base + i * columns + c))",
+        "before = 0.25",
+        "turn_of_steps = 0",
+        "state = 0",
+        "while state == 0:",
+    )
+    _products(text, d + 1)
+    text.add(d + 1, "turn_of_steps += 1", "if turn_of_steps > steps:")
+    _corrections(text, d + 2)
+    text.add(d + 1, "if state == 0:")
+    _moved(text, d + 2)
+    text.add(
+        d,
+        "for i in range(rows):",
+        "    for c in range(rows):",
+        "        store_w(at_w, place + i * rows + c, load_m(at_m, v + i * length + c))",
+        "    for c in range(columns):",
+        "        store_x(at_x, base + i * columns + c, load_m(at_m, y + i * length + c))",
+        "put(states, item, state)",
+    )
+    return text.text()
+
+
+def _product(text: PanelText, depth: int) -> None:
+    """One row of a product, from n numbers at `given` and rows from `row` on, behind g."""
+    text.add(depth, "first, stride = 0, length", text.whole("0", "count"))
+    row_folds.fold(text, depth, "load_m(at_m, given + ({}) * step)")
+    text.add(depth, text.run("settled", "0"))
+
+
+def _products(text: PanelText, depth: int) -> None:
+    """I - V V^T and, after the first steps, Y = V M and Y Y^T."""
+    text.add(
+        depth,
+        "for kind in range(3):",
+        # V V^T; V M; Y Y^T.
+        "    if kind > 0 and turn_of_steps < steps:",
+        "        continue",
+        "    if kind != 1:",
+        "        here = y if kind == 2 else v",
+        "        for i in range(rows):",
+        "            for c in range(columns if kind == 2 else rows):",
+        "                h = load_m(at_m, here + i * length + c)",
+        "                store_m(at_m, t + c * length + i, h)",
+        "    for k in range(rows):",
+        "        step, count = 1, columns if kind == 1 else rows",
+        "        n, given = rows, v + k * length",
+        "        row = m if kind == 1 else t",
+        "        if kind == 2:",
+        "            n, given = columns, y + k * length",
+    )
+    _product(text, depth + 2)
+    text.add(
+        depth + 2,
+        "for c in range(count):",
+        "    h = load_v(at_v, g + c)",
+        "    if kind == 0:",
+        "        h = difference(ONES if c == k else ZEROS, h)",
+        "        store_m(at_m, r + k * length + c, h)",
+        "    elif kind == 1:",
+        "        store_m(at_m, y + k * length + c, h)",
+        "    else:",
+        "        store_m(at_m, e + k * length + c, h)",
+        "if kind == 1:",
+        "    gone = True",
+        "    for c in range(count):",
+        "        gone = gone and abs(load_m(at_m, y + k * length + c)[0]) < VANISHED",
+        "    for c in range(count if gone else 0):",
+        "        store_m(at_m, y + k * length + c, ZEROS)",
+    )
+
+
+def _corrections(text: PanelText, depth: int) -> None:
+    """E in the place of G, the error, and what follows from it."""
+    text.add(
+        depth,
+        # s_i and its root, in the first row of the transpose's room and in the second.
+        "for i in range(rows):",
+        "    h = difference(ONES, load_m(at_m, r + i * length + i))",
+        "    h = quotient(load_m(at_m, e + i * length + i), h)",
+        "    store_m(at_m, t + i, h)",
+        "for i in range(rows):",
+        "    for c in range(rows):",
+        "        there = i * length + c",
+        "        h = fused(load_m(at_m, t + c), load_m(at_m, r + there), load_m(at_m, e + there))",
+        "        store_m(at_m, n_at + there, h)",
+        "error = 0.0",
+        "for i in range(rows):",
+        "    low = load_m(at_m, t + i)",
+        "    for c in range(rows):",
+        "        there = i * length + c",
+        "        high = load_m(at_m, t + c)",
+        "        gap = difference(high, low)",
+        "        top = load_m(at_m, n_at + there)",
+        "        mean = abs((top[0] + load_m(at_m, n_at + c * length + i)[0]) / 2)",
+        "        near = mean > 5.9604644775390625e-08 * abs(gap[0]) or gap[0] == 0 or i == c",
+        "        rest = load_m(at_m, r + there)",
+        "        h = quotient(ZEROS if near else top, ONES if near else gap)",
+        "        store_m(at_m, e + there, halved(rest) if near else h)",
+        "        sizes = root((low[0],))[0] * root((high[0],))[0]",
+        "        cosine = 0.0",
+        "        if i != c and sizes > 0:",
+        "            cosine = mean / sizes",
+        "        if abs(rest[0]) > cosine or rest[0] != rest[0]:",
+        "            cosine = abs(rest[0])",
+        "        if cosine > error or cosine != cosine:",
+        "            error = cosine",
+        "tolerance = power(exponent)",
+        "slow = not (error <= 0.00390625 * before)",
+        "before = error",
+        "if error <= tolerance or (slow and error <= 8 * tolerance):",
+        f"    state = {DONE}",
+        "elif slow:",
+        f"    state = {STUCK}",
+    )
+
+
+def _moved(text: PanelText, depth: int) -> None:
+    """V + (R / 2) V in the first steps, then V + E^T V."""
+    text.add(
+        depth,
+        "early = turn_of_steps <= steps",
+        "for i in range(square if early else 0):",
+        "    store_m(at_m, r + i, halved(load_m(at_m, r + i)))",
+        "for k in range(rows):",
+        "    n, count, row = rows, rows, v",
+        "    given, step = e + k, length",
+        "    if early:",
+        "        given, step = r + k * length, 1",
+    )
+    _product(text, depth + 1)
+    text.add(
+        depth,
+        "    for c in range(rows):",
+        "        h = total(load_m(at_m, v + k * length + c), load_v(at_v, g + c))",
+        "        store_m(at_m, n_at + k * length + c, h)",
+        "for i in range(rows):",
+        "    for c in range(rows):",
+        "        h = load_m(at_m, n_at + i * length + c)",
+        "        store_m(at_m, v + i * length + c, h)",
+    )
+
+
+@functools.cache
+def _compiled(spec: Refinement) -> objects.Native:
+    text = source(spec)
+
+    def make() -> tuple[Any, str]:
+        from mcf.kernels.numba import compiler
+
+        return rewrite.rewritten(compiler.refinement(spec, text))
+
+    used = (spec.fold.term, spec.fold.merge, spec.fold.combine, spec.settle, spec.total)
+    used += (spec.difference, spec.fused, spec.quotient, spec.root)
+    algorithms = [keys.algorithm(f) for f in used]
+    return stored.native(
+        ("refinement", text, algorithms, spec.terms, spec.fold.state, VANISHED), make
+    )
+
+
+def refine(
+    spec: Refinement,
+    a: Sequence[Tensor],
+    w: Sequence[Tensor],
+    x: Sequence[Tensor],
+    steps: int,
+    tolerance: int,
+) -> Tensor:
+    """See `mcf.kernels.executor.Executor.refine`."""
+    batch, rows, columns = a[0].shape
+    work = batch * rows * rows * columns
+    threads = torch.get_num_threads() if work > team.SERIAL else 1
+    parts = max(1, min(threads, batch))
+    length = max(rows, columns) + PAD
+    m_size = (6 * rows + max(rows, columns)) * length
+    sizes = [(m_size, spec.terms), (length, spec.terms), (length, spec.fold.state)]
+    scratch = [torch.zeros(n, parts * size, dtype=torch.float64, device="cpu") for size, n in sizes]
+    bases = array("Q", [c.data_ptr() for c in (*a, *w, *x, *(c for m in scratch for c in m))])
+    shares = team.shares(batch, parts)
+    states = array("q", bytes(8 * batch))
+    words = {
+        "bases": bases.buffer_info()[0],
+        "shares": shares.buffer_info()[0],
+        "parts": parts,
+        "states": states.buffer_info()[0],
+        "rows": rows,
+        "columns": columns,
+        "steps": steps,
+        "exponent": tolerance,
+        "length": length,
+        "m_size": m_size,
+    }
+    table = array("q", [words[name] for name in WORDS])
+    with stored.lock:
+        address = _compiled(spec).address
+    team.run(address, table.buffer_info()[0], parts)
+    return torch.tensor(states, device="cpu")

@@ -1,0 +1,66 @@
+"""The declaration of corrections of an orthogonal matrix, which executors make loops of.
+
+W, n rows, is orthogonal up to float64's rounding errors, and the rows of W M are so up to the same.
+All numbers are float64 expansions.
+
+1. `steps` times W becomes W + ((I - W W^T) / 2) W.
+2. X = W M, whose rows that are all below VANISHED become 0; R = I - W W^T, G = X X^T,
+   s_i = G_ii / (1 - R_ii).
+3. N_ij = s_j R_ij + G_ij, d_ij = s_j - s_i; mean is (N_ij + N_ji) / 2 of first numbers. E_ij is
+   R_ij / 2 where i = j, d_ij is 0 or |mean| > 2^-24 |d_ij|, else N_ij / d_ij. The error is the
+   largest of all |R_ij|, and of |mean| / (sqrt(s_i) sqrt(s_j)) where i is not j and the product is
+   positive; NaN is larger than all.
+4. It is slow if not the error <= 2^-8 of the one before (1/4 at first), and done if the error <=
+   tolerance, or if it is slow and the error <= 8 tolerance. If neither, W becomes W + E^T W, and 2
+   follows.
+
+Products are folds as those of a matrix product, settled and cut to as many components.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from mcf.kernels.algorithms import distillation, ieee
+from mcf.kernels.bind import Algorithm
+from mcf.kernels.fold import Fold, product_fold
+from mcf.kernels.formats import FP64
+
+# What a matrix ends as.
+DONE, STUCK = 1, 2
+
+
+# Compared and hashed by identity, as `Elementwise`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Refinement:
+    """Corrections of an orthogonal matrix of float64 expansions.
+
+    Args:
+        terms: components.
+        fold: of products.
+        settle: partial sums -> as many components.
+        total: (x, y) -> x + y.
+        difference: (x, y) -> x - y.
+        fused: (x, y, z) -> x y + z.
+        quotient: (x, y) -> x / y.
+        root: the square root of one component.
+    """
+
+    terms: int
+    fold: Fold
+    settle: Algorithm
+    total: Algorithm
+    difference: Algorithm
+    fused: Algorithm
+    quotient: Algorithm
+    root: Algorithm
+
+
+@functools.cache
+def refinement(terms: int) -> Refinement:
+    """The corrections in numbers of some components."""
+    fold = product_fold(FP64, terms, terms, terms)
+    settle = distillation.distill(fold.state, fold.state, partial=True)
+    arithmetic = (ieee.ADD[terms], ieee.SUB[terms], ieee.FMA[terms], ieee.DIV[terms])
+    return Refinement(terms, fold, settle, *arithmetic, ieee.SQRT[1])
