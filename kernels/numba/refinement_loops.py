@@ -25,7 +25,7 @@ WORDS = (
 
 
 def source(spec: Refinement) -> str:
-    """The kernel: an item is a matrix. Arrays of rows in `m`: V, N, R, G, a transpose, M, Y."""
+    """The kernel: an item is a matrix. Arrays of rows in `m`: V, N, R, E, a transpose, M, Y."""
     operands = {**dict.fromkeys("awxmv", spec.terms), "s": spec.fold.state}
     text = PanelText(WORDS, ("bases", "shares", "states"), operands, PAD)
     row_folds.steps(text, "m")
@@ -57,12 +57,16 @@ def source(spec: Refinement) -> str:
         "turn_of_steps = 0",
         "state = 0",
         "while state == 0:",
+        # I - V V^T; V M; its product with its transpose; what V becomes.
+        "    for kind in range(4):",
+        "        if (kind == 1 or kind == 2) and turn_of_steps < steps:",
+        "            continue",
+        "        if kind == 3 and turn_of_steps >= steps:",
     )
-    _products(text, d + 1)
-    text.add(d + 1, "turn_of_steps += 1", "if turn_of_steps > steps:")
-    _corrections(text, d + 2)
-    text.add(d + 1, "if state == 0:")
-    _moved(text, d + 2)
+    _corrections(text, d + 3)
+    text.add(d + 2, "if state != 0:", "    break")
+    _products(text, d + 2)
+    text.add(d + 1, "turn_of_steps += 1")
     text.add(
         d,
         "for i in range(rows):",
@@ -75,52 +79,60 @@ def source(spec: Refinement) -> str:
     return text.text()
 
 
-def _product(text: PanelText, depth: int) -> None:
-    """One row of a product, from n numbers at `given` and rows from `row` on, behind g."""
-    text.add(depth, "first, stride = 0, length", text.whole("0", "count"))
-    row_folds.fold(text, depth, "load_m(at_m, given + ({}) * step)")
-    text.add(depth, text.run("settled", "0"))
-
-
 def _products(text: PanelText, depth: int) -> None:
-    """I - V V^T and, after the first steps, Y = V M and Y Y^T."""
+    """A product's rows, of numbers from `given` on and rows from `row` on, and their use."""
     text.add(
         depth,
-        "for kind in range(3):",
-        # V V^T; V M; Y Y^T.
-        "    if kind > 0 and turn_of_steps < steps:",
-        "        continue",
-        "    if kind != 1:",
-        "        here = y if kind == 2 else v",
-        "        for i in range(rows):",
-        "            for c in range(columns if kind == 2 else rows):",
-        "                h = load_m(at_m, here + i * length + c)",
-        "                store_m(at_m, t + c * length + i, h)",
-        "    for k in range(rows):",
-        "        step, count = 1, columns if kind == 1 else rows",
-        "        n, given = rows, v + k * length",
-        "        row = m if kind == 1 else t",
-        "        if kind == 2:",
-        "            n, given = columns, y + k * length",
+        "early = turn_of_steps < steps",
+        "if kind == 0 or kind == 2:",
+        "    here = y if kind == 2 else v",
+        "    for i in range(rows):",
+        "        for c in range(columns if kind == 2 else rows):",
+        "            h = load_m(at_m, here + i * length + c)",
+        "            store_m(at_m, t + c * length + i, h)",
+        "if kind == 3 and early:",
+        "    for i in range(square):",
+        "        store_m(at_m, r + i, halved(load_m(at_m, r + i)))",
+        "for k in range(rows):",
+        "    n, count, step = rows, rows, 1",
+        "    given, row = v + k * length, t",
+        "    if kind == 1:",
+        "        count, row = columns, m",
+        "    if kind == 2:",
+        "        n, given = columns, y + k * length",
+        "    if kind == 3:",
+        "        given, row = r + k * length, v",
+        "        if not early:",
+        "            given, step = e + k, length",
+        "    first, stride = 0, length",
+        f"    {text.whole('0', 'count')}",
     )
-    _product(text, depth + 2)
+    row_folds.fold(text, depth + 1, "load_m(at_m, given + ({}) * step)")
     text.add(
-        depth + 2,
+        depth + 1,
+        text.run("settled", "0"),
+        "gone = kind == 1",
         "for c in range(count):",
         "    h = load_v(at_v, g + c)",
+        "    there = k * length + c",
         "    if kind == 0:",
-        "        h = difference(ONES if c == k else ZEROS, h)",
-        "        store_m(at_m, r + k * length + c, h)",
+        "        store_m(at_m, r + there, difference(ONES if c == k else ZEROS, h))",
         "    elif kind == 1:",
-        "        store_m(at_m, y + k * length + c, h)",
+        "        gone = gone and abs(h[0]) < VANISHED",
+        "        store_m(at_m, y + there, h)",
+        "    elif kind == 2:",
+        "        store_m(at_m, e + there, h)",
         "    else:",
-        "        store_m(at_m, e + k * length + c, h)",
-        "if kind == 1:",
-        "    gone = True",
-        "    for c in range(count):",
-        "        gone = gone and abs(load_m(at_m, y + k * length + c)[0]) < VANISHED",
-        "    for c in range(count if gone else 0):",
-        "        store_m(at_m, y + k * length + c, ZEROS)",
+        "        store_m(at_m, n_at + there, total(load_m(at_m, v + there), h))",
+        "for c in range(count if gone else 0):",
+        "    store_m(at_m, y + k * length + c, ZEROS)",
+    )
+    text.add(
+        depth,
+        "for i in range(rows if kind == 3 else 0):",
+        "    for c in range(rows):",
+        "        h = load_m(at_m, n_at + i * length + c)",
+        "        store_m(at_m, v + i * length + c, h)",
     )
 
 
@@ -166,32 +178,6 @@ def _corrections(text: PanelText, depth: int) -> None:
         f"    state = {DONE}",
         "elif slow:",
         f"    state = {STUCK}",
-    )
-
-
-def _moved(text: PanelText, depth: int) -> None:
-    """V + (R / 2) V in the first steps, then V + E^T V."""
-    text.add(
-        depth,
-        "early = turn_of_steps <= steps",
-        "for i in range(square if early else 0):",
-        "    store_m(at_m, r + i, halved(load_m(at_m, r + i)))",
-        "for k in range(rows):",
-        "    n, count, row = rows, rows, v",
-        "    given, step = e + k, length",
-        "    if early:",
-        "        given, step = r + k * length, 1",
-    )
-    _product(text, depth + 1)
-    text.add(
-        depth,
-        "    for c in range(rows):",
-        "        h = total(load_m(at_m, v + k * length + c), load_v(at_v, g + c))",
-        "        store_m(at_m, n_at + k * length + c, h)",
-        "for i in range(rows):",
-        "    for c in range(rows):",
-        "        h = load_m(at_m, n_at + i * length + c)",
-        "        store_m(at_m, v + i * length + c, h)",
     )
 
 
