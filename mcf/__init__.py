@@ -46,6 +46,8 @@ from mcf.functions import i0 as i0
 from mcf.functions import i0e as i0e
 from mcf.functions import i1 as i1
 from mcf.functions import i1e as i1e
+from mcf.functions import j0 as j0
+from mcf.functions import j1 as j1
 from mcf.functions import k0 as k0
 from mcf.functions import k0e as k0e
 from mcf.functions import k1 as k1
@@ -76,6 +78,8 @@ from mcf.functions import tan as tan
 from mcf.functions import tanh as tanh
 from mcf.functions import trigamma as trigamma
 from mcf.functions import trunc as trunc
+from mcf.functions import y0 as y0
+from mcf.functions import y1 as y1
 from mcf.fusion import fused as fused
 from mcf.kernels.register_choice import get_registers as get_registers
 from mcf.kernels.register_choice import registers as registers

@@ -38,8 +38,9 @@ def bound(
     (|x| |y|) for "matmul", sum |x| / count for "mean", sum x**2 / (count - correction) for "var"
     (an integer correction), the root of that for "std", sum |c_k| |x|**k for "polyval", |x y| for
     "fma"; below -1/2 of "lgamma" and below 0 of "digamma" the magnitudes of the terms of their
-    reflection, which their docstrings have, elsewhere 0. So of_terms times the condition number
-    T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
+    reflection, which their docstrings have, elsewhere 0; of the Bessel functions "j0", "j1", "y0"
+    and "y1" from |x| = 256 on the modulus sqrt(J^2 + Y^2), before it 0. So of_terms times the
+    condition number T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
 
     Args:
         operation: "add" (and "sub"), "mul", "div", "fma", "square", "sqrt", "reciprocal", "rsqrt",

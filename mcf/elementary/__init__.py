@@ -21,6 +21,10 @@ from mcf.elementary.bessel import i0 as i0
 from mcf.elementary.bessel import i0e as i0e
 from mcf.elementary.bessel import i1 as i1
 from mcf.elementary.bessel import i1e as i1e
+from mcf.elementary.bessel_jy import j0 as j0
+from mcf.elementary.bessel_jy import j1 as j1
+from mcf.elementary.bessel_jy import y0 as y0
+from mcf.elementary.bessel_jy import y1 as y1
 from mcf.elementary.bessel_k import k0 as k0
 from mcf.elementary.bessel_k import k0e as k0e
 from mcf.elementary.bessel_k import k1 as k1

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.elementary import bessel_bounds, gamma, gamma_tables, tables
+from mcf.elementary import bessel_bounds, bessel_jy_bounds, gamma, gamma_tables, tables
 from mcf.elementary.bessel_bounds import at_nodes
 from mcf.elementary.error_bounds import _erfcx, exp, log, sin_cos
 from mcf.elementary.error_steps import SLACK, Steps
@@ -105,6 +105,11 @@ DERIVED: dict[str, Callable[[Steps], Errors]] = {
         for letter, kind in (("i", bessel_bounds.first), ("k", bessel_bounds.second))
         for order in (0, 1)
         for end in ("", "e")
+    },
+    **{
+        f"{letter}{order}": functools.partial(kind, order=order)
+        for letter, kind in (("j", bessel_jy_bounds.first), ("y", bessel_jy_bounds.second))
+        for order in (0, 1)
     },
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)

@@ -142,6 +142,18 @@ def inputs(name: str, fmt: Format, terms: int, n: int, seed: int) -> list[tuple[
         edges = np.array([1.0, 2.0, 32.0, 256.0, 80.0, 700.0])
         wide = d.between(-5000, -1, n, positive=True)
         return [(wide,), (d.between(-4, 9, n, positive=True),), (d.near(edges, n),)]
+    if name in ("j0", "j1", "y0", "y1"):
+        zeros = {
+            "j0": (2.404825557695773, 124.87930891323295, 252.11380),
+            "j1": (0.0, 3.8317059702),
+        }
+        zeros |= {"y0": (0.8935769662791675, 3.957678419), "y1": (2.197141326031017, 5.4296810)}
+        near = d.near(np.array([*zeros[name], 256.0, 30.5, math.pi, 200.0]), n)
+        up = name[0] == "y"
+        if up:
+            near = tuple(torch.where(near[0] > 0, c, 0.5 * (k == 0)) for k, c in enumerate(near))
+        wide = d.between(-5000, 5000, n, positive=up)
+        return [(wide,), (d.between(-4, 8, n, positive=up),), (near,)]
     if name == "erfinv":
         ends = np.array([1.0, -1.0, 0.5, 0.25, 0.75])
         return [(d.between(-5000, -2, n),), (d.between(-6, -2, n),), (inside(d.near(ends, n)),)]

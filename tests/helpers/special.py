@@ -29,6 +29,10 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
     "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),
     "i1": lambda x: acb(x).bessel_i(acb(1)).real,
     "i1e": lambda x: acb(x).bessel_i(acb(1)).real * (-abs(x)).exp(),
+    "j0": lambda x: acb(x).bessel_j(acb(0)).real,
+    "j1": lambda x: acb(x).bessel_j(acb(1)).real,
+    "y0": lambda x: acb(x).bessel_y(acb(0)).real,
+    "y1": lambda x: acb(x).bessel_y(acb(1)).real,
     "k0": lambda x: acb(x).bessel_k(acb(0)).real,
     "k0e": lambda x: acb(x).bessel_k(acb(0)).real * x.exp(),
     "k1": lambda x: acb(x).bessel_k(acb(1)).real,
@@ -43,6 +47,9 @@ def _terms(name: str, x: arb) -> arb:
         return abs(sine.log()) + abs(abs(x).log()) + abs(_log_gamma(abs(x)))
     if name == "digamma" and x < 0:
         return abs((1 - x).digamma()) + abs(PI() * (PI() * x).cos() / (PI() * x).sin())
+    if name in ("j0", "j1", "y0", "y1") and abs(x) >= 256:
+        j, y = REFERENCE["j" + name[1]](abs(x)), REFERENCE["y" + name[1]](abs(x))
+        return (j * j + y * y).sqrt()
     return arb(0)
 
 

@@ -7,6 +7,7 @@ Caught mutants: a derivative's sign, an order for another, a number where torch 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from flint import arb, ctx
 
 import mcf
 import mcf.elementary
-from mcf.kernels import FP32, FP64
+from mcf.elementary import bessel_jy, tables
+from mcf.elementary.working import working_terms
+from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import balls
-from tests.helpers.special import REFERENCE
+from tests.helpers.special import REFERENCE, part
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -29,15 +32,21 @@ NAMES = {
     "k0e": "scaled_modified_bessel_k0",
     "k1": "modified_bessel_k1",
     "k1e": "scaled_modified_bessel_k1",
+    "j0": "bessel_j0",
+    "j1": "bessel_j1",
+    "y0": "bessel_y0",
+    "y1": "bessel_y1",
 }
 
 
-@pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "fmt", [pytest.param(FP32, marks=pytest.mark.slow), FP64], ids=lambda f: f.name
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_special_values(name: str, fmt: Format) -> None:
     x = specials(fmt)
     # Of the smallest number torch has inf - inf, or the logarithm of its half.
-    x = x[x != 5e-324]
+    x = x[x.abs() != 5e-324]
     padded = (x, torch.zeros_like(x), torch.zeros_like(x))
     ours = getattr(mcf.elementary, name)(padded)
     # In float64, whose results of small arguments are not beyond the range of float32.
@@ -61,7 +70,7 @@ def _slope(name: str, x: arb) -> tuple[arb, arb]:
     """The derivative and the sum of the magnitudes of its terms."""
     end = name[2:]
     zero, one = (REFERENCE[f"{name[0]}{order}{end}"](x) for order in (0, 1))
-    terms = {"0": [-one], "1": [-zero, -one / x]}[name[1]]
+    terms = {"0": [-one], "1": [-zero if name[0] == "k" else zero, -one / x]}[name[1]]
     if end:
         terms.append(REFERENCE[name](x))
     return sum(terms, arb(0)), sum((abs(t) for t in terms), arb(0))
@@ -76,3 +85,58 @@ def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         exact, size = _slope(name, v)
         # Three functions, a quotient and two sums.
         assert abs(ours - exact) <= size * arb(2) ** -102
+
+
+def _zeros(name: str) -> list[Fraction]:
+    kept = tables.table(f"{name}_zeros", torch.device("cpu"))
+    return [sum(map(Fraction, row)) for row in kept.T.tolist() if row[0]]
+
+
+_SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", ["j0", *(pytest.param(n, marks=_SLOW) for n in ("j1", "y0", "y1"))]
+)
+def test_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against balls, all that are kept; no expansion is nearer than what they are kept for."""
+    monkeypatch.setattr(ctx, "prec", 1100)
+    zeros, beside = _zeros(name), arb(2) ** -470
+    assert len(zeros) == 82
+    assert zeros[-1] > 254
+    for z in zeros:
+        low, high = (REFERENCE[name](_ball(z) * (1 + s * beside)) for s in (-1, 1))
+        assert (low * high) < 0
+        for fmt in (BF16, FP16, FP32, FP64):
+            rest = z
+            for n in range(1, 5):
+                # What is left of z beside n components, and beside the floats that are used.
+                unit = Fraction(2) ** (math.frexp(float(rest))[1] - fmt.p)
+                rest -= round(rest / unit) * unit
+                w = working_terms(fmt, n)
+                parts = _components(z, bessel_jy.parts_needed(fmt, n, w))
+                left = abs(z - sum(map(Fraction, parts))) + z / 2**476
+                assert left <= abs(rest) / 2 ** (53 * w), (fmt.name, n)
+
+
+def _ball(x: Fraction) -> arb:
+    return arb(x.numerator) / arb(x.denominator)
+
+
+@pytest.mark.parametrize("name", ["j0", pytest.param("y1", marks=_SLOW)])
+def test_next_to_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to the result; one float less of the zeros is caught."""
+    rows = [_components(z) for z in _zeros(name)[:80:9]]
+    x = tuple(torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True))
+    assert max(part(name, FP64, x, getattr(mcf.elementary, name)(x))) <= 1
+    whole = bessel_jy.parts_needed
+    monkeypatch.setattr(bessel_jy, "parts_needed", lambda *given: whole(*given) - 2)
+    assert max(part(name, FP64, x, getattr(mcf.elementary, name)(x))) > 1
+
+
+def _components(x: Fraction, count: int = 4) -> list[float]:
+    found = []
+    for _ in range(count):
+        found.append(float(x))
+        x -= Fraction(found[-1])
+    return found
