@@ -1,4 +1,4 @@
-"""Float32 registers beside float64 ones: `python benchmarks/registers.py [--rounds N]`.
+"""Float32 registers beside float64 ones: `python benchmarks/registers.py [--rounds N] [--only X]`.
 
 Processor time of one thread on a CPU, microseconds, the least of interleaved rounds; a CPU has both
 kinds of registers, so this is what float32 registers cost where nobody needs them.
@@ -7,14 +7,17 @@ kinds of registers, so this is what float32 registers cost where nobody needs th
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
 import mcf
 
 COUNT, SIDE = 1_000_000, 100
+FUNCTIONS = ("exp", "log", "sin", "tan", "atan", "tanh", "erf", "gelu", "softmax")
 
 
 def cases(terms: int) -> dict[str, Callable[[], object]]:
@@ -25,8 +28,15 @@ def cases(terms: int) -> dict[str, Callable[[], object]]:
         "sum": lambda: x.sum(),
         "dot": lambda: x @ y,
         "matmul": lambda: a @ b,
-        "exp": lambda: x.exp(),
+        **{name: functools.partial(_call, name, x) for name in FUNCTIONS},
+        "pow": lambda: x**y,
     }
+
+
+def _call(name: str, x: torch.Tensor) -> object:
+    if name == "softmax":
+        return x.reshape(1000, -1).softmax(1)
+    return F.gelu(x) if name == "gelu" else getattr(torch, name)(x)
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -40,16 +50,18 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", nargs="*", help="names of rows")
+    given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     choices = ("float64", "float32")
     print("| | n | float64 | float32 | ratio |\n|---|---|---|---|---|")
     for terms in (1, 2, 3, 4):
         for name, call in cases(terms).items():
+            if given.only and name not in given.only:
+                continue
             least = dict.fromkeys(choices, float("inf"))
-            # A function in float32 is some 60 launches.
-            for _ in range(3 if name == "exp" else rounds + 1):
+            for _ in range(given.rounds + 1):
                 for choice in choices:
                     with mcf.registers(choice):
                         least[choice] = min(least[choice], seconds(call))
