@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import torch
 
-from mcf.elementary import bessel, bessel_k, gamma, tables
+from mcf.elementary import bessel, bessel_k, gamma, series, tables
 from mcf.elementary.error_bounds import exp, log
 from mcf.elementary.error_steps import Steps
 
@@ -48,7 +48,9 @@ def _positive(e: Steps, order: int, second: bool) -> tuple[float, float]:
 
     limit = 2.0**-bessel_k.BITS
     rows, cut = e.rows(bessel_k.BITS, coefficient, 0.0)
-    error, size = e.horner(rows, limit, e.mul())
+    add = series.adding(0.0)
+    steps = [max(e.add(m), e.absorb(m)) if add(m) else e.add(m) for _, m in rows]
+    error, size = e.horner(rows, limit, e.mul(), steps)
     return error + 2 * cut * limit ** len(rows), size
 
 

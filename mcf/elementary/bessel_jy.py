@@ -21,7 +21,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from mcf.elementary import bessel, bessel_zeros, fixed, logarithm, series, trigonometric
+from mcf.elementary import angles, bessel, bessel_zeros, fixed, logarithm, series, trigonometric
+from mcf.elementary import arithmetic as ex
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant, lookup, table
 from mcf.elementary.working import (
@@ -39,7 +40,6 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
@@ -105,7 +105,8 @@ def _far(
     kind: str, order: int, a: Components, fmt: Format, given: int, terms: int
 ) -> tuple[Components, Tensor]:
     """Components and an exponent of J_n(a) or Y_n(a) for a >= 256."""
-    q, s, c = trigonometric._sin_cos(a, fmt, given, terms)
+    q, rest, *_ = trigonometric._rest(a, fmt, given, terms)
+    s, c = angles.Angle(rest).both()
     odd = (q & 1) == 1
     sine = signed(select(odd, c, s), sign_of(q >= 2))
     cosine = signed(select(odd, s, c), sign_of((q == 1) | (q == 2)))

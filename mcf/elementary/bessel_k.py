@@ -20,6 +20,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import arithmetic as ex
 from mcf.elementary import bessel, exponential, fixed, gamma, gamma_tables, series
 from mcf.elementary.gamma_series import Series
 from mcf.elementary.operator import function
@@ -35,7 +36,6 @@ from mcf.elementary.working import (
     special,
     working_terms,
 )
-from mcf.kernels import operations as ex
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
