@@ -33,11 +33,14 @@ from mcf import elementary
 from mcf.complexes.tensor import MCFComplexTensor
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
+from mcf.kernels.operators import FMA
 from mcf.tensor import MCFTensor
 from mcf.tensor.conversion import promote, to_plain
 from mcf.tensor.creation import tensor
 from mcf.tensor.ops.elementary import normal_pdf as _normal_pdf
+from mcf.tensor.plans import selected
 from mcf.tensor.promotion import aligned
+from mcf.tensor.recorded import recorded
 from mcf.tensor.tensor import wrap
 
 Components = tuple[Tensor, ...]
@@ -148,6 +151,10 @@ def fma(x: Any, y: Any, z: Any) -> Any:
     """x * y + z with the error of one operation; bound in `mcf.bound("fma", ...)`."""
     if are_components("fma", x, y, z):
         return operations.fma(x, y, z)
+    if not any(map(recorded, (x, y, z))) and len({v.terms for v in (x, y, z)}) == 1:
+        found = selected(FMA, x, y, z)
+        if found is not None:
+            return found
     a, b, c = _tensors(x, y, z)
     shape = torch.broadcast_shapes(a.shape, b.shape, c.shape)  # type: ignore[no-untyped-call]
     return _Fma.apply(a.expand(shape), b.expand(shape), c.expand(shape))  # type: ignore[no-untyped-call]

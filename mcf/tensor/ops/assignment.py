@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,17 +10,22 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.kernels.formats import format_of
+from mcf.kernels.operators import WHERE
 from mcf.tensor.components import NAMES
 from mcf.tensor.conversion import promote, to_plain
 from mcf.tensor.creation import tensor
+from mcf.tensor.plans import selected
+from mcf.tensor.recorded import differentiated, recorded, watched, writable, written
 from mcf.tensor.registry import UnsupportedError, implements
-from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.tensor import COMPONENTS, MCFTensor
 from mcf.tensor.torch_functions import forward, is_plain_leaf
 
 
 @implements(Tensor.__setitem__)
 def setitem(x: Any, index: Any, value: Any) -> None:
     """x[index] = value; a number is rounded to x's format, not first to its dtype."""
+    if _written_at_once(x, index, value):
+        return
     if not isinstance(x, MCFTensor):
         value = to_plain(value, x.dtype) if isinstance(value, MCFTensor) else value
     elif not isinstance(value, Tensor):
@@ -28,6 +34,38 @@ def setitem(x: Any, index: Any, value: Any) -> None:
         value = promote(value)
     with torch._C.DisableTorchFunctionSubclass():
         Tensor.__setitem__(x, index, value)
+
+
+# What says where in a tensor, in a way that no function of torch is asked about.
+_PLACES = frozenset({int, slice, type(Ellipsis), type(None), Tensor})
+
+
+def _written_at_once(x: Any, index: Any, value: Any) -> bool:
+    """x[index] = value component by component, where nothing records it; whether that was done."""
+    if type(x) is not MCFTensor or watched() or not writable(x):
+        return False
+    if not _PLACES.issuperset(map(type, index) if type(index) is tuple else (type(index),)):
+        return False
+    own = x.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    parts: Sequence[Any]
+    if type(value) is MCFTensor:
+        given = value.__dict__
+        parts = COMPONENTS[given["_terms"]](given)
+        if type(parts[0]) is not Tensor or differentiated((x, value)):
+            return False
+        if (len(parts), parts[0].dtype, parts[0].device) != (terms, first.dtype, first.device):
+            return False
+    elif type(value) in (int, float) and not differentiated((x,)):
+        parts = components_of(value, format_of(first.dtype), terms)
+    else:
+        return False
+    if type(first) is not Tensor:
+        return False
+    for c, part in zip(COMPONENTS[terms](own), parts, strict=True):
+        c[index] = part
+    written(x)
+    return True
 
 
 @implements(Tensor.copy_)
@@ -69,6 +107,10 @@ def _number(x: Any, like: MCFTensor) -> Tensor:
 @implements(torch.where)
 def where(condition: Tensor, *args: Any, **kwargs: Any) -> Any:
     """torch.where with numbers rounded to the tensor's format, not first to its dtype."""
+    if len(args) == 2 and not kwargs and not (recorded(args[0]) or recorded(args[1])):
+        found = selected(WHERE, condition, *args)
+        if found is not None:
+            return found
     like = next((x for x in args if isinstance(x, MCFTensor)), None)
     if like is not None:
         args = tuple(x if isinstance(x, Tensor) else _number(x, like) for x in args)

@@ -15,7 +15,7 @@ from mcf.tensor.ops.componentwise import register
 from mcf.tensor.plans import selected
 from mcf.tensor.promotion import aligned
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import Components, MCFTensor, wrap
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, wrap
 
 aten = torch.ops.aten
 
@@ -76,18 +76,33 @@ def block_diag(tensors: Sequence[Tensor]) -> Tensor:
     return wrap([aten.block_diag.default(list(c)) for c in zip(*parts, strict=True)])
 
 
+# The operators without the Python around them.
+_cat, _stack = aten.cat.default._op, aten.stack.default._op
+
+
+def _parts(tensors: Sequence[Tensor]) -> Sequence[Components]:
+    """The components of tensors that are joined, as many of one dtype each."""
+    found = []
+    for x in tensors:
+        if type(x) is not MCFTensor:
+            return aligned(*tensors)
+        own = x.__dict__
+        found.append(COMPONENTS[own["_terms"]](own))
+    first, terms = found[0][0].dtype, len(found[0])
+    alike = all(c[0].dtype is first and len(c) == terms for c in found)
+    return found if alike else aligned(*tensors)
+
+
 @implements(aten.cat.default)
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Joined along a dimension."""
-    parts = aligned(*tensors)
-    return wrap([aten.cat.default(list(c), dim) for c in zip(*parts, strict=True)])
+    return wrap([_cat(list(c), dim) for c in zip(*_parts(tensors), strict=True)])
 
 
 @implements(aten.stack.default)
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Joined along a new dimension."""
-    parts = aligned(*tensors)
-    return wrap([aten.stack.default(list(c), dim) for c in zip(*parts, strict=True)])
+    return wrap([_stack(list(c), dim) for c in zip(*_parts(tensors), strict=True)])
 
 
 @implements(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)

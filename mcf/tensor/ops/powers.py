@@ -11,11 +11,13 @@ from mcf.elementary.few_products import EXPONENTS, name_of, serves
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import apply
 from mcf.kernels.formats import FP64, format_of
+from mcf.kernels.operators import MUL
 from mcf.kernels.register_choice import registers_for
 from mcf.tensor.creation import tensor
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.elementary import of_two
-from mcf.tensor.plans import selected
+from mcf.tensor.plans import planned, selected
+from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 from mcf.tensor.torch_functions import forward
@@ -28,7 +30,7 @@ def power(x: Any, y: Any) -> Any:
     """x**y; a product for the number 2, the reciprocal for -1, some products for others."""
     if isinstance(y, int | float) and isinstance(x, MCFTensor):
         if y == 2:
-            return x * x
+            return planned(MUL, x, x)
         if y == 1:
             return wrap([c.clone() for c in x.components])
         if y == -1:
@@ -51,10 +53,12 @@ def _power(x: Any, y: Any) -> Any:
 
     So does a number as exponent that is no integer, where a derivative takes 1 from it.
     """
+    if not recorded(x) and (type(y) in (int, float) or not recorded(y)):
+        return power(x, y)
     if not isinstance(x, Tensor):
         x = tensor(x, y.terms, y.dtype, y.device)
-    recorded = torch.is_grad_enabled() and x.requires_grad
-    if recorded and isinstance(y, float) and not y.is_integer():
+    differs = torch.is_grad_enabled() and x.requires_grad
+    if differs and isinstance(y, float) and not y.is_integer():
         y = tensor(y, x.terms, x.dtype, x.device)
     return forward(torch.pow, (x, y), {})
 

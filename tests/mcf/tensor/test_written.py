@@ -200,3 +200,39 @@ def test_out_counts_as_a_change() -> None:
     for target in (torch.empty(2), mcf.tensor([0.0, 0.0, 0.0])):
         with pytest.raises((RuntimeError, NotImplementedError), match="out"):
             torch.mul(kept, kept, out=target)
+
+
+PLACES = [0, -1, slice(1, 3), (1, 2), (slice(None), None, 1), ..., (..., slice(0, 0)), [0, 2]]
+PLACES += [torch.tensor([2, 0]), torch.tensor([True, False, True])]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_elements_are_set_component_by_component(dtype: torch.dtype) -> None:
+    x: Any = mcf.MCFTensor(hard(dtype, 2, 12, 5)).reshape(3, 4)
+    one: Any = mcf.tensor("0.1", 2, dtype)
+    for place in PLACES:
+        for value in (0.1, -0.0, 3, 2**70 + 1, math.inf, math.nan, one, -one.reshape(1, 1)):
+            got, expected = x.clone(), x.clone()
+            got[place] = value
+            held = value if isinstance(value, mcf.MCFTensor) else mcf.tensor(value, 2, dtype)
+            for c, part in zip(expected.components, held.components, strict=True):
+                c[place] = part
+            assert_all_same_bits(got.components, expected.components, str(place))
+
+
+def test_set_elements_count_as_a_change_and_are_recorded() -> None:
+    x: Any = mcf.tensor([1.5, 2.5]).requires_grad_()
+    kept: Any = mcf.tensor([2.0, 4.0])
+    y = x * kept
+    kept[0] = 3.0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    z = x * 1
+    z[0] = x[1] * 5
+    z.sum().backward()
+    assert x.grad.to_plain().tolist() == [0.0, 6.0]
+    with pytest.raises(RuntimeError, match="leaf"):
+        x[0] = 1.0
+    with pytest.raises(IndexError, match="out of"):
+        kept[2] = 1.0
+    assert kept.to_plain().tolist() == [3.0, 4.0]
