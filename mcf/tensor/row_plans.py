@@ -7,6 +7,7 @@ the loop, and room for the keys.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,14 @@ def arranged(
     return None if plan is None else plan.run([*map(_address, COMPONENTS[terms](own))])
 
 
+def canonical_launch(terms: int, like: Tensor) -> Callable[[list[int]], Any]:
+    """What writes the canonical components of pairs of float64, as a function of addresses."""
+    spec = renormalize_kernel(FP64, terms, terms)
+    launch = registry.prepare(spec, [[like] * len(spec.fields)])
+    assert launch is not None
+    return launch.row(np.ones((1, len(spec.scalars))))
+
+
 class RowPlan:
     """The launches of a task on contiguous components of float64."""
 
@@ -88,12 +97,7 @@ class RowPlan:
         self._likes = [self._new(kind) for kind in kinds] if few else None
         self._kinds = kinds
         self._free: list[tuple[Tensor, list[int]]] = []
-        self._canonical: Any = None
-        if self._keys:
-            spec = renormalize_kernel(FP64, task.terms, task.terms)
-            launch = registry.prepare(spec, [[like] * len(spec.fields)])
-            assert launch is not None
-            self._canonical = launch.row(np.ones((1, len(spec.scalars))))
+        self._canonical = canonical_launch(task.terms, like) if self._keys else None
 
     def _new(self, kind: torch.dtype) -> Tensor:
         return torch.empty(self._size, dtype=kind, device=self._device)

@@ -16,6 +16,7 @@ from mcf.tensor.ops.comparison import equal
 from mcf.tensor.plans import unrounded
 from mcf.tensor.promotion import aligned
 from mcf.tensor.registry import implements
+from mcf.tensor.search_plans import places
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -124,6 +125,10 @@ def searchsorted(
     if right and side == "left":
         raise RuntimeError("searchsorted: side and right say different things")
     right = right or side == "right"
+    if sorter is None:
+        few = places(sequence, values, right)
+        if few is not None:
+            return few.to(torch.int32) if out_int32 else few
     wanted = _as_tensor(values, sequence)
     if sorter is not None:
         sequence = sequence.gather(-1, sorter)
