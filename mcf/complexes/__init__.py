@@ -2,13 +2,17 @@
 
 from mcf.complexes import arithmetic as arithmetic
 from mcf.complexes import each_part as each_part
+from mcf.complexes import factors as factors
 from mcf.complexes import functions as functions
+from mcf.complexes import hermitian as hermitian
 from mcf.complexes import linear as linear
+from mcf.complexes import orthogonal as orthogonal
 from mcf.complexes import products as products
 from mcf.complexes import questions as questions
 from mcf.complexes import real_side as real_side
 from mcf.complexes import spectral as spectral
 from mcf.complexes import text as text
+from mcf.complexes import triangular as triangular
 from mcf.complexes.creation import complex as complex
 from mcf.complexes.creation import complex_tensor as complex_tensor
 from mcf.complexes.tensor import MCFComplexTensor as MCFComplexTensor

@@ -1,0 +1,100 @@
+"""Functions of complex expansion tensors whose derivative is a formula of their results."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.complexes.tensor import MCFComplexTensor, gradient
+from mcf.kernels.formats import format_of
+from mcf.kernels.register_choice import refuse_float32
+from mcf.tensor.tensor import MCFTensor
+
+# Of the arguments, the results and their gradients (None for one that is 0) those of the arguments.
+Derivative = Callable[[Any, Any, Any], Sequence[Any]]
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [p for v in values for p in ((v.real, v.imag) if _is_complex(v) else (v,))]
+
+
+def _is_complex(v: Any) -> bool:
+    return isinstance(v, MCFComplexTensor)
+
+
+def _joined(flat: Sequence[Any], kinds: Sequence[bool], make: Callable[..., Any]) -> list[Any]:
+    """Values of which some were complex, from parts."""
+    rest = list(flat)
+    return [make(rest.pop(0), rest.pop(0)) if k else rest.pop(0) for k in kinds]
+
+
+def _gradient(x: Any, y: Any) -> Any:
+    return None if x is None and y is None else gradient((x, y))
+
+
+class _Node(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Any, derivative: Any, kinds: Any, *flat: Any) -> Any:
+        ctx.derivative, ctx.given = derivative, kinds
+        ctx.set_materialize_grads(False)
+        out = function(*_joined([v.detach() for v in flat], kinds, MCFComplexTensor))
+        ctx.kinds = [_is_complex(v) for v in out]
+        found = _flat(out)
+        ctx.mark_non_differentiable(*(v for v in found if not isinstance(v, MCFTensor)))
+        ctx.count = len(flat)
+        ctx.save_for_backward(*flat, *found)
+        function.kinds.append(ctx.kinds)
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        saved = ctx.saved_tensors
+        given = _joined(saved[: ctx.count], ctx.given, MCFComplexTensor)
+        out = _joined(saved[ctx.count :], ctx.kinds, MCFComplexTensor)
+        found = ctx.derivative(given, out, _joined(grads, ctx.kinds, _gradient))
+        return (None, None, None, *_flat(found))
+
+
+class _Kept:
+    """A function that tells afterwards which of its results were complex."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.kinds = function, list[list[bool]]()
+
+    def __call__(self, *given: Any) -> Any:
+        return self.function(*given)
+
+
+def differentiable(
+    function: Callable[..., Sequence[Any]], derivative: Derivative, *given: Any
+) -> list[Any]:
+    """What a function computes in float64 components, rounded once, with a derivative.
+
+    Args:
+        function: of complex expansion tensors of float64 components, two at least for what comes
+            in narrower formats; it returns complex and real expansion tensors and plain ones.
+        derivative: as `Derivative` says.
+        given: complex expansion tensors of one format.
+    """
+    first = given[0]
+    refuse_float32("a complex factorisation", format_of(first.dtype), first.device)
+    run = functools.partial(_widened, function)
+    if not (torch.is_grad_enabled() and any(z.requires_grad for z in given)):
+        return list(run(*given))
+    kept = _Kept(run)
+    apply: Any = _Node.apply
+    flat = apply(kept, derivative, [True] * len(given), *_flat(given))
+    return _joined(flat, kept.kinds[-1], MCFComplexTensor)
+
+
+def _widened(function: Callable[..., Sequence[Any]], *given: Any) -> Sequence[Any]:
+    first = given[0]
+    if first.dtype is torch.float64:
+        return function(*given)
+    terms = max(2, first.terms)
+    found = function(*(z.to(torch.float64, terms=terms) for z in given))
+    return [v if type(v) is Tensor else v.to(first.dtype, terms=first.terms) for v in found]
