@@ -50,6 +50,30 @@ def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Com
     return None if q is None else convert(q, fmt, len(a)), convert(r, fmt, len(a))
 
 
+def reflections(a: Components) -> tuple[Components, Components]:
+    """R, with v of each reflection I - tau v v^T below its diagonal, and tau: LAPACK's `geqrf`.
+
+    v begins with a 1 that is not stored; shapes [..., m, n] and [..., min(m, n)].
+    """
+    refuse_float32("a factorisation Q R", format_of(a[0].dtype), a[0].device)
+    wide = convert(a, torch.float64, working_terms(a)) if a[0].dtype is not torch.float64 else a
+    r = each(lambda c: c.clone(memory_format=torch.contiguous_format), wide)
+    taus = [each(lambda c: c.new_empty(*c.shape[:-2], 0), r)]
+    low = each(torch.zeros_like, r)
+    for start, v, t in _blocks(r):
+        rows, columns = v[0].shape[-2:]
+        place = (slice(start, start + rows), slice(start, start + columns))
+        assign(low, place, each(lambda c: c.tril(-1), v))
+        taus.append(each(lambda c: c.diagonal(dim1=-2, dim2=-1), t))
+    tau = tuple(torch.cat(parts, -1) for parts in zip(*taus, strict=True))
+    both = tuple(torch.triu(c) + below for c, below in zip(r, low, strict=True))
+    return (
+        (both, tau)
+        if wide is a
+        else (convert(both, a[0].dtype, len(a)), convert(tau, a[0].dtype, len(a)))
+    )
+
+
 def _factor(a: Components, mode: str) -> tuple[Components | None, Components]:
     """The same in float64 components."""
     r = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
@@ -57,6 +81,13 @@ def _factor(a: Components, mode: str) -> tuple[Components | None, Components]:
     count = min(m, n)
     if m <= SMALL and n <= SMALL and 0 < count <= triangular.BLOCK:
         return _whole(r, mode)
+    return _assembled(r, mode, _blocks(r))
+
+
+def _blocks(r: Components) -> list[tuple[int, Components, Components]]:
+    """R takes the place of the upper triangle; the first row, V and T of each panel."""
+    *_, m, n = r[0].shape
+    count = min(m, n)
     blocks = []
     for start in range(0, count, triangular.BLOCK):
         block = slice(start, min(start + triangular.BLOCK, count))
@@ -65,7 +96,7 @@ def _factor(a: Components, mode: str) -> tuple[Components | None, Components]:
         if block.stop < n:
             rest = (slice(start, m), slice(block.stop, n))
             assign(r, rest, _reflect(v, transpose(t), part(r, *rest)))
-    return _assembled(r, mode, blocks)
+    return blocks
 
 
 def _assembled(

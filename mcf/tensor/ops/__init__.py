@@ -39,6 +39,7 @@ from mcf.tensor.ops import pooling as pooling
 from mcf.tensor.ops import powers as powers
 from mcf.tensor.ops import quantiles as quantiles
 from mcf.tensor.ops import reductions as reductions
+from mcf.tensor.ops import reflections as reflections
 from mcf.tensor.ops import resampling as resampling
 from mcf.tensor.ops import scans as scans
 from mcf.tensor.ops import scattering as scattering

@@ -161,7 +161,6 @@ def _refuse(function: Any, name: str, instead: str) -> None:
 
 
 # torch writes into a plain tensor of its own, which rounds.
-_refuse(torch.vander, "torch.vander", "use x[:, None] ** torch.arange(n)")
 _refuse(
     torch._C._nn.pad_sequence,
     "torch.nn.utils.rnn.pad_sequence",

@@ -92,6 +92,13 @@ def norm_of_one_format(input: Any, p: Any = "fro", *args: Any, **kwargs: Any) ->
     return forward(torch.norm, (input, p, *args), kwargs)
 
 
+@implements(torch.vander)
+def vander_(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """`torch.linalg.vander`, by default from the highest power down."""
+    found = torch.linalg.vander(x, N=N)
+    return found if increasing else found.flip(-1)
+
+
 @implements(torch.cholesky_solve, Tensor.cholesky_solve)
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
     """X with A X = B for A = L L^H, or U^H U for `upper`."""

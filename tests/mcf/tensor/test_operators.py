@@ -69,7 +69,6 @@ def test_functions_of_numpy_refuse_rather_than_round() -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        torch.vander,
         lambda x: torch.nn.utils.rnn.pad_sequence([x, x[:1]]),
         lambda x: x.apply_(abs),
     ],
