@@ -150,10 +150,10 @@ def _panel(
     if r[0].numel():
         flat = triangular.flat
         reflect = registry.on(r[0].device).reflect
-        panel = (reflection(len(r)), flat(r), start, flat(v), flat(t))
-        if reflect(*panel, whole=whole, q=None if q is None else flat(q)):
+        given = (reflection(len(r)), flat(r), start, flat(v), flat(t))
+        if reflect(*given, whole=whole, q=None if q is None else flat(q)):
             return v, t, True
-        if (whole or q is not None) and reflect(*panel):
+        if (whole or q is not None) and reflect(*given):
             return v, t, False
     for j in range(width):
         below = slice(start + j, None)
