@@ -66,7 +66,7 @@ _FUSED = FUNCTIONS | {f"complex_{name}" for name in COMPLEX}
 _NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
 
-def _is_rare(out_rare):  # type: ignore[no-untyped-def]
+def is_rare(out_rare):  # type: ignore[no-untyped-def]
     """Whether an element needs what its formula lacks."""
     return (out_rare > ZERO,)
 
@@ -109,10 +109,15 @@ def kernel(name: str, fmt: Format, *terms: int, register: Format = FP64) -> Elem
         groups=groups,
         rounded=results,
         long=True,
-        sums=_is_rare if partial else None,
+        sums=is_rare if partial else None,
         sum_count=int(partial),
         counts=int(partial),
     )
+
+
+def is_known(name: str) -> bool:
+    """Whether a function runs as one kernel."""
+    return name in _FUSED or name.startswith("power_")
 
 
 def kernel_for(
@@ -122,8 +127,7 @@ def kernel_for(
 
     In the registers that are chosen for the format there.
     """
-    known = name in _FUSED or name.startswith("power_")
-    if not known or registry.executor_for(device) == "torch":
+    if not is_known(name) or registry.executor_for(device) == "torch":
         return None
     register = registers_for(fmt, device)
     spec = kernel(name, fmt, *terms, register=register)

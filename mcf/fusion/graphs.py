@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from mcf.fusion.kernels import Run, kernel_of
+from mcf.fusion.kernels import Run, kernel_of, longest_on
 from mcf.fusion.recording import computes
 from mcf.fusion.stages import Stage, halves
 from mcf.kernels import registry
@@ -49,10 +49,11 @@ class Step:
             run = self._kernels[kind]
         except KeyError:
             run = self._kernels[kind] = kernel_of(self.stage, given, self._format)
-        if run is not None:
-            return run(given)
+        found = None if run is None else run(given)
+        if found is not None:
+            return found
         known = dict(zip(self.stage.inputs, given, strict=True))
-        if len(self._halves) == 1:
+        if run is not None or not longest_on(given) or len(self._halves) == 1:
             for node in self.stage.nodes:
                 known[node] = _run(node, known)
         else:

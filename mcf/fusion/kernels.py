@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.elementary.tables import table
 from mcf.fusion.program import TooLongError
 from mcf.fusion.recording import WIDEST, Input, Recorded, offsets, record
 from mcf.fusion.stages import Stage
@@ -22,7 +23,13 @@ _serial = itertools.count()
 
 _empty_like = torch.empty_like
 
-Run = Callable[[Sequence[Any]], list[Tensor]]
+Run = Callable[[Sequence[Any]], list[Tensor] | None]
+
+
+def longest_on(given: Sequence[Any]) -> int:
+    """How many operations a kernel on some operands may have; 0 where there are no kernels."""
+    devices = {x.device for x in given if isinstance(x, Tensor)}
+    return registry.on(*devices).longest if len(devices) == 1 else 0
 
 
 def kernel_of(stage: Stage, given: Sequence[Any], fmt: Format) -> Run | None:
@@ -31,12 +38,11 @@ def kernel_of(stage: Stage, given: Sequence[Any], fmt: Format) -> Run | None:
     None where no kernel does; the log says why.
     """
     name = f"stage{next(_serial)}"
-    tensors = [x for x in given if isinstance(x, Tensor)]
-    devices = {x.device for x in tensors}
-    longest = 0 if len(devices) != 1 else registry.on(*devices).longest
+    longest = longest_on(given)
     if not longest:
-        log.debug("no kernel for %s: on %s", name, devices)
+        log.debug("no kernel for %s: its executor has none, or there are several devices", name)
         return None
+    tensors = [x for x in given if isinstance(x, Tensor)]
     if any(not x.numel() for x in tensors):
         log.debug("no kernel for %s: an operand has no elements", name)
         return None
@@ -66,10 +72,12 @@ class Kernel:
         out = [c for x in recorded.outputs for c in x.codes]
         if len(own) + len(shared) + len(out) > WIDEST:
             raise TooLongError(f"{len(own) + len(shared)} numbers to read, {len(out)} to write")
-        self.spec, constants = recorded.program.kernel("graph", own, shared, out)
+        self.spec, constants, tables = recorded.program.kernel("graph", own, shared, out)
         self._constants = torch.tensor(constants, **options)
         size = self._constants.element_size()
         self._behind = [self._constants.data_ptr() + k * size for k in range(len(constants))]
+        self._tables = [table(name, device) for name in tables]
+        self._behind += [t.data_ptr() for t in self._tables]
         inputs = [
             (k, _Places(given[k], found, self._own(found)))
             for k, found in zip(places, recorded.inputs, strict=True)
@@ -93,8 +101,8 @@ class Kernel:
     def _own(self, x: Input) -> bool:
         return x.systems == self.systems
 
-    def __call__(self, given: Sequence[Any]) -> list[Tensor]:
-        """The outputs, new dense tensors."""
+    def __call__(self, given: Sequence[Any]) -> list[Tensor] | None:
+        """The outputs, new dense tensors; None where a function needs a step that it lacks."""
         addresses: list[int] = []
         out, keep = [], []
         for room, places, _, _ in self._results:
@@ -106,7 +114,9 @@ class Kernel:
         for k, where in self._operands:
             keep.append(where.addresses(given[k], addresses))
         addresses += self._behind
-        self._launch(addresses)
+        counted = self._launch(addresses)
+        if counted is not None and counted[0]:
+            return None
         return out if self.systems == 1 else [*map(_placed, out, self._results)]
 
 

@@ -7,7 +7,7 @@ is, `lanes` which system has it, or -1 where all systems share it. So whatever m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +60,13 @@ def _replaced(x: Any, part: Callable[[Numbers], Tensor]) -> Any:
     if isinstance(x, list | tuple):
         return type(x)(_replaced(each, part) for each in x)
     return x
+
+
+def spread(given: Sequence[Numbers]) -> list[Numbers]:
+    """Operands of one shape."""
+    codes = torch.broadcast_tensors(*(x.codes for x in given))  # type: ignore[no-untyped-call]
+    lanes = torch.broadcast_tensors(*(x.lanes for x in given))  # type: ignore[no-untyped-call]
+    return [Numbers(c, n) for c, n in zip(codes, lanes, strict=True)]
 
 
 class Places(NamedTuple):

@@ -7,17 +7,23 @@ element; sums are the terms and the steps of their folds, in the order that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from mcf.elementary import fused
 from mcf.fusion.folds import divided, matrices, rows
-from mcf.fusion.numbers import Numbers
-from mcf.fusion.program import Program
+from mcf.fusion.numbers import Numbers, spread
+from mcf.fusion.program import Program, TooLongError
+from mcf.kernels.algorithms import truths
+from mcf.kernels.bind import Algorithm
+from mcf.kernels.formats import FP64
 from mcf.kernels.operators import (
+    COMPARISONS,
     OPERATIONS,
     TRANSFORMS,
+    WHERE,
     Operation,
     kernel,
     renormalize_kernel,
@@ -26,7 +32,8 @@ from mcf.kernels.operators import (
 aten = torch.ops.aten
 
 MOVEMENTS = {
-    aten.alias.default, aten.cat.default, aten.clone.default, aten.detach.default,
+    aten.alias.default, aten.cat.default, aten.clone.default, aten.copy.default,
+    aten.detach.default, aten.select_scatter.default, aten.slice_scatter.default,
     aten.diagonal.default, aten.expand.default, aten.flip.default, aten.permute.default,
     aten.repeat.default, aten.roll.default, aten.select.int, aten.slice.Tensor,
     aten.split.Tensor, aten.split_with_sizes.default, aten.squeeze.default, aten.squeeze.dim,
@@ -45,7 +52,7 @@ CONSTANTS = {
     aten.zeros_like.default,
 }  # fmt: skip
 
-Handler = Callable[..., list[Numbers]]
+Handler = Callable[..., Any]
 HANDLERS: dict[Any, Handler] = {}
 
 
@@ -59,7 +66,7 @@ def _operation(o: Operation) -> Handler:
     return record
 
 
-for _o in (*OPERATIONS, *TRANSFORMS):
+for _o in (*OPERATIONS, *COMPARISONS, *TRANSFORMS):
     HANDLERS[getattr(torch.ops.mcf, _o.operator).default] = _operation(_o)
 
 
@@ -68,6 +75,43 @@ def _renormalized(program: Program, x: list[Numbers], terms: int) -> list[Number
 
 
 HANDLERS[torch.ops.mcf.expansion_renormalize.default] = _renormalized
+
+
+def _registers(algorithm: Algorithm) -> Handler:
+    def record(program: Program, *given: Numbers) -> Numbers:
+        def apply(codes: Sequence[int]) -> tuple[int, ...]:
+            return program.statement(algorithm, codes, 1)
+
+        [found] = program.each(apply, spread(given))
+        return found
+
+    return record
+
+
+def _where(program: Program, c: Numbers, x: Numbers, y: Numbers) -> Numbers:
+    [found] = program.kernel_on(kernel(WHERE, program.format, 1, 1, 1), spread((c, x, y)))
+    return found
+
+
+# Of single registers; truth values are numbers, 1 and 0.
+HANDLERS |= {
+    aten.neg.default: _registers(truths.negated),
+    aten.isnan.default: _registers(truths.undefined),
+    aten.signbit.default: _registers(truths.negative),
+    aten.bitwise_not.default: _registers(truths.false),
+    aten.logical_not.default: _registers(truths.false),
+    aten.bitwise_and.Tensor: _registers(truths.both),
+    aten.bitwise_or.Tensor: _registers(truths.one_of),
+    aten.where.self: _where,
+}
+
+
+def _elementary(
+    program: Program, name: str, components: list[Numbers], terms: list[int]
+) -> list[Numbers]:
+    if not fused.is_known(name):
+        raise TooLongError(f"{name} is no formula")
+    return program.kernel_on(fused.kernel(name, FP64, *terms), components)
 
 
 def _row_sums(program: Program, x: list[Numbers], terms: int) -> list[Numbers]:
@@ -92,6 +136,7 @@ def _matrix_products(
 
 # In other formats than float64 they compute in registers of another one.
 FLOAT64: dict[Any, Handler] = {
+    torch.ops.mcf.elementary.default: _elementary,
     torch.ops.mcf.row_sums.default: _row_sums,
     torch.ops.mcf.row_products.default: _row_products,
     torch.ops.mcf.row_means.default: _row_means,

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.elementary.fused import is_rare
 from mcf.fusion.numbers import MixedLanesError, Numbers, by_lane, contiguous
 from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms.truths import larger
 from mcf.kernels.bind import PRIMITIVE_NAMES, Algorithm
 from mcf.kernels.elementwise import Elementwise, Field, parameters
-from mcf.kernels.formats import FP32, FP64, Format
+from mcf.kernels.formats import Format
 
 # An argument of an algorithm: a code, a number that the algorithms name, or a tuple of these.
 Argument = int | str | tuple[int | str, ...]
@@ -36,7 +38,7 @@ class Program:
     A statement that is there already is not written twice: it would compute the same bits.
 
     Args:
-        fmt: the format of all numbers.
+        fmt: the format of all numbers, float32 or float64.
         systems: how many systems there are.
         most: how many operations of arithmetic there may be.
     """
@@ -49,6 +51,9 @@ class Program:
         self._constants: dict[bytes, int] = {}
         self._known: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._functions: dict[str, Algorithm] = {}
+        # The tables that algorithms read, and conditions under which results are of no use.
+        self._tables: dict[str, None] = {}
+        self._rare: list[int] = []
         # What each statement makes, its text and the codes that it reads.
         self._statements: list[tuple[tuple[int, ...], str, frozenset[int]]] = []
 
@@ -134,19 +139,28 @@ class Program:
         return self.each(lambda codes: self._applied(spec, codes), given)
 
     def _applied(self, spec: Elementwise, given: Sequence[int]) -> tuple[int, ...]:
-        names = [f.name for f in spec.fields if f.read]
+        names = [f.name for f in spec.fields if f.read and not f.table]
         values: dict[str, Argument] = {"ZERO": self.constant(0.0)}
         values |= zip(names, given, strict=True)
         values |= {s: self.constant(1.0) for s in spec.scalars}
+        for f in spec.fields:
+            if f.table:
+                self._tables[f.name] = None
+                values[f.name] = f.name
         arguments = [spec.argument(p, values) for p in parameters(spec.function)]
-        return self.statement(spec.function, arguments, len(spec.results))
+        made = self.statement(spec.function, arguments, len(spec.results))
+        if spec.sum_count == 0:
+            return made
+        self._rare.append(made[-1])
+        return made[:-1]
 
     def kernel(
         self, name: str, inputs: Sequence[int], shared: Sequence[int], out: Sequence[int]
-    ) -> tuple[Elementwise, list[float]]:
-        """The kernel that computes some numbers of each system, and its constants.
+    ) -> tuple[Elementwise, list[float], list[str]]:
+        """The kernel that computes some numbers of each system, its constants and its tables.
 
-        Its fields are the results, the inputs, the inputs that all systems share, and constants.
+        Its fields are the results, the inputs, the inputs that all systems share, constants and
+        tables. It counts systems whose results are of no use where there may be some.
 
         Args:
             name: of the kernel.
@@ -154,37 +168,52 @@ class Program:
             shared: those of what all systems share.
             out: those of the results.
         """
-        wanted, lines = set(out), []
-        for results, line, read in reversed(self._statements):
-            if not wanted.isdisjoint(results):
+        rare = functools.reduce(self._larger, self._rare[1:], self._rare[0]) if self._rare else None
+        results = [*out, *([] if rare is None else [rare])]
+        wanted, lines = set(results), []
+        for made, line, read in reversed(self._statements):
+            if not wanted.isdisjoint(made):
                 wanted |= read
                 lines.append(line)
         values = {code: struct.unpack(">d", key)[0] for key, code in self._constants.items()}
         constants = [code for code in values if code in wanted]
         fields = [self._names[c] for c in (*inputs, *shared, *constants)]
+        tables = [t for t in self._tables if any(t in line for line in lines)]
         stored = tuple(f"o{k}" for k in range(len(out)))
-        body = [*reversed(lines), f"return {', '.join(self._names[c] for c in out)},"]
+        body = [*reversed(lines), f"return {', '.join(self._names[c] for c in results)},"]
         function = written(
-            name, ", ".join(fields), body, "A graph.", f"<mcf fused {name}>", **self._functions
+            name,
+            ", ".join([*fields, *tables]),
+            body,
+            "A graph.",
+            f"<mcf fused {name}>",
+            **self._functions,
         )
         uniform = {self._names[c] for c in (*shared, *constants)}
         spec = Elementwise(
             name=name,
             function=function,
-            results=stored,
+            results=stored if rare is None else (*stored, "rare"),
             fields=(
                 *(Field(r, self.format, read=False, written=True) for r in stored),
                 *(Field(f, self.format, uniform=f in uniform) for f in fields),
+                *(Field(t, self.format, uniform=True, table=True) for t in tables),
             ),
             stores=tuple((r, r) for r in stored),
             arithmetic=self.format,
-            roundings=(("rc", self.format),),
+            roundings=(("rc", self.format), ("narrow", self.format)),
             rounded=stored,
+            sums=None if rare is None else is_rare,
+            sum_count=int(rare is not None),
+            counts=int(rare is not None),
             few=True,
             calls=tuple(self._functions.values()) if self.weight > INLINED else (),
-            long=self.format in (FP32, FP64),
+            long=True,
         )
-        return spec, [values[c] for c in constants]
+        return spec, [values[c] for c in constants], tables
+
+    def _larger(self, a: int, b: int) -> int:
+        return self.statement(larger, [a, b], 1)[0]
 
 
 @functools.cache

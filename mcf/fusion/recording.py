@@ -14,7 +14,7 @@ from mcf.fusion.numbers import SHARED, MixedLanesError, Numbers, by_lane, moved
 from mcf.fusion.operators import CONSTANTS, FILLED, FLOAT64, HANDLERS, MOVEMENTS
 from mcf.fusion.program import Program, TooLongError
 from mcf.fusion.stages import Stage
-from mcf.kernels.formats import FP64, Format
+from mcf.kernels.formats import FP32, FP64, Format
 
 # Numbers that a kernel reads and writes for each system.
 WIDEST = 512
@@ -69,7 +69,8 @@ class Recorded(NamedTuple):
 
 def recordable(node: Node, fmt: Format) -> bool:
     """Whether a node of a graph can be recorded, if all that it reads has been."""
-    if node.op != "call_function":
+    # Loops of 16-bit numbers are vectorised by LLVM, which takes minutes for long ones.
+    if node.op != "call_function" or fmt not in (FP32, FP64):
         return False
     target: Any = node.target
     if target is operator.getitem:
@@ -80,7 +81,7 @@ def recordable(node: Node, fmt: Format) -> bool:
     tensors = [*results, *(n.meta.get("val") for n in node.all_input_nodes)]
     flat = [t for x in tensors for t in (x if isinstance(x, list | tuple) else [x])]
     for t in flat:
-        if isinstance(t, Tensor) and t.dtype is not fmt.dtype:
+        if isinstance(t, Tensor) and t.dtype not in (fmt.dtype, torch.bool):
             return False
         if not isinstance(t, Tensor | torch.SymInt | int):
             return False
@@ -137,6 +138,8 @@ def _record(
     inputs: list[Input] = []
     for k, (node, x) in enumerate(zip(stage.inputs, given, strict=True)):
         known[node] = x
+        if _truths(x):
+            raise TooLongError("a truth value comes from elsewhere")
         if isinstance(x, Tensor):
             known[node], found = _input(program, f"i{k}", x, lead)
             inputs.append(found)
@@ -145,10 +148,17 @@ def _record(
         known[node] = _result(program, node, args, kwargs, zero)
     outputs = []
     for node in stage.outputs:
+        if _truths(node.meta.get("val")):
+            raise TooLongError("a truth value leaves")
         result = known[node]
         for x in result if isinstance(result, list) else [result]:
             outputs.append(_output(x, systems))
     return Recorded(program, systems, inputs, outputs)
+
+
+def _truths(x: Any) -> bool:
+    parts = x if isinstance(x, list | tuple) else [x]
+    return any(isinstance(t, Tensor) and t.dtype is torch.bool for t in parts)
 
 
 def _output(x: Numbers, systems: int) -> Output:

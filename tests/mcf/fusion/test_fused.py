@@ -10,7 +10,7 @@ import torch
 
 import mcf
 from tests.helpers.draws import bell
-from tests.helpers.steps import bodies, step
+from tests.helpers.steps import acceleration, bodies, step
 
 SLOW = pytest.mark.slow
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -62,29 +62,30 @@ def same(x: Any, y: Any) -> None:
         assert torch.equal(a.view(BITS[a.itemsize]), b.view(BITS[b.itemsize]))
 
 
-@pytest.mark.parametrize(
-    ("terms", "dtype"),
-    [
-        (2, torch.float64),
-        pytest.param(3, torch.float64, marks=SLOW),
-        pytest.param(4, torch.float64, marks=SLOW),
-    ],
-)
-def test_a_step_is_one_kernel(terms: int, dtype: torch.dtype, launched: list[Any]) -> None:
-    x, v = bodies(terms, dtype)
+@SLOW
+@pytest.mark.parametrize("terms", [2, 3, 4])
+def test_a_step_is_one_kernel(terms: int, launched: list[Any]) -> None:
+    x, v = bodies(terms, torch.float64)
     same(compiled(step)(x, v), step(x, v))
     assert len(launched) == 1
     assert launched[0] is not None
 
 
+def test_an_acceleration_is_one_kernel(launched: list[Any]) -> None:
+    x, _ = bodies(2, torch.float64)
+    same(compiled(acceleration)(x), acceleration(x))
+    assert len(launched) == 1
+    assert launched[0] is not None
+
+
 def test_systems_are_lanes_of_the_kernel(launched: list[Any]) -> None:
-    x, v = bodies(2, torch.float64, systems=19)
-    want = step(x, v)
-    same(compiled(step)(x, v), want)
+    x, _ = bodies(2, torch.float64, systems=19)
+    same(compiled(acceleration)(x), acceleration(x))
     assert len(launched) == 1
     assert launched[0].systems == 19
 
 
+@SLOW
 def test_vmap_with_an_operand_for_all(launched: list[Any]) -> None:
     x, v = bodies(2, torch.float64, systems=5)
     mapped = torch.func.vmap(step, in_dims=(0, None))
@@ -95,10 +96,9 @@ def test_vmap_with_an_operand_for_all(launched: list[Any]) -> None:
 
 def test_derivatives_are_kernels(launched: list[Any]) -> None:
     def energy(x: Any, v: Any) -> Any:
-        x, v = x + v * 0.5, v - x * x.square().sum(-1, keepdim=True).rsqrt()
-        return (x * v).sum()
+        return (x * v * x.square().sum(-1, keepdim=True)).sum()
 
-    operands = bodies(2, torch.float64)
+    operands = expansion((2, 2), 1), expansion((2, 2), 2)
     grads = []
     for f in (energy, compiled(energy)):
         x, v = (t.clone().requires_grad_() for t in operands)
@@ -159,3 +159,56 @@ def test_every_shape_has_its_kernel(launched: list[Any]) -> None:
             same(fast(x, number), f(x, number))
     assert launched
     assert None not in launched
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**1020, 2.0**-1000])
+def test_functions_and_selections(scale: float, launched: list[Any]) -> None:
+    """Where a formula lacks a step, as `sin` of 2**1020 does, the operators run."""
+
+    def f(x: Any, y: Any) -> Any:
+        z = torch.where(x < y, x.sin(), -y)
+        return z.abs() + torch.maximum(x, y), (x @ y.t()).mean(-1)
+
+    x, y = expansion((2, 2), 1) * scale, expansion((2, 2), 2)
+    same(compiled(f)(x, y), f(x, y))
+    assert len(launched) == 1
+    assert launched[0] is not None
+
+
+def test_what_is_too_long_is_two_kernels(
+    launched: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mcf.kernels import registry
+
+    monkeypatch.setattr(type(registry.named("numba")), "longest", 150)
+
+    def f(x: Any, y: Any) -> Any:
+        z = (x * y + torch.ones(2, 2, dtype=torch.float64)).sum(-1, keepdim=True)
+        return z - x * z, z
+
+    x, y = expansion((2, 2), 1), expansion((2, 2), 2)
+    same(compiled(f)(x, y), f(x, y))
+    assert len([k for k in launched if k is not None]) >= 2
+    assert launched[0] is None
+
+
+@SLOW
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_narrow_formats(dtype: torch.dtype) -> None:
+    x, v = bodies(2 if dtype == torch.float32 else 3, dtype)
+    same(compiled(step)(x, v), step(x, v))
+
+
+def test_the_torch_executor_runs_operators(launched: list[Any]) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x * y - y
+
+    x, y = expansion((2, 2), 1), expansion((2, 2), 2)
+    with mcf.executor("torch"):
+        same(compiled(f)(x, y), f(x, y))
+    assert launched == [None]
+
+
+def test_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="no options, got 'fast'"):
+        mcf.fused(None, [], fast=True)
