@@ -205,7 +205,7 @@ class Loop:
     def _native(self, *, streamed: bool) -> objects.Native:
         return stored.native(
             (*self._parts(), streamed),
-            lambda: rewrite.rewritten(self.function(), streamed=streamed),
+            lambda: rewrite.rewritten(self.function(), streamed=streamed, ordered=self._spec.long),
         )
 
     def _parts(self) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
-"""Rewrites of an optimised CPU loop that change no bit: which pipes add, and how it stores.
+"""Rewrites of an optimised CPU loop that change no bit: pipes, order, and how it stores.
 
-LLVM has vectorised the loop by then. Three things are left that it does not do by itself.
+LLVM has vectorised the loop by then. Four things are left that it does not do by itself.
 
 *Additions as fused multiply-adds.* AMD's Zen adds on two pipes and multiplies on two others. The
 networks are nearly all additions, which leaves half of the processor idle; FMA(a, 1, b) is the same
@@ -10,6 +10,9 @@ came before, with a 1 that LLVM cannot see through.
 *Upper halves of words by one shuffle.* What is stored as bf16 is the upper half of a 32-bit word.
 LLVM shifts two vectors of words, cuts each and joins them, five instructions; of AVX-512's shuffles
 one takes the 16-bit parts of two vectors that it is told.
+
+*Long blocks in order.* Of a block of thousands of operations LLVM's scheduler makes one in which
+interleaved chains come one after the other, out of reach of the processor's window.
 
 *Stores past the cache.* A line that a loop writes in full need not be read from memory before. LLVM
 has such stores only for vectors that are aligned, which it cannot know of a loop over elements.
@@ -52,6 +55,10 @@ _CUT = re.compile(
 _UPPER = ", ".join(f"i32 {2 * k + 1}" for k in range(32))
 _SIZES = {"i8": 1, "i16": 2, "half": 2, "float": 4, "double": 8}
 _TEMPORAL = "!999999"
+# What takes a vector's registers; blocks of so many are long, and so many stand between two labels.
+_VECTOR = re.compile(r" = (?:fadd|fsub|fmul|fdiv|(?:tail )?call .*@llvm\.fma\.v)")
+_LONG, _STRETCH = 300, 16
+_NOTE = "!999998"
 
 
 class _Function:
@@ -147,6 +154,46 @@ def upper_halves(text: str) -> str:
     return _FUNCTION.sub(in_function, text)
 
 
+def in_order(text: str) -> str:
+    """A module whose long blocks of vectors are computed about in the order of its text.
+
+    LLVM puts a block's instructions in the order that needs fewest registers, which of interleaved
+    chains makes one after the other. It moves none across a label; these labels are nothing but
+    that.
+    """
+
+    def in_function(function: re.Match[str]) -> str:
+        lines: list[str] = []
+        block: list[str] = []
+        for line in function[0].splitlines():
+            if _LABEL.match(line) or line == "}":
+                lines += _labelled(block)
+                block = []
+            block.append(line)
+        return "\n".join([*lines, *block])
+
+    found = _FUNCTION.sub(in_function, text)
+    if found == text:
+        return text
+    note = f'{_NOTE} = !{{!"order"}}'
+    return f"{found}\ndeclare void @llvm.codeview.annotation(metadata)\n{note}\n"
+
+
+def _labelled(block: list[str]) -> list[str]:
+    """A block's lines, with labels among them if it is long."""
+    vectors = [_VECTOR.search(line) is not None for line in block]
+    if sum(vectors) < _LONG:
+        return block
+    lines, count = [], 0
+    for line, vector in zip(block, vectors, strict=True):
+        count += vector
+        lines.append(line)
+        if count == _STRETCH:
+            lines.append(f"  call void @llvm.codeview.annotation(metadata {_NOTE})")
+            count = 0
+    return lines
+
+
 def past_the_cache(text: str) -> str:
     """A module whose vectors are stored aligned and without a place in the cache.
 
@@ -183,19 +230,20 @@ def without_errors(text: str, name: str) -> str | None:
     return text.replace(wrapper, "\n".join(short))
 
 
-def rewritten(function: Any, *, streamed: bool = False) -> tuple[Any, str]:
+def rewritten(function: Any, *, streamed: bool = False, ordered: bool = False) -> tuple[Any, str]:
     """A compiled loop as this processor is to have it: its library and the name of it there.
 
     Args:
         function: of `numba.cfunc`.
         streamed: whether what it stores in vectors goes past the cache: it must not read that, and
             its vectors must begin at multiples of LINE.
+        ordered: whether its long blocks stay in the order of their text.
     """
     library, name = function._library, function.native_name
     both = processor.both_pipes()
-    if not streamed and not both:
+    if not (streamed or both or ordered):
         return library, name
-    suffix = ".streamed" if streamed else ".both"
+    suffix = ".streamed" if streamed else ".both" if both else ".ordered"
     # The loop's own name ends the wrapper's: both change.
     inner = name.removeprefix("cfunc.")
     text = library.get_llvm_str().replace(inner, inner + suffix)
@@ -203,6 +251,8 @@ def rewritten(function: Any, *, streamed: bool = False) -> tuple[Any, str]:
         text = on_both_pipes(text)
         if processor.shuffles_parts():
             text = upper_halves(text)
+    if ordered:
+        text = in_order(text)
     if streamed:
         text = past_the_cache(text)
     return Emitted(text, library, name), name + suffix

@@ -15,12 +15,14 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from mcf.kernels.elementwise import Elementwise, Field, parameters
-from mcf.kernels.numba import loops, processor
+from mcf.kernels.numba import processor
 from mcf.kernels.numba.outlined import Calling
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.numba.traced import DOUBLE, I64, LLVM, Trace, Value
 
 _BYTE = ir.IntType(8)
+# At a time. A long formula is a chain of thousands of operations, and one waits for the other.
+VECTORS = 3
 
 
 def _room(b: Any, size: int) -> Any:
@@ -43,7 +45,7 @@ class _Block:
     def __init__(self, spec: Elementwise, settings: Settings) -> None:
         self.spec, self.settings = spec, settings
         self.lanes = processor.vector_bytes() // int(settings.register.itemsize)
-        self.vectors = 1 if spec.few else loops.INTERLEAVED
+        self.vectors = 1 if spec.few else VECTORS
         self.length = self.lanes * self.vectors
 
     def write(self, b: Any, places: dict[str, Any], shared: dict[str, Any]) -> tuple[Any, ...]:

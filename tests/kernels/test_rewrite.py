@@ -237,3 +237,19 @@ def test_upper_halves_are_one_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rewrite.upper_halves(other) == other
     monkeypatch.setattr(rewrite, "_UPPER", rewrite._UPPER.replace("i32 63", "i32 62"))
     assert not torch.equal(halves(rewrite.upper_halves(text)), expected)
+
+
+def _sums(count: int) -> str:
+    lines = "\n".join(f"  %r.{k} = fadd <8 x double> %a, %b" for k in range(count))
+    return f"define void @f(<8 x double> %a, <8 x double> %b) {{\nentry:\n{lines}\n  ret void\n}}\n"
+
+
+def test_labels_in_long_blocks_alone() -> None:
+    """A mutant that counts lines of other kinds, or begins in short blocks."""
+    short = _sums(rewrite._LONG - 1)
+    assert rewrite.in_order(short) == short
+    text = rewrite.in_order(_sums(rewrite._LONG))
+    llvm.parse_assembly(text).verify()
+    marks = [k for k, line in enumerate(text.splitlines()) if "call void @llvm.codeview" in line]
+    assert len(marks) == rewrite._LONG // rewrite._STRETCH
+    assert set(np.diff(marks)) == {rewrite._STRETCH + 1}
