@@ -52,6 +52,9 @@ from mcf.elementary.integers import remainder as remainder
 from mcf.elementary.integers import round as round
 from mcf.elementary.integers import trunc as trunc
 from mcf.elementary.inverse_error import erfinv as erfinv
+from mcf.elementary.polygamma import polygamma_2 as polygamma_2
+from mcf.elementary.polygamma import polygamma_3 as polygamma_3
+from mcf.elementary.polygamma import polygamma_4 as polygamma_4
 from mcf.elementary.power import hypot as hypot
 from mcf.elementary.power import pow as pow
 from mcf.elementary.softmax import log_softmax as log_softmax

@@ -52,14 +52,14 @@ _HUGE, _TINY = 2.0**300, 2.0**-250
 _LIFT = 600
 
 
-def degree_needed(terms: int) -> int:
-    """Degree of the tables' series that `terms` components need."""
-    return min(gamma_tables.DEGREES - 1, int((53 * terms + 8) / FALL) + 2)
+def degree_needed(terms: int, spare: float = 0.0, degrees: int = gamma_tables.DEGREES) -> int:
+    """Degree of the tables' series that `terms` components need, of coefficients as much larger."""
+    return min(degrees - 1, int((53 * terms + 8 + spare) / FALL) + 2)
 
 
-def components_needed(terms: int, k: int) -> int:
+def components_needed(terms: int, k: int, spare: float = 0.0) -> int:
     """Components in which the coefficient of degree k is added."""
-    return min(terms, max(1, -int(-(53 * terms + 8 - k * FALL) // 53)))
+    return min(terms, max(1, -int(-(53 * terms + 8 + spare - k * FALL) // 53)))
 
 
 def taylor(
@@ -68,6 +68,8 @@ def taylor(
     terms: int,
     first: int = gamma_tables.FIRST,
     octaves: int = gamma_tables.OCTAVES,
+    degrees: int = gamma_tables.DEGREES,
+    spare: float = 0.0,
 ) -> Components:
     """A series at the nearest of 32 nodes to an octave; z is any sum of floats, the first near it.
 
@@ -80,12 +82,12 @@ def taylor(
     v = collected((*z, -(start + width * (j + 0.5))), terms)
     v = tuple(c * (2.0 / width) for c in v)
     row = (octave - first) * gamma_tables.STEPS + j.to(torch.int64)
-    row = row * gamma_tables.DEGREES
-    degree = degree_needed(terms)
+    row = row * degrees
+    degree = degree_needed(terms, spare, degrees)
     total = lookup(name, row + degree, 1)
     for k in range(degree - 1, -1, -1):
         product = ex.mul(total, v[: len(total)])
-        needed = components_needed(terms, k)
+        needed = components_needed(terms, k, spare)
         total = ex.add(head(product, needed), lookup(name, row + k, needed))
     return total
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.elementary import bessel_bounds, bessel_jy_bounds, gamma, gamma_tables, tables
+from mcf.elementary import bessel_bounds, bessel_jy_bounds, gamma, gamma_tables, polygamma, tables
 from mcf.elementary.bessel_bounds import at_nodes
 from mcf.elementary.error_bounds import _erfcx, exp, log, sin_cos
 from mcf.elementary.error_steps import SLACK, Steps
@@ -23,11 +23,11 @@ from mcf.kernels.formats import FP64, Format
 Errors = tuple[float, float]
 
 
-def _taylor(e: Steps, name: str) -> float:
+def _taylor(e: Steps, name: str, degrees: int = gamma_tables.DEGREES, spare: float = 0.0) -> float:
     """A series of `gamma_tables`; its argument may be a sum that has been rounded."""
-    table = tables.table(name, torch.device("cpu"))[0].reshape(-1, gamma_tables.DEGREES)
-    degree = gamma.degree_needed(e.terms)
-    needed = [gamma.components_needed(e.terms, k) for k in range(degree)]
+    table = tables.table(name, torch.device("cpu"))[0].reshape(-1, degrees)
+    degree = gamma.degree_needed(e.terms, spare, degrees)
+    needed = [gamma.components_needed(e.terms, k, spare) for k in range(degree)]
     worst = 0.0
     for row in table.abs().tolist():
         rows = [*zip(row, needed, strict=False), (row[degree], 1)]
@@ -88,6 +88,26 @@ def trigamma(e: Steps) -> Errors:
     return max(near, far, low, down), 0.0
 
 
+def _polygamma(e: Steps, m: int) -> Errors:
+    """Series, Stirling's, m! / x^(m+1) below 1/2, powers of the sine below 0."""
+    name, degrees = f"polygamma_{m}_series", polygamma.DEGREES
+    near = _taylor(e, name, degrees, polygamma.SPARE)
+    coefficient = functools.partial(polygamma.stirling, m)
+    tail = e.polynomial(2.0**-gamma._BITS, gamma._BITS, coefficient, 8.0, 2 * e.div() + e.mul())
+    # m/(2 z) is at most a 32nd.
+    rest = (e.add() + e.div() + tail + 4 * e.mul() + e.constant()) / 32
+    far = rest + e.add() + e.div() + m * (e.mul() + e.collect())
+    step = (m + 1) * e.div() + (m + 1) * e.mul()
+    low = max(near, step) + e.add()
+    sine = max(sin_cos(e)) + _angle(e)
+    weight = {2: sine, 3: 2 * sine + e.mul() + e.add(), 4: 3 * sine + 2 * e.mul() + e.add()}[m]
+    down = step + (m + 1) * (sine + e.constant()) + weight
+    if m == 3:
+        # The power is 2 pi^4 and more, what is taken from it at most 6.5.
+        return max(near, far, low, 1.04 * down + 0.04 * max(near, far) + 1.04 * e.add()), 0.0
+    return max(near, far, low), max(down, near, far) + e.add()
+
+
 def erfinv(e: Steps) -> Errors:
     """A series up to 1/2, beyond x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
     near = at_nodes(e, "erfinv_series") + e.mul()
@@ -99,6 +119,7 @@ def erfinv(e: Steps) -> Errors:
 
 DERIVED: dict[str, Callable[[Steps], Errors]] = {
     "lgamma": lgamma, "digamma": digamma, "trigamma": trigamma,
+    **{f"polygamma_{m}": functools.partial(_polygamma, m=m) for m in (2, 3, 4)},
     "erfinv": erfinv,
     **{
         f"{letter}{order}{end}": functools.partial(kind, order=order, scaled=end == "e")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -20,10 +21,15 @@ def _log_gamma(x: arb) -> arb:
     return acb(x).lgamma().real
 
 
+def _polygamma(m: int, x: arb) -> arb:
+    return (-1) ** (m + 1) * math.factorial(m) * acb(m + 1).zeta(acb(x)).real
+
+
 REFERENCE: dict[str, Callable[[arb], arb]] = {
     "lgamma": _log_gamma,
     "digamma": lambda x: x.digamma(),
     "trigamma": lambda x: acb(2).zeta(acb(x)).real,
+    **{f"polygamma_{m}": functools.partial(_polygamma, m) for m in (2, 3, 4)},
     "erfinv": lambda x: x.erfinv(),
     "i0": lambda x: acb(x).bessel_i(acb(0)).real,
     "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),
@@ -47,6 +53,9 @@ def _terms(name: str, x: arb) -> arb:
         return abs(sine.log()) + abs(abs(x).log()) + abs(_log_gamma(abs(x)))
     if name == "digamma" and x < 0:
         return abs((1 - x).digamma()) + abs(PI() * (PI() * x).cos() / (PI() * x).sin())
+    if name in ("polygamma_2", "polygamma_4") and x < 0:
+        across = REFERENCE[name](1 - x)
+        return abs(across) + abs(REFERENCE[name](x) - across)
     if name in ("j0", "j1", "y0", "y1") and abs(x) >= 256:
         j, y = REFERENCE["j" + name[1]](abs(x)), REFERENCE["y" + name[1]](abs(x))
         return (j * j + y * y).sqrt()

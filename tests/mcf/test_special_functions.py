@@ -87,6 +87,10 @@ def test_special_values(fmt: Format, terms: int) -> None:
     theirs = {"lgamma": torch.lgamma(x), "digamma": torch.digamma(x)}
     theirs["erfinv"] = torch.erfinv(x)
     theirs["trigamma"] = torch.special.polygamma(1, x)
+    for m in (2, 3, 4):
+        theirs[f"polygamma_{m}"] = torch.special.polygamma(m, x.double()).to(fmt.dtype)
+        # There torch has NaN.
+        theirs[f"polygamma_{m}"][x == math.inf] = 0.0
     whole = (x < 0) & (x == x.round())
     theirs["trigamma"][whole & x.isfinite()] = math.inf
     for name, expected in theirs.items():
@@ -112,17 +116,18 @@ def test_poles_in_later_components() -> None:
 def test_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 800)
     x: Any = mcf.tensor(["0.3", "1.7", "-2.3", "90.1"], dtype=torch.float64, requires_grad=True)
-    y = torch.lgamma(x)
-    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    (curve,) = torch.autograd.grad(slope.sum(), x, create_graph=True)
+    orders = ("lgamma", "digamma", "trigamma", "polygamma_2", "polygamma_3", "polygamma_4")
+    chain = [torch.lgamma(x)]
+    for _ in orders[1:]:
+        chain += torch.autograd.grad(chain[-1].sum(), x, create_graph=True)
     given = balls(x.detach().components)
-    for found, name in ((y, "lgamma"), (slope, "digamma"), (curve, "trigamma")):
+    for found, name in zip(chain, orders, strict=True):
         for ours, v in zip(balls(found.detach().components), given, strict=True):
             exact = REFERENCE[name](v)
             # One product with 1 behind the function.
             assert abs(ours - exact) < abs(exact) * arb(2) ** -103
-    with pytest.raises(mcf.UnsupportedError, match=r"n = 0 and 1, got 2; that is also"):
-        torch.autograd.grad(curve.sum(), x)
+    with pytest.raises(mcf.UnsupportedError, match=r"n = 0 to 4, got 5; that is also"):
+        torch.autograd.grad(chain[-1].sum(), x)
 
 
 def test_derivatives_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from mcf import elementary
 from mcf.elementary import fixed
 from mcf.elementary.fused import Formula
+from mcf.elementary.polygamma import LAST
 from mcf.kernels.components import padded
 from mcf.tensor.ops.constants import constant
 from mcf.tensor.plans import selected
@@ -125,18 +126,19 @@ _function(
 
 _normal_cdf = computed("normal_cdf")
 
-_digamma, _trigamma = computed("digamma"), computed("trigamma")
+_POLYGAMMA = [computed("digamma"), computed("trigamma")]
+_POLYGAMMA += [computed(f"polygamma_{n}") for n in range(2, LAST + 1)]
 
 
 @implements(aten.polygamma.default)
 def polygamma(n: int, x: MCFTensor) -> MCFTensor:
-    """The n-th derivative of digamma, for n = 0 and 1."""
-    if n not in (0, 1):
+    """The n-th derivative of digamma, for n from 0 to 4."""
+    if not 0 <= n <= LAST:
         raise UnsupportedError(
-            f"torch.polygamma of an mcf.MCFTensor has n = 0 and 1, got {n}; that is also the "
+            f"torch.polygamma of an mcf.MCFTensor has n = 0 to {LAST}, got {n}; that is also the "
             f"derivative of order {n + 1} of torch.lgamma"
         )
-    return _trigamma(x) if n else _digamma(x)
+    return _POLYGAMMA[n](x)
 
 
 normal_pdf: Any = differentiable("normal_pdf", computed("normal_pdf"), lambda x: -x * normal_pdf(x))
