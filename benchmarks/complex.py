@@ -2,7 +2,8 @@
 
     python benchmarks/complex.py [--terms 2 4] [--rounds 5] [--seconds 4] [--short]
 
-Milliseconds a call: arithmetic and functions of vectors, matrix products, transforms, eigenvalues.
+Milliseconds a call: arithmetic and functions of vectors, matrix products, transforms,
+factorisations, eigenvalues (mpmath solves for one right side, where others have as many as rows).
 torch's complex128 is the reference; python-flint (acb of as many bits) and mpmath (mpc) run an
 element or a call at a time, where that takes seconds at most.
 """
@@ -21,30 +22,43 @@ import mcf
 
 HERE = Path(__file__).parent
 OURS: dict[str, Callable[[Any, Any], Any]] = {
+    "x + y": lambda x, y: x + y,
     "x * y": lambda x, y: x * y,
     "x / y": lambda x, y: x / y,
     "exp": lambda x, y: torch.exp(x),
     "log": lambda x, y: torch.log(x),
     "sqrt": lambda x, y: torch.sqrt(x),
+    "sin": lambda x, y: torch.sin(x),
+    "asin": lambda x, y: torch.asin(x),
     "matmul": lambda x, y: x @ y,
     "fft": lambda x, y: torch.fft.fft(x),
+    "solve": lambda x, y: torch.linalg.solve(x, y),
+    "det": lambda x, y: torch.linalg.det(x),
+    "qr": lambda x, y: torch.linalg.qr(x),
+    "cholesky": lambda x, y: torch.linalg.cholesky(x),
+    "eigh": lambda x, y: torch.linalg.eigh(x),
+    "svd": lambda x, y: torch.linalg.svd(x),
     "eig": lambda x, y: torch.linalg.eig(x),
 }
+ARITHMETIC = ("x + y", "x * y", "x / y")
+FACTORS = ("solve", "det", "qr", "cholesky", "eigh", "svd", "eig")
+SQUARE = ("matmul", *FACTORS)
 SIZES = {
-    **dict.fromkeys(("x * y", "x / y", "exp", "log", "sqrt"), (1, 10**4, 10**6)),
+    **dict.fromkeys((*ARITHMETIC, "exp", "log", "sqrt", "sin", "asin"), (1, 10**4, 10**6)),
     "matmul": (16, 128),
     "fft": (64, 1000, 1009, 2**16, 2**20),
+    **dict.fromkeys(FACTORS, (8, 64)),
     "eig": (8, 32, 64),
 }
 # Elements, rows or lengths up to which a peer is tried.
-MOST = {"matmul": (64, 128), "fft": (0, 2**16), "eig": (16, 64)}
+MOST = {"matmul": (64, 128), "fft": (0, 2**16), **dict.fromkeys(FACTORS, (16, 64))}
 USUAL = (10**4, 10**4)
 
 
 def uniform(name: str, n: int, terms: int, seed: int) -> Any:
     """Complex numbers with parts in (-1, 1) of all components, from integers; real for `eig`."""
     g = torch.Generator().manual_seed(seed)
-    shape = (n, n) if name in ("matmul", "eig") else (n,)
+    shape = (n, n) if name in SQUARE else (n,)
 
     def part() -> mcf.MCFTensor:
         parts = [
@@ -53,7 +67,11 @@ def uniform(name: str, n: int, terms: int, seed: int) -> Any:
         ]
         return mcf.from_components(mcf.kernels.operations.renormalize(tuple(parts), terms))
 
-    return part() if name == "eig" else mcf.complex(part(), part())
+    if name == "eig":
+        return part()
+    z = mcf.complex(part(), part())
+    # Hermitian, and for Cholesky positive definite.
+    return z @ z.mH + torch.eye(n, dtype=torch.float64) if name in ("cholesky", "eigh") else z
 
 
 def peers(name: str, n: int, terms: int, x: Any, y: Any) -> dict[str, Callable[[], object]]:
@@ -67,7 +85,9 @@ def peers(name: str, n: int, terms: int, x: Any, y: Any) -> dict[str, Callable[[
 
         if n <= fast:
             flint.ctx.prec = 53 * terms
-            found["python-flint"] = of_flint(flint, name, a.tolist(), b.tolist())
+            call = of_flint(flint, name, a.tolist(), b.tolist())
+            if call is not None:
+                found["python-flint"] = call
     except ImportError:
         pass
     try:
@@ -81,18 +101,22 @@ def peers(name: str, n: int, terms: int, x: Any, y: Any) -> dict[str, Callable[[
     return found
 
 
-def of_flint(flint: Any, name: str, a: Any, b: Any) -> Callable[[], object]:
-    """By balls, of numbers that fill the precision."""
+def of_flint(flint: Any, name: str, a: Any, b: Any) -> Callable[[], object] | None:
+    """By balls, of numbers that fill the precision; None for what it does not have."""
     third = flint.acb(1) / 3
-    if name in ("matmul", "eig"):
+    if name in SQUARE:
         p, q = (flint.acb_mat([[flint.acb(z) for z in row] for row in m]) * third for m in (a, b))
-        if name == "eig":
-            return lambda: p.eig(right=True, algorithm="approx")
-        return lambda: p * q
+        calls: dict[str, Callable[[], object]] = {
+            "matmul": lambda: p * q,
+            "solve": lambda: p.solve(q, algorithm="approx"),
+            "det": p.det,
+            "eig": lambda: p.eig(right=True, algorithm="approx"),
+        }
+        return calls.get(name)
     u, v = ([flint.acb(z) * third for z in m] for m in (a, b))
     if name == "fft":
         return lambda: flint.acb.dft(u)
-    if name in ("x * y", "x / y"):
+    if name in ARITHMETIC:
         call: Callable[[Any, Any], Any] = OURS[name]
         return lambda: [call(s, t) for s, t in zip(u, v, strict=True)]
     return lambda: [getattr(s, name)() for s in u]
@@ -100,11 +124,21 @@ def of_flint(flint: Any, name: str, a: Any, b: Any) -> Callable[[], object]:
 
 def of_mpmath(mpmath: Any, name: str, a: Any, b: Any) -> Callable[[], object]:
     """By numbers that fill the precision."""
-    if name in ("matmul", "eig"):
+    if name in SQUARE:
         p, q = (mpmath.matrix(m) / 3 for m in (a, b))
-        return (lambda: mpmath.eig(p)) if name == "eig" else (lambda: p * q)
+        calls: dict[str, Callable[[], object]] = {
+            "matmul": lambda: p * q,
+            "solve": lambda: mpmath.lu_solve(p, q[:, 0]),
+            "det": lambda: mpmath.det(p),
+            "qr": lambda: mpmath.qr(p),
+            "cholesky": lambda: mpmath.cholesky(p),
+            "eigh": lambda: mpmath.eighe(p),
+            "svd": lambda: mpmath.svd_c(p),
+            "eig": lambda: mpmath.eig(p),
+        }
+        return calls[name]
     u, v = ([mpmath.mpc(z) / 3 for z in m] for m in (a, b))
-    if name in ("x * y", "x / y"):
+    if name in ARITHMETIC:
         call: Callable[[Any, Any], Any] = OURS[name]
         return lambda: [call(s, t) for s, t in zip(u, v, strict=True)]
     return lambda: [getattr(mpmath, name)(s) for s in u]

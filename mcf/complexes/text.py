@@ -16,6 +16,7 @@ from mcf.complexes.tensor import MCFComplexTensor, implements, method
 from mcf.convert.options import in_force
 from mcf.convert.printing import brackets, usual
 from mcf.kernels.formats import format_of
+from mcf.tensor import flat_state
 from mcf.tensor.text import rows
 
 
@@ -150,6 +151,7 @@ def _collate(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     return torch.stack(batch, 0)
 
 
+flat_state.PAIRS["complex"] = MCFComplexTensor
 # torch's loaders: torch.load(weights_only=True), DataLoader.
 torch.serialization.add_safe_globals([MCFComplexTensor])
 default_collate_fn_map[MCFComplexTensor] = _collate

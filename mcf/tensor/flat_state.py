@@ -13,6 +13,8 @@ from mcf.tensor.tensor import MCFTensor
 
 _KEY = "mcf"
 _VERSION = 1
+# Types of two expansions, real and imag, by the name that they have in the text.
+PAIRS: dict[str, Any] = {}
 
 
 class _Tensors:
@@ -53,15 +55,16 @@ class _Tensors:
 def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
     """A state dict as plain tensors by name, and text that says what they were.
 
-    An expansion `weight` becomes its components `weight.c0`, `weight.c1`, ..., bit for bit; a plain
+    An expansion `weight` becomes its components `weight.c0`, `weight.c1`, ..., bit for bit, a
+    complex one `weight.real.c0`, ..., `weight.imag.c0`, ...; a plain
     tensor keeps its name, and a nested one has those of the keys before it, `state.0.exp_avg`. The
     rest, such as an optimizer's groups, is in the text.
     `safetensors.torch.save_file(tensors, path, metadata)` stores both, and `unflatten_state` makes
     the state of them again.
 
     Args:
-        state: nested dicts, lists and tuples of expansions, plain dense tensors, Python numbers,
-            strings and None.
+        state: nested dicts, lists and tuples of expansions, real and complex, plain dense tensors,
+            Python numbers, strings and None.
 
     Returns:
         Contiguous tensors without gradients that share no memory with each other, and one entry of
@@ -76,6 +79,10 @@ def flatten_state(state: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
     def described(x: Any, name: str) -> Any:
         if isinstance(x, Tensor):
             return tensors.described(x, name)
+        for kind, pair in PAIRS.items():
+            if isinstance(x, pair):
+                parts = (("real", x.real), ("imag", x.imag))
+                return {kind: [tensors.described(v, f"{name}.{k}") for k, v in parts]}
         if x is None or isinstance(x, (bool, int, float, str)):
             return {"value": x}
         if isinstance(x, Mapping):
@@ -141,6 +148,9 @@ def unflatten_state(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] |
         if kind in ("list", "tuple"):
             parts = [state(v) for v in value]
             return parts if kind == "list" else tuple(parts)
+        if kind in PAIRS:
+            real, imag = (state(v) for v in value)
+            return PAIRS[kind](real, imag)
         names = (kind, *([value] if kind == "tensor" else value))
         if names not in made:
             found = stored(names[1:])
@@ -154,8 +164,9 @@ _KINDS = {"value", "dict", "list", "tuple", "tensor", "expansion"}
 
 
 def _checked(node: Any) -> tuple[str, Any]:
-    if not isinstance(node, dict) or len(node) != 1 or not node.keys() <= _KINDS:
-        raise ValueError(f"metadata has {node!r:.100}; allowed are {sorted(_KINDS)}")
+    kinds = _KINDS | PAIRS.keys()
+    if not isinstance(node, dict) or len(node) != 1 or not node.keys() <= kinds:
+        raise ValueError(f"metadata has {node!r:.100}; allowed are {sorted(kinds)}")
     ((kind, value),) = node.items()
     fits = (
         all(isinstance(v, list) and len(v) == 2 for v in value)
@@ -164,6 +175,8 @@ def _checked(node: Any) -> tuple[str, Any]:
         if kind == "tensor"
         else kind == "value" or isinstance(value, list)
     )
+    if kind in PAIRS:
+        fits = fits and len(value) == 2 and all(_checked(v)[0] == "expansion" for v in value)
     if not fits or (kind == "expansion" and not all(isinstance(n, str) for n in value)):
         raise ValueError(f"metadata has {node!r:.100}, which is no {kind}")
     return kind, value

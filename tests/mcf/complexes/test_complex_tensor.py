@@ -261,6 +261,15 @@ def test_copies() -> None:
     torch.save({"z": z}, file)
     file.seek(0)
     same(torch.load(file, weights_only=True)["z"], z)
+    tensors, text = mcf.flatten_state({"z": z, "again": [z, z.real]})
+    # Each part is stored once.
+    assert sorted(tensors) == [f"z.{part}.c{k}" for part in ("imag", "real") for k in (0, 1)]
+    state = mcf.unflatten_state(tensors, text)
+    same(state["again"][0], z)
+    same(state["again"][1], z.real)
+    wrong = text["mcf"].replace('"complex": [', '"complex": [1, ', 1)
+    with pytest.raises(ValueError, match="which is no complex"):
+        mcf.unflatten_state(tensors, {"mcf": wrong})
     same(torch.utils.data.default_collate([z, z]), torch.stack([z, z]))
     assert (z.nbytes, z.itemsize, z.numel(), len(z)) == (96, 32, 3, 3)
 
