@@ -1,17 +1,16 @@
 """The operations in which programs of elementary functions are written.
 
 Programs compute with finite numbers far from the ends of the range, and put special values right
-themselves. So sums, products and quotients of float64 expansions are the bare networks, a fifth
-shorter than `mcf.kernels.operations`, whose bounds are theirs; a result that is zero may have the
-other sign. In float32, whose range programs do reach, they are those operations.
+themselves. So sums, products and quotients of expansions are the bare networks, a fifth shorter
+than `mcf.kernels.operations`, whose bounds are theirs; a result that is zero may have the other
+sign. In float32 registers last components may underflow, which networks stand as operations do;
+nothing on the way is near the largest number but what is not selected.
 """
 
 from __future__ import annotations
 
-from mcf.elementary.format import working
 from mcf.kernels import operations
 from mcf.kernels.components import Argument, Components
-from mcf.kernels.formats import FP64
 from mcf.kernels.operations import (
     fast_two_sum,
     reciprocal,
@@ -32,27 +31,19 @@ __all__ = (
 
 def add(x: Argument, y: Argument) -> Components:
     """x + y."""
-    if working().format is FP64:
-        return operations.apply(BARE_ADD, (x, y), None)
-    return operations.add(x, y)
+    return operations.apply(BARE_ADD, (x, y), None)
 
 
 def mul(x: Argument, y: Argument) -> Components:
     """x * y."""
-    if working().format is FP64:
-        return operations.apply(BARE_MUL, (x, y), None)
-    return operations.mul(x, y)
+    return operations.apply(BARE_MUL, (x, y), None)
 
 
 def div(x: Argument, y: Argument) -> Components:
     """x / y."""
-    if working().format is FP64:
-        return operations.apply(BARE_DIV, (x, y), None)
-    return operations.div(x, y)
+    return operations.apply(BARE_DIV, (x, y), None)
 
 
 def absorb(x: Argument, y: Argument) -> Components:
     """x + y where |y| is at most some half of |x|; see `mcf.kernels.algorithms.absorption`."""
-    if working().format is FP64:
-        return operations.apply(ABSORB, (x, y), None)
-    return operations.add(x, y)
+    return operations.apply(ABSORB, (x, y), None)

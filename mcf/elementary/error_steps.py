@@ -59,7 +59,7 @@ class Steps:
         return self._of("add", terms or self.terms)
 
     def absorb(self, terms: int | None = None) -> float:
-        """Of a sum of |y| <= 0.51 |x|; in float32 those are sums as others.
+        """Of a sum of |y| <= 0.51 |x|.
 
         Relative to |x|, of three components: x0 + y0 leaves 1.51 u. With x1 that is 2.51 u, with y1
         3.02 u, which lose 2.51 u^2 and 3.02 u^2; x2 and y2 are 1.51 u^2. Of that the three sums
@@ -67,7 +67,7 @@ class Steps:
         components in the same way.
         """
         n = terms or self.terms
-        if n == 1 or self.fmt is not FP64:
+        if n == 1:
             return self.add(n)
         return {2: 10, 3: 30, 4: 88}[n] * self.constant(n)
 

@@ -22,7 +22,7 @@ from mcf.elementary.tables import (
     lookup,
     table,
 )
-from mcf.elementary.working import collected, head, plus, power, scale_all, select, two_prod
+from mcf.elementary.working import head, plus, power, scale_all, select, two_prod
 from mcf.kernels.formats import FP32
 
 # Beyond, exp is 0 or infinite in every format.
@@ -75,14 +75,17 @@ def reduced(x: Components, floats: Components, terms: int) -> Components:
         floats: what it returned.
         terms: components wanted.
     """
-    if working().format is FP32:
-        return collected((*x, *floats), terms)
     sums = Sums(x[0] + floats[0], terms)
     for c in x[1:]:
         sums.add(c, 0)
     for k, c in enumerate(floats[1:], 1):
-        # It is at most 2**(11 - EXP_CHUNK k), and a sum at most 2**(-9 - 53 place).
-        sums.add(c, (EXP_CHUNK * k - 20) // 53)
+        if working().format is FP32:
+            # A product of component j is at most 2**(7 - 24 j), its error 2**(-18 - 24 j): float
+            # 2 j and 2 j + 1, and a sum at most 2**(-9 - 24 place).
+            sums.add(c, (k - 1) // 2)
+        else:
+            # It is at most 2**(11 - EXP_CHUNK k), and a sum at most 2**(-9 - 53 place).
+            sums.add(c, (EXP_CHUNK * k - 20) // 53)
     return sums.total()
 
 
