@@ -15,6 +15,8 @@ import pytest
 import torch
 
 import mcf
+from mcf.kernels import operations
+from mcf.kernels.search import search
 from mcf.tensor.ops import ranks
 from tests.helpers.executors import EXECUTORS
 from tests.mcf.tensor.inputs import hard
@@ -104,6 +106,10 @@ def test_searches(executor: str) -> None:
         with mcf.executor(executor):
             left = torch.searchsorted(sequence, w)
             right = torch.searchsorted(sequence, w, right=True)
+            # The kernels of some steps, where few numbers go by plan.
+            parts = [list(operations.renormalize(t.components)) for t in (sequence, w)]
+            assert torch.equal(search(*parts, right=True), right)
+            assert torch.equal(search(*parts, right=False), left)
         assert left.tolist() == [sum(k < v for k in keys) for v in wanted]
         assert right.tolist() == [sum(k <= v for k in keys) for v in wanted]
 
