@@ -17,6 +17,9 @@ last of equal ones; NaN stays.
 each number in it, int64, the keys of the sequence, those of the numbers. Which elements are looked
 at is what `mcf.kernels.search` says.
 
+"prod": products [rows], x. While there are c > 1 numbers, number j of the first c // 2 is
+multiplied by number j + ceil(c / 2); with an odd c the one in the middle stays.
+
 "cumsum", "cumprod": what runs, x. The order is part of the definition. A block is 2**j elements
 that begin at a multiple of 2**j; it is the combination of its halves, as a tree. What runs up to
 element m, counted from 1, is what runs up to m - 2**j combined with the block of 2**j elements that
@@ -42,6 +45,7 @@ _ALGORITHMS = {
     "search_right": order.DOES_NOT_FOLLOW,
     "cumsum": ieee.ADD,
     "cumprod": ieee.MUL,
+    "prod": ieee.MUL,
 }
 
 

@@ -15,11 +15,25 @@ from typing import Any
 
 import torch
 
-from mcf.kernels.numba import extreme_text, keys, objects, scan_text, sort_text, stored, team
+from mcf.kernels.numba import (
+    extreme_text,
+    keys,
+    objects,
+    product_text,
+    scan_text,
+    sort_text,
+    stored,
+    team,
+)
 from mcf.kernels.row_tasks import RowTask
 
 _WORD = 8
-_TEXTS = {"sort": sort_text, "cumsum": scan_text, "cumprod": scan_text}
+_TEXTS = {
+    "sort": sort_text,
+    "cumsum": scan_text,
+    "cumprod": scan_text,
+    "prod": product_text,
+}
 
 
 def _text(task: RowTask) -> ModuleType:
@@ -46,8 +60,7 @@ def _address(task: RowTask) -> int:
 
 
 def _options(task: RowTask) -> list[int]:
-    running = task.name in ("cumsum", "cumprod")
-    return [] if running else [*task.options, task.moved]
+    return [] if task.name in ("cumsum", "cumprod", "prod") else [*task.options, task.moved]
 
 
 def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:

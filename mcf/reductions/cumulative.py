@@ -42,7 +42,14 @@ def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
 
 @operator("row_prods(Tensor[] x)", lambda x: one_each(x, len(x)))
 def _row_prods(x: list[Tensor]) -> list[Tensor]:
-    given = tuple(c.mT.contiguous() for c in _wide(x))
+    wide = _wide(x)
+    if wide[0].dtype is torch.float64:
+        out = [c.new_empty(len(c)) for c in wide]
+        rows, count = wide[0].shape
+        task = RowTask("prod", len(wide))
+        if rows and registry.rows(task, (rows, count), [*out, *(c.contiguous() for c in wide)]):
+            return [c.clone() for c in finish(tuple(out), format_of(x[0].dtype), len(x))]
+    given = tuple(c.mT.contiguous() for c in wide)
     count = len(given[0])
     while count > 1:
         half = (count + 1) // 2

@@ -31,8 +31,9 @@ _MOST = 1024
 _plans: dict[tuple[Any, ...], RowPlan | None] = {}
 
 # Tasks of which a row has one result.
-_REDUCTIONS = frozenset({"largest", "smallest", "kth", "median"})
-_SCANS = frozenset({"cumsum", "cumprod"})
+_REDUCTIONS = frozenset({"largest", "smallest", "kth", "median", "prod"})
+# Of which numbers come without indices, and without keys.
+_SCANS = frozenset({"cumsum", "cumprod", "prod"})
 
 
 def arranged(

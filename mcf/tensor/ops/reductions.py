@@ -67,12 +67,20 @@ def prod_dim(
     x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The product along a dimension."""
+    few = None
+    if dtype is None or dtype is x.dtype:
+        few = arranged("prod", x, dim, keepdim=keepdim)
+    if few is not None:
+        return few[0]  # type: ignore[no-any-return]
     return wrap(reductions.prod(_components(x, dtype, "prod"), dim, keepdim))
 
 
 @implements(aten.prod.default)
 def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """The product of all elements."""
+    few = arranged("prod", x, None) if dtype is None or dtype is x.dtype else None
+    if few is not None:
+        return few[0]  # type: ignore[no-any-return]
     return wrap(reductions.prod(_components(x, dtype, "prod")))
 
 

@@ -37,6 +37,8 @@ TASKS: dict[str, Callable[[Any, int, bool], Any]] = {
     "cummin": lambda x, d, k: x.cummin(d),
     "cumsum": lambda x, d, k: x.cumsum(d),
     "cumprod": lambda x, d, k: x.cumprod(d),
+    "prod": lambda x, d, k: x.prod(d, k),
+    "prod of all": lambda x, d, k: x.prod(),
 }
 
 
