@@ -71,6 +71,7 @@ from mcf.functions import sigmoid as sigmoid
 from mcf.functions import sin as sin
 from mcf.functions import sinh as sinh
 from mcf.functions import softmax as softmax
+from mcf.functions import spherical_bessel_j0 as spherical_bessel_j0
 from mcf.functions import sqrt as sqrt
 from mcf.functions import square as square
 from mcf.functions import sub as sub

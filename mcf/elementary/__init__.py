@@ -60,6 +60,7 @@ from mcf.elementary.power import pow as pow
 from mcf.elementary.softmax import log_softmax as log_softmax
 from mcf.elementary.softmax import logsumexp as logsumexp
 from mcf.elementary.softmax import softmax as softmax
+from mcf.elementary.spherical import spherical_bessel_j0 as spherical_bessel_j0
 from mcf.elementary.transcendental import exp as exp
 from mcf.elementary.transcendental import expm1 as expm1
 from mcf.elementary.transcendental import log as log

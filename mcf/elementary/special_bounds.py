@@ -121,6 +121,7 @@ DERIVED: dict[str, Callable[[Steps], Errors]] = {
     "lgamma": lgamma, "digamma": digamma, "trigamma": trigamma,
     **{f"polygamma_{m}": functools.partial(_polygamma, m=m) for m in (2, 3, 4)},
     "erfinv": erfinv,
+    "spherical_bessel_j0": lambda e: (max(sin_cos(e)) + e.div(), 0.0),
     **{
         f"{letter}{order}{end}": functools.partial(kind, order=order, scaled=end == "e")
         for letter, kind in (("i", bessel_bounds.first), ("k", bessel_bounds.second))

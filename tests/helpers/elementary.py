@@ -123,7 +123,7 @@ def inputs(name: str, fmt: Format, terms: int, n: int, seed: int) -> list[tuple[
     if name == "log1p":
         batches = [d.between(-5000, 5000, n, positive=True), d.between(-20, -2, n)]
         return [(b,) for b in (*batches, d.between(-2, 3, n, positive=True))]
-    if name in ("sin", "cos", "tan"):
+    if name in ("sin", "cos", "tan", "spherical_bessel_j0"):
         return [(d.between(-5000, 5000, n),), (d.between(-6, 6, n),), (d.angles(n),)]
     if name in ("asin", "acos", "atanh"):
         ones = np.array([-1.0, -0.5, 0.5, 1.0])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import pytest
 from flint import acb, arb, ctx
 
 import mcf
@@ -15,6 +17,15 @@ from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls, inputs
 
 PI = arb.pi
+
+# Functions that are another's program of another order, or times an exponential: run when asked; with what takes a second to prepare.
+ALIKE = ("k0e", "k1", "k1e", "j1", "y1", "polygamma_2", "polygamma_3", "polygamma_4")
+
+
+def sometimes(names: Iterable[str]) -> list[Any]:
+    """Names as cases, those of `ALIKE` slow."""
+    slow = pytest.mark.slow
+    return [pytest.param(n, marks=slow) if n in ALIKE else n for n in names]
 
 
 def _log_gamma(x: arb) -> arb:
@@ -30,6 +41,7 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
     "digamma": lambda x: x.digamma(),
     "trigamma": lambda x: acb(2).zeta(acb(x)).real,
     **{f"polygamma_{m}": functools.partial(_polygamma, m) for m in (2, 3, 4)},
+    "spherical_bessel_j0": lambda x: x.sin() / x,
     "erfinv": lambda x: x.erfinv(),
     "i0": lambda x: acb(x).bessel_i(acb(0)).real,
     "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),

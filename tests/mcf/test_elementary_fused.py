@@ -25,6 +25,7 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import Inputs, inputs
+from tests.helpers.special import sometimes
 
 # Arguments whose results are subnormal or beyond the range, in either format.
 EDGES = (-745.0, -720.5, -708.75, -104.0, -95.25, -87.5, 88.75, 709.75, 1024.0, 1e300)
@@ -37,6 +38,8 @@ def _bits(x: Tensor) -> Tensor:
     return x.view({4: torch.int32, 8: torch.int64}[x.element_size()])
 
 
+# Functions with a step that their formulas lack.
+STEPS = ("sin", "cos", "tan", "pow", "j0", "j1", "y0", "y1", "spherical_bessel_j0")
 # Those of whole numbers and their neighbours.
 WHOLE = ("ceil", "floor", "round", "trunc")
 
@@ -100,7 +103,7 @@ def check(
         counted = registry.run(spec, [[*found, *given]], none)
     rare = _rare(spec, given)
     assert rare.sum() == (0 if counted is None else counted)
-    left_out = register is FP64 and name in ("sin", "cos", "tan", "pow", "j0", "j1", "y0", "y1")
+    left_out = register is FP64 and name in STEPS
     assert rare.any() == left_out, "what the inputs are to have"
     for a, b in zip(expected, found, strict=True):
         assert torch.equal(_bits(a)[~rare], _bits(b.to(fmt.dtype))[~rare]), (name, fmt.name, terms)
@@ -108,14 +111,14 @@ def check(
 
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("fmt", [FP64, FP32, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", sorted(fused.FUNCTIONS))
+@pytest.mark.parametrize("name", sometimes(sorted(fused.FUNCTIONS)))
 def test_formula_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     check(name, fmt, 2, "torch")
 
 
 @pytest.mark.sampled(every=19)
 @pytest.mark.parametrize("fmt", [FP32, FP64, BF16, FP16], ids=lambda f: f.name)
-@pytest.mark.parametrize("name", sorted(fused.FUNCTIONS))
+@pytest.mark.parametrize("name", sometimes(sorted(fused.FUNCTIONS)))
 def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     pytest.importorskip("triton", reason="triton has wheels for Linux only")
     check(name, fmt, 2, "triton")

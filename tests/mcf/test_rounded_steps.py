@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mcf.elementary import fused
 from mcf.elementary.format import computing_in
 from mcf.kernels.formats import FP64
+from tests.helpers.special import sometimes
 
 aten = torch.ops.aten
 # Of float arguments only what IEEE 754 rounds is the same everywhere.
@@ -42,7 +43,7 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", [*sorted(fused.FUNCTIONS), "power_3"])
+@pytest.mark.parametrize("name", [*sometimes(sorted(fused.FUNCTIONS)), "power_3"])
 def test_steps_are_rounded_by_ieee(name: str, on_torch: None) -> None:
     program = fused.PROGRAMS[name]
     x = torch.tensor([-3.5, -0.75, 0.0, 0.25, 0.5, 0.9375, 1.0, 7.0, 33.0], dtype=torch.float64)

@@ -23,7 +23,7 @@ from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import Inputs, balls, inputs
-from tests.helpers.special import REFERENCE, check, part
+from tests.helpers.special import REFERENCE, check, part, sometimes
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -32,7 +32,7 @@ FORMATS = (BF16, FP16, FP32, FP64)
 
 
 @pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", sometimes(FUNCTIONS))
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ((FP64, 2), (FP64, 4), (FP32, 2)):
         assert 0 < check(name, fmt, terms, 6, seed=terms) <= 1, (fmt.name, terms)

@@ -70,3 +70,13 @@ _j0 = _special("j0", "bessel_j0", lambda x: -_j1(x))
 _j1 = _special("j1", "bessel_j1", lambda x: _j0(x) - _over(_j1(x), x))
 _y0 = _special("y0", "bessel_y0", lambda x: -_y1(x))
 _y1 = _special("y1", "bessel_y1", lambda x: _y0(x) - _y1(x) / x)
+
+
+def _spherical_slope(x: Any) -> Any:
+    """(cos(x) - j_0(x)) / x, 0 at 0; what cancels for small x is lost, as in sinc's."""
+    zero = x == 0
+    slope = (x.cos() - _spherical(x)) / torch.where(zero, torch.ones_like(x), x)
+    return torch.where(zero, torch.zeros_like(x), slope)
+
+
+_spherical = _special("spherical_bessel_j0", "spherical_bessel_j0", _spherical_slope)
