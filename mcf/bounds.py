@@ -9,6 +9,7 @@ from mcf.elementary import special_bounds
 from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.fourier import bounds as fourier
+from mcf.fourier.halves import halved
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee
 from mcf.kernels.formats import FP32, FP64, Format, format_of
@@ -17,7 +18,7 @@ from mcf.reductions.sum_bounds import ROWS
 
 _COMPLEX = complexes.OPERATIONS | complexes.FUNCTIONS
 _REAL = (*FUNCTIONS, *special_bounds.FUNCTIONS)
-_OPERATIONS = (*bounds.OPERATIONS, *_REAL, *ROWS, *_COMPLEX, "fft")
+_OPERATIONS = (*bounds.OPERATIONS, *_REAL, *ROWS, *_COMPLEX, "fft", "rfft")
 
 
 def bound(
@@ -48,9 +49,9 @@ def bound(
             argument; "two_sum", "fast_two_sum", "split", "two_prod", "neg", "abs", "ldexp", which
             are exact (`requires` has their preconditions); an elementary function such as "exp" or
             "atan2"; "complex_add", "complex_mul", "complex_div", "complex_abs" and functions such
-            as "complex_exp", whose |r - t| and |t| are moduli; "fft" of `count` numbers, whose are
-            2-norms; "sum", "dot", "norm", "mean", "var",
-            "std", "matmul" or "polyval".
+            as "complex_exp", whose |r - t| and |t| are moduli; "fft" and "rfft" of `count` numbers,
+            whose are 2-norms (of a whole spectrum); "sum", "dot", "norm", "mean", "var", "std",
+            "matmul" or "polyval".
         terms: components of the result, 1 to 4; the arguments have as many or fewer.
         dtype: of the components.
         count: for the last group how many elements are added up: the inner dimension of a matrix
@@ -72,8 +73,8 @@ def bound(
         known = ", ".join(_OPERATIONS)
         raise ValueError(f"no bound for operation {operation!r}; known are {known}")
     register = _register(registers)
-    if operation == "fft":
-        return _of_transform(terms, dtype, count, registers)
+    if operation in ("fft", "rfft"):
+        return _of_transform(operation, terms, dtype, count, registers)
     if operation in ROWS:
         return _reduction(operation, terms, dtype, count, register)
     if operation == "renormalize":
@@ -143,11 +144,11 @@ def _register(name: str | None) -> Format:
 
 
 def _of_transform(
-    terms: int, dtype: torch.dtype, count: int | None, registers: str | None
+    operation: str, terms: int, dtype: torch.dtype, count: int | None, registers: str | None
 ) -> Guarantee:
     _check(terms)
     fmt = format_of(dtype)
-    _check_count("fft", count)
+    _check_count(operation, count)
     assert count is not None
     used: list[Guarantee] = []
 
@@ -156,7 +157,8 @@ def _of_transform(
         return used[-1]
 
     unit = float(fmt.u**terms)
-    relative = fourier.transform(count, terms, dtype, unit, real)
+    halves = operation == "rfft" and halved(count)
+    relative = (fourier.halved if halves else fourier.transform)(count, terms, dtype, unit, real)
     return Guarantee(
         relative=relative,
         absolute=0.0,

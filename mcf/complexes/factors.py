@@ -218,15 +218,8 @@ implements("logdet")(lambda z: torch.log(det(z)))
 def _positive(a: Any) -> Any:
     """L of a Hermitian matrix of whose lower triangle it is made, by halves."""
     n = a.shape[-1]
-    if n == 1:
-        size = a.real
-        if not bool((size > 0).all()):
-            raise LinAlgError(
-                "linalg.cholesky: The factorization could not be completed because the input is "
-                "not positive-definite."
-            )
-        root: Any = torch.sqrt(size)
-        return pair(root, torch.zeros_like(root))
+    if n <= PANEL:
+        return _columns(a)
     half = n // 2
     first = _positive(a[..., :half, :half])
     below: Any = solve_triangular(first.mH, a[..., half:, :half], upper=True, left=False)
@@ -234,6 +227,25 @@ def _positive(a: Any) -> Any:
     zero: Any = torch.zeros_like(below.mT)
     top, bottom = torch.cat((first, zero), -1), torch.cat((below, last), -1)
     return torch.cat((top, bottom), -2)
+
+
+def _columns(a: Any) -> Any:
+    """The same of a few columns, one after the other."""
+    a, found = a.clone(), torch.zeros_like(a)
+    for j in range(a.shape[-1]):
+        size = a.real[..., j, j]
+        if not bool((size > 0).all()):
+            raise LinAlgError(
+                "linalg.cholesky: The factorization could not be completed because the input is "
+                "not positive-definite."
+            )
+        root: Any = torch.sqrt(size)
+        column: Any = a[..., j + 1 :, j] / root[..., None]
+        found.real[..., j, j] = root
+        found[..., j + 1 :, j] = column
+        update = column[..., :, None] * torch.conj(column)[..., None, :]
+        a[..., j + 1 :, j + 1 :] = a[..., j + 1 :, j + 1 :] - update
+    return found
 
 
 def _cholesky_derivative(given: Any, out: Any, grads: Any) -> Any:

@@ -7,6 +7,8 @@ relative errors of the steps add up (Higham 2002, theorem 24.2, doi:10.1137/1.97
   T = sum |x_j| times sqrt(2), which is at most sqrt(2 r) times the result's norm; and rounded
   roots, u^terms each, sqrt(r) u^terms in all (0 for r = 1, 2, 4);
 - a product with a root of unity: that of a complex product, and u^terms for the root;
+- a real sequence of even length as a complex one of half of it: two sums and a product of what the
+  shorter transform gives, halves of which are unitary together;
 - a chirp of length r in a convolution of length M: two transforms of length M, three products, the
   kernel's own error, times beta / sqrt(r), beta the largest modulus of the chirp's transform.
 
@@ -47,6 +49,20 @@ def transform(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -
         return real(name, terms, dtype, None).relative
 
     turn = composed(product(simple), unit)
+    return _steps(n, terms, dtype, unit, real, turn)
+
+
+def halved(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real) -> float:
+    """The same of a real sequence by `mcf.fourier.halves`, relative to the whole spectrum."""
+    half = transform(n // 2, terms, dtype, unit, real)
+
+    def simple(name: str) -> float:
+        return real(name, terms, dtype, None).relative
+
+    return composed(half, simple("add"), product(simple), unit, simple("add"))
+
+
+def _steps(n: int, terms: int, dtype: torch.dtype, unit: float, real: Real, turn: float) -> float:
     steps, left = [], n
     for r in radices(n):
         left //= r

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from mcf.complexes.tensor import MCFComplexTensor, gradient, implements
+from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, pair
+from mcf.fourier import halves
 from mcf.fourier.transform import transform
 from mcf.tensor import registry
 from mcf.tensor.creation import tensor
@@ -46,20 +47,26 @@ def _parts(x: Any) -> tuple[Any, Any]:
 
 def _along(x: Any, n: int | None, dim: int, sign: int) -> MCFComplexTensor:
     """The transform along a dimension of x, cut or padded with zeros to n."""
-    if not -max(1, x.ndim) <= dim < max(1, x.ndim):
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-x.ndim}, {x.ndim - 1}], but "
-            f"got {dim})"
-        )
-    count = x.shape[dim] if n is None else n
-    if count < 1:
-        raise RuntimeError(f"Invalid number of data points ({count}) specified")
+    count = _length(x, n, dim)
     real, imag = (None if p is None else _sized(p.movedim(dim, 0), count) for p in _parts(x))
     assert real is not None
     shape = real.shape
     columns = [None if p is None else p.reshape(count, -1) for p in (real, imag)]
     found = _Transform.apply(*columns, sign)  # type: ignore[no-untyped-call]
     return MCFComplexTensor(*(p.reshape(shape).movedim(0, dim) for p in found))
+
+
+def _length(x: Any, n: int | None, dim: int) -> int:
+    """n, or what there is of a dimension."""
+    if not -max(1, x.ndim) <= dim < max(1, x.ndim):
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-x.ndim}, {x.ndim - 1}], but "
+            f"got {dim})"
+        )
+    count: int = x.shape[dim] if n is None else n
+    if count < 1:
+        raise RuntimeError(f"Invalid number of data points ({count}) specified")
+    return count
 
 
 def _sized(x: Any, count: int) -> Any:
@@ -143,10 +150,19 @@ def _real_only(x: Any, name: str) -> None:
 
 
 def rfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
-    """As `torch.fft.rfft`: the first n / 2 + 1 numbers of the transform of a real sequence."""
+    """As `torch.fft.rfft`: the first n / 2 + 1 numbers of the transform of a real sequence.
+
+    The error is `mcf.bound("rfft", terms, dtype, count=n)` in the 2-norm of the whole spectrum.
+    """
     _real_only(x, "rfft")
-    z = fft(x, n, dim, norm)
-    return z.narrow(dim, 0, z.shape[dim] // 2 + 1)
+    count = _length(x, n, dim)
+    if not halves.halved(count):
+        z = fft(x, n, dim, norm)
+        return z.narrow(dim, 0, z.shape[dim] // 2 + 1)
+    real = _sized(x.movedim(dim, 0), count)
+    found = halves.forward(real.reshape(count, -1), _Transform.apply)
+    found = found.reshape(count // 2 + 1, *real.shape[1:]).movedim(0, dim)
+    return _scaled(found, count, norm, False)
 
 
 def irfft(x: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Any:
@@ -162,6 +178,10 @@ def _halved(x: Any, n: int | None, dim: int) -> tuple[Any, int]:
     real, imag = (None if p is None else p.movedim(dim, 0) for p in _parts(x))
     real = _sized(real, count // 2 + 1)
     imag = torch.zeros_like(real) if imag is None else _sized(imag, count // 2 + 1)
+    if halves.halved(count):
+        z = pair(*(p.reshape(len(p), -1) for p in (real, imag)))
+        found = halves.backward(z, count, _Transform.apply)
+        return found.reshape(count, *real.shape[1:]).movedim(0, dim), count
     tail = slice(1, (count + 1) // 2)
     whole = MCFComplexTensor(
         torch.cat((real, real[tail].flip(0))),  # type: ignore[arg-type]
