@@ -12,8 +12,9 @@ from mcf.kernels import operations, registry
 from mcf.kernels.components import Components as Components
 from mcf.kernels.components import padded
 from mcf.kernels.fold import Fold, product_fold, state_for, sum_fold
-from mcf.kernels.formats import Format, format_of
+from mcf.kernels.formats import FORMATS, Format, format_of
 from mcf.kernels.register_choice import registers_for
+from mcf.kernels.scaling import power_of_two
 
 
 def register_of(x: Tensor) -> Format:
@@ -71,7 +72,7 @@ _library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-c
 
 
 def _row_exponents(x: Tensor) -> Tensor:
-    largest = x.abs().amax(1)
+    largest = torch.maximum(x.amax(1), -x.amin(1))
     _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
     return exponent.long()
 
@@ -96,6 +97,19 @@ def scaled_rows(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """Rows times a power of two that brings the largest to [1/2, 1), and its negative exponent."""
     exponent = row_exponents(x[0])
     return list(operations.ldexp(tuple(x), -exponent[:, None])), exponent
+
+
+def brought_down(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """`scaled_rows`, for operators: where the numbers allow it on a CPU, one product each."""
+    exponent, register = row_exponents(x[0]), FORMATS[x[0].dtype].register
+    if x[0].device.type == "cpu":
+        # One factor is in range, and nothing is infinite.
+        usual = (exponent > register.emin) & (exponent < -register.emin)
+        usual &= x[0].amax(1).isfinite() & x[0].amin(1).isfinite()
+        if bool(usual.all()):
+            factor = power_of_two(-exponent, register)[:, None].to(x[0].dtype)
+            return [c * factor for c in x], exponent
+    return scaled_rows(x)
 
 
 def settle(state: Tensor) -> Components:

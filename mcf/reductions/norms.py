@@ -15,11 +15,11 @@ from mcf.kernels.components import padded
 from mcf.kernels.formats import format_of
 from mcf.reductions.exact import exact_dots
 from mcf.reductions.folds import (
+    brought_down,
     finish,
     paired,
     register_of,
     row_products,
-    scaled_rows,
     state_of,
 )
 from mcf.reductions.operators import one_each, operator
@@ -75,7 +75,7 @@ def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
     exponent = None
     # Squares of the narrower formats are in float64's range, those of fp16 in float32's.
     if 2 * fmt.emax >= register.emax:
-        x, exponent = scaled_rows(x)
+        x, exponent = brought_down(x)
     if reproducible:
         wide = [c.to(register.dtype) for c in x]
         squares = exact_dots(wide, wide, state_of(x[0], terms))

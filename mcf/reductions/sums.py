@@ -17,6 +17,7 @@ from mcf.kernels import operations
 from mcf.kernels.formats import FP32, format_of
 from mcf.reductions.exact import exact_dots, exact_sums
 from mcf.reductions.folds import (
+    brought_down,
     finish,
     pad,
     paired,
@@ -217,7 +218,7 @@ def std(
 def _row_deviations(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
     fmt, given, exponent = format_of(x[0].dtype), x, None
     if x[0].dtype is torch.float64 and x[0].shape[1]:
-        given, exponent = scaled_rows(given)
+        given, exponent = brought_down(given)
     value, _, lifted = _variance(given, correction, reproducible)
     root = operations.sqrt(value)
     exponent = exponent if lifted is None else lifted
