@@ -113,8 +113,11 @@ class Program:
 
         Raises:
             MixedLanesError: where an element's operands are of several systems, or systems differ.
+            TooLongError: where there are no elements.
         """
         shape = given[0].shape
+        if not shape.numel():
+            raise TooLongError("a tensor has no elements")
         codes = torch.stack([x.codes.reshape(-1) for x in given])
         lanes = torch.stack([x.lanes.reshape(-1) for x in given])
         mine = lanes.amax(0)

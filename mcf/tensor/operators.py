@@ -48,6 +48,9 @@ def operand(self: Any, other: Any) -> Any:
     """The other operand as a tensor where torch does not take it."""
     if type(other) is float:
         return other
+    if isinstance(other, torch.SymInt):
+        # A graph of torch.compile is one for each number: the components of a product depend on it.
+        return int(other)
     if isinstance(other, np.ndarray) and other.dtype.kind in "biuf" and other.dtype.itemsize <= 8:
         # As a plain tensor, which has its say in the promotion.
         native = np.array(other, dtype=other.dtype.newbyteorder("="))
