@@ -2,6 +2,7 @@
 
     python benchmarks/elementary.py                # 2**18 elements, all functions
     python benchmarks/elementary.py --short        # 2**16, three functions, some seconds
+    python benchmarks/elementary.py --functions j0 y0
 
 One thread. Nanoseconds per element, medians of interleaved rounds; in float64 but for the column
 that says float32; powers have the exponent 2.375. QD is Debian's libqd-dev,
@@ -39,11 +40,20 @@ DOMAINS = {
     "tan": (-1.5, 1.5), "atan": (-5.0, 5.0), "asin": (-1.0, 1.0), "sinh": (-5.0, 5.0),
     "tanh": (-3.0, 3.0), "erf": (-4.0, 4.0), "pow": (0.01, 100.0), "gelu": (-4.0, 4.0),
     "sigmoid": (-10.0, 10.0), "erfinv": (-0.999, 0.999), "lgamma": (0.01, 100.0),
-    "digamma": (0.01, 100.0),
+    "digamma": (0.01, 100.0), "trigamma": (0.01, 100.0), "i0": (-100.0, 100.0),
+    "j0": (-100.0, 100.0), "y0": (0.01, 100.0), "k0": (0.01, 100.0),
 }  # fmt: skip
 SHORT = ("exp", "log", "sin")
 # What others call them.
 MPMATH = {"lgamma": "loggamma", "pow": "power"}
+# Functions that others have with an order, as mpmath and flint call them, and torch's.
+OF_ORDER: dict[str, tuple[str, str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "trigamma": ("psi", "zeta", functools.partial(torch.polygamma, 1)),
+    "i0": ("besseli", "bessel_i", torch.special.i0),
+    "j0": ("besselj", "bessel_j", torch.special.bessel_j0),
+    "y0": ("bessely", "bessel_y", torch.special.bessel_y0),
+    "k0": ("besselk", "bessel_k", torch.special.modified_bessel_k0),
+}
 # Of powers the base is from there; the exponent is no whole number.
 EXPONENT = 2.375
 
@@ -81,13 +91,13 @@ def variants(name: str, terms: int, n: int, library: ctypes.CDLL | None) -> dict
     }
     kind = {2: "dd", 4: "qd"}.get(terms)
     if library is not None and kind and hasattr(library, f"{kind}_{name}"):
-        entry = getattr(library, f"{kind}_{name}")
+        qd_function = getattr(library, f"{kind}_{name}")
         few = n if kind == "dd" else n // 8
         given = np.ascontiguousarray(np.stack(planes, -1)[:few])
         result = np.empty_like(given)
         pointer = ctypes.POINTER(ctypes.c_double)
         a, b = given.ctypes.data_as(pointer), result.ctypes.data_as(pointer)
-        out["QD"] = (lambda: entry(ctypes.c_size_t(few), a, b), few)
+        out["QD"] = (lambda: qd_function(ctypes.c_size_t(few), a, b), few)
     bits = 53 * terms
     rows = [sum(map(float, r)) for r in np.stack(planes, -1)[:200]]
     if importlib.util.find_spec("mpmath") and name != "gelu" and name != "sigmoid":
@@ -96,7 +106,11 @@ def variants(name: str, terms: int, n: int, library: ctypes.CDLL | None) -> dict
         context = mpmath.mp.clone()
         context.prec = bits
         numbers = [context.mpf(v) for v in rows]
-        function = getattr(context, MPMATH.get(name, name))
+        if name in OF_ORDER:
+            order = 1 if name == "trigamma" else 0
+            function = functools.partial(getattr(context, OF_ORDER[name][0]), order)
+        else:
+            function = getattr(context, MPMATH.get(name, name))
         more = (EXPONENT,) if name == "pow" else ()
         out["mpmath"] = (lambda: [function(v, *more) for v in numbers], len(rows))
     if importlib.util.find_spec("flint") and name not in ("gelu", "sigmoid"):
@@ -107,9 +121,20 @@ def variants(name: str, terms: int, n: int, library: ctypes.CDLL | None) -> dict
         if name == "pow":
             exponent = flint.arb(EXPONENT)
             out["flint"] = (lambda: [v**exponent for v in balls], len(rows))
+        elif name in OF_ORDER:
+            entry, complex_balls = OF_ORDER[name][1], [flint.acb(v) for v in balls]
+            if name == "trigamma":
+                # The Hurwitz zeta function of order 2.
+                out["flint"] = (lambda: [flint.acb(2).zeta(v) for v in complex_balls], len(rows))
+            else:
+                zero = flint.acb(0)
+                out["flint"] = (lambda: [getattr(v, entry)(zero) for v in complex_balls], len(rows))
         else:
             out["flint"] = (lambda: [getattr(v, name)() for v in balls], len(rows))
-    plain = torch.nn.functional.gelu if name == "gelu" else getattr(torch, name)
+    if name in OF_ORDER:
+        plain = OF_ORDER[name][2]
+    else:
+        plain = torch.nn.functional.gelu if name == "gelu" else getattr(torch, name)
     if terms == 1:
         more = (EXPONENT,) if name == "pow" else ()
         out["torch"] = (lambda: plain(x[0], *more), n)
@@ -159,13 +184,16 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="fewer functions and elements")
     parser.add_argument("--seconds", type=float, default=2.0, help="per variant")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/*.csv")
+    parser.add_argument(
+        "--functions", nargs="+", choices=DOMAINS, metavar="NAME", help="these alone"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     n = 1 << 16 if options.short else 1 << 18
     seconds = 0.3 if options.short else options.seconds
     library = qd()
     rows = []
-    for name in SHORT if options.short else DOMAINS:
+    for name in options.functions or (SHORT if options.short else DOMAINS):
         for terms in (1, 2, 3, 4):
             timed = variants(name, terms, n, library)
             calls = {k: call for k, (call, _) in timed.items()}

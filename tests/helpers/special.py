@@ -18,7 +18,8 @@ from tests.helpers.elementary import balls, inputs
 
 PI = arb.pi
 
-# Functions that are another's program of another order, or times an exponential: run when asked; with what takes a second to prepare.
+# Functions that are another's program of another order, or times an exponential, and whose tables
+# take long: their cases are slow.
 ALIKE = ("k0e", "k1", "k1e", "j1", "y1", "polygamma_2", "polygamma_3", "polygamma_4")
 
 
