@@ -20,6 +20,7 @@ ALONE = [
     "how_to/from_adamw.md",
     "how_to/from_float32_masters.md",
     "how_to/fsdp2.md",
+    "linear_algebra.md",
     "multi_component_floats.md",
     "small_problems.md",
     "tutorials/expansions.md",
@@ -95,6 +96,7 @@ def test_every_page_with_code_runs() -> None:
     pages = [p for folder in ("how_to", "tutorials") for p in sorted((DOCS / folder).glob("*.md"))]
     coded = {p.relative_to(DOCS).as_posix() for p in pages if BLOCK.search(p.read_text())}
     assert coded == {*ALONE, *WITH_STANDINS, *WITH_PACKAGES} - {
+        "linear_algebra.md",
         "multi_component_floats.md",
         "small_problems.md",
     }
