@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import series
+from mcf.elementary.sums import gathered
 from mcf.elementary.tables import (
     LOG_EXPONENTS,
     LOG_FIRST,
@@ -121,20 +122,28 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
     """
     node = (m[0] * LOG_STEPS).round()
     f = node * (1 / LOG_STEPS)
-    difference = collected((m[0] - f, *m[1:]), terms)
-    total = collected((*m, f), terms)
     near, wide = (e == 0) & (f == 1.0), f.dtype is torch.float64
     if wide:
+        difference = gathered(m[0] - f, [(0, m[1:])], terms)
+        total = gathered(m[0], [(0, (f,)), (1, m[1:])], terms)
         tiny = near & (difference[0].abs() < _TINY)
         lift = torch.where(tiny, _TINY_SHIFT, 0)
         lifted = difference
     else:
+        difference = collected((m[0] - f, *m[1:]), terms)
+        total = collected((*m, f), terms)
         lift = torch.where(near, (-exponent(difference[0])).clamp(0, _SPLIT_SHIFT), 0)
         lifted = scale_all(difference, lift)
     # The leading float of the quotient, and what it leaves of the numerator, exactly.
     s0 = lifted[0] / total[0]
     taken = tuple(t for c in (*m, f) for t in two_prod(c, -s0))
-    left = ex.div(collected((*lifted, *taken), terms), total)
+    if wide:
+        # Nearly all of the first three cancels.
+        ordered = (taken[0], taken[-2], *lifted[1:], *taken[1:-2], taken[-1])
+        numerator = gathered(lifted[0], [(0, (c,)) for c in ordered], terms, spare=True)
+    else:
+        numerator = collected((*lifted, *taken), terms)
+    left = ex.div(numerator, total)
     s = ex.add(left, s0)
     t = s if wide else scale_all(s, -lift)
     z = ex.mul(t, t)
@@ -143,9 +152,17 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
     rest = ex.add(left, ex.mul(s, ex.mul(tail, third)))
     whole = lookup("log_exponents_0", e - LOG_EXPONENTS[0], TERMS + 1)
     nodes = lookup("log_nodes_0", node.to(torch.int64) - LOG_FIRST, TERMS + 1)
-    tables = collected((*whole, *nodes), 1)[0]
+    if wide:
+        tables, over = two_sum(whole[0], nodes[0])
+        # `over` and the seconds are below 2**-43, the thirds below 2**-96; the rest 2**-28.
+        rest = series.scaled(rest, 2.0)
+        firsts = (over, whole[1], nodes[1])
+        groups = [*((0, (c,)) for c in firsts), (1, rest[1:]), (1, whole[2:]), (1, nodes[2:])]
+        rest = gathered(rest[0], groups, terms)
+    else:
+        tables = collected((*whole, *nodes), 1)[0]
+        rest = collected((*whole, *nodes, -tables, *series.scaled(rest, 2.0)), terms)
     first, second = two_sum(tables, 2.0 * s0)
-    rest = collected((*whole, *nodes, -tables, *series.scaled(rest, 2.0)), terms)
     if wide:
         # Where log(1 + d) is d to the last bit.
         scaled = series.scaled((*difference, torch.zeros_like(f)), _TINY_SCALE)

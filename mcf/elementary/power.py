@@ -11,6 +11,7 @@ from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, logarithm, whole_powers
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
+from mcf.elementary.sums import gathered
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
     collected,
@@ -56,11 +57,20 @@ def _power(x: Components, y: Components, count: int) -> tuple[Components, Tensor
     k, floats = exponential.steps(torch.where(inside, v, 0.0), count)
     # In float32 there is room for the products of three.
     most = 4 if working().format is FP64 else 3
-    r = collected((*_products(y[:most], first), *floats), count)
+    r = exponential.reduced(_products(y[:most], first), floats, count)
     tail = ex.mul(head(y, count), logs)
     if len(y) > most:
         tail = ex.add(tail, _products(y[most:], first))
-    result, e = exponential.combined(k, collected((*r, *_products(y, second), *tail), count))
+    products = _products(y, second)
+    if working().format is FP64:
+        # The products of y[j] are below 2**(-43 - 53 j), the tail 2**-8, r 2**-9.
+        groups = [(0, tail[:1]), (0, tail[1:2]), (1, tail[2:]), (1, r[1:])]
+        groups += [(j >> 1, products[j : j + 1]) for j in range(0, len(products), 2)]
+        groups += [(j + 1 >> 1, products[j : j + 1]) for j in range(1, len(products), 2)]
+        argument = gathered(r[0], groups, count)
+    else:
+        argument = collected((*r, *products, *tail), count)
+    result, e = exponential.combined(k, argument)
     return result, e, v
 
 

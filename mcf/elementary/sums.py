@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from mcf.elementary.tables import TERMS, Components
@@ -16,11 +18,12 @@ class Sums:
     Args:
         first: the first number.
         terms: components wanted.
+        spare: whether there is a float more than that in any case.
     """
 
-    def __init__(self, first: Tensor, terms: int) -> None:
-        self._terms = terms
-        self._places: list[Tensor | None] = [first, *[None] * (terms - (terms < TERMS))]
+    def __init__(self, first: Tensor, terms: int, *, spare: bool = False) -> None:
+        self._terms, more = terms, spare or terms == TERMS
+        self._places: list[Tensor | None] = [first, *[None] * (terms - 1 + more)]
 
     def add(self, x: Tensor, place: int) -> None:
         """Add a number to the float at a place, the error of that to the next, and so on."""
@@ -44,3 +47,14 @@ class Sums:
         if len(found) > self._terms:
             found[-2:] = [found[-2] + found[-1]]
         return head(tuple(found), self._terms)
+
+
+def gathered(
+    first: Tensor, groups: Sequence[tuple[int, Components]], terms: int, *, spare: bool = False
+) -> Components:
+    """The sum of a number and of others, each group from its place on one place after the other."""
+    sums = Sums(first, terms, spare=spare)
+    for place, floats in groups:
+        for k, x in enumerate(floats, place):
+            sums.add(x, k)
+    return sums.total()
