@@ -60,7 +60,7 @@ def _start() -> tuple[int, int]:
 
 def _hankel(order: int, k: int) -> Fraction:
     """Of x^-k in sqrt(2 x / pi) exp(x) K_n(x)."""
-    return (-1) ** k * bessel.hankel(order, k)
+    return bessel.hankel(order, k) * (-1 if k % 2 else 1)
 
 
 def _continued(y: int, slope: int, start: int, r: int, count: int) -> list[int]:

@@ -83,28 +83,28 @@ def _starts() -> tuple[_State, _State]:
     """J_0 and Y_0 at _START, to some 740 bits."""
     sine, cosine = fixed.sin_cos(Fraction(_START))
     root = fixed.root(fixed.pi() * _START)
-    found = []
+    found: list[list[int]] = []
     for order in (0, 1):
         p = q = Fraction(0)
         for k in range(0, 500, 2):
             p += hankel(order, k) / _START**k
             q += hankel(order, k + 1) / _START ** (k + 1)
         found.append([x.numerator * fixed.ONE // x.denominator for x in (p, q)])
-    (p, q), (p1, q1) = found
+    (p_0, q_0), (p_1, q_1) = found
     plus, minus = sine + cosine, sine - cosine
 
     def over(x: int) -> int:
         return fixed.quotient(x >> fixed.BITS, root) >> (fixed.BITS - _BITS)
 
-    j, dj = over(p * plus - q * minus), over(p1 * minus + q1 * plus)
-    y, dy = over(p * minus + q * plus), over(q1 * minus - p1 * plus)
+    j, dj = over(p_0 * plus - q_0 * minus), over(p_1 * minus + q_1 * plus)
+    y, dy = over(p_0 * minus + q_0 * plus), over(q_1 * minus - p_1 * plus)
     at = _START << _BITS
     return _State(at, j, -dj), _State(at, y, -dy)
 
 
 def hankel(order: int, k: int) -> Fraction:
     """Of x^-k in Hankel's P_n (even k) and Q_n (odd k), with their signs."""
-    return (-1) ** (k // 2 + k) * bessel.hankel(order, k)
+    return bessel.hankel(order, k) * (-1 if (k // 2 + k) % 2 else 1)
 
 
 def _at_zero(state: _State, order: int, guess: int) -> _State:

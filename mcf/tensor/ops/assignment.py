@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,7 +47,7 @@ def _written_at_once(x: Any, index: Any, value: Any) -> bool:
         return False
     own = x.__dict__
     first, terms = own["_c0"], own["_terms"]
-    parts: Sequence[Any]
+    parts: Any
     if type(value) is MCFTensor:
         given = value.__dict__
         parts = COMPONENTS[given["_terms"]](given)

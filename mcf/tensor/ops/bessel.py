@@ -59,17 +59,19 @@ def _special(name: str, torch_name: str, derivative: Callable[[Any], Any]) -> An
     return ours
 
 
-_k0 = _special("k0", "modified_bessel_k0", lambda x: -_k1(x))
-_k1 = _special("k1", "modified_bessel_k1", lambda x: -_k0(x) - _k1(x) / x)
-_k0e = _special("k0e", "scaled_modified_bessel_k0", lambda x: _k0e(x) - _k1e(x))
-_k1e = _special("k1e", "scaled_modified_bessel_k1", lambda x: (_k1e(x) - _k0e(x)) - _k1e(x) / x)
+_k0: Any = _special("k0", "modified_bessel_k0", lambda x: -_k1(x))
+_k1: Any = _special("k1", "modified_bessel_k1", lambda x: -_k0(x) - _k1(x) / x)
+_k0e: Any = _special("k0e", "scaled_modified_bessel_k0", lambda x: _k0e(x) - _k1e(x))
+_k1e: Any = _special(
+    "k1e", "scaled_modified_bessel_k1", lambda x: (_k1e(x) - _k0e(x)) - _k1e(x) / x
+)
 
 
 # J_1(x) / x is 1/2 at 0.
-_j0 = _special("j0", "bessel_j0", lambda x: -_j1(x))
-_j1 = _special("j1", "bessel_j1", lambda x: _j0(x) - _over(_j1(x), x))
-_y0 = _special("y0", "bessel_y0", lambda x: -_y1(x))
-_y1 = _special("y1", "bessel_y1", lambda x: _y0(x) - _y1(x) / x)
+_j0: Any = _special("j0", "bessel_j0", lambda x: -_j1(x))
+_j1: Any = _special("j1", "bessel_j1", lambda x: _j0(x) - _over(_j1(x), x))
+_y0: Any = _special("y0", "bessel_y0", lambda x: -_y1(x))
+_y1: Any = _special("y1", "bessel_y1", lambda x: _y0(x) - _y1(x) / x)
 
 
 def _spherical_slope(x: Any) -> Any:
