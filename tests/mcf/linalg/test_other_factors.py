@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,3 +183,11 @@ def test_shapes_that_do_not_go_together_are_refused() -> None:
             call()
     with pytest.raises(RuntimeError, match=r"square"):
         torch.linalg.ldl_factor(a)
+
+
+def test_the_page_has_every_name() -> None:
+    """`docs/linear_algebra.md` says of all of torch.linalg what works."""
+    page = (Path(__file__).parents[3] / "docs" / "linear_algebra.md").read_text()
+    said = set(re.findall(r"`(\w+)`", page))
+    names = {n for n in dir(torch.linalg) if callable(getattr(torch.linalg, n))}
+    assert {n for n in names if n[0].islower()} <= said
