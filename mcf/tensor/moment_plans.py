@@ -175,8 +175,10 @@ class _Room:
 
     def __init__(self, terms: int, length: int) -> None:
         """For a row of so many numbers."""
-        few = torch.empty(3, terms, dtype=_FLOAT64, device="cpu")
-        many = torch.empty(2, terms, length, dtype=_FLOAT64, device="cpu")
+        # What is made in inference mode could not be written to outside.
+        with torch.inference_mode(False):
+            few = torch.empty(3, terms, dtype=_FLOAT64, device="cpu")
+            many = torch.empty(2, terms, length, dtype=_FLOAT64, device="cpu")
         self._kept = few, many
         self.partial, self.whole, self.other = ([*map(_address, row)] for row in few)
         self.gap = [*map(_address, many[0])]

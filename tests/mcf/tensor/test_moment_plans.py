@@ -76,3 +76,12 @@ def test_derivatives() -> None:
             (x.var() + x.std() + x.norm() + torch.dot(x, x)).backward()
             slopes.append(x.grad)
     assert_all_same_bits(slopes[1].components, slopes[0].components, "gradient")
+
+
+def test_plans_of_inference_mode_serve_outside() -> None:
+    moment_plans._plans.clear()
+    x: Any = mcf.tensor(["1.1", "2.3", "-4"], 2, torch.float64)
+    for function in MOMENTS.values():
+        with torch.inference_mode():
+            inside = function(x)
+        assert_all_same_bits(function(x).components, inside.components, "outside")
