@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -184,12 +185,14 @@ class Program:
         tables = [t for t in self._tables if any(t in line for line in lines)]
         stored = tuple(f"o{k}" for k in range(len(out)))
         body = [*reversed(lines), f"return {', '.join(self._names[c] for c in results)},"]
+        # Triton looks for a text under its name, and there are many.
+        digest = hashlib.sha256("\n".join([*fields, *body]).encode()).hexdigest()
         function = written(
             name,
             ", ".join([*fields, *tables]),
             body,
             "A graph.",
-            f"<mcf fused {name}>",
+            f"<mcf fused {digest}>",
             **self._functions,
         )
         uniform = {self._names[c] for c in (*shared, *constants)}
