@@ -191,3 +191,18 @@ def test_the_page_has_every_name() -> None:
     said = set(re.findall(r"`(\w+)`", page))
     names = {n for n in dir(torch.linalg) if callable(getattr(torch.linalg, n))}
     assert {n for n in names if n[0].islower()} <= said
+
+
+@pytest.mark.slow
+def test_one_graph() -> None:
+    """torch.compile takes each as one operator, and reflections' products as their operations."""
+
+    def factors(a: Any) -> Any:
+        low, pivots, info = torch.linalg.ldl_factor_ex(a)
+        both, tau = torch.geqrf(a)
+        return torch.linalg.ldl_solve(low, pivots, a), info, torch.orgqr(both, tau), both
+
+    a = tensor(whole(4, 4) + 20 * torch.eye(4, dtype=F64))
+    found = torch.compile(factors, backend="aot_eager", fullgraph=True)(a)
+    assert all(torch.equal(x, y) for x, y in zip(found, factors(a), strict=True))
+    torch._dynamo.reset()
