@@ -32,6 +32,7 @@ OURS: dict[str, Callable[[Any, Any], Any]] = {
     "asin": lambda x, y: torch.asin(x),
     "matmul": lambda x, y: x @ y,
     "fft": lambda x, y: torch.fft.fft(x),
+    "rfft": lambda x, y: torch.fft.rfft(x),
     "solve": lambda x, y: torch.linalg.solve(x, y),
     "det": lambda x, y: torch.linalg.det(x),
     "qr": lambda x, y: torch.linalg.qr(x),
@@ -43,20 +44,22 @@ OURS: dict[str, Callable[[Any, Any], Any]] = {
 ARITHMETIC = ("x + y", "x * y", "x / y")
 FACTORS = ("solve", "det", "qr", "cholesky", "eigh", "svd", "eig")
 SQUARE = ("matmul", *FACTORS)
+REAL = ("rfft", "eig")
 SIZES = {
     **dict.fromkeys((*ARITHMETIC, "exp", "log", "sqrt", "sin", "asin"), (1, 10**4, 10**6)),
     "matmul": (16, 128),
     "fft": (64, 1000, 1009, 2**16, 2**20),
+    "rfft": (1000, 2**16, 2**20),
     **dict.fromkeys(FACTORS, (8, 64)),
     "eig": (8, 32, 64),
 }
 # Elements, rows or lengths up to which a peer is tried.
-MOST = {"matmul": (64, 128), "fft": (0, 2**16), **dict.fromkeys(FACTORS, (16, 64))}
+MOST = {"matmul": (64, 128), "fft": (0, 2**16), "rfft": (0, 0), **dict.fromkeys(FACTORS, (16, 64))}
 USUAL = (10**4, 10**4)
 
 
 def uniform(name: str, n: int, terms: int, seed: int) -> Any:
-    """Complex numbers with parts in (-1, 1) of all components, from integers; real for `eig`."""
+    """Complex numbers with parts in (-1, 1) of all components, from integers; or real ones."""
     g = torch.Generator().manual_seed(seed)
     shape = (n, n) if name in SQUARE else (n,)
 
@@ -67,7 +70,7 @@ def uniform(name: str, n: int, terms: int, seed: int) -> Any:
         ]
         return mcf.from_components(mcf.kernels.operations.renormalize(tuple(parts), terms))
 
-    if name == "eig":
+    if name in REAL:
         return part()
     z = mcf.complex(part(), part())
     # Hermitian, and for Cholesky positive definite.
@@ -76,7 +79,7 @@ def uniform(name: str, n: int, terms: int, seed: int) -> Any:
 
 def peers(name: str, n: int, terms: int, x: Any, y: Any) -> dict[str, Callable[[], object]]:
     """The same by others."""
-    kind = torch.float64 if name == "eig" else torch.complex128
+    kind = torch.float64 if name in REAL else torch.complex128
     a, b = x.to_plain(kind), y.to_plain(kind)
     found: dict[str, Callable[[], object]] = {"torch complex128": lambda: OURS[name](a, b)}
     slow, fast = MOST.get(name, USUAL)
