@@ -12,6 +12,7 @@ from torch import Tensor
 from mcf.complexes.tensor import MCFComplexTensor, formatted, pair, parts
 from mcf.convert.parse import flatten, printed
 from mcf.tensor.creation import check_format, tensor
+from mcf.tensor.recorded import functorch
 from mcf.tensor.tensor import MCFTensor
 
 # The sign that begins an imaginary part: no first character, and not that of an exponent.
@@ -36,6 +37,8 @@ def complex(
     for name, v in (("real", real), ("imag", imag)):
         if isinstance(v, MCFComplexTensor) or (isinstance(v, Tensor) and v.is_complex()):
             raise TypeError(f"{name} must be real, got complex numbers")
+    if functorch() is not None and terms is None and dtype is None:
+        return pair(*formatted(real, imag))
     floats = [v for v in (real, imag) if isinstance(v, Tensor) and v.is_floating_point()]
     expansions = [v for v in floats if isinstance(v, MCFTensor)]
     kind = dtype

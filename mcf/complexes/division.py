@@ -7,29 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.complexes.elementwise import halves, node
 from mcf.complexes.launches import applied
 from mcf.complexes.tensor import MCFComplexTensor, formatted, gradient
 from mcf.kernels import operations
 from mcf.kernels.complex_operators import DIV
-from mcf.tensor.tensor import wrap
 
 
-class _Divide(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *given: Tensor) -> Any:
-        ctx.save_for_backward(*given)
-        ctx.set_materialize_grads(False)
-        out = operations.apply(DIV, [v.components for v in given], None)  # type: ignore[attr-defined]
-        half = len(out) // 2
-        return wrap(out[:half]), wrap(out[half:])
+def _computed(*given: Tensor) -> tuple[Any, Any]:
+    return halves(operations.apply(DIV, [v.components for v in given], None))  # type: ignore[attr-defined]
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        a, b, c, d = ctx.saved_tensors
-        x, y, g = MCFComplexTensor(a, b), MCFComplexTensor(c, d), gradient(grads)
-        inner = g / y.conj()
-        outer = -inner * (x / y).conj()
-        return inner.real, inner.imag, outer.real, outer.imag
+
+def _backward(saved: Any, grads: Any) -> Any:
+    a, b, c, d = saved
+    x, y, g = MCFComplexTensor(a, b), MCFComplexTensor(c, d), gradient(grads)
+    inner = g / y.conj()
+    outer = -inner * (x / y).conj()
+    return inner.real, inner.imag, outer.real, outer.imag
+
+
+_Divide = node("Divide", _computed, _backward)
 
 
 def divide(x: tuple[Any, Any], y: tuple[Any, Any]) -> MCFComplexTensor:

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from mcf.complexes.elementwise import halves, node
 from mcf.complexes.launches import planned, unrecorded
 from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, made
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import apply
-from mcf.tensor.tensor import wrap
+from mcf.tensor.recorded import functorch
 
 
 def holomorphic(
@@ -31,28 +32,22 @@ def holomorphic(
     formula = Formula(f"complex_{name}")
 
     def computed(x: Any, y: Any) -> tuple[Any, Any]:
-        out = apply(formula.name, x.components, y.components)
-        half = len(out) // 2
-        return wrap(out[:half]), wrap(out[half:])
+        return halves(apply(formula.name, x.components, y.components))
 
-    def forward(ctx: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        ctx.save_for_backward(x, y)
-        ctx.set_materialize_grads(False)
-        return computed(x, y)
-
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, Any]:
-        z: Any = MCFComplexTensor(*ctx.saved_tensors)
+    def backward(saved: Any, grads: Any) -> tuple[Any, Any]:
+        z: Any = MCFComplexTensor(*saved)
         # Computed again, so that it may be differentiated again.
         g: Any = gradient(grads) * torch.conj(derivative(z, call(z)))
         return g.real, g.imag
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    node: Any = type(name, (torch.autograd.Function,), members)
+    function = node(name, computed, backward)
 
     def call(z: MCFComplexTensor) -> MCFComplexTensor:
         x, y = z.real, z.imag
-        if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):
-            return MCFComplexTensor(*node.apply(x, y))
+        if functorch() is not None or (
+            torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)
+        ):
+            return MCFComplexTensor(*function.apply(x, y))
         found = planned(formula, x, y) if unrecorded((x, y)) else None
         return made(*computed(x.detach(), y.detach())) if found is None else found
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, implements, method, pair
+from mcf.tensor.recorded import functorch
 from mcf.tensor.tensor import MCFTensor, wrap
 
 
@@ -53,7 +54,7 @@ class _Abs(torch.autograd.Function):
 @implements("abs", "absolute", "__abs__")
 def absolute(z: MCFComplexTensor) -> MCFTensor:
     """sqrt(x^2 + y^2) with the error of `hypot`; the derivative is z / |z|, and 0 at 0."""
-    recorded = torch.is_grad_enabled() and z.requires_grad
+    recorded = torch.is_grad_enabled() and z.requires_grad and functorch() is None
     result: Any = _Abs.apply(z.real, z.imag) if recorded else torch.hypot(z.real, z.imag)  # type: ignore[no-untyped-call]
     return result  # type: ignore[no-any-return]
 

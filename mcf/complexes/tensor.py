@@ -11,6 +11,7 @@ from torch import Tensor
 from mcf.tensor.conversion import promote, reformat
 from mcf.tensor.creation import tensor
 from mcf.tensor.promotion import result_format
+from mcf.tensor.recorded import functorch
 from mcf.tensor.registry import UnsupportedError
 from mcf.tensor.tensor import MCFTensor
 
@@ -43,7 +44,7 @@ class MCFComplexTensor:
     raises `UnsupportedError`. It is no `torch.Tensor`: it has no memory of its own but that of its
     parts, and no complex dtype, of which torch has none for bfloat16; `dtype` is that of the
     components, as an `MCFTensor`'s is. For Python's `isinstance` and for what insists on a tensor
-    (`nn.Parameter`, `torch.func`, `torch.compile`) take its parts.
+    (`nn.Parameter`, `torch.compile`) take its parts; to `torch.func` it is a tree of them.
 
     Autograd is that of the parts, so that gradients follow torch's convention: that of a real L is
     dL/dx + i dL/dy, and a holomorphic f multiplies by the conjugate of f'.
@@ -67,6 +68,10 @@ class MCFComplexTensor:
             TypeError: for what is no `MCFTensor`, for parts of other dtypes, terms or devices.
             ValueError: for parts of different shapes.
         """
+        if functorch() is not None:
+            # Of a transform's tensors, which have the type of plain ones, nothing is known.
+            self.real, self.imag = real, imag
+            return
         for name, part in (("real", real), ("imag", imag)):
             if not isinstance(part, MCFTensor):
                 raise TypeError(
@@ -247,6 +252,9 @@ def formatted(*values: Any) -> list[Any]:
 
     Numbers become the nearest expansion. What is as it should be is not copied.
     """
+    if functorch() is not None:
+        like = next(v for v in values if isinstance(v, Tensor))
+        return [v if isinstance(v, Tensor) else torch.zeros_like(like) + v for v in values]
     dtype, terms = result_format(*values)
     device = next(v.device for v in values if isinstance(v, MCFTensor))
     found = []

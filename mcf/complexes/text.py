@@ -10,9 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
+from torch.utils._pytree import register_pytree_node
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from mcf.complexes.tensor import MCFComplexTensor, implements, method
+from mcf.complexes.tensor import MCFComplexTensor, implements, made, method
 from mcf.convert.options import in_force
 from mcf.convert.printing import brackets, usual
 from mcf.kernels.formats import format_of
@@ -152,6 +153,13 @@ def _collate(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
 
 
 flat_state.PAIRS["complex"] = MCFComplexTensor
+# torch.func's arguments and results: a tree of its parts.
+register_pytree_node(
+    MCFComplexTensor,
+    lambda z: ([z.real, z.imag], None),
+    lambda parts, _: made(*parts),
+    serialized_type_name="mcf.MCFComplexTensor",
+)
 # torch's loaders: torch.load(weights_only=True), DataLoader.
 torch.serialization.add_safe_globals([MCFComplexTensor])
 default_collate_fn_map[MCFComplexTensor] = _collate

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.conversion import promote
+from mcf.tensor.recorded import functorch
 from mcf.tensor.registry import FUNCTIONS, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
@@ -157,14 +158,15 @@ _NO_LEAF = frozenset({MCFTensor, int, float, bool, type(None)})
 
 
 def _has_plain_leaf(args: Sequence[Any]) -> bool:
+    """Whether a plain tensor requires grad, which inside torch.func an expansion may look like."""
     for x in args:
         if type(x) in _NO_LEAF:
             continue
         if isinstance(x, Tensor):
             if not isinstance(x, MCFTensor) and x.requires_grad:
-                return True
+                return functorch() is None
         elif isinstance(x, (list, tuple)) and any(map(is_plain_leaf, x)):
-            return True
+            return functorch() is None
     return False
 
 
