@@ -10,8 +10,11 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series
+from mcf.elementary.format import working
+from mcf.elementary.sums import gathered
 from mcf.elementary.tables import ANGLE_STEPS, Components, constant, lookup
 from mcf.elementary.working import head, minus, plus, select, sign_of, signed
+from mcf.kernels.formats import FP64
 
 # Squares of |d| <= 1/128.
 _BITS = 14.0
@@ -51,9 +54,12 @@ class Angle:
         self._sign = sign_of(r[0] < 0)
         a = signed(r, self._sign)
         index = self._node.to(torch.int64)
-        # Exact, and what follows is at most its last bit.
+        # Exact, and what follows is at most half of its last bit as it was.
         first = a[0] - self._node * (1 / ANGLE_STEPS)
-        d = ex.renormalize((first, *a[1:]), terms)
+        if working().format is FP64:
+            d = gathered(first, [(0, a[1:2]), (1, a[2:])], terms)
+        else:
+            d = ex.renormalize((first, *a[1:]), terms)
         z = ex.mul(d, d)
         self._s = _odd(d, z, series.polynomial(z, _BITS, _sine, _BITS + 2), 6)
         tail = series.polynomial(z, _BITS, _cosine, _BITS)
