@@ -191,6 +191,7 @@ def test_the_page_has_every_name() -> None:
     said = set(re.findall(r"`(\w+)`", page))
     names = {n for n in dir(torch.linalg) if callable(getattr(torch.linalg, n))}
     assert {n for n in names if n[0].islower()} <= said
+    assert all(getattr(mcf.linalg, n) is getattr(torch.linalg, n) for n in names)
 
 
 @pytest.mark.slow
