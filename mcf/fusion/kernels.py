@@ -43,6 +43,9 @@ def kernel_of(stage: Stage, given: Sequence[Any], fmt: Format) -> Run | None:
         log.debug("no kernel for %s: its executor has none, or there are several devices", name)
         return None
     tensors = [x for x in given if isinstance(x, Tensor)]
+    if any(x.is_neg() or x._is_zerotensor() for x in tensors):
+        log.debug("no kernel for %s: an operand's memory has other numbers than the operand", name)
+        return None
     if any(not x.numel() for x in tensors):
         log.debug("no kernel for %s: an operand has no elements", name)
         return None

@@ -199,6 +199,18 @@ def test_narrow_formats(dtype: torch.dtype) -> None:
     same(compiled(step)(x, v), step(x, v))
 
 
+def test_a_negative_view() -> None:
+    """Its memory has the numbers before the sign."""
+
+    def f(x: Any, y: Any) -> Any:
+        return (x * y + x).sum(0)
+
+    y = torch.view_as_complex(bell((3, 2), 4)).conj().imag
+    assert y.is_neg()
+    x = expansion((3,), 1)
+    same(compiled(f)(x, y), f(x, y))
+
+
 def test_the_torch_executor_runs_operators(launched: list[Any]) -> None:
     def f(x: Any, y: Any) -> Any:
         return x * y - y
