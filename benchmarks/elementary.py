@@ -46,7 +46,8 @@ DOMAINS = {
 SHORT = ("exp", "log", "sin")
 # What others call them.
 MPMATH = {"lgamma": "loggamma", "pow": "power"}
-# Functions that others have with an order, as mpmath and flint call them, and torch's.
+# Functions that others have with an order, as mpmath and flint call them, and torch's. Of Y and K
+# flint's balls are wide at the precision that is asked for.
 OF_ORDER: dict[str, tuple[str, str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "trigamma": ("psi", "zeta", functools.partial(torch.polygamma, 1)),
     "i0": ("besseli", "bessel_i", torch.special.i0),
