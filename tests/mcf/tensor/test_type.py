@@ -41,9 +41,8 @@ def test_operators_say_what_is_wrong_with_a_tensor() -> None:
     for call in (lambda: x + far, lambda: far - x, lambda: x / mcf.ones(2, device="meta")):
         with pytest.raises(TypeError, match="has device"):
             call()
-    for call in (lambda: torch.mul(x, imaginary), lambda: torch.maximum(x, imaginary)):
-        with pytest.raises(TypeError, match="complex numbers"):
-            call()
+    with pytest.raises(TypeError, match="complex numbers"):
+        torch.maximum(x, imaginary)
     with pytest.raises(TypeError, match="unsupported operand"):
         x + "1"
 
