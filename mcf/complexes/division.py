@@ -42,4 +42,4 @@ def divide(x: tuple[Any, Any], y: tuple[Any, Any]) -> MCFComplexTensor:
         return found
     alike = formatted(*given)
     shape = torch.broadcast_shapes(*(v.shape for v in alike))  # type: ignore[no-untyped-call]
-    return MCFComplexTensor(*_Divide.apply(*(v.expand(shape) for v in alike)))  # type: ignore[no-untyped-call]
+    return MCFComplexTensor(*_Divide.apply(*(v.expand(shape) for v in alike)))
