@@ -93,5 +93,6 @@ def settled(program: Program, state: State) -> State:
 
 def divided(program: Program, x: State, number: int) -> State:
     """Expansions over a number."""
-    count = program.constants(torch.full(x[0].shape, float(number), dtype=torch.float64))
+    value = torch.full(x[0].shape, float(number), dtype=torch.float64, device="cpu")
+    count = program.constants(value)
     return program.kernel_on(kernel(DIV, FP64, len(x), 1), [*x, count])

@@ -92,7 +92,7 @@ def by_lane(lanes: Tensor, systems: int) -> Places:
     mine, order = flat.sort(stable=True)
     own = order[len(shared) :]
     count, left = divmod(len(own), systems)
-    expected = torch.arange(systems).repeat_interleave(count)
+    expected = torch.arange(systems, device="cpu").repeat_interleave(count)
     if left or not torch.equal(mine[len(shared) :], expected):
         raise MixedLanesError("systems have different numbers of elements")
     return Places(shared, own.view(systems, count))

@@ -172,7 +172,7 @@ def _output(x: Numbers, systems: int) -> Output:
     found = codes[own]
     if bool((found != found[0]).any()):
         raise MixedLanesError("systems do different things")
-    in_turn = torch.equal(own.reshape(-1), torch.arange(own.numel()))
+    in_turn = torch.equal(own.reshape(-1), torch.arange(own.numel(), device="cpu"))
     strides = torch.empty_like(x.codes).stride()
     return Output(found[0].tolist(), x.shape, strides, None if in_turn else own)
 
@@ -184,7 +184,7 @@ def core_of(x: Tensor) -> torch.Size:
 
 def offsets(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
     """Where the elements of a tensor are, in their order."""
-    at = torch.arange(torch.Size(shape).numel())
+    at = torch.arange(torch.Size(shape).numel(), device="cpu")
     found = torch.zeros_like(at)
     for extent, step in zip(reversed(shape), reversed(strides), strict=True):
         found += at % extent * step
@@ -206,7 +206,8 @@ def _input(program: Program, name: str, x: Tensor, lead: tuple[int, ...]) -> tup
         raise TooLongError("an operand with elements in one place")
     names = [program.named(f"{name}_{k}") for k in range(count)]
     codes = torch.tensor(names, dtype=torch.int64, device="cpu").expand(systems, count)
-    lanes = torch.arange(systems)[:, None] if own else torch.full((1, 1), SHARED)
+    lanes = torch.arange(systems, device="cpu")[:, None]
+    lanes = lanes if own else torch.full((1, 1), SHARED, device="cpu")
     numbers = []
     for part in (codes, lanes.expand(systems, count)):
         laid = torch.empty_strided(core, x.stride(), dtype=torch.int64, device="cpu")
@@ -220,8 +221,12 @@ def _result(program: Program, node: Node, args: Any, kwargs: Any, zero: int) -> 
         return args[0][args[1]]
     if target in CONSTANTS:
         dtype = program.format.dtype
-        like = [torch.empty(a.shape, dtype=dtype) if isinstance(a, Numbers) else a for a in args]
-        return program.constants(target(*like, **{**kwargs, "device": torch.device("cpu")}))
+        cpu = torch.device("cpu")
+        like = [
+            torch.empty(a.shape, dtype=dtype, device=cpu) if isinstance(a, Numbers) else a
+            for a in args
+        ]
+        return program.constants(target(*like, **{**kwargs, "device": cpu}))
     if target in MOVEMENTS or target in FILLED:
         return moved(target, args, kwargs, zero if target in FILLED else 0)
     return (HANDLERS.get(target) or FLOAT64[target])(program, *args)

@@ -37,7 +37,7 @@ def factor(a: Components) -> tuple[Components, Tensor, Tensor]:
         for item in range(flat[0].shape[0]):
             one = each(lambda c, item=item: c[item], flat)  # type: ignore[misc]
             found, bad = _factor(one)
-            pivots.view(-1, n)[item] = torch.tensor(found, dtype=torch.int32)
+            pivots.view(-1, n)[item] = torch.tensor(found, dtype=torch.int32, device=pivots.device)
             info.view(-1)[item] = bad
     return a, pivots, info
 

@@ -43,12 +43,17 @@ def _written_at_once(x: Any, index: Any, value: Any) -> bool:
     """x[index] = value component by component, where nothing records it; whether that was done."""
     if type(x) is not MCFTensor or watched() or not writable(x):
         return False
-    if not _PLACES.issuperset(map(type, index) if type(index) is tuple else (type(index),)):
+    places = index if type(index) is tuple else (index,)
+    if not _PLACES.issuperset(map(type, places)):
         return False
     own = x.__dict__
     first, terms = own["_c0"], own["_terms"]
     parts: Any
     if type(value) is MCFTensor:
+        # Where an index occurs twice, threads may keep other values of one component than of the
+        # next.
+        if any(type(p) is Tensor and p.dtype is not torch.bool for p in places):
+            return False
         given = value.__dict__
         parts = COMPONENTS[given["_terms"]](given)
         if type(parts[0]) is not Tensor or differentiated((x, value)):

@@ -110,7 +110,7 @@ def _edges(x: Any, bins: Any, ends: Any, like: MCFTensor) -> Any:
         )
     if low == high:
         low, high = low - 0.5, high + 0.5
-    return torch.linspace(low, high, bins + 1)
+    return torch.linspace(low, high, bins + 1, device=low.device)
 
 
 @implements(torch.multinomial, Tensor.multinomial)
