@@ -48,7 +48,7 @@ EVERYDAY += ("pow", "hypot")
 
 # Of values: the programs, which compile nothing; the slow tests run the kernels.
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     "name", [pytest.param(f, marks=[] if f in EVERYDAY else [pytest.mark.slow]) for f in FUNCTIONS]
 )

@@ -186,6 +186,7 @@ def test_no_tensor_of_float64_is_made(name: str) -> None:
     assert torch.float32 in made.dtypes
 
 
+@pytest.mark.slow
 def test_plans_are_of_a_choice() -> None:
     x = mcf.tensor([0.7, 1.3], 4, torch.float32)
     with mcf.executor("numba"):

@@ -33,7 +33,7 @@ pytestmark = [
 RECORDED = search.recorded()
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_worst_inputs_found_are_within_the_bound(name: str) -> None:
     for case in search.OF_FUNCTIONS.values():

@@ -43,7 +43,14 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", [*sometimes(sorted(fused.FUNCTIONS)), "power_3"])
+# The first has a step that others lack, and was wrong.
+EVERYDAY = ("erfinv", "hypot", "pow", "power_3")
+OTHERS = sorted(fused.FUNCTIONS - set(EVERYDAY))
+
+
+@pytest.mark.parametrize(
+    "name", [*EVERYDAY, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
+)
 def test_steps_are_rounded_by_ieee(name: str, on_torch: None) -> None:
     program = fused.PROGRAMS[name]
     x = torch.tensor([-3.5, -0.75, 0.0, 0.25, 0.5, 0.9375, 1.0, 7.0, 33.0], dtype=torch.float64)

@@ -182,6 +182,7 @@ def test_derivatives(kind: str) -> None:
     assert torch.allclose(z.grad.to_plain(), a.grad, rtol=2.0**-30, atol=2.0**-30)
 
 
+@pytest.mark.slow
 def test_bits_are_those_of_every_executor() -> None:
     a = mcf.MCFTensor(uniform(F64, 2, 4, 4))
     with mcf.executor("torch"):

@@ -109,6 +109,7 @@ def test_derivatives_are_kernels(launched: list[Any]) -> None:
     assert len(launched) >= 2
 
 
+@SLOW
 def test_unknown_operators_run_as_they_are(launched: list[Any]) -> None:
     def f(x: Any, y: Any) -> Any:
         ordered = (x * y + x).sort(0)[0]
@@ -148,6 +149,7 @@ def test_special_numbers() -> None:
     same(compiled(f)(x, y), f(x, y))
 
 
+@SLOW
 def test_every_shape_has_its_kernel(launched: list[Any]) -> None:
     def f(x: Any, y: float) -> Any:
         return (x * x).sum(-1) + y
@@ -175,6 +177,7 @@ def test_functions_and_selections(scale: float, launched: list[Any]) -> None:
     assert launched[0] is not None
 
 
+@SLOW
 def test_what_is_too_long_is_two_kernels(
     launched: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

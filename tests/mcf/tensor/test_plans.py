@@ -120,7 +120,7 @@ def test_executors_have_plans_of_their_own() -> None:
     _same(first, second.components, "executors")
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("number", [3, -0.0, 0.0, 0.1, 2**60 + 1, math.inf, math.nan, 1e-300])
 def test_numbers(number: float) -> None:
     x = _tensors(torch.float32, 3, (16,), 3)

@@ -90,6 +90,7 @@ def test_float16_keeps_the_bits_of_nan() -> None:
     assert_all_same_bits(got.components, x.components, "where")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("bound", [0, -0.0, 0.1, 3, 2**60 + 1, math.inf, math.nan, 1e300])
 def test_numbers(bound: float) -> None:
     """A bound that the tensor's format does not hold is compared as it is, and then rounded."""
