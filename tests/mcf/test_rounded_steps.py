@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mcf.elementary import fused
 from mcf.elementary.format import computing_in
 from mcf.kernels.formats import FP64
-from tests.helpers.special import sometimes
 
 aten = torch.ops.aten
 # Of float arguments only what IEEE 754 rounds is the same everywhere.
