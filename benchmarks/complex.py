@@ -11,6 +11,7 @@ element or a call at a time, where that takes seconds at most.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,8 @@ def main() -> None:
         return
     device = torch.device("cpu")
     out = options.out or HERE / "results" / f"complex-{machine(device)}.csv"
-    save_csv(out, rows, environment(device))
+    command = " ".join(["python benchmarks/complex.py", *sys.argv[1:]])
+    save_csv(out, rows, {"command": command, **environment(device)})
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,7 +245,8 @@ def main() -> None:
         return
     device = torch.device("cpu")
     out = options.out or HERE / "results" / f"linalg-{machine(device)}.csv"
-    save_csv(out, rows, environment(device))
+    command = " ".join(["python benchmarks/linalg.py", *sys.argv[1:]])
+    save_csv(out, rows, {"command": command, **environment(device)})
 
 
 if __name__ == "__main__":
