@@ -25,36 +25,16 @@ from typing import Any
 import torch
 from harness import environment, machine, save_csv, table
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import mcf
+from tests.helpers.steps import bodies, step
 
 COLUMNS = ["systems", "way", "µs a step", "median", "µs a system"]
 
-# Chenciner and Montgomery's figure of eight (2000, doi:10.2307/2661357): positions, velocities.
-POSITIONS = [["0.97000436", "-0.24308753"], ["-0.97000436", "0.24308753"], ["0", "0"]]
-VELOCITIES = [
-    ["0.466203685", "0.43236573"],
-    ["0.466203685", "0.43236573"],
-    ["-0.93240737", "-0.86473146"],
-]
-STEP = 2.0**-10
 # In a round: a program that takes one is in the cache for the next.
 STEPS = 10
 TEN = "fused, ten steps"
-
-
-def acceleration(x: Any) -> Any:
-    """Of bodies of mass 1 at x[..., body, coordinate]."""
-    gap = x.unsqueeze(-3) - x.unsqueeze(-2)
-    square = (gap * gap).sum(-1) + torch.eye(3, dtype=torch.float64)
-    inverse = square.rsqrt()
-    return (gap * (inverse * inverse * inverse).unsqueeze(-1)).sum(-2)
-
-
-def step(x: Any, v: Any) -> tuple[Any, Any]:
-    """Positions and velocities after a step of leapfrog."""
-    v = v + acceleration(x) * (STEP / 2)
-    x = x + v * STEP
-    return x, v + acceleration(x) * (STEP / 2)
 
 
 def steps(x: Any, v: Any) -> tuple[Any, Any]:
@@ -66,7 +46,7 @@ def steps(x: Any, v: Any) -> tuple[Any, Any]:
 
 def ways(systems: int) -> dict[str, Callable[[], Any]]:
     """Calls that take one step of so many systems."""
-    x, v = (mcf.tensor(p, terms=2, dtype=torch.float64) for p in (POSITIONS, VELOCITIES))
+    x, v = bodies(2, torch.float64)
     plain = x.to_plain(), v.to_plain()
     if systems > 1:
         x, v, *plain = (t.expand(systems, 3, 2).clone() for t in (x, v, *plain))
