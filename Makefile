@@ -56,8 +56,8 @@ endif
 test: $(READY) ## the tests; ARGS are pytest's: make test ARGS="-k grow -x"
 	$(PYTEST) $(ARGS)
 
-test-slow: $(READY) ## only the tests marked slow (minutes)
-	$(PYTEST) -m slow $(ARGS)
+test-slow: $(READY) ## only the tests marked slow (an hour on two cores)
+	$(PYTEST) -m 'slow and not nightly' $(ARGS)
 
 test-nightly: $(READY) ## every test, with the large hypothesis profile (hours)
 	$(PYTEST) -m '' --hypothesis-profile=nightly $(ARGS)

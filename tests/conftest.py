@@ -83,22 +83,31 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `sampled` make the cases slow that do not run at every change."""
+    """Of a test marked `sampled` make the cases slow that do not run at every change.
+
+    With `slow=n` every n-th of its slow cases stays slow alone; the others are nightly as well.
+    """
     tests: dict[tuple[object, ...], list[pytest.Function]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and not any(item.iter_markers("slow")):
+        if item.get_closest_marker("sampled"):
             assert isinstance(item, pytest.Function)
             tests.setdefault((item.parent, item.originalname), []).append(item)
     for cases in tests.values():
         marker = cases[0].get_closest_marker("sampled")
         assert marker is not None
-        kept = _sampled(cases, *marker.args, **marker.kwargs)
-        for case in cases:
-            if case not in kept:
-                case.add_marker(pytest.mark.slow)
+        _mark_sampled(cases, *marker.args, **marker.kwargs)
 
 
-def _sampled(cases: list[pytest.Function], every: int = 0) -> list[pytest.Function]:
+def _mark_sampled(cases: list[pytest.Function], every: int = 0, slow: int = 1) -> None:
+    kept = set(_sampled([c for c in cases if not any(c.iter_markers("slow"))], every))
+    others = [case for case in cases if case not in kept]
+    for number, case in enumerate(others):
+        case.add_marker(pytest.mark.slow)
+        if number % slow:
+            case.add_marker(pytest.mark.nightly)
+
+
+def _sampled(cases: list[pytest.Function], every: int) -> list[pytest.Function]:
     """Each `every`-th case; without a number so few that every value of every parameter is used."""
     if every:
         return cases[::every]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,10 +55,29 @@ def test_values(x, y):
 @pytest.mark.parametrize("z", range(6))
 def test_fourth(z):
     pass
+
+@pytest.mark.slow
+@pytest.mark.sampled(slow=2)
+@pytest.mark.parametrize("z", range(3))
+def test_second(z):
+    pass
+
+@pytest.mark.sampled(every=3, slow=3)
+@pytest.mark.parametrize("z", range(6))
+def test_third(z):
+    pass
 """
 # So few that each value of each parameter is used, and each fourth; the others are slow.
 SAMPLED = {"values[a-0]", "values[b-1]", "values[a-2]", "fourth[0]", "fourth[4]"}
+SAMPLED |= {"third[0]", "third[3]"}
 OTHERS = {"values[b-0]", "values[a-1]", "values[b-2]", *(f"fourth[{k}]" for k in (1, 2, 3, 5))}
+# With `slow=n` each n-th of the others; what is left runs only with every test.
+OTHERS |= {"second[0]", "second[2]", "third[1]", "third[5]"}
+NIGHTLY = {"nightly", "second[1]", "third[2]", "third[4]"}
+
+
+# What `make test-slow` asks for.
+SLOW = re.search(r"^test-slow:.*\n.* -m '(.*)'", (ROOT / "Makefile").read_text(), re.M)[1]
 
 
 def passed(names: set[str]) -> dict[str, str]:
@@ -113,7 +133,7 @@ def outcomes(folder: Path, *runs: list[str], gpu: bool = False) -> list[dict[str
 
 
 def test_what_runs(inner: Path) -> None:
-    default, asked = outcomes(inner, [], ["-m", "slow or nightly"])
+    default, slow, nightly = outcomes(inner, [], ["-m", SLOW], ["-m", "nightly"])
     assert default == {
         "test_device": "SKIPPED",
         "test_two_devices": "SKIPPED",
@@ -121,7 +141,8 @@ def test_what_runs(inner: Path) -> None:
         "test_warns": "FAILED",
         **passed(SAMPLED),
     }
-    assert asked == passed({"slow", "nightly"} | OTHERS)
+    assert slow == passed({"slow"} | OTHERS)
+    assert nightly == passed(NIGHTLY)
 
 
 @pytest.mark.slow
