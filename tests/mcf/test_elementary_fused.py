@@ -130,7 +130,9 @@ _SHAPES = [(f, n) for f in (BF16, FP16, FP32, FP64) for n in (1, 2, 3, 4)]
 _FAST = [("exp", FP32, 2), ("sin", FP32, 2)]
 
 
-# A kernel takes half a second to some seconds to compile.
+# A kernel takes half a second to some seconds to compile. Asked for are two or so of the sixteen
+# of a function, others of each; all are one source with numbers filled in.
+@pytest.mark.sampled(slow=9)
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
     [

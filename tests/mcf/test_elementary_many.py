@@ -56,7 +56,9 @@ def test_error_of_many(name: str) -> None:
     check_batches(name, INPUTS, 200)
 
 
+# Half a minute each. What is new in a function shows in its thousands (above) or its worst inputs.
 @pytest.mark.slow
+@pytest.mark.sampled(slow=4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_error_of_a_hundred_thousand(name: str) -> None:
     check_batches(name, 50_000, 300)

@@ -160,6 +160,8 @@ def test_powers_have_exact_logarithms(terms: int) -> None:
     assert_all_same_bits(elementary.log2(powers), split([*exponents], terms))
 
 
+# Eight seconds each to compile the loops of a function.
+@pytest.mark.sampled(slow=3)
 @pytest.mark.parametrize(
     ("name", "executor"),
     [("exp", "numba")]

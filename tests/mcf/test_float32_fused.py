@@ -37,6 +37,8 @@ def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     check(name, fmt, 2, "triton", register=FP32)
 
 
+# Some seconds to compile each; asked for are one or two of the twelve of a function.
+@pytest.mark.sampled(slow=7)
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
     [

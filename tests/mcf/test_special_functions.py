@@ -39,6 +39,7 @@ def test_error_within_the_bound(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(slow=3)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
 @pytest.mark.parametrize("name", FUNCTIONS)
