@@ -7,6 +7,7 @@ from mcf.tensor import numpy_shapes as numpy_shapes
 from mcf.tensor import numpy_ufuncs as numpy_ufuncs
 from mcf.tensor import operators as operators
 from mcf.tensor import ops as ops
+from mcf.tensor import shortcuts as shortcuts
 from mcf.tensor import text as text
 from mcf.tensor import torch_functions as torch_functions
 from mcf.tensor.conversion import from_components as from_components

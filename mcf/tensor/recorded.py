@@ -43,6 +43,43 @@ def differentiated(values: Iterable[Any]) -> bool:
     return False
 
 
+# Arguments that no autograd records.
+_NO_TENSORS = frozenset({int, float, bool, type(None)})
+
+
+def unseen(args: Iterable[Any], kwargs: Iterable[Any] = ()) -> bool:
+    """Whether nobody but the caller sees a call with these arguments, all of known types.
+
+    They are expansion and plain tensors, numbers, and lists and tuples of them.
+    """
+    if torch.compiler.is_compiling() or modes() or functorch() is not None:
+        return False
+    if _duals._current_level >= 0:
+        return False
+    grad = torch.is_grad_enabled()
+    with _unasked():
+        return _plain_values(args, grad) and (not kwargs or _plain_values(kwargs, grad))
+
+
+def _plain_values(values: Iterable[Any], grad: bool) -> bool:
+    for x in values:
+        kind = type(x)
+        if kind is MCFTensor:
+            if grad and x.requires_grad:
+                return False
+        elif kind in _NO_TENSORS:
+            continue
+        elif kind is Tensor:
+            if (grad and x.requires_grad) or x.is_complex():
+                return False
+        elif kind is list or kind is tuple or kind is torch.Size:
+            if not _plain_values(x, grad):
+                return False
+        else:
+            return False
+    return True
+
+
 def writable(target: Tensor) -> bool:
     """Whether a tensor can be written to above autograd, but for what `written` has to say."""
     if torch.compiler.is_compiling() or _duals._current_level >= 0:

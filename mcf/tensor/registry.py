@@ -24,6 +24,9 @@ ALIASING: dict[OpOverload, Callable[..., Any]] = {}
 # Functions of torch -> what writes their result into `out` above autograd, where that may be: a
 # function of the arguments and of `out`, which says whether it did.
 WRITERS: dict[Any, Callable[[tuple[Any, ...], Any], bool]] = {}
+# Functions of torch -> what computes them at once where nobody records or looks on, see
+# `mcf.tensor.shortcuts`; it returns NotImplemented for what it leaves to torch's way.
+DIRECT: dict[Any, Callable[..., Any]] = {}
 # What may know an operator that is in neither: functions of it, its arguments and those by name.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.conversion import promote
-from mcf.tensor.recorded import functorch
-from mcf.tensor.registry import FUNCTIONS, WRITERS, UnsupportedError
+from mcf.tensor.recorded import functorch, unseen
+from mcf.tensor.registry import DIRECT, FUNCTIONS, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.widening import WIDENED, widened
@@ -49,6 +49,11 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             kwargs = {_ALIASES.get(k, k): v for k, v in kwargs.items()}
     if func in WIDENED:
         args, kwargs = widened(func, args, kwargs)
+    direct = DIRECT.get(func)
+    if direct is not None and unseen(args, kwargs.values()):
+        found = direct(*args, **kwargs)
+        if found is not NotImplemented:
+            return found
     replacement = FUNCTIONS.get(func)
     # With out= there is no derivative: the operator does it.
     try:

@@ -1,0 +1,184 @@
+"""Functions of torch that are computed at once where nothing is recorded and nobody looks on.
+
+PyTorch's way from a function to an operator below autograd and back takes a third of the time of an
+operation on few elements. What is called here is the operator's own implementation, or the function
+itself on each component, so values and errors are the same. Views are not among them: autograd has
+to know what shares memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor import ops as ops  # What is registered there is called here.
+from mcf.tensor.ops.powers import power
+from mcf.tensor.registry import DIRECT, FUNCTIONS, OPERATORS
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def _forms(name: str) -> list[Any]:
+    """The function and the method of a name, where torch has them."""
+    rooms = (torch, Tensor)
+    return [getattr(room, name) for room in rooms if hasattr(room, name)]
+
+
+def _register(implementation: Callable[..., Any], *functions: Any) -> None:
+    for function in functions:
+        # What is called above autograd already is not called otherwise.
+        if function not in FUNCTIONS:
+            DIRECT[function] = implementation
+
+
+# What stands beside an expansion in arithmetic; of anything else torch says what it thinks.
+_OPERANDS = frozenset({MCFTensor, Tensor, int, float})
+_TENSORS = frozenset({MCFTensor, Tensor})
+# Arguments that are alike in all functions and say how a tensor is made, not of which elements.
+_MAKING = frozenset("out dtype layout device pin_memory requires_grad memory_format".split())
+
+
+def _counted(
+    implementation: Callable[..., Any], count: int, *names: str, kinds: Any = _OPERANDS
+) -> Callable[..., Any]:
+    """A function of so many arguments, and of some by these names; torch does with others."""
+    known = frozenset(names)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != count or not known.issuperset(kwargs):
+            return NotImplemented
+        if not kinds.issuperset(map(type, args)):
+            return NotImplemented
+        return implementation(*args, **kwargs)
+
+    return call
+
+
+def _operator(
+    overload: Any, count: int, *names: str, also: str = "", kinds: Any = _OPERANDS
+) -> None:
+    """The operator in the place of the functions of its name and of others."""
+    known = overload._schema.name.split("::")[1]
+    call = _counted(OPERATORS[overload], count, *names, kinds=kinds)
+    for name in (known, *also.split()):
+        _register(call, *_forms(name))
+
+
+for _name in (
+    "ceil digamma exp expm1 floor isfinite isinf isnan isneginf isposinf lgamma log log1p "
+    "logical_not reciprocal round rsqrt signbit sqrt sin cos tan atan sinh cosh asinh trunc frac"
+).split():
+    _operator(getattr(aten, _name).default, 1)
+_register(_counted(OPERATORS[aten.neg.default], 1), *_forms("neg"), *_forms("negative"))
+_register(_counted(OPERATORS[aten.trunc.default], 1), *_forms("fix"))
+_register(_counted(OPERATORS[aten.atan.default], 1), *_forms("arctan"))
+_register(_counted(lambda x: power(x, 2), 1), *_forms("square"))
+
+_operator(aten.add.Tensor, 2, "alpha", also="__add__ __radd__")
+_operator(aten.sub.Tensor, 2, "alpha", also="__sub__ subtract")
+_operator(aten.rsub.Tensor, 2, also="__rsub__")
+_operator(aten.mul.Tensor, 2, also="__mul__ __rmul__ multiply")
+_operator(aten.div.Tensor, 2, also="__truediv__ divide true_divide")
+_operator(aten.lt.Tensor, 2, also="__lt__ less")
+_operator(aten.le.Tensor, 2, also="__le__ less_equal")
+_operator(aten.gt.Tensor, 2, also="__gt__ greater")
+_operator(aten.ge.Tensor, 2, also="__ge__ greater_equal")
+_operator(aten.eq.Tensor, 2, also="__eq__")
+_operator(aten.ne.Tensor, 2, also="__ne__ not_equal")
+for _name in "maximum minimum fmax fmin hypot".split():
+    _operator(getattr(aten, _name).default, 2, kinds=_TENSORS)
+_operator(aten.atan2.default, 2, also="arctan2", kinds=_TENSORS)
+_operator(aten.addcmul.default, 3, "value", kinds=_TENSORS)
+_operator(aten.addcdiv.default, 3, "value", kinds=_TENSORS)
+_operator(aten.lerp.Tensor, 3)
+
+
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+    # Torch takes two tensors or two numbers, and None.
+    bounds = {type(bound) for bound in (min, max) if bound is not None}
+    if not (bounds and (bounds <= _TENSORS or bounds <= _OPERANDS - _TENSORS)):
+        return NotImplemented
+    return OPERATORS[aten.clamp.default](x, min, max)
+
+
+_register(_clamp, *_forms("clamp"), *_forms("clip"))
+_operator(aten.clamp_min.default, 2)
+_operator(aten.clamp_max.default, 2)
+_operator(aten.masked_fill.Tensor, 3)
+
+
+def _reciprocal_times(x: MCFTensor, y: Any) -> Any:
+    """y / x as torch has it: a product with the reciprocal."""
+    return OPERATORS[aten.mul.Tensor](OPERATORS[aten.reciprocal.default](x), y)
+
+
+_register(_counted(_reciprocal_times, 2), Tensor.__rtruediv__)
+
+
+def _on_each(function: Any) -> Callable[..., Any]:
+    """A function that gives a new tensor of elements of its first argument, on each component."""
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(x) is not MCFTensor or not _MAKING.isdisjoint(kwargs):
+            return NotImplemented
+        # An expansion as indices or a mask, which torch's way refuses.
+        if MCFTensor in map(type, args) or MCFTensor in map(type, kwargs.values()):
+            return NotImplemented
+        own = x.__dict__
+        return wrap([function(c, *args, **kwargs) for c in COMPONENTS[own["_terms"]](own)])
+
+    return call
+
+
+for _name in (
+    "clone diag_embed flip fliplr flipud gather index_select masked_select new_empty new_zeros "
+    "repeat repeat_interleave roll rot90 take take_along_dim tril triu"
+).split():
+    for _function in _forms(_name):
+        _register(_on_each(_function), _function)
+
+
+def _joined(function: Any) -> Callable[..., Any]:
+    """A function that joins tensors of one format, on each component of them."""
+
+    def call(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        parts = []
+        for x in tensors:
+            if type(x) is not MCFTensor:
+                return NotImplemented
+            own = x.__dict__
+            parts.append(COMPONENTS[own["_terms"]](own))
+        first, terms = parts[0][0].dtype, len(parts[0])
+        for c in parts:
+            if c[0].dtype is not first or len(c) != terms:
+                return NotImplemented
+        return wrap([function(c, *args, **kwargs) for c in zip(*parts, strict=True)])
+
+    return call
+
+
+for _name in "cat concat concatenate stack hstack vstack dstack column_stack".split():
+    _register(_joined(getattr(torch, _name)), getattr(torch, _name))
+
+
+def _filled(first: Any, others: Any) -> Callable[..., Any]:
+    """A tensor in the likeness of another and of its format: its first component and the others."""
+
+    def call(x: Any, *args: Any) -> Any:
+        if type(x) is not MCFTensor:
+            return NotImplemented
+        own = x.__dict__
+        top, *rest = COMPONENTS[own["_terms"]](own)
+        return wrap([first(top, *args), *(others(c, *args) for c in rest)])
+
+    return call
+
+
+_register(_filled(torch.empty_like, torch.empty_like), torch.empty_like)
+_register(_filled(torch.zeros_like, torch.zeros_like), torch.zeros_like)
+_register(_filled(torch.ones_like, torch.zeros_like), torch.ones_like)
+_register(_filled(Tensor.new_ones, Tensor.new_zeros), Tensor.new_ones)

@@ -1,0 +1,115 @@
+"""Exact: what is computed above autograd is what torch's way gives: bits, layouts, errors.
+
+Caught mutants: `sub` in the place of `rsub`; a quotient in the place of a product with the
+reciprocal; components joined in another order; ones below a leading one; a call that autograd
+records, or a mode sees, computed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from mcf.tensor import torch_functions
+from mcf.tensor.registry import DIRECT, UnsupportedError
+from tests.helpers import assert_all_same_bits
+from tests.helpers.modes import Seen
+from tests.mcf.tensor.inputs import hard
+
+X, Y = (mcf.MCFTensor(hard(torch.float64, 2, 24, seed)) for seed in (1, 2))
+A = mcf.MCFTensor([c.reshape(4, 6) for c in X.components])
+WHERE = torch.arange(24) % 5 == 0
+PLACES = torch.tensor([3, 1, 3])
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "operators": lambda: [X + Y, X - Y, X * Y, X / Y, 1 - X, 0.1 * X, 2 / X, X**3, X**Y, X**-1],
+    "comparisons": lambda: [X < Y, X <= 0.5, X > Y, X >= Y, X == Y, X != X, torch.lt(X, Y)],
+    "alpha": lambda: [torch.add(X, Y, alpha=3), torch.sub(X, Y, alpha=0.1), torch.rsub(X, Y)],
+    "two": lambda: [torch.hypot(X, Y), torch.atan2(X, Y), torch.maximum(X, Y), X.fmin(Y)],
+    "three": lambda: [torch.addcmul(X, Y, X, value=0.1), X.addcdiv(Y, X), torch.lerp(X, Y, 0.3)],
+    "clamped": lambda: [X.clamp(-0.5, 2), X.clip(max=1.0), X.clamp_min(0.1), X.clamp(Y, 2 * Y)],
+    "one": lambda: [X.exp(), X.floor(), torch.fix(X), X.square(), -X, X.frac(), X.reciprocal()],
+    "kinds": lambda: [X.isfinite(), torch.isnan(X), X.signbit(), torch.isinf(X), X.logical_not()],
+    "moved": lambda: [X.flip(0), A.flip(0, 1), A.roll((1, 2), (0, 1)), A.tril(-1), A.rot90()],
+    "picked": lambda: [X.take(PLACES), A.index_select(1, PLACES), X[PLACES], X[WHERE], A.gather(
+        1, PLACES.expand(4, 3)), X.masked_select(WHERE), A.take_along_dim(PLACES[None], dim=1)],
+    "joined": lambda: [torch.cat([X, Y]), torch.stack((A, A), dim=-1), torch.hstack([A, A]),
+                       torch.vstack([X, Y]), torch.cat([X, Y.to(terms=3)]),
+                       torch.cat([X, Y.to_plain()])],
+    "copied": lambda: [A.t().clone(), X.repeat(2), X.repeat_interleave(2),
+                       X.masked_fill(WHERE, 0.1)],
+    "made": lambda: [torch.zeros_like(A.t()), torch.ones_like(A), A.new_zeros(2, 3),
+                     A.new_ones((2,)), torch.zeros_like(X, dtype=torch.float32),
+                     torch.ones_like(A[:, ::2])],
+    "plain": lambda: [X * Y.to_plain(), torch.atan2(Y.to_plain(), X), WHERE * X, X + PLACES[0]],
+    "small": lambda: [X[3] * 0.5, X[0] + X, A[:, :1] * A, torch.stack([X[0], Y[1]])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.usefixtures("on_torch")
+def test_results_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = CALLS[name]()
+    monkeypatch.setattr(torch_functions, "DIRECT", {})
+    for k, (got, expected) in enumerate(zip(at_once, CALLS[name](), strict=True)):
+        what = f"{name} {k}"
+        assert type(got) is type(expected), what
+        assert (got.dtype, got.shape, got.stride()) == (
+            expected.dtype, expected.shape, expected.stride(),
+        ), what  # fmt: skip
+        if isinstance(got, mcf.MCFTensor):
+            assert_all_same_bits(got.components, expected.components, what)
+        else:
+            assert torch.equal(got, expected), what
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "None": lambda: X + None,
+    "text": lambda: torch.mul(X, "2"),
+    "shape": lambda: X + Y[:3],
+    "arguments": lambda: torch.exp(X, X),
+    "a mask that is an expansion": lambda: X.masked_select(Y),
+    "shapes joined": lambda: torch.stack([X, Y[:3]]),
+    "none joined": lambda: torch.cat([]),
+    "a dimension": lambda: X.flip(2),
+    "a number for a tensor": lambda: torch.hypot(X, 2.0),
+    "a tensor and a number": lambda: X.clamp(Y, 2.0),
+    "a list": lambda: torch.maximum(X, [1.0]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.usefixtures("on_torch")
+def test_errors_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = (TypeError, RuntimeError, IndexError, ValueError, UnsupportedError)
+    with pytest.raises(kinds) as at_once:
+        REFUSED[name]()
+    monkeypatch.setattr(torch_functions, "DIRECT", {})
+    with pytest.raises(kinds) as expected:
+        REFUSED[name]()
+    assert type(at_once.value) is type(expected.value)
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_what_is_recorded_or_watched_goes_torchs_way() -> None:
+    x = X.detach().clone().requires_grad_()
+    assert {torch.Tensor.flip, torch.Tensor.mul, torch.Tensor.square} <= set(DIRECT)
+    for out in (x.flip(0), x.mul(2), 2 * x, x.square()):
+        assert out.requires_grad
+    assert torch.cat([X, x]).requires_grad
+    assert torch.atan2(torch.ones(24, dtype=torch.float64, requires_grad=True), X).requires_grad
+    with torch.no_grad():
+        assert not (x * 2).requires_grad
+    with Seen() as seen:
+        X * Y
+        torch.cat([X, Y])
+    assert len(seen.seen) >= 2
+    with torch.inference_mode():
+        assert (X * Y).is_inference()
+        assert X.flip(0).is_inference()
+    twice = torch.func.jvp(lambda a: a * 3, (X,), (Y,))[1]
+    assert_all_same_bits(twice.components, (Y * 3).components, "forward derivative")
