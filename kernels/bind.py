@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import dis
+import functools
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
@@ -17,6 +19,23 @@ Algorithm = Callable[..., Any]
 NEEDED = "needed"
 
 PRIMITIVE_NAMES = frozenset(n for n in vars(_primitives) if not n.startswith("_"))
+
+
+@functools.cache
+def weight(function: Algorithm) -> int:
+    """How many operations of arithmetic an algorithm has, those that it calls included."""
+    assert isinstance(function, FunctionType)
+    found = 0
+    for step in dis.get_instructions(function):
+        if step.opname.startswith("BINARY") and step.opname != "BINARY_SUBSCR":
+            found += 1
+        elif step.opname.startswith("LOAD_GLOBAL"):
+            called = function.__globals__.get(step.argval)
+            if step.argval not in PRIMITIVE_NAMES and isinstance(called, FunctionType):
+                found += weight(called)
+            elif step.argval in ("fms", "div", "sqrt", "where"):
+                found += 1
+    return found
 
 
 class Binder:

@@ -27,7 +27,7 @@ class Calling(Binder):
     def __init__(
         self, trace: Trace, slots: Mapping[str, Algorithm], outlined: Collection[Algorithm]
     ) -> None:
-        super().__init__(lambda f: f, trace.primitives, slots)
+        super().__init__(trace.branching, trace.primitives, slots)
         self._trace, self._open, self._outlined = trace, slots, frozenset(outlined)
         self._made: dict[Any, tuple[Any, Any]] = {}
 

@@ -297,10 +297,10 @@ class Trace:
 
     def bound(self, function: Algorithm, slots: Mapping[str, Algorithm]) -> Callable[..., Any]:
         """An algorithm that writes its instructions here when it is called."""
-        bound: Callable[..., Any] = Binder(self._branching, self.primitives, slots)(function)
+        bound: Callable[..., Any] = Binder(self.branching, self.primitives, slots)(function)
         return bound
 
-    def _branching(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def branching(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """An algorithm; one that is `NEEDED` for some elements, run where there are any."""
         if function.__code__.co_varnames[:1] != (NEEDED,):
             return function

@@ -13,10 +13,10 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from mcf.kernels.algorithms.families import written
-from mcf.kernels.bind import NEEDED
+from mcf.kernels.bind import NEEDED, weight
 
-# Shorter steps are not worth a branch.
-_SHORTEST = 12
+# Steps of fewer operations are not worth a branch.
+_FEWEST = 20
 
 
 class Statement(NamedTuple):
@@ -85,9 +85,9 @@ def branched(
         needed = frozenset(live(now, results, run))
         step = [k for k in range(run[-1]) if k not in needed]
         end = run[0]
-        if len(step) < _SHORTEST:
-            continue
         inside = [now[k] for k in step]
+        if sum(_operations(s, {**called, **functions}) for s in inside) < _FEWEST:
+            continue
         made = {v for s in inside for v in s.makes}
         taken = dict.fromkeys(v for s in inside for v in s.reads if v not in made)
         chosen = tuple(dict.fromkeys(v for v in (now[k].chosen for k in run) if v in made))
@@ -113,6 +113,12 @@ def branched(
         before = [now[k] for k in range(run[-1]) if k not in apart]
         now = [*before, call, *(now[k] for k in run), *now[run[-1] + 1 :]]
         end = len(before)
+
+
+def _operations(statement: Statement, called: Mapping[str, Any]) -> int:
+    """How many operations a statement is: those of the algorithm that it calls, else one."""
+    function = called.get(statement.text.partition("(")[0])
+    return 1 if function is None else max(1, weight(function))
 
 
 def _last_run(statements: Sequence[Statement], conditions: frozenset[str]) -> list[int]:

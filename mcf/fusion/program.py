@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from mcf.elementary.fused import is_rare
 from mcf.fusion.numbers import MixedLanesError, Numbers, by_lane, contiguous
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.truths import larger
-from mcf.kernels.bind import PRIMITIVE_NAMES, Algorithm
+from mcf.kernels.bind import Algorithm, weight
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import Format
 
@@ -220,20 +218,3 @@ class Program:
 
     def _larger(self, a: int, b: int) -> int:
         return self.statement(larger, [a, b], 1)[0]
-
-
-@functools.cache
-def weight(function: Algorithm) -> int:
-    """How many operations of arithmetic an algorithm has, those that it calls included."""
-    assert isinstance(function, FunctionType)
-    found = 0
-    for step in dis.get_instructions(function):
-        if step.opname.startswith("BINARY") and step.opname != "BINARY_SUBSCR":
-            found += 1
-        elif step.opname.startswith("LOAD_GLOBAL"):
-            called = function.__globals__.get(step.argval)
-            if step.argval not in PRIMITIVE_NAMES and isinstance(called, FunctionType):
-                found += weight(called)
-            elif step.argval in ("fms", "div", "sqrt", "where"):
-                found += 1
-    return found

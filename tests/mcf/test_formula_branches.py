@@ -2,10 +2,13 @@
 
 *Bit for bit*: a block in which none, one or all elements need a step has the results of the
 program, which is run on the torch executor. Mutants caught: a branch that is never taken, or taken
-where the condition holds for the last element alone; results used before they are chosen.
+where the condition holds for the last element alone; results used before they are chosen; a loop
+that runs every step for every block.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,10 @@ import mcf.elementary
 from mcf.elementary import fused
 from mcf.elementary.branches import Statement, branched
 from mcf.kernels import FP64, registry
-from mcf.kernels.bind import NEEDED
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, rn, where
+from mcf.kernels.bind import NEEDED, weight
+from mcf.kernels.elementwise import Elementwise, Field
+from mcf.kernels.numba import compiler, element_loops
 
 
 def test_few_elements_that_need_a_step() -> None:
@@ -38,6 +44,53 @@ def test_formulas_have_steps(name: str) -> None:
     steps = [n for n in spec.function.__code__.co_names if n.startswith(spec.function.__name__)]
     assert steps
     assert all(names[n].__code__.co_varnames[0] == NEEDED for n in steps)
+
+
+def step(needed, x):  # type: ignore[no-untyped-def]
+    """What negative numbers need: a division is not computed where nobody asks for it."""
+    for _ in range(8):
+        x = div(ONE, rn(x + x))
+    return (x,)
+
+
+def chosen(x):  # type: ignore[no-untyped-def]
+    """A formula with a step."""
+    down = x < ZERO
+    (y,) = step(down, x)
+    return (where(down, y, x),)
+
+
+def test_loops_go_around_steps() -> None:
+    spec = Elementwise(
+        name="chosen",
+        function=chosen,
+        results=("r",),
+        fields=(Field("x", FP64), Field("r", FP64, read=False, written=True)),
+        stores=(("r", "r"),),
+        arithmetic=FP64,
+        long=True,
+    )
+    loop = compiler.elementwise(spec, element_loops.source(spec), element_loops.CHUNK)
+    lines = loop._library.get_llvm_str().splitlines()
+    label = next(k for k, line in enumerate(lines) if line.startswith("needed:"))
+    assert not any(" fdiv " in line for line in lines[:label])
+    assert sum(" fdiv " in line for line in lines[label:]) >= 8
+
+
+def test_a_step_may_be_one_long_operation() -> None:
+    """Sums of floats of which many bits cancel are a step inside that of angles beyond pi/4."""
+    spec = fused.kernel("sin", FP64, 2)
+    steps = [n for n in spec.function.__code__.co_names if n.startswith(spec.function.__name__)]
+    inner = [
+        function for outer in steps for function in _steps_of(spec.function.__globals__[outer])
+    ]
+    assert max(map(weight, inner)) > 500
+
+
+def _steps_of(function: Any) -> list[Any]:
+    """The steps that a step calls."""
+    names = [n for n in function.__code__.co_names if n.startswith(function.__name__)]
+    return [function.__globals__[n] for n in names]
 
 
 def _chain(start: str, first: int, count: int) -> list[Statement]:
