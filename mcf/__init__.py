@@ -33,6 +33,7 @@ from mcf.functions import digamma as digamma
 from mcf.functions import div as div
 from mcf.functions import erf as erf
 from mcf.functions import erfc as erfc
+from mcf.functions import erfcx as erfcx
 from mcf.functions import erfinv as erfinv
 from mcf.functions import exp as exp
 from mcf.functions import expm1 as expm1
@@ -57,9 +58,11 @@ from mcf.functions import log as log
 from mcf.functions import log1p as log1p
 from mcf.functions import log2 as log2
 from mcf.functions import log10 as log10
+from mcf.functions import log_ndtr as log_ndtr
 from mcf.functions import log_softmax as log_softmax
 from mcf.functions import logsumexp as logsumexp
 from mcf.functions import mul as mul
+from mcf.functions import ndtri as ndtri
 from mcf.functions import normal_cdf as normal_cdf
 from mcf.functions import normal_pdf as normal_pdf
 from mcf.functions import pow as pow

@@ -52,11 +52,14 @@ from mcf.elementary.integers import remainder as remainder
 from mcf.elementary.integers import round as round
 from mcf.elementary.integers import trunc as trunc
 from mcf.elementary.inverse_error import erfinv as erfinv
+from mcf.elementary.inverse_error import ndtri as ndtri
 from mcf.elementary.polygamma import polygamma_2 as polygamma_2
 from mcf.elementary.polygamma import polygamma_3 as polygamma_3
 from mcf.elementary.polygamma import polygamma_4 as polygamma_4
 from mcf.elementary.power import hypot as hypot
 from mcf.elementary.power import pow as pow
+from mcf.elementary.scaled_error import erfcx as erfcx
+from mcf.elementary.scaled_error import log_ndtr as log_ndtr
 from mcf.elementary.softmax import log_softmax as log_softmax
 from mcf.elementary.softmax import logsumexp as logsumexp
 from mcf.elementary.softmax import softmax as softmax

@@ -78,13 +78,13 @@ def _erfcx(z: Components) -> Components:
     return total
 
 
-def _gauss(x: Components, count: int, halves: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of exp(-x^2 / 2**halves), |x| <= 40 (15 in float32).
+def _gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[Components, Tensor]:
+    """Components and an exponent of exp(sign x^2 / 2**halves), |x| <= 40 (15 in float32).
 
     x[0]^2 is taken as two floats, exactly; what is left of x^2 is 2 u of it.
     """
     n = max(count, len(x))
-    factor = -(2.0**-halves)
+    factor = sign * 2.0**-halves
     square = tuple(c * factor for c in two_prod(x[0], x[0]))
     if len(x) > 1:
         rest = head(x[1:], min(count, n))

@@ -10,11 +10,8 @@ these bounds are proportional.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-import torch
-
-from mcf.elementary import angles, error, exponential, logarithm, tables
+from mcf.elementary import angles, exponential, logarithm, tables
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.few_products import LARGEST
 from mcf.elementary.format import WORKING
@@ -157,7 +154,7 @@ def atan2(e: Steps, ratio: float = 0.0) -> float:
     return turned + 2 * e.constant() + e.add() + ratio
 
 
-def _cofactor(e: Steps) -> float:
+def cofactor(e: Steps) -> float:
     """sqrt((1 - x) (1 + x))."""
     return e.sqrt() + (2 * e.collect() + e.mul()) / 2
 
@@ -210,75 +207,6 @@ def sigmoid(e: Steps, argument: float = 0.0) -> float:
     return exp(e, argument) + e.add() + e.div()
 
 
-def _erfcx(e: Steps) -> float:
-    """exp(z^2) erfc(z) by its Taylor series at 192 nodes, of an exact z."""
-    series = tables.table("erfcx_series", torch.device("cpu"))[0]
-    table = series.reshape(-1, tables.ERFCX_DEGREES)
-    p = e.fmt.p
-    degree = min(tables.ERFCX_DEGREES - 1, int((p * e.terms + 8) / error._FALL) + 1)
-    needed = [
-        min(e.terms, max(1, -int(-(p * e.terms + 8 - k * error._FALL) // p))) for k in range(degree)
-    ]
-    worst = 0.0
-    for row in table.abs().tolist():
-        rows = [*zip(row, needed, strict=False), (row[degree], 1)]
-        found, size = e.horner(rows, 1.0, e.collect())
-        left = 2 * row[degree] * 2.0**-error._FALL
-        # The value is at least its first coefficient less all others.
-        worst = max(worst, (found + left) / (2 * row[0] - size))
-    return worst
-
-
-def _gauss(e: Steps, halves: int) -> float:
-    """exp(-x^2) or exp(-x^2 / 2): the square's first float is exact, the rest u of it."""
-    limits = WORKING[e.fmt]
-    largest = limits.erf_far**2 if halves == 0 else limits.gauss_far**2 / 2
-    # More floats are added to the argument than elsewhere, nine at most.
-    added = 2.0**-2 * e.constant()
-    return exp(e, largest * 2 * e.u * (e.collect() + e.mul()) + added)
-
-
-def erfc(e: Steps) -> float:
-    """Gauss times erfcx, or 2 less that."""
-    return _gauss(e, 0) + _erfcx(e) + e.mul() + e.add()
-
-
-def erf(e: Steps) -> float:
-    """Its series up to 1/4, then 1 - erfc."""
-    z = e.mul()
-    p = e.polynomial(1 / 16, 4.0, error._erf_series, 0.0, z)
-    series_error = p + 2 * e.mul() + e.constant()
-    share = math.erfc(0.25) / math.erf(0.25)
-    return max(series_error, share * (_gauss(e, 0) + _erfcx(e) + e.mul()) + e.add())
-
-
-def _tail(e: Steps) -> float:
-    """erfc(x / sqrt(2)) / 2; z erfcx'(z) / erfcx(z) is at most 1."""
-    return _gauss(e, 1) + _erfcx(e) + 2 * e.mul() + e.constant()
-
-
-def normal_cdf(e: Steps) -> float:
-    """The tail, or 1 less it."""
-    return _tail(e) + e.add()
-
-
-def normal_pdf(e: Steps) -> float:
-    """Gauss times a constant."""
-    return _gauss(e, 1) + e.mul() + e.constant()
-
-
-def gelu(e: Steps) -> float:
-    """x times the distribution function."""
-    return normal_cdf(e) + e.mul()
-
-
-def gelu_tanh(e: Steps) -> float:
-    """x times the logistic function of a cubic, all but 2**-15 of which is exact (2**-5)."""
-    steps = 4 * e.mul() + 5 * e.add() + 2 * e.constant() + 2 * e.collect()
-    rest = 2.0 ** (-15 if e.fmt is FP64 else -5)
-    return sigmoid(e, WORKING[e.fmt].exp_limit * rest * steps) + e.mul()
-
-
 def pow(e: Steps) -> float:
     """exp(y log x); all but 2**-18 of the logarithm is two floats, whose products are exact.
 
@@ -298,15 +226,3 @@ def few_products(e: Steps) -> float:
 def hypot(e: Steps) -> float:
     """sqrt(x^2 + y^2)."""
     return e.sqrt() + (e.add() + e.mul()) / 2
-
-
-DERIVED: dict[str, Callable[[Steps], float]] = {
-    "exp": exp, "expm1": expm1, "log": log, "log1p": log,
-    "log2": lambda e: log(e, 2), "log10": lambda e: log(e, 10),
-    "sin": lambda e: max(sin_cos(e)), "cos": lambda e: max(sin_cos(e)), "tan": tan,
-    "asin": lambda e: atan2(e, _cofactor(e)), "acos": lambda e: atan2(e, _cofactor(e)),
-    "atan": atan2, "atan2": atan2, "sinh": sinh, "cosh": cosh, "tanh": tanh,
-    "asinh": asinh, "acosh": acosh, "atanh": atanh, "sigmoid": sigmoid, "erf": erf, "erfc": erfc,
-    "normal_cdf": normal_cdf, "normal_pdf": normal_pdf, "gelu": gelu, "gelu_tanh": gelu_tanh,
-    "pow": pow, "hypot": hypot,
-}  # fmt: skip

@@ -7,14 +7,29 @@ rounding to components. Beside it stands the worst that a search has found, whic
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
-from mcf.elementary.error_bounds import DERIVED, few_products
+from mcf.elementary import error_bounds as errors
+from mcf.elementary import error_function_bounds as error_functions
 from mcf.elementary.error_steps import SLACK, Steps
 from mcf.elementary.few_products import serves
 from mcf.elementary.format import computing_in
 from mcf.elementary.working import working_terms
 from mcf.kernels.formats import FP32, FP64, Format
 
+DERIVED: dict[str, Callable[[Steps], float]] = {
+    "exp": errors.exp, "expm1": errors.expm1, "log": errors.log, "log1p": errors.log,
+    "log2": lambda e: errors.log(e, 2), "log10": lambda e: errors.log(e, 10),
+    "sin": lambda e: max(errors.sin_cos(e)), "cos": lambda e: max(errors.sin_cos(e)),
+    "tan": errors.tan, "asin": lambda e: errors.atan2(e, errors.cofactor(e)),
+    "acos": lambda e: errors.atan2(e, errors.cofactor(e)), "atan": errors.atan2,
+    "atan2": errors.atan2, "sinh": errors.sinh, "cosh": errors.cosh, "tanh": errors.tanh,
+    "asinh": errors.asinh, "acosh": errors.acosh, "atanh": errors.atanh,
+    "sigmoid": errors.sigmoid, "erf": error_functions.erf, "erfc": error_functions.erfc,
+    "normal_cdf": error_functions.normal_cdf, "normal_pdf": error_functions.normal_pdf,
+    "gelu": error_functions.gelu, "gelu_tanh": error_functions.gelu_tanh,
+    "pow": errors.pow, "hypot": errors.hypot,
+}  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
 
 # The worst of all that hill climbing found (`python -m tests.helpers.search`), in units of
@@ -55,7 +70,9 @@ WORST_OF_FOUR: dict[str, float] = {
 def working(function: str, terms: int, fmt: Format = FP64) -> tuple[float, bool]:
     """The error of the computation with so many components, and whether it is proved."""
     steps = Steps(terms, fmt)
-    return {**DERIVED, "few_products": few_products}[function](steps) * slack(fmt), steps.proven
+    return {**DERIVED, "few_products": errors.few_products}[function](steps) * slack(
+        fmt
+    ), steps.proven
 
 
 def slack(fmt: Format) -> float:

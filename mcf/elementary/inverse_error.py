@@ -1,4 +1,4 @@
-"""erfinv: Taylor series at nodes up to 1/2, beyond one step of high order from a float64.
+"""erfinv and ndtri: Taylor series at nodes up to 1/2, beyond one step of high order from a float64.
 
 With q = 1 - y and w(x) = exp(x^2) erfc(x), x0 near the result,
 
@@ -193,3 +193,33 @@ def erfinv(arguments: Arguments, fmt: Format, terms: int) -> Components:
     out = signed(out, sign.to(fmt.dtype))
     edge = torch.where(inside & (q[0] == 0), sign * math.inf, math.nan).to(fmt.dtype)
     return special(~good, torch.where((x[0] == 0) | x[0].isnan(), x[0], edge), out)
+
+
+@function("x")
+def ndtri(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The number at which the normal distribution function is x; infinite at 0 and 1, nan beyond.
+
+    sqrt(2) erfinv(2 x - 1), of which 2 x - 1 and 1 - x are exact sums: accurate relative to the
+    result, also next to 1/2, and for x and 1 - x as small as components hold.
+    """
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    one = torch.ones_like(y[0])
+    inside = (y[0] > 0) & (y[0] <= 1.0)
+    twice = series.scaled(sanitized(y, inside, 0.25), 2.0)
+    a = collected((-one, *twice), w)
+    down = a[0] < 0
+    a = signed(a, sign_of(down))
+    above = collected((one * 2.0, *series.scaled(twice, -1.0)), w)
+    q = select(down, head(twice, w), above)
+    good, near = inside & (q[0] > 0), a[0] < NEAR
+    v = sanitized(a, near, 0.25)
+    lift = torch.where(v[0] < 2.0**-500, 500, 0)
+    inner = ex.mul(scale_all(v, lift), _taylor(v, w))
+    outer = _beyond(sanitized(q, good & ~near, 0.25), w)
+    root = constant(fixed.to_fraction(fixed.root(2 * fixed.ONE)), w, one.device)
+    out = leave(ex.mul(select(near, inner, outer), root), fmt, terms, -lift)
+    out = signed(out, sign_of(down).to(fmt.dtype))
+    edge = torch.where(inside & (q[0] == 0), math.inf, math.nan)
+    edge = torch.where(y[0] == 0, -math.inf, edge)
+    return special(~good, torch.where(x[0].isnan(), x[0], edge.to(fmt.dtype)), out)

@@ -12,9 +12,16 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.elementary import bessel_bounds, bessel_jy_bounds, gamma, gamma_tables, polygamma, tables
-from mcf.elementary.bessel_bounds import at_nodes
-from mcf.elementary.error_bounds import _erfcx, exp, log, sin_cos
+from mcf.elementary import (
+    bessel_bounds,
+    bessel_jy_bounds,
+    error_function_bounds,
+    gamma,
+    gamma_tables,
+    polygamma,
+    tables,
+)
+from mcf.elementary.error_bounds import log, sin_cos
 from mcf.elementary.error_steps import SLACK, Steps
 from mcf.elementary.working import working_terms
 from mcf.kernels.formats import FP64, Format
@@ -108,19 +115,11 @@ def _polygamma(e: Steps, m: int) -> Errors:
     return max(near, far, low), max(down, near, far) + e.add()
 
 
-def erfinv(e: Steps) -> Errors:
-    """A series up to 1/2, beyond x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
-    near = at_nodes(e, "erfinv_series") + e.mul()
-    # Both are w(x0), and sqrt(pi)/2 w(x) / x is at most 1.15, at y = 1/2. What d itself loses, and
-    # what the series leaves out, is 2**-30 of the steps' errors.
-    both = _erfcx(e) + exp(e) + e.collect() + e.mul() + e.add()
-    return max(near, 1.15 * both * (1 + 2.0**-30) + e.add()), 0.0
-
-
 DERIVED: dict[str, Callable[[Steps], Errors]] = {
     "lgamma": lgamma, "digamma": digamma, "trigamma": trigamma,
     **{f"polygamma_{m}": functools.partial(_polygamma, m=m) for m in (2, 3, 4)},
-    "erfinv": erfinv,
+    "erfinv": error_function_bounds.erfinv, "ndtri": error_function_bounds.ndtri,
+    "erfcx": error_function_bounds.erfcx, "log_ndtr": error_function_bounds.log_ndtr,
     "spherical_bessel_j0": lambda e: (max(sin_cos(e)) + e.div(), 0.0),
     **{
         f"{letter}{order}{end}": functools.partial(kind, order=order, scaled=end == "e")
@@ -135,9 +134,9 @@ DERIVED: dict[str, Callable[[Steps], Errors]] = {
     },
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
-# Derived from something that was only looked at: how near erfinv's start is
+# Derived from something that was only looked at: how near the start of both is
 # (`mcf.elementary.inverse_error.START_BITS`), which is nearer than 2**-42 wherever it was.
-OBSERVED = ("erfinv",)
+OBSERVED = ("erfinv", "ndtri")
 
 
 @functools.cache

@@ -20,7 +20,10 @@ PI = arb.pi
 
 # Functions that are another's program of another order, or times an exponential, and whose tables
 # take long: their cases are slow.
-ALIKE = ("k0e", "k1", "k1e", "j1", "y1", "polygamma_2", "polygamma_3", "polygamma_4")
+ALIKE = (
+    "k0e", "k1", "k1e", "j1", "y1", "polygamma_2", "polygamma_3", "polygamma_4",
+    "log_ndtr", "ndtri",
+)  # fmt: skip
 
 
 def sometimes(names: Iterable[str]) -> list[Any]:
@@ -37,6 +40,26 @@ def _polygamma(m: int, x: arb) -> arb:
     return (-1) ** (m + 1) * math.factorial(m) * acb(m + 1).zeta(acb(x)).real
 
 
+def _erfcx(x: arb) -> arb:
+    """Beyond 30 by a confluent function: balls of its factors are beyond all numbers."""
+    if x < 30:
+        return (x * x).exp() * x.erfc()
+    half = acb(0.5)
+    return acb(x * x).hypgeom_u(half, half).real / PI().sqrt()
+
+
+def _log_ndtr(x: arb) -> arb:
+    """For x above 1e4 nothing."""
+    z = abs(x) / arb(2).sqrt()
+    if x < 0:
+        return (_erfcx(z) / 2).log() - z * z
+    return (-z.erfc() / 2).log1p() if x < 1e4 else arb(0)
+
+
+def _ndtri(p: arb) -> arb:
+    return arb(2).sqrt() * (2 * p - 1).erfinv()
+
+
 REFERENCE: dict[str, Callable[[arb], arb]] = {
     "lgamma": _log_gamma,
     "digamma": lambda x: x.digamma(),
@@ -44,6 +67,9 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
     **{f"polygamma_{m}": functools.partial(_polygamma, m) for m in (2, 3, 4)},
     "spherical_bessel_j0": lambda x: x.sin() / x,
     "erfinv": lambda x: x.erfinv(),
+    "erfcx": _erfcx,
+    "log_ndtr": _log_ndtr,
+    "ndtri": _ndtri,
     "i0": lambda x: acb(x).bessel_i(acb(0)).real,
     "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),
     "i1": lambda x: acb(x).bessel_i(acb(1)).real,

@@ -18,6 +18,7 @@ import mcf.elementary
 from mcf.elementary import (
     bessel,
     bessel_jy,
+    error,
     exponential,
     gamma,
     gamma_series,
@@ -41,6 +42,7 @@ def _fails(name: str) -> bool:
 def _module(name: str) -> Any:
     """Where a function takes its series from."""
     others: dict[str, Any] = {"erfinv": inverse_error, "i0": bessel, "i0e": bessel}
+    others |= {"ndtri": inverse_error, "erfcx": error, "log_ndtr": error}
     others |= dict.fromkeys(("j0", "j1", "y0", "y1"), bessel_jy)
     return ({"i1": bessel, "i1e": bessel} | others).get(name, gamma)
 
@@ -76,7 +78,7 @@ def test_a_constant_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if _module(n) is not error])
 def test_a_series_too_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the table: Stirling's last terms are small beside what they are added to."""
     module = _module(name)
@@ -112,7 +114,7 @@ def test_a_step_of_erfinv(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_start_of_erfinv() -> None:
     """It leaves what the terms of the inverse series are counted for."""
-    e = -torch.cat([torch.arange(1, 1000), torch.arange(1, 60).repeat(40)])
+    e = -torch.cat([torch.arange(1, 1075), torch.arange(1, 60).repeat(40)])
     m = 1 + torch.arange(len(e)).double().remainder(61) / 64
     e = torch.where(m > 1, e - 1, e)
     x = inverse_error.start(m, e)

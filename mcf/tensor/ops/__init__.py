@@ -18,6 +18,7 @@ from mcf.tensor.ops import distributions as distributions
 from mcf.tensor.ops import division as division
 from mcf.tensor.ops import draws as draws
 from mcf.tensor.ops import elementary as elementary
+from mcf.tensor.ops import error_functions as error_functions
 from mcf.tensor.ops import exponential_sums as exponential_sums
 from mcf.tensor.ops import extremes as extremes
 from mcf.tensor.ops import fractional_pooling as fractional_pooling

@@ -1,0 +1,130 @@
+"""How large the errors of the error functions can be, as in `mcf.elementary.error_bounds`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mcf.elementary import error, scaled_error, tables
+from mcf.elementary.bessel_bounds import at_nodes
+from mcf.elementary.error_bounds import exp, log, sigmoid
+from mcf.elementary.error_steps import Steps
+from mcf.elementary.format import WORKING
+from mcf.kernels.formats import FP64
+
+
+def scaled(e: Steps) -> float:
+    """exp(z^2) erfc(z) by its Taylor series at 192 nodes, of an exact z."""
+    series = tables.table("erfcx_series", torch.device("cpu"))[0]
+    table = series.reshape(-1, tables.ERFCX_DEGREES)
+    p = e.fmt.p
+    degree = min(tables.ERFCX_DEGREES - 1, int((p * e.terms + 8) / error._FALL) + 1)
+    needed = [
+        min(e.terms, max(1, -int(-(p * e.terms + 8 - k * error._FALL) // p))) for k in range(degree)
+    ]
+    worst = 0.0
+    for row in table.abs().tolist():
+        rows = [*zip(row, needed, strict=False), (row[degree], 1)]
+        found, size = e.horner(rows, 1.0, e.collect())
+        left = 2 * row[degree] * 2.0**-error._FALL
+        # The value is at least its first coefficient less all others.
+        worst = max(worst, (found + left) / (2 * row[0] - size))
+    return worst
+
+
+def _gauss(e: Steps, halves: int) -> float:
+    """exp(-x^2) or exp(-x^2 / 2): the square's first float is exact, the rest u of it."""
+    limits = WORKING[e.fmt]
+    largest = limits.erf_far**2 if halves == 0 else limits.gauss_far**2 / 2
+    # More floats are added to the argument than elsewhere, nine at most.
+    added = 2.0**-2 * e.constant()
+    return exp(e, largest * 2 * e.u * (e.collect() + e.mul()) + added)
+
+
+def erfc(e: Steps) -> float:
+    """Gauss times erfcx, or 2 less that."""
+    return _gauss(e, 0) + scaled(e) + e.mul() + e.add()
+
+
+def erf(e: Steps) -> float:
+    """Its series up to 1/4, then 1 - erfc."""
+    z = e.mul()
+    p = e.polynomial(1 / 16, 4.0, error._erf_series, 0.0, z)
+    series_error = p + 2 * e.mul() + e.constant()
+    share = math.erfc(0.25) / math.erf(0.25)
+    return max(series_error, share * (_gauss(e, 0) + scaled(e) + e.mul()) + e.add())
+
+
+def _tail(e: Steps) -> float:
+    """erfc(x / sqrt(2)) / 2; z erfcx'(z) / erfcx(z) is at most 1."""
+    return _gauss(e, 1) + scaled(e) + 2 * e.mul() + e.constant()
+
+
+def normal_cdf(e: Steps) -> float:
+    """The tail, or 1 less it."""
+    return _tail(e) + e.add()
+
+
+def normal_pdf(e: Steps) -> float:
+    """Gauss times a constant."""
+    return _gauss(e, 1) + e.mul() + e.constant()
+
+
+def gelu(e: Steps) -> float:
+    """x times the distribution function."""
+    return normal_cdf(e) + e.mul()
+
+
+def gelu_tanh(e: Steps) -> float:
+    """x times the logistic function of a cubic, all but 2**-15 of which is exact (2**-5)."""
+    steps = 4 * e.mul() + 5 * e.add() + 2 * e.constant() + 2 * e.collect()
+    rest = 2.0 ** (-15 if e.fmt is FP64 else -5)
+    return sigmoid(e, WORKING[e.fmt].exp_limit * rest * steps) + e.mul()
+
+
+def erfcx(e: Steps) -> tuple[float, float]:
+    """The table, its asymptotic series from 32 on, and 2 exp(x^2) less that below 0."""
+    up = _from_zero(e)
+    # At 0 it is 2 less 1; from there on both shares fall.
+    return max(up, 2 * _gauss(e, 0) + up + e.add()), 0.0
+
+
+def _from_zero(e: Steps) -> float:
+    """erfcx of a positive number."""
+    limit = 2.0**-scaled_error.BITS
+    far = e.polynomial(
+        limit, scaled_error.BITS, scaled_error.asymptotic, 0.0, 2 * e.div() + e.mul()
+    )
+    return max(scaled(e), far + e.div() + 2 * e.mul() + e.constant())
+
+
+def log_ndtr(e: Steps) -> tuple[float, float]:
+    """log(1 - c) with c up to 1/2, where c / ((1 - c) |log(1 - c)|) is 1 / log(2); two terms below.
+
+    log(erfcx / 2) is -log(2) and less. Of an argument cut to the components that are computed with
+    twice what is left is lost of the square.
+    """
+    up = log(e) + _tail(e) / math.log(2) + 2.0**scaled_error._THIN
+    half = log(e) + (_from_zero(e) + e.mul() + 2 * e.constant()) / math.log(2)
+    return max(up, max(half, e.mul() + 2 * e.constant()) + e.add()), 0.0
+
+
+def _inverted(e: Steps) -> float:
+    """x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
+    # Both are w(x0), and sqrt(pi)/2 w(x) / x is at most 1.15, at y = 1/2. What d itself loses, and
+    # what the series leaves out, is 2**-30 of the steps' errors.
+    both = scaled(e) + exp(e) + e.collect() + e.mul() + e.add()
+    return 1.15 * both * (1 + 2.0**-30) + e.add()
+
+
+def erfinv(e: Steps) -> tuple[float, float]:
+    """A series up to 1/2, beyond it the step from a float."""
+    return max(at_nodes(e, "erfinv_series") + e.mul(), _inverted(e)), 0.0
+
+
+def ndtri(e: Steps) -> tuple[float, float]:
+    """The same of 2 x - 1, times sqrt(2)."""
+    # a erfinv'(a) / erfinv(a) is at most 1.17 up to a = 1/2.
+    near = at_nodes(e, "erfinv_series") + e.mul() + 1.17 * e.collect()
+    return max(near, _inverted(e)) + e.mul() + e.constant(), 0.0
