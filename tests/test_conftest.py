@@ -154,6 +154,7 @@ def test_require_gpu_turns_gpu_skips_into_failures(inner: Path) -> None:
     assert found == [{"test_device": "PASSED", "test_two_devices": "FAILED"}]
 
 
+@pytest.mark.slow
 def test_unknown_marker_is_an_error(inner: Path, tmp_path: Path) -> None:
     test = tmp_path / "test_marker.py"
     test.write_text("import pytest\n\n@pytest.mark.gpuu\ndef test_typo():\n    pass\n")

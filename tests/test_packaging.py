@@ -143,6 +143,7 @@ def test_wheel_holds_what_git_tracks_and_no_strays(tmp_path: Path) -> None:
     assert held == _expected_in_wheel()
 
 
+@pytest.mark.slow
 def test_wheel_of_a_copy_inside_another_repository(tmp_path: Path) -> None:
     # git answers there too, for the outer repository, which tracks nothing of it.
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True, timeout=60)
@@ -150,6 +151,7 @@ def test_wheel_of_a_copy_inside_another_repository(tmp_path: Path) -> None:
     assert _modules(_build("wheel", source, tmp_path)) == _expected_in_wheel()
 
 
+@pytest.mark.slow
 def test_sdist_holds_everything_that_is_tracked(tmp_path: Path) -> None:
     source = _copy_of_checkout(tmp_path / "source", git=True)
     sdist = _build("sdist", source, tmp_path)

@@ -178,6 +178,7 @@ def test_optimi_memory(small: Small) -> None:
         assert row["accumulation"] == (2 if ours else 0)
 
 
+@pytest.mark.slow
 def test_amp_tutorial(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     script = importlib.import_module("amp_tutorial")
     monkeypatch.setattr(script, "NETWORKS", {"feed-forward": script.NETWORKS["feed-forward"]})

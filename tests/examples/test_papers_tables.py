@@ -135,6 +135,7 @@ def test_texts_share_no_document() -> None:
         assert max(train) < texts.BYTES
 
 
+@pytest.mark.slow
 def test_labels() -> None:
     texts = importlib.import_module("collage_texts")
     source = b"x = 'a b'  # c\ny = 1  # \xc3\xa9\n"

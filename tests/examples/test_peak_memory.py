@@ -34,6 +34,7 @@ print(json.dumps([[measure.peak_bytes(work(n), cpu) for n in sizes] for _ in ran
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak can be reset only on Linux")
 def test_peak_memory_sees_what_was_freed_again() -> None:
     """Caught mutants: no reset, so that the first peak stays; memory that malloc keeps."""

@@ -22,6 +22,7 @@ def write_tokens(path: Path, tokens: list[int]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_standard_library_is_split_by_file():
     corpus = load()
     root = Path(sysconfig.get_path("stdlib"))

@@ -130,6 +130,7 @@ def go_on_with(pretrain, capsys, through: Path, folder: Path) -> None:
     assert all(line.startswith("note: ") for line in lines)
 
 
+@pytest.mark.sampled(every=2)
 @bare
 @pytest.mark.parametrize("share", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_full_disk(pretrain, capsys, through: Path, share: int):

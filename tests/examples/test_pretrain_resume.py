@@ -130,6 +130,7 @@ def test_resume_refuses_other_options_and_data(pretrain, capsys, texts: Path):
     assert "the data has changed" in refusal(capsys, code, 2)
 
 
+@pytest.mark.slow
 def test_control_c_saves_and_says_how_to_go_on(texts: Path, tmp_path: Path, pretrain, capsys):
     """In a real process; the signal comes once there are metrics, wherever that is."""
     longer = ["--steps=300", "--eval-every=200"]

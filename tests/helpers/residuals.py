@@ -172,7 +172,7 @@ def _disordered(r, i, p, eta):
     return False
 
 
-@numba.njit
+@numba.njit(cache=True)
 def _fill(kind, x, y, z, r, unit, length, p, eta, limit, error, absolute, share, disordered):
     """Fill the arrays of `Found`."""
     n, one, tiny = r.shape[0], -unit // _DIGIT, math.ldexp(1.0, eta + r.shape[0] * p)
@@ -263,7 +263,7 @@ def _fill(kind, x, y, z, r, unit, length, p, eta, limit, error, absolute, share,
             absolute[i] = tiny * (1 + size) + tiny / size
 
 
-@numba.njit
+@numba.njit(cache=True)
 def _extent(x, least, most):
     """Exponents of the smallest and the largest finite number in x, and those given."""
     for k in range(x.shape[0]):

@@ -118,7 +118,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(every=64)
 @pytest.mark.parametrize(("operation", "fmt", "terms"), COMPILED)
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
 def test_every_executor_says_the_same(
@@ -155,7 +155,7 @@ def test_what_is_not_normalised_has_the_sign_of_its_difference(fmt: Format, term
             assert 50 < sum(expected) < 1000
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 def test_the_formula_in_exact_arithmetic(terms: int) -> None:
     """The algorithm itself over rationals; fewer components are zeros behind."""
@@ -173,7 +173,7 @@ def test_the_formula_in_exact_arithmetic(terms: int) -> None:
         assert found == [int(compare(p, q)) for p, q in pairs]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(every=12)
 @by_function
 @on_each_executor
 def test_mixed_terms_and_shapes(executor: str, function: Callable[..., Tensor]) -> None:

@@ -134,6 +134,7 @@ KEEP_POOL = "team._forked, team._pool, team._pool_size = True, pool, 2"
 KEEP_TEAM = "team._forked = False"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @needs_fork
 @pytest.mark.parametrize("mutant", [KEEP_POOL, pytest.param(KEEP_TEAM, marks=needs_openmp)])

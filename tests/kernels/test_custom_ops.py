@@ -51,7 +51,7 @@ def terms(operation: Operation) -> int:
     return sum(operation.components or ())
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @by_operation
 def test_opcheck(operation: Operation) -> None:
     for fmt, shape in ((BF16, (5, 3)), (FP64, ())):
@@ -94,7 +94,7 @@ def chain_arguments(fmt: Format) -> list[Tensor]:
 
 
 # What is compiled here is the same for each executor, and differs by format in its dtypes.
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("executor", "fmt"),
     [
@@ -113,6 +113,7 @@ def test_compiled_is_eager(executor: str, fmt: Format) -> None:
 
 
 # A C++ compiler for each; what inductor could do to 16-bit numbers it does to bf16.
+@pytest.mark.sampled(every=2)
 @needs_compiler
 @pytest.mark.parametrize(
     "fmt",
@@ -155,6 +156,7 @@ def test_plain_torch_compiled_loses_the_error_term() -> None:
     assert (compiled_lo == 0).float().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_dynamic_shapes() -> None:
     compiled = torch.compile(chain, fullgraph=True, backend="aot_eager", dynamic=True)
     for rows in (1, 2, 7, 300):

@@ -119,6 +119,7 @@ def test_broadcasting() -> None:
     assert operations.add(row, (torch.ones(0, 1),))[0].shape == (0, 6)
 
 
+@pytest.mark.sampled(every=2)
 @by_format
 def test_ldexp_is_exact_or_rounded_once(fmt: Format) -> None:
     x = tensors(fmt, draw(fmt, 2, 500, 1, fmt.emin - fmt.p + 1, fmt.emax))
@@ -151,7 +152,7 @@ def test_abs_and_neg(fmt: Format) -> None:
 
 
 # Each number is a loop of its own: by default one number is compiled, which is not a power of two.
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("count", "executor"), [(1, "torch"), (2, "torch"), (5, "numba"),
                                                  (16, "torch")])  # fmt: skip
 def test_renormalize_to_any_number_of_components(count: int, executor: str) -> None:
@@ -217,6 +218,7 @@ def test_refusals_of_numbers() -> None:
         operations.ldexp(x, 1.5)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(every=3)
 @by_operation
 def test_opcheck(operation: Operation) -> None:
     operator = getattr(torch.ops.mcf, f"expansion_{operation.name}").default

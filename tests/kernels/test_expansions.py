@@ -70,7 +70,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=10)
 @pytest.mark.parametrize(("operation", "fmt", "terms"), COMPILED)
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
 def test_bits_are_those_of_the_reference(
@@ -125,6 +125,7 @@ PLAIN = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @by_terms
 @by_format
 @by_operation

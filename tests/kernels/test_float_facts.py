@@ -37,6 +37,7 @@ def wrong(x: Fraction, y: Fraction, p: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("p", [3, 4, pytest.param(5, marks=pytest.mark.slow)])
 def test_all_pairs(p: int) -> None:
     ones = [Fraction(m) for m in range(2 ** (p - 1), 2**p)]
@@ -46,7 +47,7 @@ def test_all_pairs(p: int) -> None:
         assert wrong(-sign * y, -x, p) == [[], []]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("p", [8, 24, 53])
 def test_pairs_of_the_formats(p: int) -> None:
     rng = random.Random(p)

@@ -106,6 +106,7 @@ def test_bounds_hold(executor: str, operation: Operation, fmt: Format) -> None:
 MUTANTS = [case for case in mutants.ALL if case[1] is not mutants.split_with_a_short_constant]
 
 
+@pytest.mark.sampled(every=2)
 @by_format
 @pytest.mark.parametrize(("operation", "mutant"), MUTANTS, ids=mutants.name)
 def test_bounds_reject_mutants(operation: str, mutant, fmt: Format) -> None:
@@ -133,7 +134,7 @@ def test_the_public_function_has_these_bits_where_the_result_is_finite(
 
 
 # Each case is compiled: by default in a format of wide registers and one that is its own register.
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=10)
 @pytest.mark.parametrize(
     "fmt",
     [pytest.param(f, marks=[pytest.mark.slow] if f in (FP16, FP32) else []) for f in FORMATS],

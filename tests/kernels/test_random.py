@@ -86,7 +86,7 @@ def above(draw: np.ndarray) -> Tensor:
     return torch.from_numpy(pattern.astype(np.int32)).view(torch.float32)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(every=9)
 @on_each_executor
 @pytest.mark.parametrize(
     ("index", "drawn"),

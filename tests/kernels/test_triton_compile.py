@@ -100,7 +100,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(name, target, id=f"{name}-{target}", marks=marks)
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=10)
 @pytest.mark.parametrize(("name", "target"), list(cases()))
 def test_kernel(name: str, target: str) -> None:
     check(code.compile_kernel(KERNELS[name], target), KERNELS[name])
@@ -128,6 +128,7 @@ def test_kernel_of_many_tensors(name: str, target: str) -> None:
     check(code.compile_kernel(spec, target, many=True), spec)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_many_unaligned_tensors(target: str) -> None:
@@ -137,6 +138,7 @@ def test_many_unaligned_tensors(target: str) -> None:
         check(code.compile_kernel(spec, target, many=True, aligned=False), spec)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 def test_what_optimizers_run_is_in_the_table(dtype: torch.dtype) -> None:
     p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
@@ -167,6 +169,7 @@ def test_every_pattern_selects_a_kernel(target: str) -> None:
         assert any(re.fullmatch(pattern, name) for name in KERNELS), pattern
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("target", code.TARGETS)
 def test_a_launch_compiles_what_is_tested(
@@ -200,6 +203,7 @@ def test_a_launch_compiles_what_is_tested(
     assert options["enable_fp_fusion"] is False
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", ["mul_bf16", "grow_fp64", "adamw_master_bf16_wide"])
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_unaligned_tensors_are_read_by_single_elements(name: str, target: str) -> None:
@@ -219,6 +223,7 @@ def test_unaligned_tensors_are_read_by_single_elements(name: str, target: str) -
     assert not wide
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("fmt", "target"),
@@ -230,6 +235,7 @@ def test_zeros_of_absent_components_are_multiplied(fmt: Format, target: str) -> 
     assert code.compile_kernel(operators.kernel(operators.FMA, fmt, 1, 1, 4), target).asm
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_more_than_2_31_elements(target: str) -> None:

@@ -91,6 +91,7 @@ def cases() -> list[Any]:
     return out
 
 
+@pytest.mark.sampled(every=48)
 @pytest.mark.parametrize(("name", "kind", "target"), cases())
 def test_no_addition_is_contracted(name: str, kind: str, target: str) -> None:
     text = compiled(SPECS[name], kind, target)

@@ -57,7 +57,7 @@ def rejected(spec: Elementwise, target: str, message: str, **compilation: Any) -
         check(compiled, spec)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     ("name", "target"),
     [
@@ -86,7 +86,7 @@ def mutated_on(target: str, name: str) -> str:
     return name if target == "gfx942" else f"{name}_cuda"
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
 def test_vague_division(mutate: Patch, target: str) -> None:
     """Triton's `/` on float32."""
@@ -100,6 +100,7 @@ def test_approximate_division_in_ptx(mutate: Patch) -> None:
     rejected(KERNELS["adamw_plain_bf16_wide"], "sm_90", found)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_vague_root(mutate: Patch, target: str) -> None:
@@ -124,6 +125,7 @@ def subtracted(x):
     return -x
 
 
+@pytest.mark.slow
 def test_negation_that_loses_the_sign_of_zero(mutate: Patch) -> None:
     mutate(device_functions, "_neg", subtracted)
     rejected(KERNELS["adamw_light_bf16_wide"], "sm_90", "0 - x")
@@ -158,6 +160,7 @@ def test_narrow_loads(target: str) -> None:
     rejected(KERNELS["mul_bf16"], target, "16-byte loads in .*: 0 where 4", aligned=False)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_spills(target: str) -> None:

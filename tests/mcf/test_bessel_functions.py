@@ -41,6 +41,7 @@ NAMES = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "fmt", [pytest.param(FP32, marks=pytest.mark.slow), FP64], ids=lambda f: f.name
 )
@@ -59,6 +60,7 @@ def test_special_values(name: str, fmt: Format) -> None:
     assert ours[0][x == math.inf].view(torch.uint8).any() == theirs[x == math.inf].isnan().any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sometimes(NAMES))
 def test_names_of_torch(name: str) -> None:
     x: Any = mcf.tensor(["0.3", "1.7"], dtype=torch.float64)

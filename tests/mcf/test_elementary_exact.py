@@ -100,6 +100,7 @@ def test_whole_powers_are_exact(fmt: Format, terms: int) -> None:
 
 
 # With two components of float64 there are most cases, and nothing that three do not have.
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("fmt", "terms"),
     [
@@ -126,6 +127,7 @@ def test_roots_and_powers_of_two_are_exact(fmt: Format, terms: int) -> None:
     assert wrong == []
 
 
+@pytest.mark.sampled(every=2)
 @each_length
 @each_format
 def test_logarithms_of_powers_are_exact(fmt: Format, terms: int) -> None:
@@ -155,7 +157,7 @@ def test_powers_of_ten_beside_which_nothing_is_exact(fmt: Format, terms: int) ->
             assert value != 3
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @each_length
 def test_one_zero_and_signs(terms: int) -> None:
     def at(x: float) -> tuple[Tensor, ...]:
@@ -229,6 +231,7 @@ EDGES = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", EDGES)
 def test_ends_of_the_ranges(name: str) -> None:
     for terms in (2, 3, 4):
@@ -253,6 +256,7 @@ def test_powers_of_what_is_beside_one() -> None:
         assert relative <= mcf.bound("pow", terms, torch.float64).relative * 2.0 ** (53 * terms)
 
 
+@pytest.mark.sampled(every=2)
 @each_length
 @each_format
 def test_powers_too_long_to_be_exact_are_within_the_bound(fmt: Format, terms: int) -> None:

@@ -23,7 +23,7 @@ def _bits(x: tuple[Tensor, ...]) -> list[Tensor]:
     return [c.view(kinds[c.dtype]) for c in x]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(every=84)
 @on_each_executor
 @pytest.mark.parametrize("name", _ALL)
 def test_executors_agree(name: str, executor: str) -> None:
@@ -38,6 +38,7 @@ def test_executors_agree(name: str, executor: str) -> None:
                 assert torch.equal(a, b)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["sin", "atan2"])
 def test_bits_do_not_depend_on_neighbours(
     name: str, monkeypatch: pytest.MonkeyPatch, on_torch: None

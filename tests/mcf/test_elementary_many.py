@@ -48,7 +48,7 @@ EVERYDAY += ("pow", "hypot")
 
 # Of values: the programs, which compile nothing; the slow tests run the kernels.
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=28)
 @pytest.mark.parametrize(
     "name", [pytest.param(f, marks=[] if f in EVERYDAY else [pytest.mark.slow]) for f in FUNCTIONS]
 )
@@ -76,7 +76,7 @@ def every(name: str, fmt: Format) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     "fmt", [BF16, pytest.param(FP16, marks=pytest.mark.slow)], ids=lambda f: f.name
 )

@@ -33,7 +33,7 @@ pytestmark = [
 RECORDED = search.recorded()
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=15)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_worst_inputs_found_are_within_the_bound(name: str) -> None:
     for case in search.OF_FUNCTIONS.values():
@@ -51,7 +51,7 @@ def test_the_worst_inputs_found_are_within_the_bound(name: str) -> None:
             assert f"{float(entry['error']):.2f}" == f"{WORST_OF_FOUR[name]:.2f}"
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     ("name", "fmt", "terms"),
     [("expm1", FP64, 4), ("atan", FP64, 4), ("log10", FP64, 4), ("pow", FP64, 4), ("tan", FP64, 3),

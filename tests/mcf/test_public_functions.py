@@ -40,6 +40,7 @@ def _arguments(name: str) -> list[Tensor]:
     return [x, mcf.tensor(["1.7", "0.6", "2.9"], dtype=torch.float64)][: 1 + (name in TWO)]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", [*ONE, *TWO, *LAST, *OTHERS])
 def test_tensors_and_tuples(name: str) -> None:
     ours, arguments = getattr(mcf, name), _arguments(name)

@@ -124,6 +124,7 @@ def test_lightning_clips() -> None:
         MixedPrecision("bf16-mixed", "cpu").clip_gradients(AdamW([p], fused=True), clip_val=1.0)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_a_skipped_step_changes_no_bit(case: Case, bad: float) -> None:
@@ -203,6 +204,7 @@ def test_scale_that_is_no_power_of_two(dtype: torch.dtype) -> None:
     assert_same_bits(optimizer.state[p]["master_param"], copy)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 def test_autocast_and_scaler_train_a_model(dtype: torch.dtype) -> None:
     # The loop of torch's AMP recipe, float32 parameters, and one with 16-bit parameters.

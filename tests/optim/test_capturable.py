@@ -73,7 +73,7 @@ def assert_capturable_is_the_same(make: Any, case: Case, count: int, **options: 
         assert found.metrics() == expected.metrics()
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(("variant", "case"), crossed(VARIANTS) + recent_pairs(1), ids=str)
 def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
     with mcf.executor("torch"):
@@ -164,6 +164,7 @@ def test_gradients_before_the_rule(options: dict[str, Any], scale: float | None)
     assert_same(*results)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("make", [AdamW, NAdam])
 def test_checkpoints(make: Any) -> None:
     case = Case("plus", BF16, FP32)

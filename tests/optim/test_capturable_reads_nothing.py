@@ -86,6 +86,7 @@ def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant:
     on_fake_device(monkeypatch, variant.make, (), **options)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -139,6 +139,7 @@ def table() -> dict[tuple[str, str], str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_table_of_the_page() -> None:
     short = {"param": "p", "exp_avg": "m", "exp_avg_sq": "v"}
     rows = table()

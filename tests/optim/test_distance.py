@@ -177,6 +177,7 @@ def test_order_of_the_others() -> None:
     assert found[Case("fp32_states", BF16, FP32)] > 0.5
 
 
+@pytest.mark.slow
 def test_float64_is_the_truth() -> None:
     few = slice(0, 40)
     p = torch.nn.Parameter(start(0)[few].double())

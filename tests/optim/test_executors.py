@@ -158,7 +158,7 @@ def counts(case: Case, count: int) -> int:
     return 100 if case in LONG else count
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ADAMW, ids=str)
 def test_numba_is_torch_adamw(case: Case, count: int) -> None:
@@ -175,7 +175,7 @@ def test_numba_is_torch_sgd(case: Case, count: int) -> None:
         compare("numba", SGD, count, awkward(case.dtype), **options)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
 def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) -> None:
@@ -183,12 +183,13 @@ def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) ->
     compare("numba", variant.make, count, awkward(case.dtype), **options)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", LARGE_CASES, ids=str)
 def test_numba_is_torch_large(case: Case) -> None:
     compare("numba", AdamW, 2, large(case.dtype), **OPTIONS, **case.options())
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @needs_triton
 @pytest.mark.parametrize("case", ADAMW, ids=str)
 def test_triton_is_torch_adamw(case: Case) -> None:
@@ -203,6 +204,7 @@ def test_triton_is_torch_sgd(case: Case) -> None:
         compare("triton", SGD, 2, a_block_and_more(case.dtype), **options)
 
 
+@pytest.mark.sampled(every=3)
 @needs_triton
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
 def test_triton_is_torch_other_rules(variant: Variant, case: Case) -> None:
@@ -212,6 +214,7 @@ def test_triton_is_torch_other_rules(variant: Variant, case: Case) -> None:
     compare("triton", variant.make, count, a_block_and_more(case.dtype)[:3], **options)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @needs_triton
 @pytest.mark.parametrize("case", [Case("plus", BF16, BF16), Case("plus", FP16, FP32)], ids=str)
@@ -247,6 +250,7 @@ def test_layouts_are_what_they_claim() -> None:
     assert [p.stride() for p in params] == strides
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("track_metrics", [False, True])
 def test_threads(track_metrics: bool) -> None:

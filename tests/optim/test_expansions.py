@@ -127,6 +127,7 @@ def test_the_second_component_of_a_gradient_counts(monkeypatch: pytest.MonkeyPat
     assert (stepped() != truth).any()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.statistical
 def test_training_goes_on_where_plain_bf16_stalls() -> None:

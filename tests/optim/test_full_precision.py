@@ -45,6 +45,7 @@ def reference_executor():
         yield
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("dtype", FULL)
 @pytest.mark.parametrize("precision", mcf.optim.PRECISIONS)
 @pytest.mark.parametrize("compute_dtype", [FP32, torch.bfloat16, torch.float16])

@@ -36,6 +36,7 @@ def gone(**options: Any) -> float:
     return float((value(optimizer, p) - 1).mean()) / way
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("precision", ["kahan", "light", "plus"])
 def test_low_words_stall(precision: str) -> None:
     assert abs(gone(precision=precision) - 2**-9 / 7.5e-3) < 0.01
@@ -51,6 +52,7 @@ def test_float32_weights_arrive(precision: str) -> None:
     assert abs(gone(precision=precision) - 1) < STEPS * 2**-24 / 7.5e-3
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.statistical
 @pytest.mark.parametrize("precision", ["kahan", "light", "plus"])
 def test_stochastic_low_words_arrive(precision: str) -> None:
@@ -59,6 +61,7 @@ def test_stochastic_low_words_arrive(precision: str) -> None:
     assert abs(gone(precision=precision, low="stochastic") - 1) < 5 * spread / 7.5e-3
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.statistical
 @pytest.mark.parametrize("precision", ["stochastic", "bf16_sr", "8bit", "4bit"])
 def test_stochastic_weights_arrive(precision: str) -> None:
@@ -67,6 +70,7 @@ def test_stochastic_weights_arrive(precision: str) -> None:
     assert abs(gone(precision=precision) - 1) < 5 * spread / 7.5e-3
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("precision", ["split8", "8bit_split8"])
 def test_8_bits_more_do_not_take_the_smallest_updates(precision: str) -> None:
     # Half a unit of a weight of 1 in 8 + 8 bits is 2^-16, above every update.

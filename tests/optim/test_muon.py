@@ -220,7 +220,7 @@ EXECUTED = [Case("light", BF16, FP32), Case("light", BF16, BF16), Case("master",
 EXECUTED += [Case("split16", BF16, FP32), Case("light", FP16, FP32)]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("case", EXECUTED, ids=str)
 def test_numba_is_torch(case: Case) -> None:
     options = {"maximize": True, "nesterov": not case.strict}

@@ -48,7 +48,7 @@ def run(change: Callable[[Any], None], keep: bool, **options: Any) -> Any:
     return optimizer
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
 def test_changes_between_steps(change: Callable[[Any], None]) -> None:
     kept, reference = run(change, True), run(change, False)

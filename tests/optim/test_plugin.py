@@ -103,7 +103,7 @@ _PAIRS = [
 ]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("precision", "make", "options"), _PAIRS)
 def test_every_precision_stays_near(precision: str, make: Any, options: dict[str, Any]) -> None:
     # Weights near 1 have a bf16 unit of 2**-8; twenty steps of a single component lose a few of
@@ -226,6 +226,7 @@ HOW = ["state dict", "deepcopy", "pickle"]
 COPIES = [(p, how) for p in ("plus", "master", "split16", "bf16_sr") for how in HOW]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("precision", "how"), COPIES)
 def test_it_goes_on_after_a_copy(precision: str, how: str, tmp_path: Any) -> None:
     def made() -> Any:

@@ -52,6 +52,7 @@ def test_a_named_one_given_as_parts_is_that_one() -> None:
     assert_same(*results)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("precision", ALL, ids=str)
 def test_bytes_names_and_round_trip(precision: Precision) -> None:
     assert Precision.of(str(precision)) == precision
@@ -88,7 +89,7 @@ FEW = [
 _SLOW = [FEW[k] for k in (1, 2, 4)]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     "precision",
     [pytest.param(p, marks=[pytest.mark.slow] if p in _SLOW else []) for p in FEW],

@@ -64,7 +64,7 @@ def differing(variant: Variant, case: Case, model: Registers) -> int:
     return wrong
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=15)
 @pytest.mark.parametrize(("variant", "case"), PAIRS, ids=str)
 def test_optimizer_is_the_model(variant: Variant, case: Case) -> None:
     assert differing(variant, case, model_of(case)) == 0

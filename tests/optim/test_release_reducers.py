@@ -45,6 +45,7 @@ class Subclass(DistributedDataParallel):
     pass
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(
     "wrap", [DistributedDataParallel, pytest.param(Subclass, marks=pytest.mark.slow)]

@@ -179,6 +179,7 @@ ORDERS: dict[str, Callable[[Any, Any, Any, Any], None]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("precision", HIDDEN)
@@ -225,6 +226,7 @@ def test_repeated_and_general_steps(precision: str) -> None:
     assert_same(*results)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("precision", HIDDEN)
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 def test_ordinary_steps_leave_nothing_to_repair(precision: str, dtype: torch.dtype) -> None:

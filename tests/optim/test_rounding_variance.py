@@ -76,6 +76,7 @@ def share(name: str) -> float:
     return float(found)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CODES)
 def test_what_rounding_adds_to_updates(name: str) -> None:

@@ -79,6 +79,7 @@ def test_every_element_in_float32_registers(dtype: torch.dtype, beta2: float) ->
     assert (ratio - 1).abs().max() < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("beta2", BETAS)
 def test_the_mean_in_bf16_arithmetic(beta2: float) -> None:
@@ -97,6 +98,7 @@ def test_plain_is_rejected(compute_dtype: torch.dtype) -> None:
     assert ratio.mean() > 1.3
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("compute_dtype", [FP32, BF16])
 def test_one_component_stalls(compute_dtype: torch.dtype) -> None:
     # v = 1 and g^2 = .25, as an exact pair and as one bf16 word.

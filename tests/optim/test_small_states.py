@@ -127,7 +127,7 @@ def test_moments_out_of_range(executor: str) -> None:
                 assert (v == 10).all()
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "4bit", "8bit_split8"])
 def test_damage_is_kept(executor: str, precision: str) -> None:
@@ -178,6 +178,7 @@ def test_without_a_first_beta() -> None:
         assert ((m - g).abs() <= g.abs() / 8 + 2.0**-10 * moments(optimizer)[1].sqrt()).all()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.statistical
 @pytest.mark.parametrize("precision", ["bf16_sr", "8bit"])
 def test_moments_arrive_on_average(precision: str) -> None:
@@ -209,6 +210,7 @@ def test_moments_arrive_on_average(precision: str) -> None:
 PREDICTED = {"8bit": 0.09, "bf16_sr": 0.0027}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.statistical
 @pytest.mark.parametrize("precision", PREDICTED)
 @pytest.mark.parametrize("beta2", [0.95, 0.99, pytest.param(0.999, marks=pytest.mark.slow)])

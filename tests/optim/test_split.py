@@ -37,6 +37,7 @@ def step(optimizers: list[AdamW], t: int) -> None:
         optimizer.step()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_split16_is_a_float32_master_weight(executor: str) -> None:
     steps = 1000 if executor == "numba" else 20

@@ -68,7 +68,7 @@ def train(params: list[Tensor], steps: int = 5, **options: Any) -> dict[str, Ten
 
 
 # Kernels are compiled: the second moments of light and plus differ as without chance.
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     "options",
     [
@@ -206,6 +206,7 @@ def test_many_small_updates(count: int) -> None:
     assert ((walk(count, 4, precision="split16") - truth).abs() < count * 2**-24).all()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @each
 def test_damage_stays_in_its_element(executor: str, options: dict[str, Any]) -> None:

@@ -57,6 +57,7 @@ def orders() -> dict[str, Any]:
     }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_grouping_order_and_part_do_not_matter(kind: str) -> None:
     make = MAKERS[kind]

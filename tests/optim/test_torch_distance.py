@@ -155,6 +155,7 @@ def reference_executor():
     torch.set_default_dtype(before)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", [FP32, FP64])
 @pytest.mark.parametrize("variant", IN_TORCH, ids=str)
 def test_distance(variant: Variant, dtype: torch.dtype) -> None:

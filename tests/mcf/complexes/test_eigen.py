@@ -83,6 +83,7 @@ MATRICES: dict[str, Callable[[int], Any]] = {
 USUAL = ("six", "complex", "equal", "defective")
 
 
+@pytest.mark.sampled(every=2)
 @on_torch
 @pytest.mark.parametrize(
     ("name", "terms"),

@@ -58,6 +58,7 @@ MASKS: dict[str, tuple[Tensor | None, Tensor | None]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("masks", MASKS)
@@ -104,6 +105,7 @@ def test_other_forms_of_attention(options: dict[str, Any]) -> None:
         torch.testing.assert_close(plain(a).detach(), b.detach(), **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("norm_first", [True, False])

@@ -62,6 +62,7 @@ def _crowd(dtype: torch.dtype, terms: int, seed: int) -> mcf.MCFTensor:
     return mcf.MCFTensor([c.clone() for c in parts[:terms]])
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("terms", "dtype"),
     [(2, torch.float64), (1, torch.float32)]
@@ -95,6 +96,7 @@ def test_ranks_and_extremes(
     assert sampled > 10
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_searches(executor: str) -> None:
     """Rows of 0 to 6 elements and one of many, whose kernels have one step and several."""

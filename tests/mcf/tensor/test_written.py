@@ -73,6 +73,7 @@ def test_out_of_one_and_of_numbers() -> None:
     _same(out, torch.clamp(x, 0.5, 2), "clamp")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_out_of_comparisons(name: str) -> None:
     function = getattr(torch, name)
