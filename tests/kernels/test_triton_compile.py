@@ -8,8 +8,8 @@ A kernel passes (tests/kernels/kernel_checks.py) when PTX, AMD assembly and NVID
 - loads and stores of 16 bytes for a full block, as many as its tensors need,
 - 64-bit offsets, and nothing spilled.
 
-By default a part of the table runs (EVERYDAY); all of it is marked slow. That each check can fail
-is shown in test_triton_compile_mutants.py.
+By default a part of the table runs (EVERYDAY), a sample of it is slow, all of it nightly. That
+each check can fail is shown in test_triton_compile_mutants.py.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def cases() -> Iterator[object]:
             yield pytest.param(name, target, id=f"{name}-{target}", marks=marks)
 
 
-@pytest.mark.sampled(every=10)
+# Seconds each, hours in all: of the slow ones one in thirteen, each third kernel for one target.
+@pytest.mark.sampled(every=10, slow=13)
 @pytest.mark.parametrize(("name", "target"), list(cases()))
 def test_kernel(name: str, target: str) -> None:
     check(code.compile_kernel(KERNELS[name], target), KERNELS[name])
