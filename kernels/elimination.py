@@ -10,7 +10,8 @@ A panel P is some rows that are taken off one another in order. For j = 0, 1, ..
 
 In "lu" and "cholesky" P is the transpose of some columns of the matrix, c goes from j + 1 on, and
 "lu" first exchanges columns j and c of P for the first of the largest |P[j, c]|, c >= j; a NaN is
-larger than all others.
+larger than all others. Of complex numbers that is |Re| + |Im|, m is conj(w[k]) in "cholesky", whose
+diagonal is taken for real.
 
 An "lu" of a whole square matrix may go on with it, in the same call:
 
@@ -28,10 +29,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from types import ModuleType
 
+from mcf.kernels.algorithms import complex_elimination as complex_formulas
 from mcf.kernels.algorithms import elimination as formulas
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP32, Format
 
 KINDS = ("lu", "cholesky", "substitution")
 
@@ -44,10 +47,11 @@ class Elimination:
     Args:
         kind: "lu", "cholesky" or "substitution".
         format: of the components and of the arithmetic.
-        terms: components.
+        terms: components of a number; of a complex one those of the real part and then the others.
         head: what a row is divided by, of the diagonal's number; not for "substitution".
         quotient: (x, h) -> x / h.
-        update: (z, m, w) -> z - m w.
+        update: (z, m, w) -> z - m w, or z - conj(m) w for "cholesky".
+        magnitude: x -> |x|, of which the largest is the pivot.
         product: (x, y) -> x y, of determinants.
         minus: x -> -x, of determinants.
     """
@@ -58,14 +62,27 @@ class Elimination:
     head: Algorithm
     quotient: Algorithm
     update: Algorithm
+    magnitude: Algorithm
     product: Algorithm
     minus: Algorithm
 
 
 @functools.cache
-def elimination(kind: str, fmt: Format, terms: int) -> Elimination:
-    """The elimination of a kind on expansions of a format and a number of components."""
-    heads = formulas.ROOT_OF_POSITIVE if kind == "cholesky" else formulas.NONZERO_OR_ONE
-    quotient, update = formulas.QUOTIENT[terms], formulas.LESS_PRODUCT[terms]
-    product, minus = formulas.PRODUCT[terms], formulas.NEGATIVE[terms]
-    return Elimination(kind, fmt, terms, heads[terms], quotient, update, product, minus)
+def elimination(kind: str, fmt: Format, terms: int, parts: int = 1) -> Elimination:
+    """The elimination of a kind on expansions of a format and a number of components.
+
+    Args:
+        kind: as `Elimination` has it.
+        fmt: of the components.
+        terms: components of a real number, or of each part of a complex one.
+        parts: 1 for real numbers, 2 for complex ones.
+    """
+    f: ModuleType = complex_formulas if parts == 2 else formulas
+    quotient, update = f.QUOTIENT, f.LESS_PRODUCT
+    if parts == 2 and kind == "cholesky":
+        quotient, update = f.OVER_REAL, f.LESS_CONJUGATE
+    elif parts == 2 and fmt.register == FP32:
+        quotient = f.QUOTIENT_NARROW
+    heads = f.ROOT_OF_POSITIVE if kind == "cholesky" else f.NONZERO_OR_ONE
+    used = (heads, quotient, update, f.MAGNITUDE, f.PRODUCT, f.NEGATIVE)
+    return Elimination(kind, fmt, parts * terms, *(family[terms] for family in used))

@@ -5,7 +5,7 @@ By number of components, as the families of `ieee`, whose bits they have.
 
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, MUL, SQRT, each
-from mcf.kernels.algorithms.primitives import ONE, ZERO, where
+from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, where
 
 
 def less_product(z, m, w):
@@ -39,6 +39,18 @@ ROOT_OF_POSITIVE = each(
     positive_or_one=POSITIVE_OR_ONE,
 )
 LESS_PRODUCT = each("less_product", "z - m w.", less_product, fma=FMA, minus=MINUS)
+MAGNITUDE = {
+    n: written(
+        f"magnitude{n}",
+        "d",
+        ["return where(d[0] < ZERO, neg(d[0]), d[0])"],
+        "|d| by its first component.",
+        where=where,
+        neg=neg,
+        ZERO=ZERO,
+    )
+    for n in (1, 2, 3, 4)
+}
 QUOTIENT = DIV
 NEGATIVE = MINUS
 PRODUCT = MUL

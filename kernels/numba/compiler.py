@@ -92,7 +92,7 @@ def elimination(spec: Elimination, text: str) -> Any:
     settings = Settings(register, fmt, (("rc", fmt),))
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, getattr(spec, name))
-        for name in ("head", "quotient", "update", "product", "minus")
+        for name in ("head", "quotient", "update", "magnitude", "product", "minus")
     }
     operands = elimination_text.operands(spec)
     held = {operand: register if operand in "pw" else fmt for operand in operands}

@@ -28,7 +28,7 @@ def _compiled(spec: Elimination) -> objects.Native:
 
         return rewrite.rewritten(compiler.elimination(spec, text))
 
-    used = (spec.head, spec.quotient, spec.update, spec.product, spec.minus)
+    used = (spec.head, spec.quotient, spec.update, spec.magnitude, spec.product, spec.minus)
     algorithms = [keys.algorithm(f) for f in used]
     sizes = [spec.kind, spec.format, spec.terms]
     return stored.native(("elimination", text, algorithms, sizes), make)

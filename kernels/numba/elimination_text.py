@@ -74,7 +74,7 @@ def panel_source(spec: Elimination) -> str:
     lu = spec.kind == "lu"
     text = _text(spec)
     d = text.own
-    good = "d[0] != 0" if lu else "d[0] > 0"
+    good = "magnitude(d) != 0" if lu else "d[0] > 0"
     multiplier = "p + k * length + j" if lu else "row + k"
     text.add(
         d,
@@ -179,9 +179,9 @@ def _exchange(text: PanelText, depth: int) -> None:
         depth,
         "if exchange:",
         "    found = j",
-        "    largest = abs(load_p(at_p, row + j)[0])",
+        "    largest = magnitude(load_p(at_p, row + j))",
         "    for i in range(j + 1, height):",
-        "        size = abs(load_p(at_p, row + i)[0])",
+        "        size = magnitude(load_p(at_p, row + i))",
         "        if size > largest or (size != size and largest == largest):",
         "            largest = size",
         "            found = i",

@@ -51,7 +51,7 @@ def panel_source(spec: Elimination) -> str:
     text.add(
         2,
         f"d = {text.load('a', 'base + j * columns + j')}",
-        f"bad = (d[0] {'!= 0.0' if lu else '> 0.0'}) == 0",
+        f"bad = ({'magnitude(d) != 0.0' if lu else 'd[0] > 0.0'}) == 0",
         "known = tl.load(info + item)",
         "tl.store(info + item, tl.where((known == 0) & bad, j + 1, known).to(tl.int32))",
         "h = head(d)",
@@ -94,7 +94,7 @@ def _exchange(text: KernelText) -> None:
         "        row = top + tl.arange(0, SEARCHED)",
         "        live = row < rows",
         "        there = base + row * columns + j",
-        "        size = key(widen(tl.load(p_a_0 + there, mask=live, other=0.0)))",
+        f"        size = key(magnitude({text.load('a', 'there', 'live')}))",
         "        size = tl.where(live, size, -1)",
         "        most = tl.reduce(size, 0, LARGEST)",
         "        place = tl.reduce(tl.where(size == most, row, rows), 0, SMALLEST)",
@@ -156,7 +156,8 @@ def substitution_source(spec: Elimination) -> str:
 def kernel(spec: Elimination, dialect: Dialect) -> Any:
     """The kernel of a declaration."""
     source = substitution_source if spec.kind == "substitution" else panel_source
-    algorithms = {name: getattr(spec, name) for name in ("head", "quotient", "update")}
+    names = ("head", "quotient", "update", "magnitude")
+    algorithms = {name: getattr(spec, name) for name in names}
     name = f"{spec.kind} {spec.format.name} {spec.terms}"
     return build(source(spec), name, spec.format, algorithms, dialect)
 

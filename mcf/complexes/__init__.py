@@ -1,6 +1,7 @@
 """Complex expansions: pairs of expansion tensors, one file a topic."""
 
 from mcf.complexes import arithmetic as arithmetic
+from mcf.complexes import cholesky as cholesky
 from mcf.complexes import each_part as each_part
 from mcf.complexes import factors as factors
 from mcf.complexes import functions as functions

@@ -70,19 +70,25 @@ class _Kept:
 
 
 def differentiable(
-    function: Callable[..., Sequence[Any]], derivative: Derivative, *given: Any
+    function: Callable[..., Sequence[Any]],
+    derivative: Derivative,
+    *given: Any,
+    widen: bool = True,
 ) -> list[Any]:
-    """What a function computes in float64 components, rounded once, with a derivative.
+    """What a function computes, in float64 components rounded once, with a derivative.
 
     Args:
         function: of complex expansion tensors of float64 components, two at least for what comes
             in narrower formats; it returns complex and real expansion tensors and plain ones.
         derivative: as `Derivative` says.
         given: complex expansion tensors of one format.
+        widen: False to compute in the format itself.
     """
     first = given[0]
-    refuse_float32("a complex factorisation", format_of(first.dtype), first.device)
-    run = functools.partial(_widened, function)
+    run: Callable[..., Sequence[Any]] = function
+    if widen:
+        refuse_float32("a complex factorisation", format_of(first.dtype), first.device)
+        run = functools.partial(_widened, function)
     if not (torch.is_grad_enabled() and any(z.requires_grad for z in given)):
         return list(run(*given))
     kept = _Kept(run)

@@ -2,91 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mcf.complexes.derivatives import differentiable
 from mcf.complexes.linear import inv
-from mcf.complexes.tensor import MCFComplexTensor, implements, pair
-from mcf.complexes.triangular import aligned, solve_triangular
+from mcf.complexes.matrices import (
+    aligned,
+    complex_of,
+    components,
+    errors,
+    matrices,
+    right_side,
+    summed,
+)
+from mcf.complexes.tensor import implements, pair
+from mcf.complexes.triangular import solve_triangular
+from mcf.linalg import lu_factors
+from mcf.linalg.numbers import COMPLEX, halves
+from mcf.linalg.parts import Components, each, one_like, where
 from mcf.tensor.registry import UnsupportedError
-
-# Columns that are eliminated one by one before the rest is a matrix product.
-PANEL = 16
+from mcf.tensor.tensor import wrap
 
 
-def matrices(name: str, a: Any, square: bool = False) -> None:
-    """Refuse what is no matrix, or no square one."""
-    if a.ndim < 2:
-        raise RuntimeError(
-            f"linalg.{name}: The input tensor A must have at least 2 dimensions, got shape "
-            f"{list(a.shape)}"
-        )
-    if square and a.shape[-1] != a.shape[-2]:
-        raise RuntimeError(
-            f"linalg.{name}: A must be batches of square matrices, but they are {a.shape[-2]} by "
-            f"{a.shape[-1]} matrices"
-        )
-
-
-def components(z: MCFComplexTensor) -> list[Tensor]:
-    """All of both parts."""
-    return [*z.real.components, *z.imag.components]
-
-
-def leading(z: MCFComplexTensor) -> Tensor:
-    """|x| + |y| of the leading components, as LAPACK has it where it looks for pivots."""
-    size: Tensor = z.real.components[0].abs() + z.imag.components[0].abs()
-    return size
-
-
-def _eliminated(a: Any) -> tuple[Any, Tensor]:
-    """L below the diagonal and U, and the rows that were exchanged, counted from 1."""
-    a = a.detach().clone().contiguous()
-    batch, (m, n) = a.shape[:-2], a.shape[-2:]
-    k = min(m, n)
-    z = a.reshape(math.prod(batch), m, n)
-    place = torch.arange(z.shape[0], device=a.device)
-    pivots = torch.zeros(z.shape[0], k, dtype=torch.int32, device=a.device)
-    for start in range(0, k, PANEL):
-        stop = min(start + PANEL, k)
-        for j in range(start, stop):
-            row = leading(z[:, j:, j]).argmax(-1) + j
-            pivots[:, j] = row + 1
-            for c in components(z):
-                c[place, row], c[:, j] = c[:, j].clone(), c[place, row]
-            pivot = z[:, j, j]
-            zero = (pivot.real == 0) & (pivot.imag == 0)
-            z[:, j + 1 :, j] = z[:, j + 1 :, j] / torch.where(zero, 1.0, pivot)[:, None]
-            if j + 1 < stop:
-                update = z[:, j + 1 :, j, None] * z[:, j, None, j + 1 : stop]
-                z[:, j + 1 :, j + 1 : stop] = z[:, j + 1 :, j + 1 : stop] - update
-        if stop < n:
-            low = z[:, start:stop, start:stop]
-            rows = solve_triangular(low, z[:, start:stop, stop:], upper=False, unitriangular=True)
-            z[:, start:stop, stop:] = rows
-            if stop < m:
-                z[:, stop:, stop:] = z[:, stop:, stop:] - z[:, stop:, start:stop] @ rows
-    return z.reshape(a.shape), pivots.reshape(*batch, k)
-
-
-def _order(pivots: Tensor, rows: int) -> Tensor:
-    """The row of A that stands in each row of P^T A."""
-    order = torch.arange(rows, device=pivots.device).expand(*pivots.shape[:-1], rows).clone()
-    for j in range(pivots.shape[-1]):
-        at = (pivots[..., j : j + 1] - 1).long()
-        first, second = order[..., j : j + 1].clone(), order.gather(-1, at)
-        order[..., j : j + 1] = second
-        order.scatter_(-1, at, first)
-    return order
+def _eliminated(a: Any, pivot: bool = True) -> tuple[Any, Tensor, Tensor]:
+    """L below the diagonal and U, the rows that were exchanged, counted from 1, and info."""
+    factors, pivots, info = lu_factors.factor(components(a), pivot, COMPLEX)
+    return complex_of(factors), pivots, info
 
 
 def _permutation(pivots: Tensor, rows: int, like: Any) -> Any:
-    order = _order(pivots, rows)
+    order = lu_factors.permutation(pivots, rows)
     ones = torch.zeros(*order.shape, rows, dtype=like.dtype, device=order.device)
     ones.scatter_(-2, order[..., None, :], 1)
     zero = torch.zeros_like(like.real[..., :1, :1])
@@ -104,7 +52,7 @@ def _halves(factors: Any) -> tuple[Any, Any]:
 
 def _lu_derivative(given: Any, out: Any, grads: Any) -> Any:
     """P L^-H (tril(L^H gL, -1) + triu(gU U^H)) U^-H of a square matrix."""
-    factors, pivots = out
+    factors, pivots, _ = out
     n = factors.shape[-1]
     if factors.shape[-2] != n:
         raise UnsupportedError(
@@ -118,17 +66,23 @@ def _lu_derivative(given: Any, out: Any, grads: Any) -> Any:
     return [_permutation(pivots, n, factors) @ inner]
 
 
+@implements("linalg_lu_factor_ex")
+def lu_factor_ex(A: Any, *, pivot: bool = True, check_errors: bool = False) -> Any:
+    """L and U in one matrix, the pivots and info, as `torch.linalg.lu_factor_ex`."""
+    matrices("lu_factor", A)
+    found = differentiable(lambda a: _eliminated(a, pivot), _lu_derivative, A)
+    errors("lu_factor", found[2], check_errors)
+    return torch.return_types.linalg_lu_factor_ex(tuple(found))  # type: ignore[attr-defined]
+
+
 @implements("linalg_lu_factor")
 def lu_factor(A: Any, *, pivot: bool = True) -> Any:
     """L and U in one matrix and the pivots, as `torch.linalg.lu_factor`, by partial pivoting.
 
     Pivots are the largest |x| + |y|. |A - P L U| <= c n u^terms |L||U|, as of real matrices.
     """
-    matrices("lu_factor", A)
-    if not pivot:
-        raise UnsupportedError("linalg.lu_factor(pivot=False) of complex expansions")
-    found = differentiable(lambda a: _eliminated(a), _lu_derivative, A)
-    return torch.return_types.linalg_lu_factor(tuple(found))  # type: ignore[attr-defined]
+    factors, pivots, _ = lu_factor_ex(A, pivot=pivot)
+    return torch.return_types.linalg_lu_factor((factors, pivots))  # type: ignore[attr-defined]
 
 
 @implements("linalg_lu")
@@ -143,33 +97,28 @@ def lu(A: Any, *, pivot: bool = True) -> Any:
 @implements("linalg_lu_solve")
 def lu_solve(LU: Any, pivots: Tensor, B: Any, *, left: bool = True, adjoint: bool = False) -> Any:
     """X with A X = B, X A = B, or that of A^H, from the factors of A."""
-    matrices("lu_solve", LU, square=True)
-    if adjoint:
-        return lu_solve(LU, pivots, B.mH, left=not left).mH
-    factors, right = aligned(LU, B)
-    taken: Any = torch.take_along_dim
-    order = _order(pivots, LU.shape[-1])
-    low, up = _halves(factors)
-    if left:
-        rows = order[..., None].expand(*order.shape, right.shape[-1])
-        right = taken(right, rows, -2)
-        right = solve_triangular(low, right, upper=False, unitriangular=True)
-        return solve_triangular(up, right, upper=True)
-    right = solve_triangular(up, right, upper=True, left=False)
-    right = solve_triangular(low, right, upper=False, left=False, unitriangular=True)
-    columns = torch.argsort(order, -1)[..., None, :].expand(*right.shape)
-    return taken(right, columns, -1)
+    right_side("lu_solve", LU, B, left)
 
+    def run(factors: Any, right: Any) -> list[Any]:
+        given = components(factors), pivots, components(right)
+        return [complex_of(lu_factors.solve(*given, left=left, adjoint=adjoint, numbers=COMPLEX))]
 
-def _parity(pivots: Tensor) -> Tensor:
-    moved = pivots != torch.arange(1, pivots.shape[-1] + 1, device=pivots.device)
-    return 1.0 - 2.0 * (moved.sum(-1) % 2).double()
+    def derivative(given: Any, out: Any, grads: Any) -> Any:
+        """G = A^-H gX for B and -G X^H for A, which is P L U (X A = B and A^H likewise)."""
+        [factors, right], [x] = given, out
+        g = lu_solve(factors, pivots, grads[0], left=left, adjoint=not adjoint)
+        of_a: Any = -(g @ x.mH if left else x.mH @ g)
+        of_a = of_a.mH if adjoint else of_a
+        low, up = _halves(factors)
+        inner = _permutation(pivots, factors.shape[-1], factors).mT @ of_a
+        of_lu = torch.tril(inner @ up.mH, -1) + torch.triu(low.mH @ inner)
+        return [summed(of_lu, factors.shape), summed(g, right.shape)]
+
+    return differentiable(run, derivative, *aligned(LU, B), widen=False)[0]
 
 
 def _det(a: Any) -> list[Any]:
-    factors, pivots = _eliminated(a)
-    diagonal: Any = torch.diagonal(factors, dim1=-2, dim2=-1)
-    return [torch.prod(diagonal, -1) * _parity(pivots)]
+    return [complex_of(lu_factors.determined(components(a), COMPLEX)[0])]
 
 
 def _det_derivative(given: Any, out: Any, grads: Any) -> Any:
@@ -185,14 +134,20 @@ def det(A: Any) -> Any:
     return differentiable(_det, _det_derivative, A)[0]
 
 
+def _modulus(x: Components) -> tuple[Components, Components]:
+    """|x|, and what x may be divided by for its phase: 1 where x is 0."""
+    size: Components = torch.hypot(*map(wrap, halves(x))).components  # type: ignore[attr-defined]
+    return size, where(size[0] == 0, one_like(size), size)
+
+
 def _slogdet(a: Any) -> list[Any]:
-    factors, pivots = _eliminated(a)
-    diagonal: Any = torch.diagonal(factors, dim1=-2, dim2=-1)
-    size: Any = torch.abs(diagonal)
-    phases = diagonal / torch.where(size == 0, 1.0, size)
-    sign = torch.prod(phases, -1) * _parity(pivots)
-    norm: Any = torch.abs(sign)
-    return [sign / torch.where(norm == 0, 1.0, norm), torch.log(size).sum(-1)]
+    """The product of the pivots' phases, made of modulus 1 again, and the sum of logarithms."""
+    factors, pivots, _ = lu_factors.factor(components(a), True, COMPLEX)
+    diagonal = each(lambda c: c.diagonal(dim1=-2, dim2=-1), factors)
+    size, divisor = _modulus(diagonal)
+    sign = lu_factors.signed_product(COMPLEX.over_real(diagonal, divisor), pivots, COMPLEX)
+    sign = COMPLEX.over_real(sign, _modulus(sign)[1])
+    return [complex_of(sign), torch.log(wrap(size)).sum(-1)]
 
 
 def _slogdet_derivative(given: Any, out: Any, grads: Any) -> Any:
@@ -213,62 +168,3 @@ def slogdet(A: Any) -> Any:
 
 
 implements("logdet")(lambda z: torch.log(det(z)))
-
-
-def _positive(a: Any) -> Any:
-    """L of a Hermitian matrix of whose lower triangle it is made, by halves."""
-    n = a.shape[-1]
-    if n <= PANEL:
-        return _columns(a)
-    half = n // 2
-    first = _positive(a[..., :half, :half])
-    below: Any = solve_triangular(first.mH, a[..., half:, :half], upper=True, left=False)
-    last = _positive(a[..., half:, half:] - below @ below.mH)
-    zero: Any = torch.zeros_like(below.mT)
-    top, bottom = torch.cat((first, zero), -1), torch.cat((below, last), -1)
-    return torch.cat((top, bottom), -2)
-
-
-def _columns(a: Any) -> Any:
-    """The same of a few columns, one after the other."""
-    a, found = a.clone(), torch.zeros_like(a)
-    for j in range(a.shape[-1]):
-        size = a.real[..., j, j]
-        if not bool((size > 0).all()):
-            raise LinAlgError(
-                "linalg.cholesky: The factorization could not be completed because the input is "
-                "not positive-definite."
-            )
-        root: Any = torch.sqrt(size)
-        column: Any = a[..., j + 1 :, j] / root[..., None]
-        found.real[..., j, j] = root
-        found[..., j + 1 :, j] = column
-        update = column[..., :, None] * torch.conj(column)[..., None, :]
-        a[..., j + 1 :, j + 1 :] = a[..., j + 1 :, j + 1 :] - update
-    return found
-
-
-def _cholesky_derivative(given: Any, out: Any, grads: Any) -> Any:
-    """L^-H (T + T^H) L^-1 / 2 with T the lower triangle of L^H gL, its diagonal halved and real."""
-    [low], [g] = out, grads
-    inner: Any = torch.tril(low.mH @ torch.tril(g))
-    inner = (inner + torch.tril(inner, -1).mH) * 0.5
-    n = low.shape[-1]
-    eye = torch.eye(n, dtype=torch.bool, device=low.device)
-    inner = pair(inner.real, torch.where(eye, 0.0, inner.imag))
-    inner = solve_triangular(low.mH, inner, upper=True)
-    return [solve_triangular(low, inner, upper=False, left=False)]
-
-
-@implements("linalg_cholesky")
-def cholesky(A: Any, *, upper: bool = False) -> Any:
-    """L with A = L L^H (U with A = U^H U), of a Hermitian positive-definite A.
-
-    Only that triangle of A is read, and of the diagonal the real part.
-    |A - L L^H| <= c n u^terms |L||L^H|.
-    """
-    matrices("cholesky", A, square=True)
-    if A.real.numel() == 0:
-        return torch.zeros_like(A)
-    found = differentiable(lambda a: [_positive(a)], _cholesky_derivative, A.mH if upper else A)[0]
-    return found.mH if upper else found

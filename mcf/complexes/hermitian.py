@@ -16,8 +16,8 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from mcf.complexes.derivatives import differentiable
 from mcf.complexes.eigen import scaled
-from mcf.complexes.factors import leading, matrices
 from mcf.complexes.linear import embedded
+from mcf.complexes.matrices import leading, matrices
 from mcf.complexes.orthogonal import decompose
 from mcf.complexes.tensor import implements, pair
 from mcf.kernels import operations

@@ -1,19 +1,26 @@
-"""Systems of linear equations of complex expansions, as real ones of twice the size."""
+"""Systems of linear equations of complex expansions, and inverses, by LU in complex arithmetic."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, pair, parts
-
-
-def _square(name: str, a: Any) -> None:
-    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
-        raise RuntimeError(
-            f"linalg.{name}: A must be batches of square matrices, got shape {list(a.shape)}"
-        )
+from mcf.complexes.derivatives import differentiable
+from mcf.complexes.matrices import (
+    aligned,
+    complex_of,
+    components,
+    errors,
+    matrices,
+    right_side,
+    summed,
+)
+from mcf.complexes.tensor import MCFComplexTensor, implements
+from mcf.linalg import lu_factors
+from mcf.linalg.numbers import COMPLEX
+from mcf.linalg.parts import identity
 
 
 def embedded(z: MCFComplexTensor) -> Any:
@@ -22,33 +29,85 @@ def embedded(z: MCFComplexTensor) -> Any:
     return torch.cat((torch.cat((x, -y), -1), torch.cat((y, x), -1)), -2)
 
 
+def _solved(a: Any, b: Any) -> list[Any]:
+    """X, the factors of A, pivots and info."""
+    x, (factors, pivots, info) = lu_factors.solved(components(a), components(b), COMPLEX)
+    return [complex_of(x), complex_of(factors), pivots, info]
+
+
+def _derivative(given: Any, out: Any, grads: Any) -> Any:
+    """A^-H gX for B, and -A^-H gX X^H for A."""
+    [a, b], x = given, out[0]
+    of_b = solve(a.mH, grads[0])
+    return [summed(-(of_b @ x.mH), a.shape), summed(of_b, b.shape)]
+
+
+@implements("linalg_solve_ex")
+def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> Any:
+    """X with A X = B, or X A = B, and info, int32: the first pivot that is 0, or 0.
+
+    As `torch.linalg.solve_ex`; see `solve`.
+    """
+    name = "linalg.solve"
+    # As torch tells vectors from matrices.
+    vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
+    if vector:
+        matrices("solve", A, square=True)
+        if B.shape[-1] != A.shape[-1]:
+            raise RuntimeError(
+                f"{name}: Incompatible shapes of A and B for the equation AX = B: "
+                f"{list(A.shape)} and {list(B.shape)}"
+            )
+    else:
+        right_side("solve", A, B, left)
+    a, b = aligned(A, B)
+    b = b[..., None] if vector else b
+    if not (left or vector):
+        a, b = a.mT, b.mT
+    x, _, _, info = differentiable(_solved, _derivative, a, b, widen=False)
+    errors("solve", info, check_errors)
+    found = x[..., 0] if vector else x if left else x.mT
+    return torch.return_types.linalg_solve_ex((found, info))  # type: ignore[attr-defined]
+
+
 @implements("linalg_solve")
-def solve(a: Any, b: Any, *, left: bool = True) -> Any:
+def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     """X with A X = B, as `torch.linalg.solve`, or X A = B.
 
-    By LU with partial pivoting of [[Re A, -Im A], [Im A, Re A]], whose backward error is that of a
-    real system of 2n rows: |A X - B| <= c n u^terms |A||X|.
+    By LU with partial pivoting (the largest |x| + |y|): |A X - B| <= c n u^terms |L||U||X|, as of
+    real systems.
+
+    Raises:
+        LinAlgError: where a pivot is exactly 0.
+        RuntimeError: for shapes that do not fit.
     """
-    _square("solve", a)
-    if not left:
-        return solve(a.mT, b.mT).mT
-    (ar, ai), (br, bi) = (parts(v) for v in (a, b))  # type: ignore[misc]
-    given = formatted(ar, 0.0 if ai is None else ai, br, 0.0 if bi is None else bi)
-    ar, ai, br, bi = (v.expand(w.shape) for v, w in zip(given, (ar, ar, br, br), strict=True))
-    # As torch tells vectors from matrices.
-    vector = br.dim() == 1 or (br.dim() == ar.dim() - 1 and br.shape == ar.shape[:-1])
-    right = torch.cat((br, bi), -1 if vector else -2)
-    found = torch.linalg.solve(embedded(pair(ar, ai)), right)
-    n = ar.shape[-1]
-    if vector:
-        return pair(found[..., :n], found[..., n:])
-    return pair(found[..., :n, :], found[..., n:, :])
+    return solve_ex(A, B, left=left, check_errors=True)[0]
+
+
+def _inverse(a: Any) -> list[Any]:
+    given = components(a)
+    x, (_, _, info) = lu_factors.solved(given, identity(given, a.shape[-1]), COMPLEX)
+    return [complex_of(x), info]
+
+
+def _inverse_derivative(given: Any, out: Any, grads: Any) -> Any:
+    """-X^H gX X^H."""
+    other = out[0].mH
+    return [-(other @ grads[0] @ other)]
+
+
+@implements("linalg_inv_ex")
+def inv_ex(A: Any, *, check_errors: bool = False) -> Any:
+    """The inverse and info, as `torch.linalg.inv_ex`; see `solve_ex`."""
+    matrices("inv", A, square=True)
+    found: tuple[Any, Tensor] = tuple(  # type: ignore[assignment]
+        differentiable(_inverse, _inverse_derivative, A, widen=False)
+    )
+    errors("inv", found[1], check_errors)
+    return torch.return_types.linalg_inv_ex(found)  # type: ignore[attr-defined]
 
 
 @implements("linalg_inv", "inverse")
-def inv(a: Any) -> Any:
-    """The inverse, as `torch.linalg.inv`: half of the columns of that of the real matrix."""
-    _square("inv", a)
-    n = a.shape[-1]
-    found = torch.linalg.inv(embedded(a))[..., :n]
-    return pair(found[..., :n, :], found[..., n:, :])
+def inv(A: Any) -> Any:
+    """The inverse, as `torch.linalg.inv`: the solution for the identity."""
+    return inv_ex(A, check_errors=True)[0]

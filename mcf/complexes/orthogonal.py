@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mcf.complexes.derivatives import differentiable
-from mcf.complexes.factors import leading, matrices
+from mcf.complexes.matrices import leading, matrices
 from mcf.complexes.tensor import implements, pair
 from mcf.complexes.triangular import solve_triangular
 from mcf.kernels import operations

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
+from mcf.linalg.numbers import in_real_products
 
 
 def _operands(name: str, *values: Any) -> list[tuple[Any, Any]]:
@@ -35,9 +36,11 @@ def matmul(x: Any, y: Any) -> MCFComplexTensor:
     if d is None:
         return pair(a @ c, b @ c)
     a, b, c, d = formatted(a, b, c, d)
-    inner = 0 if c.dim() == 1 else -2
-    left, right = torch.cat((a, -b), -1), torch.cat((a, b), -1)
-    return pair(left @ torch.cat((c, d), inner), right @ torch.cat((d, c), inner))
+
+    def beside(u: Any, v: Any, dim: int) -> Any:
+        return torch.cat((u, v), max(dim, -u.dim()))
+
+    return pair(*in_real_products(a, b, c, d, lambda x: -x, beside, lambda x, y: x @ y))
 
 
 def _rmatmul(y: Any, x: Any) -> Any:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
-from mcf.kernels import operations, registry
-from mcf.kernels.elimination import elimination
-from mcf.kernels.formats import format_of
+from mcf.kernels import registry
 from mcf.linalg import triangular
-from mcf.linalg.parts import (
-    Components,
-    assign,
-    each,
-    like,
-    one_like,
-    part,
-    transpose,
-    where,
-)
-from mcf.reductions.products import matmul
+from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.parts import Components, assign, each, like, one_like, part, where
 
 
-def factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tensor]:
+def factor(
+    a: Components, pivot: bool = True, numbers: Real = REAL
+) -> tuple[Components, Tensor, Tensor]:
     """P A = L U, right-looking and blocked.
 
     Returns:
@@ -33,7 +26,7 @@ def factor(a: Components, pivot: bool = True) -> tuple[Components, Tensor, Tenso
     The factors are those of a matrix A + E with |E| <= c n u^terms |L| |U| (Higham 2002, theorem
     9.3, doi:10.1137/1.9780898718027).
     """
-    return _factored(a, pivot)[0]
+    return _factored(a, pivot, numbers=numbers)[0]
 
 
 # Of one panel and so many right-hand sides all is done in one call, where there is a loop for it.
@@ -42,30 +35,30 @@ SIDES = 64
 Factors = tuple[Components, Tensor, Tensor]
 
 
-def solved(a: Components, b: Components) -> tuple[Components, Factors]:
+def solved(a: Components, b: Components, numbers: Real = REAL) -> tuple[Components, Factors]:
     """X with A X = B for square A, and what `factor` makes of A."""
     n, k = b[0].shape[-2:]
     batch = triangular.broadcast(a, b)
     if n <= triangular.BLOCK and 0 < k <= SIDES and batch == a[0].shape[:-2]:
         x = each(lambda c: c.expand(*batch, n, k).clone(memory_format=torch.contiguous_format), b)
-        factors, done = _factored(a, sides=x)
+        factors, done = _factored(a, sides=x, numbers=numbers)
         if done:
             return x, factors
     else:
-        factors = factor(a)
-    return solve(factors[0], factors[1], b), factors
+        factors = factor(a, numbers=numbers)
+    return solve(factors[0], factors[1], b, numbers=numbers), factors
 
 
-def determined(a: Components) -> tuple[Components, Factors]:
+def determined(a: Components, numbers: Real = REAL) -> tuple[Components, Factors]:
     """The determinant of square A, and what `factor` makes of A."""
     if 0 < a[0].shape[-1] <= triangular.BLOCK:
         found = each(lambda c: c.new_empty(c.shape[:-2]), a)
-        factors, done = _factored(a, determinant=found)
+        factors, done = _factored(a, determinant=found, numbers=numbers)
         if done:
             return found, factors
     else:
-        factors = factor(a)
-    return determinant(factors[0], factors[1]), factors
+        factors = factor(a, numbers=numbers)
+    return determinant(factors[0], factors[1], numbers), factors
 
 
 def _factored(
@@ -73,6 +66,7 @@ def _factored(
     pivot: bool = True,
     sides: Components | None = None,
     determinant: Components | None = None,
+    numbers: Real = REAL,
 ) -> tuple[Factors, bool]:
     """`factor`; and whether right-hand sides and determinants of one panel are there as well."""
     a = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
@@ -87,7 +81,7 @@ def _factored(
         sides = None if sides is None else triangular.flat(sides)
         wanted = None if determinant is None else each(lambda c: c.view(-1), determinant)
         flat = triangular.flat(a), pivots.view(-1, count), info.view(-1)
-        done = _factor(*flat, pivot, sides, wanted)
+        done = _factor(*flat, pivot, sides, wanted, numbers)
     return (a, pivots, info), done
 
 
@@ -98,12 +92,13 @@ def _factor(
     pivot: bool,
     sides: Components | None,
     determinant: Components | None,
+    numbers: Real,
 ) -> bool:
     """L and U take the place of A [batch, m, n]; whether the last panel was one call."""
     found = True
     m, n = a[0].shape[-2:]
     count = min(m, n)
-    spec = elimination("lu", format_of(a[0].dtype), len(a))
+    spec = numbers.elimination("lu", a)
     executor = registry.on(a[0].device)
     for start in range(0, count, triangular.BLOCK):
         block = slice(start, min(start + triangular.BLOCK, count))
@@ -113,21 +108,21 @@ def _factor(
         if not found and not (more and executor.eliminate(*panel)):
             for j in range(block.start, block.stop):
                 if pivot:
-                    _exchange(a, j, pivots)
-                _eliminate(a, j, block.stop, info)
+                    _exchange(a, j, pivots, numbers)
+                _eliminate(a, j, block.stop, info, numbers)
         right, below = slice(block.stop, n), slice(block.stop, m)
         if block.stop < n:
             rows = part(a, block, right)
-            triangular.substitute(part(a, block, block), rows, upper=False, unitriangular=True)
+            triangular.substitute(part(a, block, block), rows, False, True, numbers)
             if block.stop < m:
-                product = matmul(part(a, below, block), rows)
-                assign(a, (below, right), operations.sub(part(a, below, right), product))
+                product = numbers.matmul(part(a, below, block), rows)
+                assign(a, (below, right), numbers.minus(part(a, below, right), product))
     return found
 
 
-def _exchange(a: Components, j: int, pivots: Tensor) -> None:
+def _exchange(a: Components, j: int, pivots: Tensor, numbers: Real) -> None:
     """Bring the largest entry of column j, on or below the diagonal, onto the diagonal."""
-    largest = a[0][..., j:, j].abs().argmax(-1) + j
+    largest = numbers.magnitude(part(a, slice(j, None), j)).argmax(-1) + j
     pivots[..., j] = largest.to(torch.int32) + 1
     index = largest[..., None, None].expand(*a[0].shape[:-2], 1, a[0].shape[-1])
     for c in a:
@@ -136,20 +131,20 @@ def _exchange(a: Components, j: int, pivots: Tensor) -> None:
         c[..., j : j + 1, :] = found
 
 
-def _eliminate(a: Components, j: int, stop: int, info: Tensor) -> None:
+def _eliminate(a: Components, j: int, stop: int, info: Tensor, numbers: Real) -> None:
     """Column j of L, and its product with row j taken off the columns up to `stop`."""
     row, below, right = slice(j, j + 1), slice(j + 1, None), slice(j + 1, stop)
     diagonal = part(a, row, row)
-    zero = diagonal[0] == 0
+    zero = numbers.magnitude(diagonal) == 0
     info.copy_(torch.where((info == 0) & zero[..., 0, 0], j + 1, info))
     if j + 1 == a[0].shape[-2]:
         return
     # A zero pivot is the largest entry, so the column below it is 0 as well and stays it.
-    column = operations.div(part(a, below, row), where(zero, one_like(diagonal), diagonal))
+    column = numbers.over(part(a, below, row), where(zero, one_like(diagonal), diagonal))
     assign(a, (below, row), column)
     if j + 1 < stop:
-        rest = operations.fma(operations.neg(column), part(a, row, right), part(a, below, right))
-        assign(a, (below, right), rest)
+        rest = part(a, below, right)
+        assign(a, (below, right), numbers.less_product(rest, part(a, row, right), column))
 
 
 def permutation(pivots: Tensor, rows: int) -> Tensor:
@@ -180,21 +175,30 @@ def upper(lu: Components) -> Components:
 
 
 def solve(
-    lu: Components, pivots: Tensor, b: Components, *, left: bool = True, adjoint: bool = False
+    lu: Components,
+    pivots: Tensor,
+    b: Components,
+    *,
+    left: bool = True,
+    adjoint: bool = False,
+    numbers: Real = REAL,
 ) -> Components:
-    """X with A X = B from the factors of A; A^T for `adjoint`, X A = B for `left=False`."""
+    """X with A X = B from the factors of A; A^H for `adjoint`, X A = B for `left=False`."""
     if not left:
-        flipped = solve(lu, pivots, transpose(b), adjoint=not adjoint)
-        return transpose(flipped)
+        flipped = numbers.adjoint(b)
+        flipped = solve(lu, pivots, flipped, adjoint=not adjoint, numbers=numbers)
+        return numbers.adjoint(flipped)
     order = permutation(pivots, lu[0].shape[-1])
     batch = triangular.broadcast(lu, b)
     b = each(lambda c: c.expand(*batch, *c.shape[-2:]), b)
+    substitution = functools.partial(triangular.solve, numbers=numbers)
     if adjoint:
-        y = triangular.solve(transpose(lu), b, upper=False)
-        y = triangular.solve(transpose(lu), y, upper=True, unitriangular=True)
+        other = numbers.adjoint(lu)
+        y = substitution(other, b, upper=False)
+        y = substitution(other, y, upper=True, unitriangular=True)
         return _rows(y, order.argsort(-1))
-    y = triangular.solve(lu, _rows(b, order), upper=False, unitriangular=True)
-    return triangular.solve(lu, y, upper=True)
+    y = substitution(lu, _rows(b, order), upper=False, unitriangular=True)
+    return substitution(lu, y, upper=True)
 
 
 def _rows(x: Components, order: Tensor) -> Components:
@@ -209,16 +213,20 @@ def parity(pivots: Tensor) -> Tensor:
     return 1 - 2 * ((pivots != home).sum(-1) % 2)
 
 
-def determinant(lu: Components, pivots: Tensor) -> Components:
+def determinant(lu: Components, pivots: Tensor, numbers: Real = REAL) -> Components:
     """The product of U's diagonal and the permutation's sign, multiplied pairwise."""
-    factors = each(lambda c: c.diagonal(dim1=-2, dim2=-1), lu)
+    return signed_product(each(lambda c: c.diagonal(dim1=-2, dim2=-1), lu), pivots, numbers)
+
+
+def signed_product(factors: Components, pivots: Tensor, numbers: Real = REAL) -> Components:
+    """The product of the last dimension and the permutation's sign, multiplied pairwise."""
     sign = parity(pivots).to(factors[0].dtype)[..., None]
     if factors[0].shape[-1] == 0:
-        return part(like(lu, sign), 0)
+        return part(like(factors, sign), 0)
     factors = each(lambda c: torch.cat([c[..., :1] * sign, c[..., 1:]], -1), factors)
     while factors[0].shape[-1] > 1:
         count = factors[0].shape[-1]
-        pairs = operations.mul(
+        pairs = numbers.times(
             part(factors, slice(0, count // 2)), part(factors, slice(-(count // 2), None))
         )
         middle = part(factors, slice(count // 2, count - count // 2))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from mcf.kernels import operations, registry
-from mcf.kernels.elimination import elimination
-from mcf.kernels.formats import format_of
+from mcf.kernels import registry
+from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.parts import ALL, Components, assign, each, part, transpose
-from mcf.reductions.products import matmul
 
 # Columns that are eliminated one at a time; beyond them a matrix product does the rest.
 BLOCK = 32
 
 
 def solve(
-    a: Components, b: Components, *, upper: bool, left: bool = True, unitriangular: bool = False
+    a: Components,
+    b: Components,
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,
+    numbers: Real = REAL,
 ) -> Components:
     """X with A X = B, or X A = B for `left=False`, by blocked substitution.
 
@@ -25,15 +29,16 @@ def solve(
     Algorithms, 2nd ed., theorem 8.5, doi:10.1137/1.9780898718027).
     """
     if not left:
+        given = transpose(a), transpose(b)
         return transpose(
-            solve(transpose(a), transpose(b), upper=not upper, unitriangular=unitriangular)
+            solve(*given, upper=not upper, unitriangular=unitriangular, numbers=numbers)
         )
     n, k = b[0].shape[-2:]
     batch = broadcast(a, b)
     a = each(lambda c: c.expand(*batch, n, n), a)
     x = each(lambda c: c.expand(*batch, n, k).clone(memory_format=torch.contiguous_format), b)
     if x[0].numel():
-        _solve(flat(a), flat(x), upper, unitriangular)
+        _solve(flat(a), flat(x), upper, unitriangular, numbers)
     return x
 
 
@@ -42,33 +47,35 @@ def flat(x: Components) -> Components:
     return each(lambda c: c.reshape(-1, *c.shape[-2:]), x)
 
 
-def _solve(a: Components, x: Components, upper: bool, unitriangular: bool) -> None:
+def _solve(a: Components, x: Components, upper: bool, unitriangular: bool, numbers: Real) -> None:
     """Solve A Y = X in place, for [batch, n, n] and [batch, n, k]."""
     n = a[0].shape[-1]
     blocks = [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
     for block in reversed(blocks) if upper else blocks:
-        substitute(part(a, block, block), part(x, block, ALL), upper, unitriangular)
+        substitute(part(a, block, block), part(x, block, ALL), upper, unitriangular, numbers)
         rest = slice(0, block.start) if upper else slice(block.stop, n)
         if rest.start < rest.stop:
-            product = matmul(part(a, rest, block), part(x, block, ALL))
-            assign(x, (rest, ALL), operations.sub(part(x, rest, ALL), product))
+            product = numbers.matmul(part(a, rest, block), part(x, block, ALL))
+            assign(x, (rest, ALL), numbers.minus(part(x, rest, ALL), product))
 
 
-def substitute(a: Components, x: Components, upper: bool, unitriangular: bool) -> None:
+def substitute(
+    a: Components, x: Components, upper: bool, unitriangular: bool, numbers: Real = REAL
+) -> None:
     """Solve A Y = X in place within a block, for [batch, w, w] and [batch, w, k]."""
-    spec = elimination("substitution", format_of(a[0].dtype), len(a))
+    spec = numbers.elimination("substitution", a)
     if registry.on(x[0].device).substitute(spec, alike(a), x, upper, unitriangular):
         return
     count = a[0].shape[-1]
     for j in reversed(range(count)) if upper else range(count):
         row = slice(j, j + 1)
         if not unitriangular:
-            solved = operations.div(part(x, row, ALL), part(a, row, row))
+            solved = numbers.over(part(x, row, ALL), part(a, row, row))
             assign(x, (row, ALL), solved)
         rest = slice(0, j) if upper else slice(j + 1, count)
         if rest.start < rest.stop:
-            factor, target = operations.neg(part(a, rest, row)), part(x, rest, ALL)
-            assign(x, (rest, ALL), operations.fma(factor, part(x, row, ALL), target))
+            given = part(x, rest, ALL), part(a, rest, row), part(x, row, ALL)
+            assign(x, (rest, ALL), numbers.less_product(*given))
 
 
 def alike(x: Components) -> Components:

@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 from triton.compiler import ASTSource
 
-from mcf.kernels.elimination import elimination
+from mcf.kernels.elimination import KINDS, elimination
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.reflection import reflection
 from mcf.kernels.rotation import rotations
@@ -32,7 +32,9 @@ def source(kind: str, fmt: str, terms: int, target: str) -> ASTSource:
     dialect = Dialect.of(code.TARGETS[target])
     if kind in ("reflection", "rotations"):
         return _of_float64(kind, terms, dialect)
-    spec = elimination(kind, FORMATS[fmt], terms)
+    kind, _, numbers = kind.partition(" ")
+    spec = elimination(kind, FORMATS[fmt], terms, 2 if numbers else 1)
+    terms = spec.terms
     operands = "ax" if kind == "substitution" else "a"
     signature = {f"p_{o}_{k}": f"*{fmt}" for o in operands for k in range(terms)}
     many = elimination_kernels.sizes(terms)
@@ -85,6 +87,7 @@ CASES = [
     for kind, fmt, terms in (
         *(("lu", "fp64", 2), ("cholesky", "fp64", 2), ("substitution", "fp64", 2)),
         *(("lu", "fp32", 2), ("lu", "bf16", 2), ("substitution", "fp64", 4)),
+        *((f"{kind} complex", "fp64", 2) for kind in KINDS),
         *(("reflection", "fp64", 1), ("reflection", "fp64", 2)),
         *(("rotations", "fp64", 1), ("rotations", "fp64", 2)),
     )

@@ -1,0 +1,139 @@
+"""Formulas of Gaussian elimination on complex expansions, by components of a part.
+
+As those of `elimination` on real ones. A number is one tuple, the components of its real part
+before those of the imaginary one.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+from mcf.kernels.algorithms import complex_numbers, complex_quotients
+from mcf.kernels.algorithms.elimination import POSITIVE_OR_ONE
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, SQRT
+from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, rn, where
+
+TERMS = (1, 2, 3, 4)
+Family = dict[int, FunctionType]
+
+
+def _half(x: str, n: int, k: int) -> str:
+    """The text of a number's real (0) or imaginary (1) part."""
+    return "(" + "".join(f"{x}[{k * n + c}], " for c in range(n)) + ")"
+
+
+def _whole(real: str, imag: str, n: int) -> str:
+    """The text of the number of two parts."""
+    return ", ".join(f"{p}[{c}]" for p in (real, imag) for c in range(n))
+
+
+def _family(name: str, parameters: str, body: Any, doc: str, **families: Any) -> Family:
+    """Functions of numbers; `body` makes the statements of a number of components."""
+
+    def make(n: int) -> FunctionType:
+        found = {k: f[n] if isinstance(f, dict) else f for k, f in families.items()}
+        return written(f"{name}{n}", parameters, body(n), doc, where=where, ZERO=ZERO, **found)
+
+    return {n: make(n) for n in TERMS}
+
+
+def _by_halves(name: str, doc: str, parameters: str, functions: Any) -> Family:
+    """A function of each part of the first argument, and of the real part of others."""
+    first, *others = parameters.split(", ")
+
+    def body(n: int) -> list[str]:
+        more = "".join(f", {_half(x, n, 0)}" for x in others)
+        return [
+            *(f"{'pq'[k]} = function({_half(first, n, k)}{more})" for k in (0, 1)),
+            f"return {_whole('p', 'q', n)}",
+        ]
+
+    return _family(name, parameters, body, doc, function=functions)
+
+
+def _less(name: str, doc: str, real: str, imag: str) -> Family:
+    """z - m w or z - conj(m) w by four real ones: what Im w and Re w are multiplied with beside."""
+
+    def body(n: int) -> list[str]:
+        z, w = ((_half(v, n, 0), _half(v, n, 1)) for v in "zw")
+        return [
+            f"x, y = {_half('m', n, 0)}, {_half('m', n, 1)}",
+            "less = minus(x)",
+            f"p = fma(less, {w[0]}, fma({real}, {w[1]}, {z[0]}))",
+            f"q = fma(less, {w[1]}, fma({imag}, {w[0]}, {z[1]}))",
+            f"return {_whole('p', 'q', n)}",
+        ]
+
+    return _family(name, "z, m, w", body, doc, fma=FMA, minus=MINUS)
+
+
+LESS_PRODUCT = _less("complex_less_product", "z - m w.", "y", "minus(y)")
+LESS_CONJUGATE = _less("complex_less_conjugate", "z - conj(m) w.", "minus(y)", "y")
+PRODUCT = _family(
+    "complex_product",
+    "x, y",
+    lambda n: [f"return function({', '.join(_half(v, n, k) for v in 'xy' for k in (0, 1))})"],
+    "x y.",
+    function=dict(zip(TERMS, complex_numbers.MUL.usual, strict=True)),
+)
+
+
+def _quotient(name: str, functions: Any) -> Family:
+    """x / h; h, one number for a row, is shaped as x is first: conditions of both are combined."""
+
+    def body(n: int) -> list[str]:
+        p, q = _half("x", n, 0), _half("x", n, 1)
+        shaped = "".join(f"where(same, h[{k}], h[{k}]), " for k in range(2 * n))
+        return [
+            "same = x[0] == x[0]",
+            f"h = ({shaped})",
+            f"return function({p}, {q}, {_half('h', n, 0)}, {_half('h', n, 1)})",
+        ]
+
+    function = dict(zip(TERMS, functions, strict=True))
+    return _family(name, "x, h", body, "x / h.", function=function)
+
+
+# In registers of float64, and of float32.
+QUOTIENT = _quotient("complex_quotient", complex_quotients.DIV)
+QUOTIENT_NARROW = _quotient("complex_quotient_narrow", complex_quotients.DIV_NARROW)
+OVER_REAL = _by_halves("complex_over_real", "x / Re h.", "x, h", DIV)
+NEGATIVE = _by_halves("complex_negative", "-x.", "x", MINUS)
+NONZERO_OR_ONE = _family(
+    "complex_nonzero_or_one",
+    "d",
+    lambda n: [
+        f"good = (d[0] != ZERO) | (d[{n}] != ZERO)",
+        "return "
+        + ", ".join(f"where(good, d[{k}], {'ZERO' if k else 'ONE'})" for k in range(2 * n)),
+    ],
+    "d, and 1 where d is 0.",
+    ONE=ONE,
+)
+ROOT_OF_POSITIVE = _family(
+    "complex_root_of_positive",
+    "d",
+    lambda n: [
+        f"r = root(positive_or_one({_half('d', n, 0)}))",
+        "return "
+        + ", ".join([*(f"r[{k}]" for k in range(n)), *["where(r[0] == r[0], ZERO, r[0])"] * n]),
+    ],
+    # Never NaN: so the zero is a register of the root's kind.
+    "The square root of Re d, and 1 where that is not positive.",
+    root=SQRT,
+    positive_or_one=POSITIVE_OR_ONE,
+)
+MAGNITUDE = _family(
+    "complex_magnitude",
+    "d",
+    lambda n: [
+        "x = where(d[0] < ZERO, neg(d[0]), d[0])",
+        f"y = where(d[{n}] < ZERO, neg(d[{n}]), d[{n}])",
+        "return rn(x + y)",
+    ],
+    "|Re d| + |Im d| by first components, as LAPACK has it where it looks for pivots.",
+    rn=rn,
+    neg=neg,
+)

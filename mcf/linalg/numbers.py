@@ -1,0 +1,176 @@
+"""What factorisations ask of their numbers, real or complex: the arithmetic is a parameter.
+
+A matrix of complex expansions is one tuple, the components of its real part before those of the
+imaginary one; views, copies and choices of all components (`mcf.linalg.parts`) serve both kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import operations
+from mcf.kernels.complex_operators import DIV, MUL
+from mcf.kernels.elimination import Elimination, elimination
+from mcf.kernels.formats import format_of
+from mcf.linalg.parts import Components, each, transpose
+from mcf.reductions.products import matmul
+
+
+def in_real_products(
+    a: Any, b: Any, c: Any, d: Any, minus: Any, beside: Any, product: Any
+) -> tuple[Any, Any]:
+    """(A + iB)(C + iD) = [A, -B] [C; D] + i [A, B] [D; C].
+
+    Args:
+        a: A, or whatever the functions take; likewise b, c, d.
+        b: B.
+        c: C.
+        d: D.
+        minus: x -> -x.
+        beside: two matrices and a dimension -> both, one after the other.
+        product: of two real matrices.
+    """
+    right = product(beside(a, minus(b), -1), beside(c, d, -2))
+    return right, product(beside(a, b, -1), beside(d, c, -2))
+
+
+class Real:
+    """Real expansions: tuples of 1 to 4 components.
+
+    The other arithmetic, `Complex`, has the same methods.
+    """
+
+    parts = 1
+
+    def elimination(self, kind: str, a: Components) -> Elimination:
+        """The elimination of such numbers; see `mcf.kernels.elimination`."""
+        return elimination(kind, format_of(a[0].dtype), len(a) // self.parts, self.parts)
+
+    def magnitude(self, x: Components) -> Tensor:
+        """|x| by its first component."""
+        return x[0].abs()
+
+    def over(self, x: Components, y: Components) -> Components:
+        """x / y."""
+        return operations.div(x, y)
+
+    def over_real(self, x: Components, y: Components) -> Components:
+        """x / y for a real y, of as many components as a part."""
+        return operations.div(x, y)
+
+    def root(self, x: Components) -> Components:
+        """The square root of x > 0, a real number."""
+        return operations.sqrt(x)
+
+    def of_real(self, x: Components) -> Components:
+        """A real number as one of these."""
+        return x
+
+    def times(self, x: Components, y: Components) -> Components:
+        """x y."""
+        return operations.mul(x, y)
+
+    def minus(self, x: Components, y: Components) -> Components:
+        """x - y."""
+        return operations.sub(x, y)
+
+    def less_product(self, z: Components, m: Components, w: Components) -> Components:
+        """z - m w, as `mcf.kernels.algorithms.elimination` rounds it."""
+        return operations.fma(operations.neg(m), w, z)
+
+    def less_conjugate(self, z: Components, m: Components, w: Components) -> Components:
+        """z - conj(m) w."""
+        return self.less_product(z, m, w)
+
+    def matmul(self, x: Components, y: Components) -> Components:
+        """The matrix product."""
+        return matmul(x, y)
+
+    def conj(self, x: Components) -> Components:
+        """The complex conjugate."""
+        return x
+
+    def adjoint(self, x: Components) -> Components:
+        """The transpose, of the conjugate."""
+        return transpose(self.conj(x))
+
+
+class Complex(Real):
+    """Complex expansions: 2 to 8 components."""
+
+    parts = 2
+
+    def magnitude(self, x: Components) -> Tensor:
+        """|Re x| + |Im x| by first components."""
+        size: Tensor = x[0].abs() + x[len(x) // 2].abs()
+        return size
+
+    def over(self, x: Components, y: Components) -> Components:
+        """x / y."""
+        return operations.apply(DIV, (*halves(x), *halves(y)), None)
+
+    def over_real(self, x: Components, y: Components) -> Components:
+        """Both parts over a real y."""
+        return tuple(c for p in halves(x) for c in operations.div(p, y))
+
+    def root(self, x: Components) -> Components:
+        """The square root of Re x > 0, a real number."""
+        return operations.sqrt(halves(x)[0])
+
+    def of_real(self, x: Components) -> Components:
+        """A real number as one of these."""
+        return (*x, *each(torch.zeros_like, x))
+
+    def times(self, x: Components, y: Components) -> Components:
+        """x y."""
+        return operations.apply(MUL, (*halves(x), *halves(y)), None)
+
+    def minus(self, x: Components, y: Components) -> Components:
+        """x - y."""
+        return by_halves(operations.sub, x, y)
+
+    def less_product(self, z: Components, m: Components, w: Components) -> Components:
+        """z - m w, as `mcf.kernels.algorithms.complex_elimination` rounds it."""
+        return self._less(z, m, w, conjugate=False)
+
+    def less_conjugate(self, z: Components, m: Components, w: Components) -> Components:
+        """z - conj(m) w."""
+        return self._less(z, m, w, conjugate=True)
+
+    def _less(self, z: Components, m: Components, w: Components, conjugate: bool) -> Components:
+        (p, q), (x, y), (u, v) = halves(z), halves(m), halves(w)
+        less, fma, other = operations.neg(x), operations.fma, operations.neg(y)
+        first, second = (other, y) if conjugate else (y, other)
+        return (*fma(less, u, fma(first, v, p)), *fma(less, v, fma(second, u, q)))
+
+    def matmul(self, x: Components, y: Components) -> Components:
+        """The matrix product, by two real ones of twice the length."""
+
+        def beside(x: Components, y: Components, dim: int) -> Components:
+            return tuple(torch.cat(both, dim) for both in zip(x, y, strict=True))
+
+        found = in_real_products(*halves(x), *halves(y), operations.neg, beside, matmul)
+        return (*found[0], *found[1])
+
+    def conj(self, x: Components) -> Components:
+        """The complex conjugate."""
+        real, imag = halves(x)
+        return (*real, *operations.neg(imag))
+
+
+REAL, COMPLEX = Real(), Complex()
+
+
+def halves(x: Components) -> tuple[Components, Components]:
+    """The real and the imaginary part of complex numbers."""
+    return x[: len(x) // 2], x[len(x) // 2 :]
+
+
+def by_halves(function: Callable[..., Components], *given: Components) -> Components:
+    """A real function of both parts."""
+    real, imag = zip(*map(halves, given), strict=True)
+    return (*function(*real), *function(*imag))

@@ -1,0 +1,200 @@
+"""Elimination in complex arithmetic: one loop, one launch a step and Triton have the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+
+import mcf
+from mcf.kernels import operations
+from mcf.linalg import cholesky_factor, lu_factors, numbers, triangular
+from mcf.linalg.numbers import COMPLEX
+from mcf.linalg.parts import Components, each
+from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, assert_same_bits, components
+
+LONG = [pytest.mark.slow]
+
+
+def parts(dtype: torch.dtype, terms: int, *shape: int) -> Components:
+    """Complex numbers, the imaginary parts those of the real ones in another order."""
+    x = components(dtype, terms, *shape)
+    return (*x, *each(lambda c: c.flip(-1).flip(-2), x))
+
+
+def dominant(a: Components) -> Components:
+    """The same with a large real diagonal."""
+    n = a[0].shape[-1]
+    real, imag = numbers.halves(a)
+    return (*operations.add(real, torch.eye(n, dtype=a[0].dtype) * 4 * n), *imag)
+
+
+CALLS: dict[str, Callable[[Components, Components], Any]] = {
+    "lu": lambda a, b: lu_factors.factor(a, numbers=COMPLEX),
+    "lu without exchanges": lambda a, b: lu_factors.factor(a, False, COMPLEX),
+    "solve": lambda a, b: lu_factors.solved(a, b, COMPLEX)[0],
+    "det": lambda a, b: lu_factors.determined(a, COMPLEX)[0],
+    "cholesky": lambda a, b: cholesky_factor.factor(dominant(a), COMPLEX),
+    "substitution": lambda a, b: [
+        triangular.solve(a, b, upper=upper, unitriangular=unit, numbers=COMPLEX)
+        for upper, unit in ((True, False), (False, True))
+    ],
+}
+
+
+# One loop does all three.
+EVERYDAY = ("lu", "solve", "det")
+
+
+def some(names: Any, usual: Any) -> list[Any]:
+    return [pytest.param(n, marks=[] if n in usual else LONG) for n in names]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "terms", "size"),
+    [
+        (F64, 2, 5),
+        *(
+            pytest.param(dtype, terms, size, marks=LONG)
+            for dtype, terms, size in (
+                (F64, 1, 5),
+                (F64, 2, 40),
+                (F64, 3, 5),
+                (F64, 4, 34),
+                (torch.float32, 2, 9),
+                (torch.bfloat16, 1, 5),
+            )
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", some(CALLS, EVERYDAY))
+def test_one_loop_has_the_bits_of_launches(
+    name: str, dtype: torch.dtype, terms: int, size: int
+) -> None:
+    a, b = parts(dtype, terms, 2, size, size), parts(dtype, terms, 2, size, 3)
+    assert_same_bits(lambda: CALLS[name](a, b))
+
+
+@pytest.mark.parametrize("special", some(SPECIAL, ["not a number"]))
+@pytest.mark.parametrize("name", some(CALLS, ["solve"]))
+def test_special_values(name: str, special: str) -> None:
+    """Zero pivots, ties between pivots, NaN among them, and their `info`."""
+    leading = torch.tensor(SPECIAL[special], dtype=F64)
+    zero = torch.zeros_like(leading)
+    for a in ((leading, zero, zero, zero), (zero, zero, leading, zero)):
+        assert_same_bits(lambda a=a: CALLS[name](a, a))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "terms", "size"),
+    [
+        (F64, 1, 3),
+        *(pytest.param(*c, marks=LONG) for c in ((F64, 2, 34), (F64, 4, 4), (torch.float32, 2, 5))),
+    ],
+)
+@pytest.mark.parametrize("name", some(CALLS, ["lu"]))
+def test_triton_has_the_bits_of_launches(
+    name: str, dtype: torch.dtype, terms: int, size: int
+) -> None:
+    pytest.importorskip("triton", reason="triton has wheels for Linux only")
+    from tests.mcf.linalg import test_triton_panels
+
+    a, b = parts(dtype, terms, size, size), parts(dtype, terms, size, 2)
+    test_triton_panels.assert_same_bits(lambda: CALLS[name](a, b))
+
+
+def exact(x: Components) -> Any:
+    return mpmath.matrix(mcf.complex(*map(mcf.MCFTensor, numbers.halves(x))).to_mpmath())
+
+
+def moduli(m: Any) -> Any:
+    return m.apply(abs)
+
+
+def backward_error(a: Any, *factors: Any) -> float:
+    """The largest |A - F G| / (|A| + |F||G|) of an element, exact but for the quotient."""
+    with mpmath.workprec(2000):
+        f, g = factors
+        product, sizes = f * g, moduli(f) * moduli(g)
+        return float(max(
+            abs(a[i, j] - product[i, j]) / (abs(a[i, j]) + sizes[i, j])
+            for i in range(a.rows) for j in range(a.cols)
+        ))  # fmt: skip
+
+
+def limit(n: int, terms: int) -> float:
+    """Of n updates of both parts, two fused products each, and of a quotient.
+
+    A part of an update errs by at most d |z| for each of the two, d the bound of `fma` and z what
+    is there, at most |A| + |L||U| and what the two add to it.
+    """
+    fused = mcf.bound("fma", terms, F64)
+    step = fused.relative + fused.of_terms
+    return (4 * n * step + mcf.bound("complex_div", terms, F64).relative) * 2
+
+
+def gaussian(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    real, imag = (torch.randint(-1000, 1001, (n, n), generator=g).double() for _ in range(2))
+    return real, imag
+
+
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("terms", [2, *(pytest.param(k, marks=LONG) for k in (1, 3, 4))])
+def test_backward_errors_of_gaussian_integers(terms: int) -> None:
+    """Below the bound of the steps; mutants err a hundred times as much at least."""
+    n = 6
+    zeros = [torch.zeros(n, n, dtype=F64)] * (terms - 1)
+    real, imag = gaussian(n, 1)
+    a = (real, *zeros, imag, *zeros)
+    whole = exact(a)
+    factors, pivots, _ = lu_factors.factor(a, numbers=COMPLEX)
+    order = lu_factors.permutation(pivots, n).tolist()
+    rows = mpmath.matrix([[whole[i, j] for j in range(n)] for i in order])
+    low, up = lu_factors.lower(factors), lu_factors.upper(factors)
+    assert backward_error(rows, exact(low), exact(up)) <= limit(n, terms)
+    b = each(lambda c: c.mT.contiguous(), a)
+    x = lu_factors.solved(a, b, COMPLEX)[0]
+    # L, U and what is taken off in both substitutions.
+    with mpmath.workprec(2000):
+        sizes = moduli(exact(low)) * moduli(exact(up)) * moduli(exact(x))
+        off = whole * exact(x) - exact(b)
+        worst = float(max(abs(off[i, j]) / (sizes[order.index(i), j])
+                          for i in range(n) for j in range(n)))  # fmt: skip
+    assert worst <= 3 * limit(n, terms)
+    square = COMPLEX.matmul(a, COMPLEX.adjoint(a))
+    root, info = cholesky_factor.factor(square, COMPLEX)
+    assert not int(info)
+    with mpmath.workprec(2000):
+        adjoint = exact(root).transpose_conj()
+    assert backward_error(exact(square), exact(root), adjoint) <= limit(n, terms)
+    if terms > 1:
+        lossy = each(lambda c: c.clone(), up)
+        lossy[terms - 1].zero_()
+        assert backward_error(rows, exact(low), exact(lossy)) > 100 * limit(n, terms)
+        assert backward_error(exact(square), exact(low), adjoint) > 100 * limit(n, terms)
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_mutants_of_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product that forgets the conjugate, and pivots by the real part alone, are found out."""
+    n = 4
+    real, imag = gaussian(n, 2)
+    zero = torch.zeros(n, n, dtype=F64)
+    a = (real, zero, imag, zero)
+    square = COMPLEX.matmul(a, COMPLEX.adjoint(a))
+    monkeypatch.setattr(numbers.Complex, "less_conjugate", numbers.Complex.less_product)
+    root, _ = cholesky_factor.factor(square, COMPLEX)
+    with mpmath.workprec(2000):
+        adjoint = exact(root).transpose_conj()
+    assert backward_error(exact(square), exact(root), adjoint) > 1e-3
+    # Of no real part the largest imaginary one is the pivot, as of i A that of A.
+    _, pivots, _ = lu_factors.factor((zero, zero, real, zero), numbers=COMPLEX)
+    _, wanted, _ = lu_factors.factor((real, zero))
+    assert torch.equal(pivots, wanted)
+    monkeypatch.setattr(numbers.Complex, "magnitude", numbers.Real.magnitude)
+    _, pivots, info = lu_factors.factor((zero, zero, real, zero), numbers=COMPLEX)
+    assert int(info) == 1
