@@ -20,6 +20,12 @@ at is what `mcf.kernels.search` says.
 "prod": products [rows], x. While there are c > 1 numbers, number j of the first c // 2 is
 multiplied by number j + ceil(c / 2); with an odd c the one in the middle stays.
 
+"rest": sums [rows] of all but one number of each row, the index of that one [rows], x, in which 0
+takes its place. While there are c > 1 numbers, number j of the first c // 2 is added to number
+j + c // 2; with an odd c the last one stays the last.
+
+"spread": x of each row at each of its elements, [rows, count], x [rows].
+
 "cumsum", "cumprod": what runs, x. The order is part of the definition. A block is 2**j elements
 that begin at a multiple of 2**j; it is the combination of its halves, as a tree. What runs up to
 element m, counted from 1, is what runs up to m - 2**j combined with the block of 2**j elements that
@@ -46,6 +52,8 @@ _ALGORITHMS = {
     "cumsum": ieee.ADD,
     "cumprod": ieee.MUL,
     "prod": ieee.MUL,
+    "rest": ieee.ADD,
+    "spread": ieee.ADD,
 }
 
 

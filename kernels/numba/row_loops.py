@@ -20,6 +20,7 @@ from mcf.kernels.numba import (
     keys,
     objects,
     product_text,
+    rest_text,
     scan_text,
     sort_text,
     stored,
@@ -33,7 +34,11 @@ _TEXTS = {
     "cumsum": scan_text,
     "cumprod": scan_text,
     "prod": product_text,
+    "rest": rest_text,
+    "spread": rest_text,
 }
+# The tasks whose words are those of the tensors alone.
+_PLAIN = frozenset({"cumsum", "cumprod", "prod", "rest", "spread"})
 
 
 def _text(task: RowTask) -> ModuleType:
@@ -60,7 +65,7 @@ def _address(task: RowTask) -> int:
 
 
 def _options(task: RowTask) -> list[int]:
-    return [] if task.name in ("cumsum", "cumprod", "prod") else [*task.options, task.moved]
+    return [] if task.name in _PLAIN else [*task.options, task.moved]
 
 
 def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ The program of a function over tensors is what the torch executor runs; the othe
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -64,7 +64,7 @@ COMPLEX = frozenset(
 )
 _FUSED = FUNCTIONS | {f"complex_{name}" for name in COMPLEX}
 
-_NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
+NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
 
 
 def is_rare(out_rare):  # type: ignore[no-untyped-def]
@@ -88,21 +88,40 @@ def kernel(name: str, fmt: Format, *terms: int, register: Format = FP64) -> Elem
     Its fields are the components of the result, those of the arguments, and tables, whose numbers
     have the format of the registers.
     """
-    compute, arguments, parts = PROGRAMS[name]
-    function, tables, partial = recording.formula(name, compute, arguments, fmt, terms, register)
+    compute, arguments, _ = PROGRAMS[name]
+    found = recording.formula(name, compute, arguments, fmt, terms, register)
     held = stored(fmt)
-    results = tuple(f"r{k}" for k in range(max(terms) * parts))
-    groups = tuple(
-        (a, tuple(f"{a}{k}" for k in range(n))) for a, n in zip(arguments, terms, strict=True)
-    )
+    return declared(found, dict(zip(arguments, terms, strict=True)), held, held, fmt, register)
+
+
+def declared(
+    found: recording.Formula,
+    arguments: Mapping[str, int],
+    given: Format,
+    held: Format,
+    fmt: Format,
+    register: Format,
+) -> Elementwise:
+    """The kernel of a formula.
+
+    Args:
+        found: the formula.
+        arguments: how many components each has.
+        given: the format of the tensors that they are.
+        held: the format of those that take the results.
+        fmt: to which `narrow` rounds in float32 registers; in float64 ones it is `held`.
+        register: in which it computes.
+    """
+    results = tuple(f"r{k}" for k in range(found.count))
+    groups = tuple((a, tuple(f"{a}{k}" for k in range(n))) for a, n in arguments.items())
     return Elementwise(
-        name=function.__name__,
-        function=function,
-        results=(*results, "rare") if partial else results,
+        name=found.function.__name__,
+        function=found.function,
+        results=(*results, "rare") if found.partial else results,
         fields=(
             *(Field(r, held, read=False, written=True) for r in results),
-            *(Field(c, held) for _, names in groups for c in names),
-            *(Field(t, register, uniform=True, table=True) for t in tables),
+            *(Field(c, given) for _, names in groups for c in names),
+            *(Field(t, register, uniform=True, table=True) for t in found.tables),
         ),
         stores=tuple((r, r) for r in results),
         arithmetic=register,
@@ -110,9 +129,9 @@ def kernel(name: str, fmt: Format, *terms: int, register: Format = FP64) -> Elem
         groups=groups,
         rounded=results,
         long=True,
-        sums=is_rare if partial else None,
-        sum_count=int(partial),
-        counts=int(partial),
+        sums=is_rare if found.partial else None,
+        sum_count=int(found.partial),
+        counts=int(found.partial),
     )
 
 
@@ -151,7 +170,7 @@ def run(
     dtype = stored(fmt).dtype
     dense = [c.to(dtype).contiguous() for c in given]
     results = [c if c.dtype == dtype else torch.empty_like(c, dtype=dtype) for c in out]
-    rare = registry.run(spec, [[*results, *dense, *tables]], _NO_SCALARS)
+    rare = registry.run(spec, [[*results, *dense, *tables]], NO_SCALARS)
     for target, c in zip(out, results, strict=True):
         if target is not c:
             target.copy_(c)

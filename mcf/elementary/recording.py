@@ -184,11 +184,13 @@ class Formula(NamedTuple):
         tables: the names of those that it reads.
         partial: whether it has one result more, 1 for an element that needs a step which it lacks
             (`working.rare`), and else 0.
+        count: of the other results.
     """
 
     function: FunctionType
     tables: tuple[str, ...]
     partial: bool
+    count: int
 
 
 def formula(
@@ -198,6 +200,8 @@ def formula(
     fmt: Format,
     terms: Sequence[int],
     register: Format = FP64,
+    held: Format | None = None,
+    count: int = 0,
 ) -> Formula:
     """The algorithm of a function on expansions.
 
@@ -211,20 +215,26 @@ def formula(
         fmt: the format of the components.
         terms: how many each argument has.
         register: in which it computes, float64 or float32.
+        held: the format of the arguments, where it is another one.
+        count: the number of components that the program is given, if it is not the most of terms.
 
     Raises:
         UnrecordableError: for a program that is no formula.
     """
     groups = [[f"{a}{k}" for k in range(n)] for a, n in zip(arguments, terms, strict=True)]
     named = {
-        n: torch.full((2,), 0.5, dtype=fmt.dtype, device="cpu") for group in groups for n in group
+        n: torch.full((2,), 0.5, dtype=(held or fmt).dtype, device="cpu")
+        for group in groups
+        for n in group
     }
     recorder = _Recorder(named, register)
     conditions: list[Tensor] = []
     token = left_out.set(conditions)
     try:
         with torch.no_grad(), computing_in(register), recorder:
-            results = [*compute(tuple(tuple(named[n] for n in g) for g in groups), fmt, max(terms))]
+            given = tuple(tuple(named[n] for n in g) for g in groups)
+            results = [*compute(given, fmt, count or max(terms))]
+            found = len(results)
             if conditions:
                 results.append(functools.reduce(torch.bitwise_or, conditions).to(register.dtype))
     finally:
@@ -240,4 +250,4 @@ def formula(
         f"<mcf elementary {label}>",
         **recorder.writer.called,
     )
-    return Formula(function, tuple(recorder.writer.tables), bool(conditions))
+    return Formula(function, tuple(recorder.writer.tables), bool(conditions), found)

@@ -1,10 +1,12 @@
-"""softmax, log_softmax and logsumexp along a dimension."""
+"""softmax, log_softmax and logsumexp along a dimension.
+
+Each is a few steps element by element (`mcf.elementary.steps`), and between them the largest number
+and the sum of each row (`mcf.elementary.rows`).
+"""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,6 +14,8 @@ from torch import Tensor
 from mcf.elementary import exponential, logarithm
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.operator import checked
+from mcf.elementary.rows import Rows
+from mcf.elementary.steps import Step, run
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
     collected,
@@ -30,145 +34,176 @@ from mcf.kernels.formats import Format, format_of
 from mcf.kernels.register_choice import registers_for
 
 
-def _moved(name: str, x: Components, dim: int) -> tuple[Components, Format]:
-    """The components with the dimension in front."""
+def _entered(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+    """The numbers as components to compute with."""
+    return enter(given[0], fmt)
+
+
+def _is_number(x: Tensor) -> Tensor:
+    """Neither infinite nor NaN."""
+    return x.abs() < math.inf
+
+
+def _difference(x: Components, top: Components) -> tuple[Components, Tensor]:
+    """x - max(x), and whether that is a number; else 0."""
+    number = _is_number(top[0])
+    usable = (x[0] > -math.inf) & number
+    apart = (*x, *minus(sanitized(top, number, 0.0)))
+    return collected(sanitized(apart, usable, 0.0), 4), usable
+
+
+def _shifted(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+    """exp(x - max(x)) as components, an exponent, and the numbers that these make."""
+    x, top = given
+    difference, usable = _difference(x, top)
+    near = usable & (difference[0] >= -working().exp_limit)
+    values, exponents = exponential.exp(sanitized(difference, near, 0.0), terms)
+    values = sanitized(values, near, 0.0)
+    exponents = torch.where(near, exponents, 0)
+    return (*values, exponents.to(x[0].dtype), *scale_all(values, exponents))
+
+
+def _quotient(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+    """softmax of what `_shifted` made, the rest of the sum and the largest number."""
+    values, (exponent,), rest, (top,) = given
+    total = ex.add(rest, torch.ones_like(top))
+    out = leave(ex.div(values, total), fmt, terms, exponent.to(torch.int64))
+    return special(~_is_number(top), math.nan, out)
+
+
+def _log_total(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+    """log(sum(exp(x - max(x)))) = log(1 + rest), as components and an exponent."""
+    (rest,) = given
+    zero = rest[0] == 0
+    rest = sanitized(rest, ~zero)
+    one = torch.ones_like(rest[0])
+    result, k = logarithm.log((one, *rest), ex.add((one,), (rest[0],))[0], terms)
+    return (*sanitized(result, ~zero, 0.0), k.to(one.dtype))
+
+
+def _less(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+    """log_softmax of x, the largest number and what `_log_total` made."""
+    x, top, result, (exponent,) = given
+    difference, _ = _difference(x, top)
+    k = exponent.to(torch.int64)
+    # As a number: no term of a sum is smaller than log(1 + exp(-1100)), or counts beside eta.
+    total = scale_all(result, k)
+    alone = difference[0] == 0
+    left = ex.add(head(difference, len(result)), minus(total))
+    k = torch.where(alone, k, 0)
+    out = leave(select(alone, minus(result), left), fmt, terms, k)
+    out = special(x[0] == -math.inf, -math.inf, out)
+    return special(~_is_number(top[0]), math.nan, out)
+
+
+def _sum(given: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+    """logsumexp of the largest number and what `_log_total` made."""
+    top, result, (exponent,) = given
+    k, first = exponent.to(torch.int64), top[0]
+    top = sanitized(top, _is_number(first), 0.0)
+    zero = top[0] == 0
+    total = ex.add(head(top, len(result)), scale_all(result, k))
+    out = leave(select(zero, result, total), fmt, terms, torch.where(zero, k, 0))
+    out = special(first == -math.inf, -math.inf, out)
+    out = special(first == math.inf, math.inf, out)
+    return special(first.isnan(), math.nan, out)
+
+
+ENTERED = Step("entered", _entered, ("x",), enters=True)
+SHIFTED = Step("shifted_exp", _shifted, ("x", "top"))
+QUOTIENT = Step("softmax", _quotient, ("values", "exponent", "rest", "top"), leaves=True)
+LOG_TOTAL = Step("log_total", _log_total, ("rest",))
+LESS = Step("log_softmax", _less, ("x", "top", "result", "exponent"), leaves=True)
+SUM = Step("logsumexp", _sum, ("top", "result", "exponent"), leaves=True)
+
+# Elements that a thread computes at a time, which stay in the cache.
+_CHUNK = 1 << 16
+
+
+def _rows(name: str, x: Components, rows: Rows, fmt: Format, out: list[Tensor]) -> None:
+    """Write a function of rows of components to compute with."""
+    terms = len(out)
+    n = working_terms(fmt, terms)
+    index, top = rows.largest(x)
+    tops = rows.spread(top, x[0])
+    shifted = run(SHIFTED, fmt, n, (x, tops))
+    rest = rows.rest(shifted[n + 1 :], index)
+    if name == "softmax":
+        spread = rows.spread(rest, x[0])
+        given = shifted[:n], shifted[n : n + 1], spread, tops[:1]
+        run(QUOTIENT, fmt, terms, given, out)
+        return
+    total = run(LOG_TOTAL, fmt, n, (rest,))
+    if name == "log_softmax":
+        spread = rows.spread(total, x[0])
+        run(LESS, fmt, terms, (x, tops, spread[:n], spread[n:]), out)
+    else:
+        run(SUM, fmt, terms, (top, total[:n], total[n:]), out)
+
+
+def _compute(name: str, x: list[Tensor], dim: int) -> list[Tensor]:
+    first = x[0]
+    fmt, terms = format_of(first.dtype), len(x)
+    out, one_each = _fake(name, x, dim), name == "logsumexp"
+    if first.numel() == 0:
+        return out
+    with computing_in(registers_for(fmt, first.device)):
+        width = working().format
+        rows = Rows.of(first.shape, dim, width.dtype)
+        flat = [rows.flat(c, dim) for c in x]
+        axis = 1 - rows.axis
+        # Results as the rows lie, but for logsumexp's.
+        written = [c.view(-1) if one_each else torch.empty_like(flat[0]) for c in out]
+        size = flat[0].shape[axis]
+        if first.device.type == "cpu":
+            most = _CHUNK * torch.get_num_threads()
+            size = max(1, most // flat[0].shape[rows.axis])
+        parts = [c.split(size, axis) for c in flat]
+        targets = [c.split(size, 0 if one_each else axis) for c in written]
+        for part, target in zip(zip(*parts, strict=True), zip(*targets, strict=True), strict=True):
+            given = tuple(c.contiguous() for c in part)
+            given = given if fmt is width else run(ENTERED, fmt, terms, (given,))
+            _rows(name, given, rows, fmt, [*target])
+    return out if one_each else [rows.shaped(c, first.shape, dim) for c in written]
+
+
+def _fake(name: str, x: list[Tensor], dim: int) -> list[Tensor]:
+    shape = [*x[0].shape]
+    if name == "logsumexp":
+        del shape[dim]
+    return [c.new_empty(shape) for c in x]
+
+
+_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("along(str name, Tensor[] x, int dim) -> Tensor[]")  # type: ignore[no-untyped-call]
+_library.impl("along", _compute, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake("mcf::along", _fake, lib=_library)
+
+
+def _along(name: str, x: Components, dim: int) -> Components:
     tensors = checked(name, x)
     first = tensors[0]
     if not -first.dim() <= dim < first.dim():
         raise IndexError(f"{name}: dim must be in [{-first.dim()}, {first.dim() - 1}], got {dim}")
     if first.shape[dim] == 0:
         raise ValueError(f"{name}: dimension {dim} is empty")
-    return tuple(c.movedim(dim, 0).contiguous() for c in tensors), format_of(first.dtype)
+    return tuple(torch.ops.mcf.along(name, tensors, dim))
 
 
-def _total(x: Components) -> Components:
-    """Sum over dimension 0, in pairs."""
-    while x[0].shape[0] > 1:
-        n = x[0].shape[0]
-        half = n // 2
-        total = ex.add(tuple(c[:half] for c in x), tuple(c[half : 2 * half] for c in x))
-        if n % 2:
-            total = tuple(torch.cat([c, last[-1:]]) for c, last in zip(total, x, strict=True))
-        x = total
-    return tuple(c[0] for c in x)
-
-
-def _largest(x: Components) -> tuple[Tensor, Components]:
-    """Index along dimension 0 of the largest number, the first of those, and the number.
-
-    Normalised expansions are in the order of their leading components, among equals of the next,
-    and so on.
-    """
-    among = torch.ones_like(x[0], dtype=torch.bool)
-    for c in x:
-        candidates = torch.where(among, c, -math.inf)
-        among = among & (candidates == candidates.amax(0))
-    index = among.to(torch.int8).argmax(0, keepdim=True)
-    return index, tuple(c.gather(0, index)[0] for c in x)
-
-
-Along = Callable[[Components, int], Components]
-
-
-def _in_registers(function: Along) -> Along:
-    """The function, computing in components of the registers that are chosen."""
-
-    @functools.wraps(function)
-    def run(x: Components, dim: int) -> Components:
-        first = checked(function.__name__, x)[0]
-        with computing_in(registers_for(format_of(first.dtype), first.device)):
-            return function(x, dim)
-
-    return run
-
-
-class _Shifted:
-    """exp(x - max(x)) along dimension 0, as components and exponents, and sums of them."""
-
-    def __init__(self, x: Components, fmt: Format) -> None:
-        self.working = working_terms(fmt, len(x))
-        y = enter(x, fmt)
-        self.nan = y[0].isnan().any(0) | (y[0] == math.inf).any(0)
-        self.nothing = (y[0] == -math.inf).all(0)
-        present = y[0] > -math.inf
-        usable = present & ~self.nan
-        self.index, self.top = _largest(
-            tuple(torch.where(usable, c, -math.inf if k == 0 else 0.0) for k, c in enumerate(y))
-        )
-        self.top = sanitized(self.top, self.top[0].isfinite(), 0.0)
-        apart = (*y, *(-c.expand(y[0].shape) for c in self.top))
-        apart = sanitized(apart, usable, 0.0)
-        self.difference = collected(apart, 4)
-        near = usable & (self.difference[0] >= -working().exp_limit)
-        self.values, self.exponents = exponential.exp(
-            sanitized(self.difference, near, 0.0), self.working
-        )
-        self.values = sanitized(self.values, near, 0.0)
-        self.exponents = torch.where(near, self.exponents, 0)
-        self.scaled = scale_all(self.values, self.exponents)
-        # All but the largest, which is 1: the sum of these may be as small as it likes.
-        rest = tuple(c.scatter(0, self.index, 0.0) for c in self.scaled)
-        self.rest = _total(rest)
-
-
-def _log_total(s: _Shifted) -> tuple[Components, Tensor]:
-    """log(sum(exp(x - max))) = log(1 + rest)."""
-    zero = s.rest[0] == 0
-    rest = sanitized(s.rest, ~zero)
-    one = torch.ones_like(rest[0])
-    result, k = logarithm.log((one, *rest), ex.add((one,), (rest[0],))[0], s.working)
-    return sanitized(result, ~zero, 0.0), k
-
-
-@_in_registers
 def softmax(x: Components, dim: int) -> Components:
     """exp(x_i) / sum_j exp(x_j) along a dimension, each with its full relative accuracy."""
-    moved, fmt = _moved("softmax", x, dim)
-    s = _Shifted(moved, fmt)
-    total = ex.add(s.rest, torch.ones_like(s.rest[0]))
-    shape = s.values[0].shape
-    quotient = ex.div(s.values, tuple(c.expand(shape) for c in total))
-    out = leave(quotient, fmt, len(x), s.exponents)
-    out = special((s.nan | s.nothing).expand(shape), math.nan, out)
-    return tuple(c.movedim(0, dim) for c in out)
+    return _along("softmax", x, dim)
 
 
-@_in_registers
 def log_softmax(x: Components, dim: int) -> Components:
     """x_i - logsumexp(x) along a dimension."""
-    moved, fmt = _moved("log_softmax", x, dim)
-    s = _Shifted(moved, fmt)
-    result, k = _log_total(s)
-    # As a number: no term of a sum is smaller than log(1 + exp(-1100)), or counts beside eta.
-    shape = s.values[0].shape
-    total = tuple(c.expand(shape) for c in scale_all(result, k))
-    alone = s.difference[0] == 0
-    difference = ex.add(head(s.difference, s.working), minus(total))
-    k = torch.where(alone, k.expand(shape), 0)
-    lone = tuple(-c.expand(shape) for c in result)
-    out = leave(select(alone, lone, difference), fmt, len(x), k)
-    gone = moved[0] == -math.inf
-    out = special(gone, -math.inf, out)
-    out = special((s.nan | s.nothing).expand(shape), math.nan, out)
-    return tuple(c.movedim(0, dim) for c in out)
+    return _along("log_softmax", x, dim)
 
 
-@_in_registers
 def logsumexp(x: Components, dim: int) -> Components:
     """log(sum_j exp(x_j)) along a dimension, which it removes.
 
     The error is relative to the larger of the result and the largest x: where the two nearly
     cancel, it is that of x.
     """
-    moved, fmt = _moved("logsumexp", x, dim)
-    s = _Shifted(moved, fmt)
-    result, k = _log_total(s)
-    low = scale_all(result, k)
-    zero = s.top[0] == 0
-    total = ex.add(head(s.top, s.working), low)
-    out = leave(select(zero, result, total), fmt, len(x), torch.where(zero, k, 0))
-    out = special(s.nothing, -math.inf, out)
-    first = moved[0]
-    nan = first.isnan().any(0)
-    out = special((first == math.inf).any(0), math.inf, out)
-    return special(nan, math.nan, out)
+    return _along("logsumexp", x, dim)

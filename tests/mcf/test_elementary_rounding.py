@@ -108,7 +108,9 @@ def _bound(fmt: Format, terms: int) -> float:
 @pytest.mark.sampled
 @each_length
 @each_format
-def test_softmax_and_logsumexp(fmt: Format, terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_softmax_and_logsumexp(
+    fmt: Format, terms: int, monkeypatch: pytest.MonkeyPatch, on_torch: None
+) -> None:
     monkeypatch.setattr(ctx, "prec", 1500)
     d = Inputs(fmt, terms, seed=6)
     x = tuple(c.reshape(6, 11) for c in d.between(-6, min(6, fmt.emax // 6), 66))
