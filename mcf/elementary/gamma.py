@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import math
 from fractions import Fraction
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mcf.elementary import angles, fixed, gamma_tables, logarithm, series
 from mcf.elementary import arithmetic as ex
+from mcf.elementary import fixed, gamma_tables, logarithm, series
+from mcf.elementary.gamma_arguments import FAR, LIFT, Beside, argument_of, beside_whole, pi
 from mcf.elementary.gamma_series import bernoulli, log_two_pi
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant, lookup, table
@@ -41,15 +41,12 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# From here on Stirling's series serves.
-FAR = 64.0
 # -log2 of the square of 1 / FAR.
 _BITS = 12.0
 # Bits by which each degree of the tables' series is smaller, at least.
 FALL = 6.0
-# Beyond, Stirling's series is its leading terms, and the parts of an angle may be no numbers.
-_HUGE, _TINY = 2.0**300, 2.0**-250
-_LIFT = 600
+# Beyond, Stirling's series is its leading terms.
+_HUGE = 2.0**300
 
 
 def degree_needed(terms: int, spare: float = 0.0, degrees: int = gamma_tables.DEGREES) -> int:
@@ -102,84 +99,6 @@ def stirling(k: int, j: int) -> Fraction:
     return (12 * b / (m * (m - 1)), 12 * b / m, 6 * b)[k]
 
 
-class _Argument(NamedTuple):
-    """An argument and where it is.
-
-    Attributes:
-        x: the argument, or 1 where it needs no computation.
-        good: where it needs some.
-        down: below zero.
-        low: where |x| < 1/2.
-        far: where what the series are taken of is 64 or more.
-        z: floats, the sum of which the series are taken of.
-    """
-
-    x: Components
-    good: Tensor
-    down: Tensor
-    low: Tensor
-    far: Tensor
-    z: Components
-
-
-def _argument(y: Components, terms: int, *, reflected: bool) -> _Argument:
-    """Where it is reflected, z is 1 - x below zero; else |x| and, where |x| < 1/2, 1 + x."""
-    good = (y[0] != 0) & y[0].isfinite()
-    y = sanitized(y, good)
-    down = y[0] < 0
-    a = signed(y, sign_of(down))
-    low = a[0] < 0.5
-    one = torch.ones_like(a[0])
-    shifted = (low | down) if reflected else low
-    same = collected((one, *(a if reflected else y)), terms)
-    z = select(shifted, same, head(a, terms))
-    return _Argument(y, good, down, low, z[0] >= FAR, z)
-
-
-class _Fraction(NamedTuple):
-    """What is left of x beside the nearest whole number, r, as an angle.
-
-    Attributes:
-        r: components, times 2**600 where tiny.
-        sign: of r.
-        tiny: where |r| < 2**-250.
-        whole: where r = 0.
-        sine: of |pi r|, of no use where tiny.
-        cosine: the same.
-    """
-
-    r: Components
-    sign: Tensor
-    tiny: Tensor
-    whole: Tensor
-    sine: Components
-    cosine: Components
-
-
-def _fraction(x: Components, terms: int) -> _Fraction:
-    parts = tuple(c - c.round() for c in x)
-    nearest = collected(parts, 1)[0].round()
-    r = collected((*parts, -nearest), terms)
-    whole = r[0] == 0
-    r = sanitized(r, ~whole, 0.25)
-    sign = sign_of(r[0] < 0)
-    r = signed(r, sign)
-    tiny = r[0] < _TINY
-    safe = sanitized(r, ~tiny, 0.25)
-    half = torch.full_like(r[0], 0.5)
-    steep = safe[0] > 0.25
-    turned = select(steep, collected((half, *minus(safe)), terms), safe)
-    sine, cosine = angles.Angle(ex.mul(turned, _pi(terms, r[0]))).both()
-    lifted = scale_all(r, torch.where(tiny, _LIFT, 0))
-    return _Fraction(
-        lifted, sign, tiny, whole, select(steep, cosine, sine), select(steep, sine, cosine)
-    )
-
-
-def _pi(terms: int, like: Tensor) -> Components:
-    return constant(fixed.to_fraction(fixed.pi()), terms, like.device)
-
-
 def _log(a: Components, terms: int, shift: Tensor | None = None) -> Components:
     """log of a > 0 times 2**shift."""
     lift = torch.where(a[0] < 2.0**-900, 200, 0)
@@ -216,7 +135,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    at = _argument(y, w, reflected=False)
+    at = argument_of(y, w, reflected=False)
     one = torch.ones_like(y[0])
     size = signed(at.x, sign_of(at.down))
     # Stirling: scaled, lest the product is no number where the result is one.
@@ -243,10 +162,10 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     value = select(at.far, beyond, value)
     value = select(at.low, ex.add(value, minus(log_x)), value)
     # log(sin(pi r) / pi), of a tiny r log r.
-    f = _fraction(at.x, w)
+    f = beside_whole(at.x, w)
     inverse_pi = constant(1 / fixed.to_fraction(fixed.pi()), w, one.device)
     chord = select(f.tiny, head(f.r, w), ex.mul(f.sine, inverse_pi))
-    shift = torch.where(f.tiny, -_LIFT, 0)
+    shift = torch.where(f.tiny, -LIFT, 0)
     reflected = at.down & ~at.low
     log_sine = _log(sanitized(chord, reflected), w, torch.where(reflected, shift, 0))
     log_sine, log_x = (scale_all(v, -k) for v in (log_sine, log_x))
@@ -257,12 +176,12 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return special(pole, torch.where(x[0].isnan(), x[0], math.inf), out)
 
 
-def _cotangent(f: _Fraction, terms: int) -> tuple[Components, Tensor]:
+def _cotangent(f: Beside, terms: int) -> tuple[Components, Tensor]:
     """Components and an exponent of pi / tan(pi r)."""
     one = head((torch.ones_like(f.sign),), terms)
     below = select(f.tiny, head(f.r, terms), f.sine)
-    above = select(f.tiny, one, ex.mul(f.cosine, _pi(terms, f.sign)))
-    return signed(ex.div(above, below), f.sign), torch.where(f.tiny, _LIFT, 0)
+    above = select(f.tiny, one, ex.mul(f.cosine, pi(terms, f.sign)))
+    return signed(ex.div(above, below), f.sign), torch.where(f.tiny, LIFT, 0)
 
 
 @function("x")
@@ -275,7 +194,7 @@ def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    at = _argument(y, w, reflected=True)
+    at = argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
     far = sanitized(at.z, at.far, FAR)
     inverse = _inverse(head(far, w), w)
@@ -291,7 +210,7 @@ def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     value = ex.mul(value, collected((*sanitized(size, ~at.far), lead, *parts), w))
     value = select(at.far, beyond, value)
     # Between 0 and 1/2 less 1/x, whose period is another.
-    f = _fraction(at.x, w)
+    f = beside_whole(at.x, w)
     low = at.low & ~at.down
     cot, k = _cotangent(f, w)
     recurring = minus(ex.div(head((one,), w), sanitized(scale_all(head(at.x, w), k), low)))
@@ -313,7 +232,7 @@ def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    at = _argument(y, w, reflected=True)
+    at = argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
     # 1/z (1 + 1/(2 z) + 1/(6 z^2) - ...), of the mantissa of z and its exponent.
     far = head(sanitized(at.z, at.far, FAR), w)
@@ -324,12 +243,12 @@ def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     beyond = ex.div(ex.add(tail, one), normal)
     value = taylor("trigamma_series", sanitized(at.z, ~at.far), w)
     value = select(at.far, beyond, value)
-    f = _fraction(at.x, w)
+    f = beside_whole(at.x, w)
     low = at.low & ~at.down
-    k = torch.where(f.tiny, _LIFT, 0)
+    k = torch.where(f.tiny, LIFT, 0)
     size = signed(at.x, sign_of(at.down))
     below = select(f.tiny, head(f.r, w), f.sine)
-    above = select(f.tiny, head((one,), w), head(_pi(w, one), w))
+    above = select(f.tiny, head((one,), w), head(pi(w, one), w))
     below = select(low, sanitized(scale_all(head(size, w), k), low), below)
     above = select(low, head((one,), w), above)
     quotient = ex.div(above, below)

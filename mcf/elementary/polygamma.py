@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import gamma, gamma_tables, series
+from mcf.elementary import gamma, gamma_arguments, gamma_tables, series
 from mcf.elementary.gamma_series import Series, bernoulli
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, _rows, _table
@@ -123,9 +123,9 @@ def _weight(m: int, c: Components) -> Components:
 def _polygamma(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components:
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    at = gamma._argument(y, w, reflected=True)
+    at = gamma_arguments.argument_of(y, w, reflected=True)
     one = torch.ones_like(y[0])
-    far = head(sanitized(at.z, at.far, gamma.FAR), w)
+    far = head(sanitized(at.z, at.far, gamma_arguments.FAR), w)
     inverse = gamma._inverse(far, w)
     square = ex.mul(inverse, inverse)
     tail = series.polynomial(square, gamma._BITS, functools.partial(stirling, m), 8.0)
@@ -136,18 +136,18 @@ def _polygamma(arguments: Arguments, fmt: Format, terms: int, m: int) -> Compone
     near = sanitized(at.z, ~at.far)
     value = gamma.taylor(f"polygamma_{m}_series", near, w, degrees=DEGREES, spare=SPARE)
     value = select(at.far, beyond, value)
-    f = gamma._fraction(at.x, w)
+    f = gamma_arguments.beside_whole(at.x, w)
     low = at.low & ~at.down
     shifted = low | at.down
     # What the power is taken of: |x| up to 1/2, else s / pi, and next to poles r.
     size = head(signed(at.x, sign_of(at.down)), w)
     r = select(low, size, head(f.r, w))
-    lift = torch.where(f.tiny & ~low, gamma._LIFT, 0)
+    lift = torch.where(f.tiny & ~low, gamma_arguments.LIFT, 0)
     tiny = shifted & ((r[0] < _TINY) | (lift > 0))
     part, k = mantissa(sanitized(r, tiny))
     below = select(tiny, part, select(low, sanitized(r, low), f.sine))
     plain = low | tiny
-    above = select(plain, head((one,), w), head(gamma._pi(w, one), w))
+    above = select(plain, head((one,), w), head(gamma_arguments.pi(w, one), w))
     factor = head((torch.full_like(one, float(math.factorial(m))),), w)
     step = ex.mul(_powers(ex.div(above, below), m + 1), select(plain, factor, _weight(m, f.cosine)))
     if m % 2 == 0:

@@ -17,6 +17,7 @@ from mcf.elementary import (
     bessel_jy_bounds,
     error_function_bounds,
     gamma,
+    gamma_arguments,
     gamma_tables,
     polygamma,
     tables,
@@ -60,7 +61,7 @@ def lgamma(e: Steps) -> Errors:
     """Series of (x - 1) (x - 2) g(x), Stirling's, log|x| below 1/2, reflection below -1/2."""
     near = _taylor(e, "lgamma_series") + 2 * e.mul() + 2 * e.collect()
     # log x - 1 and (x - 1/2) (log x - 1) from 64 on, beside which the rest is a 400-th.
-    least = math.log(gamma.FAR)
+    least = math.log(gamma_arguments.FAR)
     rest = e.add() + e.constant() + _stirling(e, 0) + 3 * e.mul() + e.div()
     far = log(e) * least / (least - 1) + e.add() + e.collect() + e.mul() + rest / 400 + e.add()
     # 0 < x < 1/2: -log x is .69 and more, log Gamma(1 + x) at least -.1215.
