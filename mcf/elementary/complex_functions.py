@@ -1,7 +1,8 @@
 """Elementary functions of complex numbers, of real ones of their parts.
 
-Infinities and NaN are what the formulas make of them, but for what a function says. Each is
-computed in float64, in two components at least, and rounded once to the format.
+Signed zeros, infinities and NaN are those of C99, Annex G; a sign that it leaves open is the same
+on every executor. Each is computed in float64, in two components at least, and rounded once to
+the format.
 """
 
 from __future__ import annotations
@@ -77,9 +78,19 @@ def modulus(x: Components) -> Components:
     return signed(x, sign_of(torch.signbit(x[0])))
 
 
+def sign(y: Components) -> Tensor:
+    """1.0 or -1.0 as the sign of y is; 1.0 for NaN, whose sign follows the processor."""
+    return sign_of(torch.signbit(y[0]) & ~y[0].isnan())
+
+
 def with_sign(x: Components, y: Components) -> Components:
     """x >= 0 with the sign of y."""
-    return signed(x, sign_of(torch.signbit(y[0])))
+    return signed(x, sign(y))
+
+
+def turned(x: Components, y: Components) -> Components:
+    """The angle y beside an exponent x: 0 where it is no number and an infinite x needs none."""
+    return sanitized(y, y[0].isfinite() | ~x[0].isinf(), 0.0)
 
 
 def half(x: Components) -> Components:
@@ -94,26 +105,29 @@ def squared(x: Components) -> Components:
 
 @complex_function
 def exp(x: Components, y: Components) -> Parts:
-    """e^x (cos y + i sin y), componentwise; real for real z, and 0 for x = -inf and finite y."""
-    size = real("exp", x)
-    return ex.mul(size, real("cos", y)), held(y, ex.mul(size, real("sin", y)))
+    """e^x (cos y + i sin y), componentwise; real for real z, and 0 for x = -inf."""
+    size, angle = real("exp", x), turned(x, y)
+    return ex.mul(size, real("cos", angle)), held(y, ex.mul(size, real("sin", angle)))
 
 
 @complex_function
 def sinh(x: Components, y: Components) -> Parts:
     """sinh x cos y + i cosh x sin y, componentwise."""
+    angle = turned(x, y)
     return (
-        held(x, ex.mul(real("sinh", x), real("cos", y))),
-        held(y, ex.mul(real("cosh", x), real("sin", y))),
+        held(x, ex.mul(real("sinh", x), real("cos", angle))),
+        held(y, ex.mul(real("cosh", x), real("sin", angle))),
     )
 
 
 @complex_function
 def cosh(x: Components, y: Components) -> Parts:
     """cosh x cos y + i sinh x sin y, componentwise."""
-    imag = ex.mul(real("sinh", x), real("sin", y))
+    angle = turned(x, y)
+    imag = ex.mul(real("sinh", x), real("sin", angle))
     zero = (x[0] == 0) | (y[0] == 0)
-    return ex.mul(real("cosh", x), real("cos", y)), select(zero, ex.mul(x, y), imag)
+    imag = special(zero, 0.0 * sign(x) * sign(y), imag)
+    return ex.mul(real("cosh", x), real("cos", angle)), imag
 
 
 @complex_function
@@ -135,7 +149,8 @@ def tanh(x: Components, y: Components) -> Parts:
 
     Componentwise: the denominator is a sum of squares, and nothing overflows.
     """
-    t, s, c = real("tanh", x), real("sin", y), real("cos", y)
+    angle = turned(x, y)
+    t, s, c = real("tanh", x), real("sin", angle), real("cos", angle)
     q = squared(ex.reciprocal(real("cosh", x)))
     size = ex.add(squared(t), ex.mul(squared(c), q))
     return held(x, ex.div(t, size)), held(y, ex.div(ex.mul(ex.mul(s, c), q), size))
@@ -166,8 +181,8 @@ def log(x: Components, y: Components) -> Parts:
     ratio = ex.div(sanitized(q, ~plain, 0.0), sanitized(p, ~plain))
     wide = ex.add(real("log", p), half(real("log1p", squared(ratio))))
     size = select(near, half(real("log1p", middle)), wide)
-    unknown = x[0].isnan() | y[0].isnan()
-    return special(unknown, math.nan, size), real("atan2", y, x)
+    size = special(x[0].isnan() | y[0].isnan(), math.nan, size)
+    return special(x[0].isinf() | y[0].isinf(), math.inf, size), real("atan2", y, x)
 
 
 def larger(a: Tensor, b: Tensor) -> Tensor:
@@ -192,6 +207,7 @@ def sqrt(x: Components, y: Components) -> Parts:
     top, e = mantissa(sanitized(modulus(y), some))
     double = sanitized(tuple(2.0 * c for c in t), t[0] != 0)
     other = scale_all(ex.div(sanitized(top, some, 0.0), double), e - scaled)
+    other = special(y[0].isnan(), math.nan, other)
     t, back, infinite = scale_all(t, scaled), torch.signbit(x[0]), y[0].isinf()
     first, second = (special(infinite, math.inf, v) for v in (t, other))
     return select(back, second, first), with_sign(select(back, first, second), y)

@@ -20,6 +20,7 @@ from mcf.elementary.complex_functions import (
     Parts,
     complex_function,
     half,
+    held,
     larger,
     modulus,
     real,
@@ -56,7 +57,12 @@ def _ln2(times: int, like: Components) -> Components:
 
 
 def _infinite(x: Components, y: Components) -> Tensor:
-    return (x[0].isinf() | y[0].isinf()) & ~(x[0].isnan() | y[0].isnan())
+    return x[0].isinf() | y[0].isinf()
+
+
+def _unknown(x: Components, y: Components, angle: Components) -> Components:
+    """An angle, where x + iy is a number."""
+    return special(x[0].isnan() | y[0].isnan(), math.nan, angle)
 
 
 class _Arcs(NamedTuple):
@@ -103,15 +109,17 @@ def _arcs(x: Components, y: Components) -> _Arcs:
 
 def _asin(x: Components, y: Components) -> Parts:
     arcs = _arcs(x, y)
-    return real("atan2", *arcs.sine), arcs.height
+    return held(x, _unknown(x, y, real("atan2", *arcs.sine))), arcs.height
 
 
 def _acos(x: Components, y: Components) -> Parts:
     """Of x + i|y|, the imaginary part without its sign."""
     arcs = _arcs(modulus(x), modulus(y))
-    back = torch.signbit(x[0])
-    a, c = arcs.cosine
+    back, zero = torch.signbit(x[0]), x[0] == 0
+    # pi / 2 for a zero beside any y.
+    a, c = (select(zero & y[0].isnan(), _one(x), v) for v in arcs.cosine)
     angle = real("atan2", select(back, c, a), select(back, a, c))
+    angle = select(zero, angle, _unknown(x, y, angle))
     return tuple(2.0 * v for v in angle), arcs.height
 
 
@@ -149,7 +157,7 @@ def _atanh(x: Components, y: Components) -> Parts:
     Near 1, where s may vanish, log(2x / sqrt(s)) / 2 stands for the first; far out x / |z|^2, of
     scaled numbers.
     """
-    infinite = _infinite(x, y)
+    infinite, unknown, zero = _infinite(x, y), y[0].isnan(), x
     x, y = sanitized(x, ~infinite), sanitized(y, ~infinite, 0.0)
     size = larger(x[0], y[0])
     far = infinite | (size > _FAR)
@@ -169,7 +177,9 @@ def _atanh(x: Components, y: Components) -> Parts:
     close = half(ex.add(size_log, tuple(k.expand(e.shape) for k in _ln2(100, x))))
     first = select(far, scale_all(ratio, -e), select(near, close, half(half(size_log))))
     angle = real("atan2", scale_all(y, 1 - e), ex.sub(ex.mul(low, high), ex.mul(y, y)))
-    return special(infinite, 0.0, first), half(angle)
+    # Beside an infinity nothing is asked of x, which may be NaN.
+    angle = special(unknown, math.nan, angle)
+    return held(zero, special(infinite, 0.0, first)), half(angle)
 
 
 @complex_function

@@ -263,7 +263,7 @@ class _Numbers(dict[str, Any]):
 
 @functools.cache
 def asked(spec: Elementwise) -> collections.Counter[str]:
-    """How often one element's formula asks for "fma", "div", "sqrt", "gather" and "long": run once.
+    """How often one element's formula asks for "fma", "div", "sqrt" and "gather": run once.
 
     `fms` is one FMA in float32 and float64; products of 16-bit numbers are exact without.
     """
@@ -288,7 +288,6 @@ def asked(spec: Elementwise) -> collections.Counter[str]:
     if spec.arithmetic not in (BF16, FP16):
         table["fms"] = counting("fma", table["fms"])
     # Another number for each entry, so that those of one table are not the same.
-    table["long"] = counting("long", table["long"])
     table["gather"] = counting("gather", lambda entries, index: entries + index)
     bind = Binder(lambda f: f, table, dict(spec.slots))
     for function in (spec.function, spec.sums):

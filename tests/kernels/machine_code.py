@@ -236,6 +236,12 @@ def amd_contractions(assembly: str) -> int:
     return sum(2 if hit[1] else 1 for hit in hits if hit)
 
 
+def conversions_to_64_bits(llir: str) -> int:
+    """Conversions of floating-point numbers to 64-bit integers in LLVM's IR."""
+    found = re.findall(r"= fpto[su]i (?:<(\d+) x )?(?:float|double)\b.* to (?:<\d+ x )?i64", llir)
+    return sum(int(lanes or 1) for lanes in found)
+
+
 def llvm_operations(llir: str) -> collections.Counter[str]:
     """Floating-point operations of LLVM's IR, elements of vectors counted."""
     counts: collections.Counter[str] = collections.Counter()
