@@ -138,6 +138,17 @@ class Executor(abc.ABC):
         """
         return None
 
+    def prepare_product(
+        self, spec: Fold, shape: tuple[int, int, int, int], device: torch.device
+    ) -> Callable[[list[int], int], None] | None:
+        """A product of [batch, rows, inner] by [batch, inner, columns], or None.
+
+        Returns:
+            A function of the addresses of the components, contiguous, and of that of the partial
+            sums, float64 [spec.state, batch, rows, columns], which it writes.
+        """
+        return None
+
     def eliminate(
         self,
         spec: Elimination,

@@ -191,6 +191,13 @@ def prepare_fold(
     return on(device).prepare_fold(spec, rows, length, device)
 
 
+def prepare_product(
+    spec: Fold, shape: tuple[int, int, int, int], device: torch.device
+) -> Callable[[list[int], int], None] | None:
+    """A matrix product to be repeated on tensors of one size; see `Executor.prepare_product`."""
+    return on(device).prepare_product(spec, shape, device)
+
+
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     """Fold the inner dimension of matrix products.
 

@@ -194,7 +194,15 @@ class Cpu(Executor):
         """See `Executor`; for few elements, which one thread adds."""
         if length > BLOCK or rows * length > SERIAL:
             return None
-        return fold_loops.OneFold(spec, rows, length)
+        return fold_loops.one_fold(spec, rows, length)
+
+    def prepare_product(
+        self, spec: Fold, shape: tuple[int, int, int, int], device: torch.device
+    ) -> Callable[[list[int], int], None] | None:
+        """See `Executor`; for few elements, which one thread multiplies."""
+        if math.prod(shape) > SERIAL:
+            return None
+        return fold_loops.one_product(spec, *shape)
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         """See `Executor`."""

@@ -91,18 +91,20 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
 
 
 class OneFold:
-    """Call the fold of rows of one block each, on the calling thread, with nothing but addresses.
+    """Call a fold or a matrix product on the calling thread, with nothing but addresses.
 
     A call's table is one that no other call has at the time: threads may call at once.
     """
 
-    def __init__(self, spec: Fold, rows: int, length: int) -> None:
-        """The components are contiguous [rows, length]."""
+    def __init__(self, spec: Fold, kind: str, items: int, words: dict[str, int]) -> None:
+        """The kernel's sizes by their names; so many items, without those of threads and places."""
         with stored.lock:
-            self._call = team.native(_compiled(spec, "sum").address)
-        self._state, self._count = spec.state, sum(spec.components)
-        self._sizes = {"parts": 1, "total": length, "blocks": 1, "items": rows, "step": STEP}
-        self._shares = team.shares(rows, 1)
+            self._call = team.native(_compiled(spec, kind).address)
+        self._lanes, self._count = spec.state * LANES, sum(spec.components)
+        self._names = SUM if kind == "sum" else PRODUCT
+        self._sizes = {"parts": 1, **words}
+        self._shares = team.shares(items, 1)
+        self._out, self._end = self._names.index("out"), _WORD * len(self._names)
         # The components' addresses, then who comes first and, a line further, which item is next.
         gap = _WORD * (len(self._shares) // 2 - 1)
         self._filled = struct.Struct(f"={self._count}QQ{gap}xQ")
@@ -110,14 +112,14 @@ class OneFold:
 
     def _table(self) -> tuple[int, array[int], Any]:
         """The address of a new table, the table, and the room for lanes."""
-        lanes = array("d", bytes(_WORD * self._state * LANES))
+        lanes = array("d", bytes(_WORD * self._lanes))
         words = self._sizes | {"bases": 0, "out": 0, "shares": 0, "lanes": lanes.buffer_info()[0]}
         room = array("Q", bytes(_WORD * self._count))
-        table = array("Q", [words[name] for name in SUM]) + room
+        table = array("Q", [words[name] for name in self._names]) + room
         table += array("Q", self._shares.tobytes())
         place = table.buffer_info()[0]
-        table[SUM.index("bases")] = place + _WORD * len(SUM)
-        table[SUM.index("shares")] = place + _WORD * (len(SUM) + self._count)
+        table[self._names.index("bases")] = place + self._end
+        table[self._names.index("shares")] = place + self._end + _WORD * self._count
         return place, table, lanes
 
     def __call__(self, addresses: list[int], out: int) -> None:
@@ -127,14 +129,39 @@ class OneFold:
         except IndexError:
             found = self._table()
         place, table, _ = found
-        table[_OUT] = out
-        self._filled.pack_into(table, _WORD * len(SUM), *addresses, 0, 0)
+        table[self._out] = out
+        self._filled.pack_into(table, self._end, *addresses, 0, 0)
         self._call(place)
         self._free.append(found)
 
 
-_OUT = SUM.index("out")
 _WORD = 8
+
+
+def one_fold(spec: Fold, rows: int, length: int) -> OneFold:
+    """The fold of rows of one block each; the components are contiguous [rows, length]."""
+    sizes = {"total": length, "blocks": 1, "items": rows, "step": STEP}
+    return OneFold(spec, "sum", rows, sizes)
+
+
+def _product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int, dict[str, int]]:
+    """The number of items of a product of [batch, rows, inner] by [batch, inner, columns]."""
+    down, across = -(-rows // ROWS), -(-columns // COLUMNS)
+    words = {
+        "rows": rows,
+        "inner": inner,
+        "columns": columns,
+        "stride": batch * rows * columns,
+        "down": down,
+        "across": across,
+    }
+    return batch * across * down, words
+
+
+def one_product(spec: Fold, batch: int, rows: int, inner: int, columns: int) -> OneFold:
+    """The matrix product of contiguous [batch, rows, inner] and [batch, inner, columns]."""
+    items, words = _product_sizes(batch, rows, inner, columns)
+    return OneFold(spec, "product", items, words)
 
 
 def _halve(spec: Fold, state: Tensor) -> Tensor:
@@ -157,17 +184,8 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     columns = right[0].shape[2]
     out = torch.empty((spec.state, batch, rows, columns), dtype=spec.register.dtype, device="cpu")
     bases = array("Q", [c.data_ptr() for c in (*left, *right)])
-    down, across = -(-rows // ROWS), -(-columns // COLUMNS)
-    words = {
-        "bases": bases.buffer_info()[0],
-        "out": out.data_ptr(),
-        "rows": rows,
-        "inner": inner,
-        "columns": columns,
-        "stride": batch * rows * columns,
-        "down": down,
-        "across": across,
-    }
+    items, words = _product_sizes(batch, rows, inner, columns)
+    words |= {"bases": bases.buffer_info()[0], "out": out.data_ptr()}
     threads = _threads(batch * rows * columns * inner)
-    _run(spec, "product", threads, batch * across * down, words)
+    _run(spec, "product", threads, items, words)
     return out

@@ -33,6 +33,8 @@ class Plan:
     Attributes:
         launch: a function of addresses, those of the result and then `addresses`. It returns a sum
             where the kernel counts the elements whose results are of no use; else None.
+        order: of the operands, for the kernel.
+        behind: the addresses of the tables that it reads after them.
         broadcasts: whether operands have other shapes than the result, see `spread`.
     """
 
@@ -47,9 +49,9 @@ class Plan:
         tables: Sequence[Tensor] = (),
     ) -> None:
         """The operands in the order of the kernel's; one of them has the shape of the result."""
-        self._order = tuple(order)
+        self.order = tuple(order)
         self._tables = tables
-        self._behind = [t.data_ptr() for t in tables]
+        self.behind = [t.data_ptr() for t in tables]
         # The only scalar that operations have is the constant 1.
         self.launch = launch.row(np.ones((1, len(spec.scalars))))
         self.size, self.device, self.count = first.shape, first.device, first.numel()
@@ -149,9 +151,9 @@ class Plan:
     def addresses(self, groups: Sequence[Components]) -> list[int]:
         """Where the operands are, in the order of the kernel's."""
         found: list[int] = []
-        for k in self._order:
+        for k in self.order:
             found += map(_address, groups[k])
-        found += self._behind
+        found += self.behind
         return found
 
 

@@ -60,12 +60,22 @@ def operand(self: Any, other: Any) -> Any:
     return other
 
 
+# Methods that torch has written in Python around these, which asks types once more.
+_BARE = {"__pow__": torch.Tensor.pow, "__rsub__": torch.rsub}
+
+
 def _arithmetic(name: str, function: Any) -> Any:
     own = getattr(torch.Tensor, name)
+    bare = _BARE.get(name, own)
 
     def method(self: Any, other: Any) -> Any:
-        if type(other) not in _PLAIN:
-            for is_one, operator in () if type(other) is int else COMPLEX:
+        kind = type(other)
+        if kind in _PLAIN or (kind is int and -_LARGEST <= other < _LARGEST):
+            found = bare(self, other)
+            if found is not NotImplemented:
+                return found
+        else:
+            for is_one, operator in () if kind is int else COMPLEX:
                 if is_one(other):
                     return operator(name, self, other)
             if not isinstance(other, torch.Tensor):

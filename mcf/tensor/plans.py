@@ -166,7 +166,7 @@ def found_for(
     Numbers are rounded to the tensors' format where the operation rounds; elsewhere they are taken
     if that holds them.
     """
-    return _launched(operation, values, _NUMBERS_OF.get(operation.name, _rounded))
+    return _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
 
 
 def _addressed(x: Tensor) -> bool:
@@ -182,9 +182,10 @@ def _addressed(x: Tensor) -> bool:
 
 # Equal numbers have equal components, but for the sign of zero.
 @functools.lru_cache(1024)
-def _rounded(
+def rounded_number(
     value: float, sign: float, dtype: torch.dtype, terms: int, device: torch.device
 ) -> Components | None:
+    """The components of a number in a tensor's format, as many as it needs."""
     return as_components(value, dtype, terms, device)
 
 

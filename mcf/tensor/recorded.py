@@ -47,18 +47,25 @@ def differentiated(values: Iterable[Any]) -> bool:
 _NO_TENSORS = frozenset({int, float, bool, type(None)})
 
 
-def unseen(args: Iterable[Any], kwargs: Iterable[Any] = ()) -> bool:
-    """Whether nobody but the caller sees a call with these arguments, all of known types.
+def at_once(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function's result where nobody but the caller sees it; else NotImplemented.
 
-    They are expansion and plain tensors, numbers, and lists and tuples of them.
+    It runs as it would below autograd: torch's functions of expansions are operators there.
+
+    Args:
+        function: what computes it.
+        args: expansion and plain tensors, numbers, and lists and tuples of them.
+        kwargs: the same by name.
     """
     if torch.compiler.is_compiling() or modes() or functorch() is not None:
-        return False
+        return NotImplemented
     if _duals._current_level >= 0:
-        return False
+        return NotImplemented
     grad = torch.is_grad_enabled()
     with _unasked():
-        return _plain_values(args, grad) and (not kwargs or _plain_values(kwargs, grad))
+        if not _plain_values(args, grad) or (kwargs and not _plain_values(kwargs.values(), grad)):
+            return NotImplemented
+        return function(*args, **kwargs)
 
 
 def _plain_values(values: Iterable[Any], grad: bool) -> bool:

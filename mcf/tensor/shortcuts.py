@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from mcf.tensor import ops as ops  # What is registered there is called here.
+from mcf.tensor.ops.arithmetic import reciprocal_times
 from mcf.tensor.ops.powers import power
+from mcf.tensor.product_plans import multiplied
 from mcf.tensor.registry import DIRECT, FUNCTIONS, OPERATORS
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 
@@ -78,6 +80,15 @@ _register(_counted(OPERATORS[aten.trunc.default], 1), *_forms("fix"))
 _register(_counted(OPERATORS[aten.atan.default], 1), *_forms("arctan"))
 _register(_counted(lambda x: power(x, 2), 1), *_forms("square"))
 
+
+def _power(x: Any, y: Any) -> Any:
+    # A number as base becomes an expansion.
+    return power(x, y) if isinstance(x, Tensor) else NotImplemented
+
+
+for _function in (torch.pow, Tensor.pow, Tensor.__pow__):
+    DIRECT[_function] = _counted(_power, 2)
+
 _operator(aten.add.Tensor, 2, "alpha", also="__add__ __radd__")
 _operator(aten.sub.Tensor, 2, "alpha", also="__sub__ subtract")
 _operator(aten.rsub.Tensor, 2, also="__rsub__")
@@ -111,12 +122,7 @@ _operator(aten.clamp_max.default, 2)
 _operator(aten.masked_fill.Tensor, 3)
 
 
-def _reciprocal_times(x: MCFTensor, y: Any) -> Any:
-    """y / x as torch has it: a product with the reciprocal."""
-    return OPERATORS[aten.mul.Tensor](OPERATORS[aten.reciprocal.default](x), y)
-
-
-_register(_counted(_reciprocal_times, 2), Tensor.__rtruediv__)
+_register(_counted(reciprocal_times, 2), Tensor.__rtruediv__)
 
 
 def _on_each(function: Any) -> Callable[..., Any]:
@@ -182,3 +188,72 @@ _register(_filled(torch.empty_like, torch.empty_like), torch.empty_like)
 _register(_filled(torch.zeros_like, torch.zeros_like), torch.zeros_like)
 _register(_filled(torch.ones_like, torch.zeros_like), torch.ones_like)
 _register(_filled(Tensor.new_ones, Tensor.new_zeros), Tensor.new_ones)
+
+
+def _of_all(implementation: Callable[..., Any], *functions: Any) -> None:
+    """Of all elements, where nothing else is said."""
+    for function in functions:
+        DIRECT[function] = _counted(implementation, 1)
+
+
+for _name in "sum mean prod max min amax amin".split():
+    _of_all(OPERATORS[getattr(aten, _name).default], *_forms(_name))
+_of_all(
+    OPERATORS[aten.linalg_vector_norm.default],
+    torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm,
+)  # fmt: skip
+_operator(aten.dot.default, 2, also="vdot", kinds=_TENSORS)
+
+
+def _matmul(x: Any, y: Any) -> Any:
+    if type(x) is not MCFTensor or type(y) is not MCFTensor:
+        return NotImplemented
+    if x.dim() == y.dim() == 1:
+        return OPERATORS[aten.dot.default](x, y)
+    few = multiplied(x, y)
+    return NotImplemented if few is None else few
+
+
+_register(_matmul, torch.matmul, Tensor.matmul, Tensor.__matmul__)
+for _name in "mm mv bmm".split():
+    _operator(getattr(aten, _name).default, 2, kinds=_TENSORS)
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """x @ weight.T + bias of a vector or a matrix."""
+    if type(x) is not MCFTensor or type(weight) is not MCFTensor or weight.dim() != 2:
+        return NotImplemented
+    few = multiplied(weight, x) if x.dim() == 1 else multiplied(x, weight.t())
+    if few is None or x.dim() > 2:
+        return NotImplemented
+    return few if bias is None else OPERATORS[aten.add.Tensor](few, bias)
+
+
+_register(_linear, torch.nn.functional.linear)
+
+
+def _moment(overload: Any) -> Callable[..., Any]:
+    function = OPERATORS[overload]
+
+    def call(x: Any, *, correction: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
+        if type(correction) not in (int, type(None)) or type(dim) not in (int, type(None)):
+            return NotImplemented
+        return function(x, dim, correction=correction, keepdim=keepdim)
+
+    return call
+
+
+def _only_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of one argument and of others by name; torch has older forms of it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or not {"correction", "dim", "keepdim"}.issuperset(kwargs):
+            return NotImplemented
+        return function(*args, **kwargs)
+
+    return call
+
+
+for _name in "var std".split():
+    for _function in _forms(_name):
+        DIRECT[_function] = _only_first(_moment(getattr(aten, _name).correction))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.conversion import promote
-from mcf.tensor.recorded import functorch, unseen
+from mcf.tensor.recorded import at_once, functorch
 from mcf.tensor.registry import DIRECT, FUNCTIONS, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
@@ -50,8 +50,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in WIDENED:
         args, kwargs = widened(func, args, kwargs)
     direct = DIRECT.get(func)
-    if direct is not None and unseen(args, kwargs.values()):
-        found = direct(*args, **kwargs)
+    if direct is not None:
+        found = at_once(direct, args, kwargs)
         if found is not NotImplemented:
             return found
     replacement = FUNCTIONS.get(func)

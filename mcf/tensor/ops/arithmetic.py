@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.components import padded
-from mcf.kernels.operators import ADD, DIV, MUL, RECIPROCAL, RSQRT, SQRT, SUB
+from mcf.kernels.operators import ADD, DIV, MUL, RECIPROCAL, RSQRT, SQRT, SUB, Operation
+from mcf.tensor.ops.composed import composed
 from mcf.tensor.plans import planned
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
@@ -39,9 +40,28 @@ def positive(x: MCFTensor) -> MCFTensor:
     return x
 
 
+def _multiple(operation: Operation) -> Any:
+    def multiple(o: Any, x: Any, y: Any, alpha: Any) -> Any:
+        return o(operation, x, o(MUL, y, alpha))
+
+    return multiple
+
+
+_plus, _minus = _multiple(ADD), _multiple(SUB)
+
+
+def _alike(x: Any, y: Any) -> bool:
+    """Whether both are expansions of one format, of which a multiple of y is one, too."""
+    if type(x) is not MCFTensor or type(y) is not MCFTensor:
+        return False
+    return x.terms == y.terms and x.dtype is y.dtype
+
+
 @implements(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x + alpha * y."""
+    if alpha != 1 and _alike(x, y):
+        return composed(_plus, x, y, alpha)  # type: ignore[no-any-return]
     if alpha != 1 and isinstance(y, Tensor):
         y = _like(y, x)
     return planned(ADD, x, _scaled(y, alpha))
@@ -50,6 +70,8 @@ def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
 @implements(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x - alpha * y."""
+    if alpha != 1 and _alike(x, y):
+        return composed(_minus, x, y, alpha)  # type: ignore[no-any-return]
     if alpha != 1 and isinstance(y, Tensor):
         y = _like(y, x)
     return planned(SUB, x, _scaled(y, alpha))
@@ -98,19 +120,46 @@ def sqrt(x: MCFTensor) -> MCFTensor:
     return planned(SQRT, x)
 
 
-@implements(aten.addcmul.default)
-def addcmul(x: Any, a: Any, b: Any, *, value: Any = 1) -> Tensor:
-    """x + value * a * b."""
-    return x + a * b * value if value != 1 else x + a * b  # type: ignore[no-any-return]
+def _combined(operation: Operation) -> Any:
+    """x + value * operation(a, b), the operation after the factor where it is a quotient."""
+
+    def plain(o: Any, x: Any, a: Any, b: Any) -> Any:
+        return o(ADD, x, o(operation, a, b))
+
+    def scaled(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+        if operation is DIV:
+            return o(ADD, x, o(DIV, o(MUL, a, value), b))
+        return o(ADD, x, o(MUL, o(MUL, a, b), value))
+
+    def combined(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
+        if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
+            inner = a * value / b if operation is DIV else a * b * value
+            return x + inner
+        return composed(plain, x, a, b) if value == 1 else composed(scaled, x, a, b, value)
+
+    return combined
 
 
-@implements(aten.addcdiv.default)
-def addcdiv(x: Any, a: Any, b: Any, *, value: Any = 1) -> Tensor:
-    """x + value * a / b."""
-    return x + a * value / b if value != 1 else x + a / b  # type: ignore[no-any-return]
+addcmul = implements(aten.addcmul.default)(_combined(MUL))  # x + value * a * b
+addcdiv = implements(aten.addcdiv.default)(_combined(DIV))  # x + value * a / b
+
+
+def _between(o: Any, x: Any, end: Any, weight: Any) -> Any:
+    return o(ADD, x, o(MUL, weight, o(SUB, end, x)))
 
 
 @implements(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(x: Any, end: Any, weight: Any) -> Tensor:
     """x + weight * (end - x)."""
+    if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
+        return composed(_between, x, end, weight)  # type: ignore[no-any-return]
     return x + weight * (end - x)  # type: ignore[no-any-return]
+
+
+def _product_with_reciprocal(o: Any, x: Any, y: Any) -> Any:
+    return o(MUL, o(RECIPROCAL, x), y)
+
+
+def reciprocal_times(x: MCFTensor, y: Any) -> Any:
+    """y / x as torch has it for a number y: a product with the reciprocal."""
+    return composed(_product_with_reciprocal, x, y)

@@ -14,8 +14,7 @@ from mcf.tensor.tensor import MCFTensor, wrap
 
 def on_each(func: OpOverload) -> Callable[..., Any]:
     """The operator on every component of its first argument."""
-    # The operator without the Python around it.
-    call = func._op
+    call = _binding(func)
 
     def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, MCFTensor):
@@ -24,10 +23,25 @@ def on_each(func: OpOverload) -> Callable[..., Any]:
             )
         results = [call(c, *args, **kwargs) for c in x.components]
         if isinstance(results[0], (list, tuple)):
-            return type(results[0])(wrap(parts) for parts in zip(*results, strict=True))
+            return [wrap(parts) for parts in zip(*results, strict=True)]
         return wrap(results)
 
     return implementation
+
+
+# Methods that take the arguments of the operator of their name, in half of its time.
+_METHODS = frozenset(
+    "clone detach diagonal expand flip gather index_select masked_select permute repeat roll rot90 "
+    "select split split_with_sizes squeeze t take transpose tril triu unbind unfold unsqueeze "
+    "view".split()
+)
+
+
+def _binding(func: OpOverload) -> Callable[..., Any]:
+    """What calls an operator in the least time."""
+    name = func._schema.name.removeprefix("aten::")
+    # Else the operator without the Python around it.
+    return getattr(torch._C.TensorBase, name) if name in _METHODS else func._op  # type: ignore[no-any-return]
 
 
 def register(*funcs: OpOverload) -> None:

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from mcf.convert import export
+from mcf.elementary.fused import Formula
+from mcf.kernels.operators import SUB
 from mcf.tensor.creation import tensor
+from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.elementary import of_two
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
@@ -65,7 +68,11 @@ def floor_divide(x: Any, y: Any) -> Tensor:
 @implements(aten.frac.default)
 def frac(x: Tensor) -> Tensor:
     """x without its integer part, exact."""
-    return x - x.trunc()
+    return composed(_without_whole, x)  # type: ignore[no-any-return]
+
+
+def _without_whole(o: Any, x: Any) -> Any:
+    return o(SUB, x, o(Formula("trunc"), x))
 
 
 @implements(aten.round.decimals)

@@ -10,9 +10,13 @@ from torch import Tensor
 
 from mcf import elementary
 from mcf.elementary import fixed
+from mcf.elementary.fused import Formula
+from mcf.kernels.operators import ADD, COPYSIGN, EQ, MAXIMUM, SUB, WHERE
 from mcf.reductions.rows import Rows
 from mcf.tensor.conversion import promote
+from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.constants import constant
+from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -85,16 +89,19 @@ def log_softmax_backward(grad: Any, result: Any, dim: int, input_dtype: torch.dt
     return grad - result.exp() * grad.sum(dim, keepdim=True)
 
 
+def _log_of_sum(o: Any, a: Any, b: Any) -> Any:
+    # Equal ones, infinities among them, have no difference.
+    gap = o(WHERE, o(EQ, a, b), 0, o(COPYSIGN, o(SUB, a, b), -1.0))
+    return o(ADD, o(MAXIMUM, a, b), o(Formula("log1p"), o(Formula("exp"), gap)))
+
+
 class _LogAddExp(torch.autograd.Function):
     """log(exp(a) + exp(b)), whose derivatives are sigmoid(a - b) and sigmoid(b - a)."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
-        top: Tensor = torch.maximum(a, b)
-        # Equal ones, infinities among them, have no difference.
-        gap = torch.where(a == b, 0, -(a - b).abs())
-        return top + gap.exp().log1p()
+        return composed(_log_of_sum, a, b)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -107,6 +114,8 @@ class _LogAddExp(torch.autograd.Function):
 @implements(torch.logaddexp, Tensor.logaddexp, aten.logaddexp.default)
 def logaddexp(x: Any, y: Any) -> Any:
     """log(exp(x) + exp(y))."""
+    if not recorded(x) and not recorded(y):
+        return composed(_log_of_sum, x, y)
     return _LogAddExp.apply(*map(promote, (x, y)))  # type: ignore[no-untyped-call]
 
 

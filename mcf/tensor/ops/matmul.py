@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.reductions.products import matmul
+from mcf.tensor.product_plans import multiplied
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import wrap
@@ -29,6 +30,9 @@ def _check(name: str, x: Tensor, y: Tensor, dims: tuple[int, int]) -> None:
 
 def _product(name: str, x: Any, y: Any, *dims: int) -> Tensor:
     _check(name, x, y, (dims[0], dims[1]))
+    few = multiplied(x, y)
+    if few is not None:
+        return few
     left, right = operands(x, y)
     return wrap(matmul(left, right))
 

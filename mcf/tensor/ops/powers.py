@@ -14,6 +14,7 @@ from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.operators import MUL
 from mcf.kernels.register_choice import registers_for
 from mcf.tensor.creation import tensor
+from mcf.tensor.ops.arithmetic import reciprocal_times
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.elementary import of_two
 from mcf.tensor.plans import planned, selected
@@ -34,8 +35,9 @@ def power(x: Any, y: Any) -> Any:
         if y == 1:
             return wrap([c.clone() for c in x.components])
         if y == -1:
-            return 1 / x
-        fmt = format_of(x.dtype)
+            return reciprocal_times(x, 1)
+        # An attribute of the tensor itself would ask its type.
+        fmt = format_of(x.__dict__["_c0"].dtype)
         if y in EXPONENTS and serves(x.terms) and registers_for(fmt, x.device) is FP64:
             return _of_few_products(int(y), x)
     return of_two("pow", x, y)

@@ -1,0 +1,112 @@
+"""Exact: formulas and matrix products by plan have the bits of their operations one by one.
+
+Caught mutants: operands exchanged; a tensor given twice taken for one operand; what lies between
+two operations shared by calls; a number of the formula read from another place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from mcf.kernels.operators import ADD, DIV, EQ, MUL, SUB, WHERE
+from mcf.reductions.products import matmul
+from mcf.tensor.chains import chained
+from mcf.tensor.ops import arithmetic, composed, division
+from mcf.tensor.product_plans import multiplied
+from tests.helpers import assert_all_same_bits
+from tests.mcf.tensor.inputs import hard
+
+
+def _tensor(*shape: int, seed: int = 1, terms: int = 2) -> Any:
+    count = torch.Size(shape).numel()
+    flat = hard(torch.float64, terms, max(8, count), seed)
+    return mcf.MCFTensor([c[:count].reshape(shape).clone() for c in flat])
+
+
+def _selected(o: Any, x: Any, y: Any) -> Any:
+    """A formula with a truth value, a number of its own and an operand that is used twice."""
+    return o(WHERE, o(EQ, x, y), 0, o(DIV, o(SUB, x, y), o(ADD, o(MUL, x, 0.5), y)))
+
+
+def _compared(o: Any, x: Any, y: Any) -> Any:
+    return o(EQ, o(SUB, x, y), o(ADD, x, y))
+
+
+FORMULAS: list[tuple[Any, tuple[Any, ...]]] = [
+    (_selected, ()),
+    (_compared, ()),
+    (arithmetic._between, (0.1,)),
+    (arithmetic._plus, (-0.0,)),
+]
+
+
+@pytest.mark.parametrize("case", range(len(FORMULAS)))
+def test_a_chain_has_the_bits_of_its_operations(case: int) -> None:
+    formula, numbers = FORMULAS[case]
+    for seed in (1, 2, 3):
+        x, y = _tensor(24, seed=seed), _tensor(24, seed=seed + 10)
+        x[3] = y[3]
+        for operands in ((x, y), (y, x), (x, x)):
+            got = chained(formula, *operands, *numbers)
+            assert got is not None
+            expected = formula(composed._apply, *operands, *numbers)
+            if isinstance(got, mcf.MCFTensor):
+                assert_all_same_bits(got.components, expected.components, formula.__name__)
+            else:
+                assert torch.equal(got, expected)
+    before = chained(formula, x, y, *numbers)
+    kept = before.clone()
+    chained(formula, y, x, *numbers)
+    assert torch.equal(before, kept)
+
+
+def test_what_has_no_chain() -> None:
+    x, y = _tensor(24), _tensor(24, seed=2)
+    assert chained(arithmetic._between, x, y[:1], 0.5) is None  # Broadcast.
+    assert chained(arithmetic._between, x[::2], y[::2], 0.5) is None
+    assert chained(arithmetic._between, _tensor(300), _tensor(300), 0.5) is None
+    with mcf.executor("torch"):
+        assert chained(arithmetic._between, x, y, 0.5) is None
+    assert_all_same_bits(
+        torch.lerp(x, y[:1], 0.1).components, (x + 0.1 * (y[:1] - x)).components, "broadcast"
+    )
+
+
+def test_functions_of_torch_are_their_formulas() -> None:
+    x, y, z = (_tensor(24, seed=seed) for seed in (1, 2, 3))
+    pairs = {
+        "addcmul": (torch.addcmul(x, y, z, value=0.1), x + y * z * 0.1),
+        "addcdiv": (torch.addcdiv(x, y, z, value=0.1), x + y * 0.1 / z),
+        "in place": (x.clone().addcmul_(y, y), x + y * y),
+        "lerp": (torch.lerp(x, y, z), x + z * (y - x)),
+        "add": (torch.add(x, y, alpha=0.1), x + y * 0.1),
+        "sub": (torch.sub(x, y, alpha=3), x - y * 3),
+        "quotient": (2 / x, x.reciprocal() * 2),
+        "power": (x**-1, x.reciprocal() * 1),
+        "frac": (x.frac(), x - x.trunc()),
+        "linear": (torch.nn.functional.linear(x[:6], _tensor(3, 6), x[:3]),
+                   _tensor(3, 6) @ x[:6] + x[:3]),
+    }  # fmt: skip
+    assert division._without_whole(composed._apply, x) is not None
+    for name, (got, expected) in pairs.items():
+        assert_all_same_bits(got.components, expected.components, name)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((5, 7), (7, 3)), ((40, 3), (3, 2)), ((4, 6), (6,)), ((6,), (6, 4)), ((3, 2, 5), (3, 5, 4))],
+)
+def test_few_products_have_the_bits_of_many(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    x, y = _tensor(*left), _tensor(*right, seed=2)
+    got = multiplied(x, y)
+    assert got is not None
+    assert_all_same_bits(got.components, matmul(x.components, y.components), f"{left} {right}")
+    across = multiplied(_tensor(*left[::-1]).permute(*reversed(range(len(left)))), y)
+    assert len(left) > 2 or across is not None
+    assert_all_same_bits((x @ y).components, got.components, "by torch")
+    with pytest.raises((RuntimeError, ValueError)):
+        x @ y.new_zeros(11, 3)
