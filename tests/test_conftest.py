@@ -132,6 +132,7 @@ def outcomes(folder: Path, *runs: list[str], gpu: bool = False) -> list[dict[str
     return every
 
 
+@pytest.mark.slow
 def test_what_runs(inner: Path) -> None:
     default, slow, nightly = outcomes(inner, [], ["-m", SLOW], ["-m", "nightly"])
     assert default == {

@@ -136,6 +136,7 @@ def test_the_update_is_the_optimizers(small: Small) -> None:
         assert torch.equal(weight.detach(), before + update)
 
 
+@pytest.mark.slow
 def test_memory(small: Small) -> None:
     script, rows = small("collage_memory")
     found = {(r["table"], r["option"], r["case"]): r["value"] for r in rows}
@@ -153,6 +154,7 @@ def test_memory(small: Small) -> None:
             assert (script.peak(shape, option, 1, True, in_flight=2) <= 40 * 2**30) == fits
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
 def test_float32_weights_in_two_parts(small: Small) -> None:
     _, rows = small("fused_adam")

@@ -124,6 +124,7 @@ def test_second_segments_have_an_embedding_of_their_own() -> None:
     assert seen[0].tolist() == [[0, 0, 0, 1, 1, 1]]
 
 
+@pytest.mark.slow
 def test_texts_share_no_document() -> None:
     texts = importlib.import_module("collage_texts")
     for name, word in (("code", b"import"), ("reference", b"statement")):

@@ -25,7 +25,7 @@ BYTES = {"plain": 8, "kahan": 10, "light": 10, "plus": 12, "fp32_states": 12, "m
 
 
 # A run knows nothing of a strategy but its name and options; each trains in tests of its own.
-FEW = ("plus", "master")
+FEW = ("plain", "plus", "master")
 
 
 @pytest.fixture(

@@ -224,6 +224,7 @@ def kernel(name: str) -> Elementwise:
     )
 
 
+@pytest.mark.sampled(every=2)
 @on_each_executor
 @each
 def test_executors_have_the_same_codes(executor: str, name: str) -> None:

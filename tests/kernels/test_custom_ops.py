@@ -94,7 +94,7 @@ def chain_arguments(fmt: Format) -> list[Tensor]:
 
 
 # What is compiled here is the same for each executor, and differs by format in its dtypes.
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     ("executor", "fmt"),
     [

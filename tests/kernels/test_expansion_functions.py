@@ -37,6 +37,7 @@ def call(operation: Operation, *arguments: object, **options: object) -> Compone
     return (result,) if isinstance(result, Tensor) else result
 
 
+@pytest.mark.sampled(every=3)
 @by_format
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("operation", COMMUTATIVE, ids=lambda o: o.name)

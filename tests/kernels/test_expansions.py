@@ -84,6 +84,7 @@ def test_bits_are_those_of_the_reference(
 
 
 # Which zeros are multiplied does not depend on the format: one is compiled, torch has all of them.
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("executor", "fmt"),
     [
@@ -148,7 +149,7 @@ def test_special_values_are_those_of_plain_arithmetic(
         assert bool((t[special] == 0).all())
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @by_terms
 @by_format
 @by_operation

@@ -135,7 +135,7 @@ def worst(
     return largest
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("fmt", "terms"), CASES, ids=lambda c: getattr(c, "name", c))
 def test_bound(fmt: Format, terms: int) -> None:
     for rows, length in ((50, 1), (20, 5), (3, 300), (2, 9 * LANES)):

@@ -73,7 +73,7 @@ def same(a: Number, b: Number) -> bool:
     return a == b or (a != a and b != b)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @by_format
 @by_operation
 @by_executor
@@ -90,6 +90,7 @@ def test_values_are_those_of_exact_arithmetic(
             raise AssertionError(f"{operation.name}{given} is {g}, expected {e}")
 
 
+@pytest.mark.sampled(every=2)
 @by_format
 @by_operation
 @by_executor

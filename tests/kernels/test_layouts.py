@@ -153,6 +153,7 @@ def test_number_of_threads(threads: Callable[[int], None], size: int) -> None:
         assert_all_same_bits(got, reference)
 
 
+@pytest.mark.slow
 def test_strides_under_threads(threads: Callable[[int], None]) -> None:
     threads(2)
     a = hard(300, 700).T

@@ -103,7 +103,7 @@ def compare(
         assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
 
 
-@pytest.mark.sampled(every=10)
+@pytest.mark.sampled(every=30)
 @either_device
 @pytest.mark.parametrize(
     "name",
@@ -247,7 +247,7 @@ def test_products_around_the_smallest_numbers(device: str) -> None:
     compare(spec, row, torch.zeros(1, 0, dtype=torch.float64), device, [0] * 4)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @either_device
 @pytest.mark.parametrize(
     "name",

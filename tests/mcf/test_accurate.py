@@ -159,6 +159,7 @@ def test_special_norms() -> None:
             assert_same_bits(mcf.norm(x, p), torch.tensor(expected, dtype=F64), f"{p}")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("terms", [1, 2, 3])
 @formats
 def test_moments(fmt: Format, terms: int) -> None:

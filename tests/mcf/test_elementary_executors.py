@@ -82,6 +82,7 @@ def test_bad_input_is_refused() -> None:
         mcf.elementary.exp((x.requires_grad_(),))
 
 
+@pytest.mark.slow
 def test_one_operator_under_compile() -> None:
     x = (torch.linspace(-3, 3, 7), torch.zeros(7))
 

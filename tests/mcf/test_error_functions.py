@@ -133,6 +133,7 @@ MUTANTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("name", "broken"), MUTANTS)
 def test_mutants(name: str, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Bounds are counted from what mutants change, and kept: before anything changes.

@@ -86,6 +86,7 @@ def test_bound_of_a_fold(fmt: Format, terms: int) -> None:
         assert worst(single, bound, x, y[:1], length) <= 1
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("terms", "part", "algorithm"), MUTANTS, ids=[f"{p}-{a.__name__}" for _, p, a in MUTANTS]
 )

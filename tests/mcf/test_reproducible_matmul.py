@@ -79,6 +79,7 @@ def friendly(fmt: Format, terms: int, shape: tuple[int, int], seed: int) -> Comp
     return tuple(t.view(shape) for t in tensors(fmt, parts))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @formats
 def test_friendly_products_are_the_nearest_and_certain(

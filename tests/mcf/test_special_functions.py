@@ -146,6 +146,7 @@ def test_derivatives_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(second - 2 * y * exact**2) < abs(2 * y * exact**2) * arb(2) ** -99
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["i0", "i0e", "i1", "i1e"])
 def test_derivatives_of_bessel_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 800)

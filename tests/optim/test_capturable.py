@@ -122,6 +122,7 @@ def _skipped() -> Iterator[Any]:
             yield pytest.param(name, make, precision, marks=marks)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("executor", "make", "precision"), list(_skipped()))
 def test_a_skipped_step_changes_no_bit(executor: str, make: Any, precision: str) -> None:
     with mcf.executor(executor):

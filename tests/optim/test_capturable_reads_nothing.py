@@ -80,6 +80,7 @@ def on_fake_device(
         assert optimizer.state[params[0]]["step"].device.type == "cuda"
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("variant", [*VARIANTS, *recent(3)], ids=str)
 def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant: Variant) -> None:
     options = {k: v for k, v in variant.options.items() if k != "lr"}

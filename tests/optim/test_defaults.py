@@ -68,7 +68,7 @@ EXECUTED = [
 ]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(every=10)
 @pytest.mark.parametrize(("device", "dtype"), DEFAULTS, ids=str)
 @pytest.mark.parametrize("made", EXECUTED)
 def test_steps(made: tuple[str, str], device: str, dtype: torch.dtype) -> None:

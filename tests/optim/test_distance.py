@@ -154,11 +154,11 @@ def test_distance_for_other_seeds(seed: int) -> None:
 
 
 def test_wrong_product_is_rejected() -> None:
-    assert distances(0)[MUTANT] > 2 * LIMITS[Case("plus", BF16, BF16)]
+    assert distances(0, every=False)[MUTANT] > 2 * LIMITS[Case("plus", BF16, BF16)]
 
 
 def test_order() -> None:
-    found = distances(0)
+    found = distances(0, every=False)
     for dtype in (BF16, FP32):
         plain, light, plus = (found[Case(p, BF16, dtype)] for p in ("plain", "light", "plus"))
         assert plain > 5 * light

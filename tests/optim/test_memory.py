@@ -19,7 +19,7 @@ import pytest
 
 # In bf16 64 MB, of which 1 % is 164 pages: Linux counts resident pages in batches for each CPU, 64
 # pages off on two of them. A step needs .2 % for its lists of work.
-N = 32 * 1024 * 1024
+N = 8 * 1024 * 1024
 SIZE = 2 * N
 
 CHILD = """

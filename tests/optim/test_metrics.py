@@ -197,7 +197,7 @@ def tracked(executor: str, track: bool, case: Case) -> AdamW:
     return optimizer
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("executor", ["torch", "numba", "triton"])
 @pytest.mark.parametrize(
     "case", [Case("plus", BF16, FP32), Case("plus", BF16, BF16), Case("plain", FP64, FP32)], ids=str

@@ -140,6 +140,7 @@ def differing(make: Any, case: Case, nesterov: bool) -> int:
     return wrong
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("case", MODELLED, ids=str)
 def test_halves_are_the_models(case: Case, nesterov: bool) -> None:
@@ -227,6 +228,7 @@ def test_numba_is_torch(case: Case) -> None:
     assert_same(train("numba", 20, case, **options), train("torch", 20, case, **options))
 
 
+@pytest.mark.sampled(every=3)
 @needs_triton
 @pytest.mark.parametrize("case", EXECUTED, ids=str)
 def test_triton_is_torch(case: Case) -> None:

@@ -49,6 +49,7 @@ def assert_within(found: Tensor, square: Fraction, count: int) -> None:
     )
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e3])
 def test_bound(dtype: torch.dtype, scale: float) -> None:

@@ -147,7 +147,7 @@ ROUNDINGS: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("precision", "low"), ROUNDINGS)
 @pytest.mark.parametrize("options", [{}, {"maximize": True}], ids=str)
 def test_in_float64_sgd_has_the_bits_of_ours(

@@ -161,6 +161,7 @@ def test_two_processes() -> None:
         mp.spawn(process, (f"{folder}/store", linear), nprocs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("group")
 def test_sums_in_two_components_are_refused() -> None:
     words = "GradientAccumulator does not go with DistributedDataParallel"

@@ -89,6 +89,7 @@ def test_the_mean_in_bf16_arithmetic(beta2: float) -> None:
     assert (ratio - 1).abs().max() < 5e-3
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("compute_dtype", [FP32, BF16])
 def test_plain_is_rejected(compute_dtype: torch.dtype) -> None:

@@ -108,6 +108,7 @@ def test_seed(options: dict[str, Any]) -> None:
     assert count_different(first[name], second[name]) > 20
 
 
+@pytest.mark.sampled(every=3)
 @each
 def test_resume(options: dict[str, Any]) -> None:
     p = parameter((5, 100), BF16)

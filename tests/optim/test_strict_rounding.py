@@ -96,7 +96,7 @@ def same(truth: list[list[State]], model: Iterator[list[State]]) -> bool:
     return not first_difference(truth, model)
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=24)
 @pytest.mark.parametrize(("variant", "case"), PAIRS, ids=str)
 def test_optimizer_is_the_model(variant: Variant, case: Case) -> None:
     model = Strict(format_of(case.dtype), case.precision)
@@ -110,7 +110,7 @@ EXACT = {"p s - a", "v s - a", "dp", "dv"}
 EXACT |= {"x", "b1 x", "(1-b1) x"}
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     ("variant", "precision"),
     # What plain and light round, plus rounds as well.

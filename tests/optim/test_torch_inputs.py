@@ -153,6 +153,7 @@ def test_flags_do_not_change_bits(info: Any) -> None:
             assert torch.equal(p, q)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
 def test_schedulers_go_in_the_right_direction(info: Any) -> None:
     # torch's own criterion: a linear function of two inputs, seen through each of its schedules.

@@ -63,6 +63,7 @@ def test_arithmetic(name: str, dtype: torch.dtype, terms: int) -> None:
     assert error(name, TWO[f"complex_{name}"], x, torch.conj(x)) <= 1
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("name", "dtype", "terms"),
     [

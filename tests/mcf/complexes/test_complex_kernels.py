@@ -63,6 +63,7 @@ def test_a_kernel_has_the_bits_of_the_operations_of_the_parts(
 
 
 # The others' kernels are as long; each takes a second to compile.
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "dtype", "terms"),
     [

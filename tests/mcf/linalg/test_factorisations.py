@@ -147,7 +147,7 @@ def test_qr(dtype: torch.dtype, terms: int, shape: tuple[int, int]) -> None:
     assert all(torch.equal(x, y) for x, y in zip(upper, qr_factors.factor(a)[1], strict=True))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("dtype", "terms", "flags"), _every(list(range(8)), 0))
 def test_triangular(dtype: torch.dtype, terms: int, flags: int) -> None:
     """Residuals of both sides, both triangles, with and without the unit diagonal."""

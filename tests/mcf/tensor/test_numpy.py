@@ -193,6 +193,7 @@ def test_every_function_is_tried_or_said_to_be_elsewhere() -> None:
     assert np.array_repr(x) == repr(x)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("ufunc", [*numpy_ufuncs.FUNCTIONS, *numpy_ufuncs.METHODS],
                          ids=lambda u: u.__name__)  # fmt: skip
 def test_elementwise_functions_are_those_of_numpy(ufunc: Any) -> None:

@@ -68,6 +68,7 @@ def test_comparisons_of_mixed_formats(wider: torch.dtype) -> None:
                 assert compare(y, x).tolist() == [compare(b, a) for a, b in pairs]
 
 
+@pytest.mark.sampled(every=3)
 @DTYPES
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 def test_comparisons_of_hard_numbers(dtype: torch.dtype, terms: int) -> None:
