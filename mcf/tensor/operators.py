@@ -60,6 +60,17 @@ def operand(self: Any, other: Any) -> Any:
     return other
 
 
+def _named(method: Any, name: str) -> Any:
+    """A method of an operator's name, with code of its own.
+
+    torch.compile keeps what it made of a function by its code, and does not look at which method of
+    torch's a closure holds: sums of two numbers were products where it met the product first.
+    """
+    method.__name__ = name
+    method.__code__ = method.__code__.replace(co_name=name)
+    return method
+
+
 # Methods that torch has written in Python around these, which asks types once more.
 _BARE = {"__pow__": torch.Tensor.pow, "__rsub__": torch.rsub}
 
@@ -86,8 +97,7 @@ def _arithmetic(name: str, function: Any) -> Any:
             return function(other, self) if name.startswith("__r") else function(self, other)
         return result
 
-    method.__name__ = name
-    return method
+    return _named(method, name)
 
 
 def _comparison(name: str) -> Any:
@@ -114,8 +124,7 @@ def _comparison(name: str) -> Any:
             return self <= near if closed else self < near
         return self >= near if closed else self > near
 
-    method.__name__ = name
-    return method
+    return _named(method, name)
 
 
 for _name, _function in ARITHMETIC.items():

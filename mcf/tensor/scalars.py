@@ -26,6 +26,12 @@ def _inside_torch_tensor() -> bool:
     return excluded
 
 
+@torch._disable_dynamo  # type: ignore[attr-defined]
+def _item_untraced(x: Any) -> float:
+    """The same, of which numbers decide: a graph ends before it."""
+    return Numbers.item(x)
+
+
 class Numbers:
     """A tensor of one element as a number of Python's.
 
@@ -35,6 +41,8 @@ class Numbers:
 
     def item(self: Any) -> float:
         """The Python float nearest to the value; `to_fractions` is exact."""
+        if torch.compiler.is_dynamo_compiling():
+            return _item_untraced(self)
         parts = self.components
         if parts[0].numel() != 1:
             one(self, "item()")

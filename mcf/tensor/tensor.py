@@ -17,6 +17,7 @@ from mcf.tensor import registry
 from mcf.tensor.components import FIXED, MAX_TERMS, NAMES, check_components, check_dict
 from mcf.tensor.exports import Exports
 from mcf.tensor.scalars import Numbers
+from mcf.tensor.traced import traced_components
 
 # The components of a tensor's `__dict__`, by their number.
 COMPONENTS: dict[int, Callable[[dict[str, Any]], Components]] = {
@@ -88,6 +89,8 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
 
         They are cut off from the graph. Writing to them must keep them nonoverlapping.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return traced_components(self)
         own = self.__dict__
         return COMPONENTS[own["_terms"]](own)
 

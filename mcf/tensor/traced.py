@@ -1,0 +1,30 @@
+"""What torch.compile can follow: the components of a tensor as an operator of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mcf.tensor.registry import OPERATORS
+
+if TYPE_CHECKING:
+    from mcf.kernels.components import Components
+
+# A graph knows a tensor's operators, and neither its attributes nor the dict that holds them.
+_library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("component(Tensor x, int number) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+def _component(x: Any, number: int) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.aten.alias.default(x.components[number])
+    return found
+
+
+OPERATORS[torch.ops.mcf.component.default] = _component
+
+
+def traced_components(x: Any) -> Components:
+    """The components in a graph, cut off from that of derivatives."""
+    with torch.no_grad():
+        return tuple([torch.ops.mcf.component(x, k) for k in range(x._terms)])
