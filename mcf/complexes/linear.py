@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mcf.complexes.derivatives import differentiable
 from mcf.complexes.matrices import (
@@ -100,11 +99,9 @@ def _inverse_derivative(given: Any, out: Any, grads: Any) -> Any:
 def inv_ex(A: Any, *, check_errors: bool = False) -> Any:
     """The inverse and info, as `torch.linalg.inv_ex`; see `solve_ex`."""
     matrices("inv", A, square=True)
-    found: tuple[Any, Tensor] = tuple(  # type: ignore[assignment]
-        differentiable(_inverse, _inverse_derivative, A, widen=False)
-    )
+    found = differentiable(_inverse, _inverse_derivative, A, widen=False)
     errors("inv", found[1], check_errors)
-    return torch.return_types.linalg_inv_ex(found)  # type: ignore[attr-defined]
+    return torch.return_types.linalg_inv_ex(tuple(found))  # type: ignore[attr-defined]
 
 
 @implements("linalg_inv", "inverse")

@@ -11,6 +11,7 @@ import torch
 from mcf.convert.numbers import components_of
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
+from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.parts import Components, identity, matrices
 from mcf.linalg.working import closed, flattened
 from mcf.reductions.products import matmul
@@ -30,7 +31,7 @@ def degree(terms: int) -> tuple[int, int]:
         size += 1
 
 
-def exponential(a: Components) -> Components:
+def exponential(a: Components, numbers: Real = REAL) -> Components:
     """e^A = (T(A / 2^s))^(2^s) for square matrices A [..., n, n], |A / 2^s| <= 1 in the 1-norm.
 
     T is the Taylor polynomial whose degree fits the number of components (30, 42, 49 for two,
@@ -41,38 +42,44 @@ def exponential(a: Components) -> Components:
     The error in the 1-norm is at most c n (1 + |A|) u^terms e^|A|, with u^terms of the working
     format: a squaring doubles the error relative to e^|A|.
     """
-    x = flattened(a)
+    x = numbers.by_parts(flattened, a)
     n = x[0].shape[-1]
     ones = x[0].new_ones(1, n)
-    norm = matmul((ones,), (x[0].abs(),))[0].amax((1, 2)) if n else x[0].new_zeros(len(x[0]))
+    norm = (
+        matmul((ones,), (numbers.magnitude(x),))[0].amax((1, 2)) if n else x[0].new_zeros(len(x[0]))
+    )
     # The low components and the sum's rounding are below 2^-20 of it.
     exponent = torch.frexp(norm * (1 + 2.0**-20))[1].clamp(min=0)
     exponent = torch.where(norm.isfinite(), exponent, 0)
-    x = _taylor(operations.ldexp(x, -exponent[:, None, None]))
+    down = -exponent[:, None, None]
+    x = _taylor(numbers.by_parts(lambda p: operations.ldexp(p, down), x), numbers)
     for step in range(int(exponent.max()) if exponent.numel() else 0):
         more = (exponent > step).nonzero().flatten()
         some = matrices(x, more)
-        x = tuple(c.index_copy(0, more, s) for c, s in zip(x, matmul(some, some), strict=True))
-    return closed(x, a)
+        x = tuple(
+            c.index_copy(0, more, s) for c, s in zip(x, numbers.matmul(some, some), strict=True)
+        )
+    return numbers.by_parts(closed, x, a)
 
 
-def _taylor(x: Components) -> Components:
+def _taylor(x: Components, numbers: Real) -> Components:
     """The sum of x^j / j! up to the degree."""
-    q, r = degree(len(x))
+    q, r = degree(len(x) // numbers.parts)
     powers = [identity(x, x[0].shape[-1]), x]
     while len(powers) <= q:
-        powers.append(matmul(powers[-1], x))
-    total = _scaled(powers[q], q * r)
+        powers.append(numbers.matmul(powers[-1], x))
+    total = numbers.by_parts(lambda p: operations.mul(_coefficient(p, q * r), p), powers[q])
+
+    def added(p: Components, t: Components) -> Components:
+        return operations.fma(_coefficient(p, place), p, t)
+
     for i in reversed(range(r)):
         if i < r - 1:
-            total = matmul(total, powers[q])
+            total = numbers.matmul(total, powers[q])
         for j in reversed(range(q)):
-            total = operations.fma(_coefficient(x, i * q + j), powers[j], total)
+            place = i * q + j
+            total = numbers.by_parts(added, powers[j], total)
     return total
-
-
-def _scaled(x: Components, j: int) -> Components:
-    return operations.mul(_coefficient(x, j), x)
 
 
 def _coefficient(x: Components, j: int) -> Components:

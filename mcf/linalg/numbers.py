@@ -86,6 +86,10 @@ class Real:
         """z - conj(m) w."""
         return self.less_product(z, m, w)
 
+    def by_parts(self, function: Callable[..., Components], *given: Components) -> Components:
+        """A function of real numbers, of each part."""
+        return function(*given)
+
     def matmul(self, x: Components, y: Components) -> Components:
         """The matrix product."""
         return matmul(x, y)
@@ -131,7 +135,12 @@ class Complex(Real):
 
     def minus(self, x: Components, y: Components) -> Components:
         """x - y."""
-        return by_halves(operations.sub, x, y)
+        return self.by_parts(operations.sub, x, y)
+
+    def by_parts(self, function: Callable[..., Components], *given: Components) -> Components:
+        """A function of real numbers, of each part."""
+        real, imag = zip(*map(halves, given), strict=True)
+        return (*function(*real), *function(*imag))
 
     def less_product(self, z: Components, m: Components, w: Components) -> Components:
         """z - m w, as `mcf.kernels.algorithms.complex_elimination` rounds it."""
@@ -168,9 +177,3 @@ REAL, COMPLEX = Real(), Complex()
 def halves(x: Components) -> tuple[Components, Components]:
     """The real and the imaginary part of complex numbers."""
     return x[: len(x) // 2], x[len(x) // 2 :]
-
-
-def by_halves(function: Callable[..., Components], *given: Components) -> Components:
-    """A real function of both parts."""
-    real, imag = zip(*map(halves, given), strict=True)
-    return (*function(*real), *function(*imag))

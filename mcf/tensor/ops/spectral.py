@@ -52,7 +52,7 @@ def svd(
     return wrap(u), wrap(values), wrap(vt)
 
 
-def _threshold(a: MCFTensor, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
+def _threshold(a: Any, largest: Tensor, atol: Any, rtol: Any) -> Tensor:
     """max(atol, rtol s) in float64, with the largest singular value s [...].
 
     rtol is max(m, n) times the expansion's own epsilon where neither is given, 0 beside an atol.
@@ -78,7 +78,7 @@ def _plain(x: Any) -> Any:
     return x.to_plain(torch.float64) if isinstance(x, MCFTensor) else x
 
 
-def _kept(a: MCFTensor, values: Tensor, atol: Any, rtol: Any) -> Tensor:
+def kept(a: Any, values: Tensor, atol: Any, rtol: Any) -> Tensor:
     """Which of |values| [..., k], components' leading ones in float64, are above the threshold."""
     size = values.double().abs()
     if size.shape[-1] == 0:
@@ -105,7 +105,7 @@ def matrix_rank(A: Any, tol: Any = None, hermitian: bool = False, **tolerances: 
     x = A.detach()
     _matrix("matrix_rank", x, square=hermitian)
     found = torch.linalg.eigvalsh(x) if hermitian else torch.linalg.svdvals(x)
-    return _kept(x, found.components[0], atol, rtol).sum(-1)
+    return kept(x, found.components[0], atol, rtol).sum(-1)
 
 
 @implements(aten.linalg_pinv.atol_rtol_tensor)
@@ -117,9 +117,9 @@ def pinv(a: MCFTensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = 
         left, right = vectors, transpose(vectors)
     else:
         left, values, right = (x.components for x in svd(a))
-    kept = _kept(a, values[0], atol, rtol)
+    large = kept(a, values[0], atol, rtol)
     eye = identity(a.components, a.shape[-2])
-    return wrap(least_squares.from_singular_values(left, values, right, kept, eye))
+    return wrap(least_squares.from_singular_values(left, values, right, large, eye))
 
 
 @implements(aten.linalg_matrix_exp.default)
@@ -187,9 +187,9 @@ def _solved(
                 "least norm"
             )
     left, values, right = (x.components for x in svd(a))
-    kept = _kept(a, values[0], None, rcond)
-    found = least_squares.from_singular_values(left, values, right, kept, b)
-    rank = kept.sum(-1)
+    large = kept(a, values[0], None, rcond)
+    found = least_squares.from_singular_values(left, values, right, large, b)
+    rank = large.sum(-1)
     if driver is None:
         found = where(short[..., None, None], found, solution)
         rank = torch.where(short, rank, min(a.shape[-2:]))

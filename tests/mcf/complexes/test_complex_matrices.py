@@ -1,0 +1,232 @@
+"""Functions of complex matrices: Gaussian integers with exact results, torch's derivatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+
+import mcf
+from mcf.linalg import exponential
+from tests.helpers.complexes import BITS, numbers
+from tests.mcf.complexes.test_complex_linalg import exact, lossy, off, size, skew, unit
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+F64 = torch.float64
+linalg = torch.linalg
+LinAlgError = linalg.LinAlgError  # type: ignore[attr-defined]
+
+
+def gaussian(*shape: int, seed: int = 0, terms: int = 2, most: int = 9) -> Any:
+    """Gaussian integers."""
+    g = torch.Generator().manual_seed(seed)
+    real, imag = (torch.randint(-most, most + 1, shape, generator=g).double() for _ in range(2))
+    zeros = [[torch.zeros_like(real) for _ in range(terms - 1)] for _ in range(2)]
+    return mcf.complex(mcf.MCFTensor((real, *zeros[0])), mcf.MCFTensor((imag, *zeros[1])))
+
+
+def error(found: Any, wanted: Any) -> float:
+    """|R - T| / |T|, T of mpmath."""
+    with mpmath.workprec(BITS):
+        return float(size(exact(found) - wanted) / size(wanted))
+
+
+def test_powers_of_gaussian_integers_are_exact() -> None:
+    a = gaussian(3, 3, seed=3)
+    with mpmath.workprec(BITS):
+        for n in (0, 1, 5, 12):
+            assert error(linalg.matrix_power(a, n), exact(a) ** n) == 0
+        inverse = linalg.matrix_power(a, -2)
+        assert error(inverse, exact(a) ** -2) <= 2.0**-95
+        assert error(linalg.multi_dot([a, a, a[:, 0]]), exact(a) ** 2 * exact(a[:, :1])) == 0
+    with pytest.raises(TypeError, match="allowed is an int"):
+        a.matrix_power(0.5)
+
+
+@pytest.mark.parametrize("terms", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_exponentials_of_nilpotent_matrices(terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I + N + N^2 / 2 + N^3 / 6; n (1 + |N|) u^terms e^|N| is an eighth of what is allowed."""
+    n = 4
+    a = torch.triu(gaussian(n, n, terms=terms, most=2), 1)
+    with mpmath.workprec(BITS):
+        m = exact(a)
+        wanted = mpmath.eye(n) + m + m**2 / 2 + m**3 / 6
+        norm = mpmath.mnorm(m, 1)
+        limit = 8 * n * (1 + norm) * mpmath.exp(norm) * unit(a)
+
+        def far(found: Any, factor: Any = 1) -> bool:
+            return bool(mpmath.mnorm(exact(found) / factor - wanted, 1) > limit)
+
+        found = linalg.matrix_exp(torch.stack([a, a * 0.0]))
+        assert not far(found[0])
+        assert error(found[1], mpmath.eye(n)) == 0
+        assert far(lossy(found[0]))
+        one = torch.eye(n, dtype=F64)
+        assert not far(linalg.matrix_exp(a + one), mpmath.e)
+        # The mutant: a polynomial of degree 9 in the place of 30.
+        monkeypatch.setattr(exponential, "degree", lambda terms: (3, 3))
+        assert far(linalg.matrix_exp(a + one), mpmath.e)
+
+
+def test_pseudoinverses_and_ranks() -> None:
+    """Of full and of deficient rank: A P A = A, P A P = P, both products Hermitian."""
+    for a, rank in (
+        (gaussian(5, 3, seed=1), 3),
+        (gaussian(5, 2, seed=2) @ gaussian(2, 4, seed=3), 2),
+    ):
+        p = linalg.pinv(a)
+        # The condition numbers are below 100.
+        limit = 64 * 5 * 100 * unit(a)
+        assert int(linalg.matrix_rank(a)) == rank
+        assert max(off(a, a, p, a), off(p, p, a, p)) <= limit
+        for product in (a @ p, p @ a):
+            assert off(product, product.mH) <= limit
+        assert off(a, a, lossy(p), a) > limit
+    h = gaussian(3, 2, seed=4)
+    h = h @ h.mH
+    assert int(linalg.matrix_rank(h, hermitian=True)) == 2
+    assert off(h, h, linalg.pinv(h, hermitian=True), h) <= 64 * 3 * 1000 * unit(h)
+    assert int(linalg.matrix_rank(gaussian(4, 4, seed=5), atol=1e6)) == 0
+
+
+def test_least_squares() -> None:
+    """Solutions that are known: Gaussian integers, and those of least norm."""
+    a, x = gaussian(6, 3, seed=6), gaussian(3, 2, seed=7)
+    found = linalg.lstsq(a, a @ x)
+    assert int(found.rank) == 3
+    assert error(found.solution, exact(x)) <= 2.0**-95
+    assert error(linalg.lstsq(a, (a @ x)[:, 0]).solution[:, None], exact(x[:, :1])) <= 2.0**-95
+    b = gaussian(6, 2, seed=8)
+    by_gels = linalg.lstsq(a, b, driver="gels")
+    p = linalg.pinv(a)
+    assert off(by_gels.solution, p, b) <= 2.0**-95
+    rest = a @ by_gels.solution - b
+    residuals = (rest.abs() ** 2).sum(0)
+    assert float(abs(by_gels.residuals - residuals).max() / residuals.max()) <= 2.0**-95
+    # The rest is orthogonal to the columns.
+    with mpmath.workprec(BITS):
+        assert size(exact(a.mH) * exact(rest)) <= 2.0**-95 * size(exact(a)) * size(exact(b))
+    wide = linalg.lstsq(a.mH, x).solution
+    assert off(wide, linalg.pinv(a.mH), x) <= 2.0**-95
+    short = gaussian(6, 2, seed=9) @ gaussian(2, 3, seed=10)
+    assert int(linalg.lstsq(short, b).rank) == 2
+    assert off(linalg.lstsq(short, b).solution, linalg.pinv(short), b) <= 2.0**-95
+    with pytest.raises(LinAlgError, match="full rank"):
+        linalg.lstsq(short, b, driver="gels")
+
+
+def test_norms_and_condition_numbers() -> None:
+    """Of moduli that are whole, exactly; of unitary matrices times numbers."""
+    a = mcf.complex_tensor([[3 + 4j, 5 - 12j], [-8 + 15j, 0j]], 2, F64)
+    assert [float(linalg.matrix_norm(a, p)) for p in (1, -1, math.inf, -math.inf)] == [
+        22, 13, 18, 17,
+    ]  # fmt: skip
+    assert float(linalg.norm(a)) ** 2 == pytest.approx(25 + 169 + 289, rel=1e-15)
+    assert linalg.norm(a, 1, keepdim=True).shape == (1, 1)
+    q = linalg.qr(numbers(F64, 2, 3, 3, seed=2)).Q
+    assert skew(q) <= 64 * 3 * unit(q)
+    b = q * mcf.tensor([4, 2, 1], 2, F64)
+    for ord, wanted in ((2, 4), (-2, 1), ("nuc", 7), ("fro", math.sqrt(21))):
+        assert float(linalg.matrix_norm(b, ord)) == pytest.approx(wanted, rel=1e-15)
+        assert float(linalg.norm(b, ord)) == pytest.approx(wanted, rel=1e-15)
+        stacked = torch.stack([b, b], -1)
+        assert linalg.matrix_norm(stacked, ord, (0, 1)).shape == (2,)
+    assert float(linalg.cond(b)) == pytest.approx(4, rel=1e-15)
+    assert float(linalg.cond(b, -2)) == pytest.approx(0.25, rel=1e-15)
+    plain = b.to_plain()
+    for p in (1, math.inf, "fro", "nuc"):
+        assert float(linalg.cond(b, p)) == pytest.approx(float(linalg.cond(plain, p)), rel=1e-12)
+    assert float(linalg.cond(b * 0.0, 1)) == math.inf
+
+
+def test_systems_of_tensors_and_of_cholesky_factors() -> None:
+    a = gaussian(2, 3, 6, seed=11)
+    b = gaussian(2, 3, seed=12)
+    x = linalg.tensorsolve(a, b)
+    square = a.reshape(6, 6)
+    assert off(b.reshape(6, 1), square, x.reshape(6, 1)) <= 2.0**-90
+    inverse = linalg.tensorinv(a, 2)
+    assert inverse.shape == (6, 2, 3)
+    assert off(square, square, inverse.reshape(6, 6), square) <= 2.0**-90
+    h = square @ square.mH
+    low = linalg.cholesky(h)
+    found = torch.cholesky_solve(b.reshape(6, 1), low)
+    assert off(b.reshape(6, 1), h, found) <= 2.0**-75
+    assert off(h, h, torch.cholesky_inverse(low), h) <= 2.0**-75
+    _, info = linalg.cholesky_ex(-h)
+    assert int(info) == 1
+    assert int(linalg.inv_ex(h * 0.0).info) == 1
+    assert int(linalg.solve_ex(h * 0.0, h).info) == 1
+    assert int(linalg.lu_factor_ex(h * 0.0).info) == 1
+
+
+DERIVATIVES: dict[str, Callable[[Any], Any]] = {
+    "solve": lambda z: linalg.solve(z, z[:, :2].conj() + 1),
+    "solve from the right": lambda z: linalg.solve(z, z[:2] * 2, left=False),
+    "solve of a vector": lambda z: linalg.solve(z, z[0]),
+    "inv": lambda z: linalg.inv(z),
+    "lu_solve": lambda z: linalg.lu_solve(*linalg.lu_factor(z), z[:, :2]),
+    "lu_solve adjoint": lambda z: linalg.lu_solve(
+        *linalg.lu_factor(z), z[:2], left=False, adjoint=True
+    ),
+    "triangular": lambda z: linalg.solve_triangular(z, z[:, :2], upper=False, unitriangular=True),
+    "matrix_power": lambda z: linalg.matrix_power(z, 3),
+    "matrix_exp": lambda z: linalg.matrix_exp(z),
+    "pinv": lambda z: linalg.pinv(z[:, :2]),
+    "pinv wide": lambda z: linalg.pinv(z[:2]),
+    "lstsq": lambda z: linalg.lstsq(z[:, :2], z).solution,
+    "norm": lambda z: linalg.norm(z, 2) + linalg.norm(z, 1) + linalg.matrix_norm(z, "nuc"),
+    "cond": lambda z: linalg.cond(z),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n in ("solve", "lu_solve", "pinv") else pytest.mark.slow)
+        for n in DERIVATIVES
+    ],
+)
+def test_derivatives_are_those_of_torch(name: str) -> None:
+    """In float64; 2^-30 leaves room for torch's own errors, times the condition."""
+    t = numbers(F64, 2, 3, 3, seed=5).to_plain().requires_grad_()
+    z = mcf.complex_tensor(t.detach(), 2, F64, requires_grad=True)
+    for given in (t, z):
+        x = DERIVATIVES[name](given)
+        g = torch.arange(1.0, 1 + math.prod(x.shape), dtype=F64).reshape(x.shape) % 5
+        loss = (x.real * g).sum() + ((x.imag * (g - 2)).sum() if x.is_complex() else 0)
+        loss.backward()
+    assert torch.allclose(z.grad.to_plain(), t.grad, rtol=2.0**-30, atol=2.0**-30)
+
+
+@pytest.mark.slow
+def test_second_derivatives_of_a_solution() -> None:
+    t = numbers(F64, 2, 2, 2, seed=5).to_plain().requires_grad_()
+    z = mcf.complex_tensor(t.detach(), 2, F64, requires_grad=True)
+    found = []
+    for given in (t, z):
+        loss = linalg.solve(given, given[:, :1] ** 2).abs().sum()
+        first = torch.autograd.grad(loss, given, create_graph=True)[0]
+        found.append(torch.autograd.grad(first.abs().sum(), given)[0])
+    assert torch.allclose(found[1].to_plain(), found[0], rtol=2.0**-30, atol=2.0**-30)
+
+
+def test_what_is_refused() -> None:
+    a = gaussian(3, 2)
+    with pytest.raises(RuntimeError, match="square matrices"):
+        linalg.matrix_exp(a)
+    with pytest.raises(RuntimeError, match="Incompatible shapes"):
+        linalg.solve(a[:2], a)
+    with pytest.raises(RuntimeError, match=r"size\(-2\) should match"):
+        linalg.lstsq(a, a[:2])
+    with pytest.raises(mcf.UnsupportedError, match="allowed are None and 'gels'"):
+        linalg.lstsq(a, a, driver="gelsd")
+    for function in (linalg.ldl_factor, linalg.vander):
+        with pytest.raises(mcf.UnsupportedError, match="not supported on mcf"):
+            function(a)
+    with pytest.raises(RuntimeError, match=r"prod\(self"):
+        linalg.tensorinv(a, 1)
