@@ -112,7 +112,7 @@ def declared(
         fmt: to which `narrow` rounds in float32 registers; in float64 ones it is `held`.
         register: in which it computes.
     """
-    results = tuple(f"r{k}" for k in range(found.count))
+    results = tuple(f"r{k}" for k in range(found.results))
     groups = tuple((a, tuple(f"{a}{k}" for k in range(n))) for a, n in arguments.items())
     return Elementwise(
         name=found.function.__name__,

@@ -184,13 +184,13 @@ class Formula(NamedTuple):
         tables: the names of those that it reads.
         partial: whether it has one result more, 1 for an element that needs a step which it lacks
             (`working.rare`), and else 0.
-        count: of the other results.
+        results: how many others it has.
     """
 
     function: FunctionType
     tables: tuple[str, ...]
     partial: bool
-    count: int
+    results: int
 
 
 def formula(

@@ -158,8 +158,8 @@ def _compute(name: str, x: list[Tensor], dim: int) -> list[Tensor]:
         if first.device.type == "cpu":
             most = _CHUNK * torch.get_num_threads()
             size = max(1, most // flat[0].shape[rows.axis])
-        parts = [c.split(size, axis) for c in flat]
-        targets = [c.split(size, 0 if one_each else axis) for c in written]
+        parts = [torch.split(c, size, axis) for c in flat]
+        targets = [torch.split(c, size, 0 if one_each else axis) for c in written]
         for part, target in zip(zip(*parts, strict=True), zip(*targets, strict=True), strict=True):
             given = tuple(c.contiguous() for c in part)
             given = given if fmt is width else run(ENTERED, fmt, terms, (given,))

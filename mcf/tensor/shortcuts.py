@@ -257,3 +257,26 @@ def _only_first(function: Callable[..., Any]) -> Callable[..., Any]:
 for _name in "var std".split():
     for _function in _forms(_name):
         DIRECT[_function] = _only_first(_moment(getattr(aten, _name).correction))
+
+
+def _softmax(overload: Any) -> Callable[..., Any]:
+    """A function along a dimension, in the tensor's own format."""
+
+    def call(x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        given = args or (*kwargs.values(),)
+        if len(args) + len(kwargs) != 1 or type(given[0]) is not int or type(x) is not MCFTensor:
+            return NotImplemented
+        return OPERATORS[overload](x, given[0]) if args or "dim" in kwargs else NotImplemented
+
+    return call
+
+
+def _logsumexp(x: Any = None, dim: Any = None, keepdim: Any = False, **kwargs: Any) -> Any:
+    if kwargs or type(x) is not MCFTensor or type(dim) is not int or type(keepdim) is not bool:
+        return NotImplemented
+    return OPERATORS[aten.logsumexp.default](x, [dim], keepdim)
+
+
+_register(_softmax(aten._softmax.default), *_forms("softmax"))
+_register(_softmax(aten._log_softmax.default), *_forms("log_softmax"))
+_register(_logsumexp, *_forms("logsumexp"))

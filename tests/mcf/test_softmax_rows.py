@@ -30,7 +30,7 @@ NAMES = ("softmax", "log_softmax", "logsumexp")
 INF, NAN = torch.inf, torch.nan
 # Rows of numbers that are none, or whose largest number stands more than once.
 SPECIAL = [[-INF, -INF], [INF, 0.0], [INF, -INF], [NAN, 0.0], [NAN, INF], [2.0, 2.0], [0.0, -0.0]]
-SHAPES = (((5, 7), 0), ((5, 7), 1), ((2, 5, 3), 1), ((3, 37), 1), ((33,), 0), ((1,), 0))
+SHAPES = (((2, 5, 3), 1), ((5, 7), 1), ((3, 37), 1), ((1,), 0))
 
 
 def numbers(fmt: Format, terms: int, count: int, seed: int = 1) -> tuple[Tensor, ...]:
@@ -58,7 +58,7 @@ def special(fmt: Format, terms: int, length: int) -> tuple[Tensor, ...]:
 
 def check(fmt: Format, terms: int, executor: str, shapes: Any = SHAPES) -> None:
     """All three functions have the bits of the torch executor."""
-    given = [(special(fmt, terms, n), dim) for n in (6, 40) for dim in (0, 1)]
+    given = [(special(fmt, terms, n), 1) for n in (6, 40)]
     for shape, dim in shapes:
         x = numbers(fmt, terms, torch.Size(shape).numel())
         given.append((tuple(c.reshape(shape) for c in x), dim))
@@ -89,11 +89,10 @@ def test_every_format(fmt: Format, terms: int, registers: str) -> None:
 @on_each_executor
 @pytest.mark.parametrize("fmt", [FP64, FP32], ids=lambda f: f.name)
 def test_executors_agree(executor: str, fmt: Format) -> None:
-    check(fmt, 2, executor, SHAPES[1:4])
+    check(fmt, 2, executor, SHAPES[:3])
 
 
-@pytest.mark.parametrize("shape", [(4, 40), (4, 6)])
-@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(("shape", "dim"), [((3, 40), 1), ((3, 6), 0)])
 def test_pieces_change_nothing(
     shape: tuple[int, int], dim: int, monkeypatch: pytest.MonkeyPatch, on_torch: None
 ) -> None:

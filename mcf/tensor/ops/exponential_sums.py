@@ -18,6 +18,7 @@ from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.constants import constant
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.softmax_plans import along
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -26,6 +27,9 @@ aten = torch.ops.aten
 @implements(aten._softmax.default)
 def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
     """exp(x_i) / sum_j exp(x_j)."""
+    few = along("softmax", x, dim)
+    if few is not None:
+        return few
     if x.dim() == 0 or x.numel() == 0:
         return _trivial("softmax", x, dim, 1)
     return wrap(elementary.softmax(x.components, dim))
@@ -34,6 +38,9 @@ def softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
 @implements(aten._log_softmax.default)
 def log_softmax(x: MCFTensor, dim: int, half_to_float: bool = False) -> MCFTensor:
     """x_i - logsumexp(x)."""
+    few = along("log_softmax", x, dim)
+    if few is not None:
+        return few
     if x.dim() == 0 or x.numel() == 0:
         return _trivial("log_softmax", x, dim, 0)
     return wrap(elementary.log_softmax(x.components, dim))
@@ -60,6 +67,10 @@ def safe_softmax(x: MCFTensor, dim: int, dtype: torch.dtype | None = None) -> An
 @implements(aten.logsumexp.default)
 def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTensor:
     """log(sum_j exp(x_j)) over some dimensions."""
+    if len(dim) == 1:
+        few = along("logsumexp", x, dim[0], keepdim)
+        if few is not None:
+            return few
     dims = list(Rows.of(x.shape, dim).dims)
     if x.numel() == 0:
         shape = [1 if d in dims else n for d, n in enumerate(x.shape)]
@@ -67,6 +78,10 @@ def logsumexp(x: MCFTensor, dim: Sequence[int], keepdim: bool = False) -> MCFTen
         return none if keepdim else none.squeeze(dims)  # type: ignore[no-any-return]
     if x.dim() == 0:
         return wrap([c.clone() for c in x.components])
+    if len(dims) == x.dim():
+        few = along("logsumexp", x, None, keepdim)
+        if few is not None:
+            return few
     rest = [d for d in range(x.dim()) if d not in dims]
     moved = tuple(c.permute(*rest, *dims).flatten(len(rest)) for c in x.components)
     out = elementary.logsumexp(moved, -1)

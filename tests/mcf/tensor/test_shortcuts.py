@@ -33,6 +33,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "three": lambda: [torch.addcmul(X, Y, X, value=0.1), X.addcdiv(Y, X), torch.lerp(X, Y, 0.3)],
     "clamped": lambda: [X.clamp(-0.5, 2), X.clip(max=1.0), X.clamp_min(0.1), X.clamp(Y, 2 * Y)],
     "one": lambda: [X.exp(), X.floor(), torch.fix(X), X.square(), -X, X.frac(), X.reciprocal()],
+    "rows": lambda: [A.softmax(1), A.log_softmax(dim=0), A.logsumexp(-1), A.logsumexp(0, True)],
     "kinds": lambda: [X.isfinite(), torch.isnan(X), X.signbit(), torch.isinf(X), X.logical_not()],
     "moved": lambda: [X.flip(0), A.flip(0, 1), A.roll((1, 2), (0, 1)), A.tril(-1), A.rot90()],
     "picked": lambda: [X.take(PLACES), A.index_select(1, PLACES), X[PLACES], X[WHERE], A.gather(
