@@ -27,39 +27,78 @@ def room(terms: int, count: int) -> int:
 
 def source(terms: int, name: str) -> str:
     """The loop of a name of `mcf.kernels.row_tasks`."""
-    return searching(terms) if name.startswith("search") else extreme(terms, "running" in name)
+    return searching(terms) if name.startswith("search") else extreme(terms, name)
 
 
-def extreme(terms: int, running: bool) -> str:
+# Elements of a running extreme that are looked at together.
+_AHEAD = 64
+
+
+def extreme(terms: int, name: str) -> str:
     """Extremes, at the end of a row or of what there is so far."""
+    if name.startswith("running"):
+        return running(terms, name)
     keys = [f"key{k}" for k in range(terms)]
     words = ["moved = number(data, 5)"]
     words += [f"{k} = word(data, 7 + moved + {j})" for j, k in enumerate(keys)]
-    each = "\n                put(word(data, 6), base + i, place)" if running else ""
-    first = "put(word(data, 6), base, 0)" if running else ""
-    if running:
-        moves = f"""
-            for v in range(moved):
-                out, x = word(data, 7 + v), word(data, {7 + terms} + moved + v)
-                for i in range(base, base + count):
-                    put(out, i, number(x, base + number(word(data, 6), i)))"""
-    else:
-        moves = f"""
-            put(word(data, 6), item, place)
-            for v in range(moved):
-                x = word(data, {7 + terms} + moved + v)
-                put(word(data, 7 + v), item, number(x, base + place))"""
     return f"""
 {_begin(*words)}
             base = item * count
             place = 0
             best = {_loads(keys, "base")}
-            {first}
             for i in range(1, count):
                 new = {_loads(keys, "base + i")}
                 if algorithm(best, new):
                     best = new
-                    place = i{each}{moves}
+                    place = i
+            put(word(data, 6), item, place)
+            for v in range(moved):
+                x = word(data, {7 + terms} + moved + v)
+                put(word(data, 7 + v), item, number(x, base + place))
+"""
+
+
+def running(terms: int, name: str) -> str:
+    """Running extremes.
+
+    Elements whose first components are all beyond the extreme so far are what most are: they are
+    looked at side by side, and the extreme is written to all of their places.
+    """
+    keys = [f"key{k}" for k in range(terms)]
+    words = ["moved, places = number(data, 5), word(data, 6)"]
+    words += [f"{k} = word(data, 7 + moved + {j})" for j, k in enumerate(keys)]
+    beyond = "<" if name.endswith("largest") else ">"
+    return f"""
+{_begin(*words)}
+            base = item * count
+            place = 0
+            best = {_loads(keys, "base")}
+            start = 0
+            while start < count:
+                stop = min(start + {_AHEAD}, count)
+                first, left = best[0], 0
+                for i in range(base + start, base + stop):
+                    left += 1 if load(key0, i) {beyond} first else 0
+                if left == stop - start:
+                    for i in range(base + start, base + stop):
+                        put(places, i, place)
+                    for v in range(moved):
+                        out, x = word(data, 7 + v), word(data, {7 + terms} + moved + v)
+                        same = number(x, base + place)
+                        for i in range(base + start, base + stop):
+                            put(out, i, same)
+                else:
+                    for i in range(start, stop):
+                        new = {_loads(keys, "base + i")}
+                        if i > 0 and algorithm(best, new):
+                            best = new
+                            place = i
+                        put(places, base + i, place)
+                    for v in range(moved):
+                        out, x = word(data, 7 + v), word(data, {7 + terms} + moved + v)
+                        for i in range(base + start, base + stop):
+                            put(out, i, number(x, base + number(places, i)))
+                start = stop
 """
 
 

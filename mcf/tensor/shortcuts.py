@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mcf.tensor import ops as ops  # What is registered there is called here.
 from mcf.tensor.ops.arithmetic import reciprocal_times
+from mcf.tensor.ops.masks import item
 from mcf.tensor.ops.powers import power
 from mcf.tensor.product_plans import multiplied
 from mcf.tensor.registry import DIRECT, FUNCTIONS, OPERATORS
@@ -141,11 +142,14 @@ def _on_each(function: Any) -> Callable[..., Any]:
 
 
 for _name in (
-    "clone diag_embed flip fliplr flipud gather index_select masked_select new_empty new_zeros "
+    "clone diag_embed flip fliplr flipud gather index_select new_empty new_zeros "
     "repeat repeat_interleave roll rot90 take take_along_dim tril triu"
 ).split():
     for _function in _forms(_name):
         _register(_on_each(_function), _function)
+
+_register(item, Tensor.__getitem__)
+_operator(aten.masked_select.default, 2, kinds=_TENSORS)
 
 
 def _joined(function: Any) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ from mcf.tensor.ops import in_place as in_place
 from mcf.tensor.ops import linalg as linalg
 from mcf.tensor.ops import losses as losses
 from mcf.tensor.ops import margin_losses as margin_losses
+from mcf.tensor.ops import masks as masks
 from mcf.tensor.ops import matmul as matmul
 from mcf.tensor.ops import matrices as matrices
 from mcf.tensor.ops import moments as moments

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels import registry
+from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.running import running_extremes
 from mcf.tensor.ops.order import canonical
+from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 from mcf.tensor.row_plans import arranged
-from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
 
@@ -44,11 +47,35 @@ def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
             return few
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
+    found = _by_loop(x, dim, largest)
+    if found is not None:
+        return found
     keys = [c.movedim(dim, -1) for c in canonical(x.detach())]
     size = max(1, x.shape[dim])
     flat = [c.reshape(c.numel() // size, c.shape[-1]) for c in keys]
     index = running_extremes(flat, largest).view(keys[0].shape).movedim(-1, dim)
     return x.gather(dim, index), index.contiguous()
+
+
+def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
+    """Numbers and places by an executor's loop over rows; None where it has none for them."""
+    if type(x) is not MCFTensor or recorded(x) or dim not in (-1, x.dim() - 1):
+        return None
+    given = list(x.components)
+    first = given[0]
+    if first.dtype is not torch.float64 or not first.numel() or type(first) is not Tensor:
+        return None
+    if not first.is_contiguous():
+        return None
+    keys = [k.contiguous() for k in canonical(x)]
+    index = torch.empty(first.shape, dtype=torch.int64, device=first.device)
+    out = [torch.empty_like(c) for c in given]
+    name = "running_largest" if largest else "running_smallest"
+    shape = first.numel() // first.shape[-1], first.shape[-1]
+    task = RowTask(name, len(keys), len(out))
+    if not registry.rows(task, shape, [index, *out, *keys, *given]):
+        return None
+    return wrap(out), index
 
 
 @implements(torch.cummax, Tensor.cummax, aten.cummax.default)

@@ -38,6 +38,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "moved": lambda: [X.flip(0), A.flip(0, 1), A.roll((1, 2), (0, 1)), A.tril(-1), A.rot90()],
     "picked": lambda: [X.take(PLACES), A.index_select(1, PLACES), X[PLACES], X[WHERE], A.gather(
         1, PLACES.expand(4, 3)), X.masked_select(WHERE), A.take_along_dim(PLACES[None], dim=1)],
+    "masked": lambda: [A[A.components[0] > 0], A[WHERE[:4]], A.masked_select(WHERE[:6]),
+                       A[:, WHERE[:6]], A.t()[WHERE[:6]], X[~WHERE & False], A[WHERE[:4], 1:],
+                       X[WHERE.nonzero()]],
     "joined": lambda: [torch.cat([X, Y]), torch.stack((A, A), dim=-1), torch.hstack([A, A]),
                        torch.vstack([X, Y]), torch.cat([X, Y.to(terms=3)]),
                        torch.cat([X, Y.to_plain()])],
@@ -76,6 +79,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a mask that is an expansion": lambda: X.masked_select(Y),
     "shapes joined": lambda: torch.stack([X, Y[:3]]),
     "none joined": lambda: torch.cat([]),
+    "a mask of another shape": lambda: A[WHERE[:5]],
     "a dimension": lambda: X.flip(2),
     "a number for a tensor": lambda: torch.hypot(X, 2.0),
     "a tensor and a number": lambda: X.clamp(Y, 2.0),

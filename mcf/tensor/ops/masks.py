@@ -1,0 +1,67 @@
+"""Elements that a mask picks: their places are found once for all components."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.tensor.ops.componentwise import on_each
+from mcf.tensor.recorded import watched
+from mcf.tensor.registry import implements
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
+
+aten = torch.ops.aten
+
+
+def _masked(x: Any, mask: Any) -> MCFTensor | None:
+    """x[mask] for a mask of x's leading dimensions; None where torch has to do it.
+
+    torch searches a mask for each component, and in many times what NumPy takes for it.
+    """
+    if type(x) is not MCFTensor or type(mask) is not Tensor or mask.dtype is not torch.bool:
+        return None
+    own = x.__dict__
+    first, dims = own["_c0"], mask.ndim
+    if type(first) is not Tensor or first.device.type != "cpu" or mask.device.type != "cpu":
+        return None
+    if dims == 0 or first.shape[:dims] != mask.shape or watched() or mask.requires_grad:
+        return None
+    places = torch.from_numpy(np.flatnonzero(mask.numpy()))
+    parts = COMPONENTS[own["_terms"]](own)
+    if dims > 1:
+        parts = tuple([c.flatten(0, dims - 1) for c in parts])
+    return wrap([c.index_select(0, places) for c in parts])
+
+
+_index, _select = on_each(aten.index.Tensor), on_each(aten.masked_select.default)
+
+
+@implements(aten.index.Tensor)
+def index(x: Any, indices: Any) -> Any:
+    """x[indices]."""
+    found = _masked(x, indices[0]) if len(indices) == 1 else None
+    return _index(x, indices) if found is None else found
+
+
+@implements(aten.masked_select.default)
+def masked_select(x: Any, mask: Any) -> Any:
+    """The elements for which a mask holds, as a vector."""
+    same = isinstance(mask, Tensor) and mask.shape == x.shape
+    found = _masked(x, mask) if same else None
+    return _select(x, mask) if found is None else found
+
+
+def item(x: Any, key: Any) -> Any:
+    """x[key] for a mask or for numbers of elements, which is no view; else NotImplemented."""
+    if type(x) is not MCFTensor or type(key) is not Tensor:
+        return NotImplemented
+    if key.dtype is torch.bool:
+        found = _masked(x, key)
+        return NotImplemented if found is None else found
+    if key.dtype is not torch.int64 or key.ndim == 0:
+        return NotImplemented
+    own = x.__dict__
+    return wrap([c[key] for c in COMPONENTS[own["_terms"]](own)])
