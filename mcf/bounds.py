@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mcf.complexes import bounds as complexes
-from mcf.elementary import special_bounds
+from mcf.elementary import polygamma, special_bounds
 from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.fourier import bounds as fourier
@@ -38,7 +38,8 @@ def bound(
     T is the size of what is added up, without cancellation: sum |x| for "sum", sum |x y| for "dot",
     (|x| |y|) for "matmul", sum |x| / count for "mean", sum x**2 / (count - correction) for "var"
     (an integer correction), the root of that for "std", sum |c_k| |x|**k for "polyval", |x y| for
-    "fma"; below -1/2 of "lgamma" and below 0 of "digamma" the magnitudes of the terms of their
+    "fma"; below -1/2 of "lgamma", below 0 of "digamma", of "polygamma_2" and other even orders and
+    of "zeta_3", which is zeta(3, x), and other odd ones the magnitudes of the terms of their
     reflection, which their docstrings have, elsewhere 0; of the Bessel functions "j0", "j1", "y0"
     and "y1" from |x| = 256 on the modulus sqrt(J^2 + Y^2), before it 0. So of_terms times the
     condition number T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
@@ -69,8 +70,11 @@ def bound(
             wanted, below 1, or of more coefficients than the bound of "polyval" has room for.
         TypeError: for another dtype, or a count that is no int.
     """
-    if operation not in _OPERATIONS:
-        known = ", ".join(_OPERATIONS)
+    ordered = special_bounds.of_order(operation) is not None
+    if operation not in _OPERATIONS and not ordered:
+        last = polygamma.LAST
+        orders = f"polygamma_5 to polygamma_{last}, zeta_3 to zeta_{last + 1}"
+        known = ", ".join((*_OPERATIONS, orders))
         raise ValueError(f"no bound for operation {operation!r}; known are {known}")
     register = _register(registers)
     if operation in ("fft", "rfft"):
@@ -85,7 +89,7 @@ def bound(
     _check(terms)
     if operation in _COMPLEX:
         return _of_complex(operation, terms, dtype)
-    if operation not in _REAL:
+    if operation not in _REAL and not ordered:
         return bounds.bound(operation, terms, dtype)
     fmt = format_of(dtype)
     if fmt is FP64:

@@ -36,7 +36,7 @@ def serves(terms: int) -> bool:
     return terms < TERMS
 
 
-def _raised(x: Components, k: int) -> Components:
+def raised(x: Components, k: int) -> Components:
     """x**k for k > 0, from the highest bit of k downwards."""
     total = x
     for bit in bin(k)[3:]:
@@ -53,9 +53,9 @@ def _power(k: int) -> Compute:
         good = y[0].isfinite() & (y[0] != 0)
         m, e = mantissa(sanitized(y, good, 1.0))
         # Lengthened, so that a product keeps more than its factors have.
-        raised = _raised((*m, *(torch.zeros_like(m[0]) for _ in range(w - len(m)))), abs(k))
+        power = raised((*m, *(torch.zeros_like(m[0]) for _ in range(w - len(m)))), abs(k))
         # Beyond the range of every format, and within that of `leave`.
-        result = ex.reciprocal(raised) if k < 0 else raised
+        result = ex.reciprocal(power) if k < 0 else power
         out = leave(result, fmt, terms, (e * k).clamp(-1900, 1900))
         edge = x[0] * x[0] * x[0] if k % 2 else x[0] * x[0]
         return special(~good, 1.0 / edge if k < 0 else edge, out)

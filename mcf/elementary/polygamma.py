@@ -1,28 +1,33 @@
-"""Polygamma functions of the orders 2, 3 and 4, by the tables and series of `mcf.elementary.gamma`.
+"""Polygamma functions and Hurwitz's zeta function, by the series of `mcf.elementary.gamma`.
 
-f(x) = (-1)^(m+1) psi^(m)(x) = m! (1/x^(m+1) + 1/(x + 1)^(m+1) + ...) is positive for x > 0. Below
-1/2 it is m! / x^(m+1) + f(1 + x), below zero, with c and s the cosine and sine of pi x,
+f(x) = (-1)^(m+1) psi^(m)(x) = m! (1/x^(m+1) + 1/(x + 1)^(m+1) + ...) = m! zeta(m + 1, x) is
+positive for x > 0, m from 2 on. Below 1/2 it is m! / x^(m+1) + f(1 + x), below zero, with c and s
+the cosine and sine of pi x,
 
-    f(x) = pi^(m+1) g(c) / s^(m+1) + (-1)^m f(1 - x),
-    g(c) = 2 c, 2 (1 + 2 c^2), 8 c (2 + c^2) for m = 2, 3, 4
+    f(x) = pi^(m+1) g_m(c) / s^(m+1) + (-1)^m f(1 - x),
+    g_1 = 1, g_(m+1) = (m + 1) c g_m + (1 - c^2) g_m'
 
-(NIST's Digital Library of Mathematical Functions, 5.15, https://dlmf.nist.gov/5.15).
+of which all coefficients are positive: 2 c, 2 (1 + 2 c^2), 8 c (2 + c^2), ... (NIST's Digital
+Library of Mathematical Functions, 5.15 and 25.11, https://dlmf.nist.gov/5.15).
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import gamma, gamma_arguments, gamma_tables, series
+from mcf.elementary.few_products import raised
 from mcf.elementary.gamma_series import Series, bernoulli
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table
+from mcf.elementary.tables import Components, _rows, _table, constant
 from mcf.elementary.working import (
     enter,
     head,
@@ -41,48 +46,52 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# Orders from 2 on.
-LAST = 4
-DEGREES = 44
-# Bits by which binomial coefficients, up to that of 4 in 44, make the series fall less.
-SPARE = 18.0
-# Below, 1/r^(m+1) is all that counts.
-_TINY = 2.0**-110
-_BITS = 440
+# Orders from 2 on. Beyond, intervals of the tables are wide beside what the functions fall by.
+LAST = 32
+# Orders up to this one have tables of one length.
+_FEW = 4
+
+
+def spare(m: int) -> float:
+    """Bits by which binomial coefficients, up to that of m in all degrees, make a series fall less.
+
+    18 are those of 4 in 44 degrees.
+    """
+    if m <= _FEW:
+        return 18.0
+    bits = 18.0
+    while math.log2(math.comb(degrees(m, bits) + m, m)) > bits:
+        bits += 2.0
+    return bits
+
+
+def degrees(m: int, bits: float | None = None) -> int:
+    """Coefficients of a table's row, two more than four components need."""
+    if m <= _FEW:
+        return 44
+    return int((53 * 4 + 8 + (spare(m) if bits is None else bits)) / gamma.FALL) + 5
+
+
+def _bits(m: int) -> int:
+    return 440 + 8 * max(0, m - _FEW)
 
 
 @functools.cache
-def _series() -> list[list[int]]:
+def _series(bits: int, count: int) -> list[list[int]]:
     """Coefficients of log Gamma at each node, in v = (x - node) / half."""
-    found = Series(_BITS)
-    return [found.log_gamma(c, half, DEGREES + LAST + 1) for c, half in gamma_tables.nodes()]
+    found = Series(bits)
+    return [found.log_gamma(c, half, count) for c, half in gamma_tables.nodes()]
 
 
 def _table_of(m: int) -> Tensor:
-    rows = []
-    for found, (_, half) in zip(_series(), gamma_tables.nodes(), strict=True):
+    """Of (-1)^(m+1) psi^(m)(x)."""
+    rows, count = [], degrees(m)
+    length = 44 + _FEW + 1 if m <= _FEW else count + m + 1
+    for found, (_, half) in zip(_series(_bits(m), length), gamma_tables.nodes(), strict=True):
         unit = half ** (m + 1)
-        slopes = enumerate(found[m + 1 : m + 1 + DEGREES])
+        slopes = enumerate(found[m + 1 : m + 1 + count])
         rows += [int((-1) ** (m + 1) * math.perm(k + m + 1, m + 1) * s / unit) for k, s in slopes]
-    return _rows([(c, 1 << _BITS) for c in rows])
-
-
-@_table
-def polygamma_2_series() -> Tensor:
-    """Of -psi''(x)."""
-    return _table_of(2)
-
-
-@_table
-def polygamma_3_series() -> Tensor:
-    """Of psi'''(x)."""
-    return _table_of(3)
-
-
-@_table
-def polygamma_4_series() -> Tensor:
-    """Of -psi''''(x)."""
-    return _table_of(4)
+    return _rows([(c, 1 << _bits(m)) for c in rows])
 
 
 def stirling(m: int, j: int) -> Fraction:
@@ -94,33 +103,51 @@ def stirling(m: int, j: int) -> Fraction:
     return b / Fraction(m * (m + 1), 12)
 
 
-def _times(x: Components, factor: float) -> Components:
-    return ex.mul(x, head((torch.full_like(x[0], factor),), len(x)))
+@functools.cache
+def weight(m: int) -> tuple[int, ...]:
+    """Coefficients of g_m, that of c^(m-1) last: a power of two."""
+    g = [1]
+    for n in range(1, m):
+        after = [0] * (n + 1)
+        for j, a in enumerate(g):
+            after[j + 1] += (n + 1 - j) * a
+            if j:
+                after[j - 1] += j * a
+        g = after
+    return tuple(g)
 
 
-def _powers(x: Components, last: int) -> Components:
-    """x**last for last from 2 to 5."""
-    square = ex.mul(x, x)
-    if last == 2:
-        return square
-    if last == 3:
-        return ex.mul(square, x)
-    fourth = ex.mul(square, square)
-    return fourth if last == 4 else ex.mul(fourth, x)
+def _number(value: int, like: Components) -> Components:
+    """A whole number as an expansion, all of it."""
+    found = constant(Fraction(value), len(like), like[0].device)
+    return tuple(c.expand(like[0].shape) for c in found)
+
+
+def _times(x: Components, factor: int | Fraction) -> Components:
+    return ex.mul(x, constant(Fraction(factor), len(x), x[0].device))
 
 
 def _weight(m: int, c: Components) -> Components:
-    """g(c)."""
-    square = ex.mul(c, c)
+    """g_m(c) for c from 0 to 1, by Horner's rule in c^2."""
+    *others, last = weight(m)[(m - 1) % 2 :: 2]
+    total = c if m % 2 == 0 else ex.mul(c, c)
     if m == 2:
-        return series.scaled(c, 2.0)
-    one = torch.ones_like(c[0])
-    if m == 3:
-        return series.scaled(ex.add(series.scaled(square, 2.0), one), 2.0)
-    return ex.mul(series.scaled(c, 8.0), ex.add(square, 2.0 * one))
+        return series.scaled(total, float(last))
+    square = ex.mul(c, c)
+    total = series.scaled(square, float(last))
+    for k, a in enumerate(reversed(others)):
+        total = ex.mul(total, square) if k else total
+        total = ex.add(total, _number(a, c))
+    return total if m % 2 else ex.mul(c, total)
 
 
-def _polygamma(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components:
+def tiny_below(m: int) -> float:
+    """Numbers below which 1/r^(m+1) is all that counts; no power of others is beyond the range."""
+    return 2.0 ** -min(110, 600 // (m + 1))
+
+
+def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: bool) -> Components:
+    """f(x), or zeta(m + 1, x) = f(x) / m!."""
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
     at = gamma_arguments.argument_of(y, w, reflected=True)
@@ -129,12 +156,13 @@ def _polygamma(arguments: Arguments, fmt: Format, terms: int, m: int) -> Compone
     inverse = gamma._inverse(far, w)
     square = ex.mul(inverse, inverse)
     tail = series.polynomial(square, gamma._BITS, functools.partial(stirling, m), 8.0)
-    rest = ex.mul(_times(square, float(m * (m + 1))), gamma._part(12, tail))
-    rest = ex.add(_times(inverse, m / 2), rest)
+    rest = ex.mul(_times(square, m * (m + 1)), gamma._part(12, tail))
+    rest = ex.add(_times(inverse, Fraction(m, 2)), rest)
     normal, e = mantissa(far)
-    beyond = ex.div(_times(ex.add(rest, one), float(math.factorial(m - 1))), _powers(normal, m))
+    beyond = ex.div(_times(ex.add(rest, one), math.factorial(m - 1)), raised(normal, m))
     near = sanitized(at.z, ~at.far)
-    value = gamma.taylor(f"polygamma_{m}_series", near, w, degrees=DEGREES, spare=SPARE)
+    name = f"polygamma_{m}_series"
+    value = gamma.taylor(name, near, w, degrees=degrees(m), spare=spare(m))
     value = select(at.far, beyond, value)
     f = gamma_arguments.beside_whole(at.x, w)
     low = at.low & ~at.down
@@ -143,51 +171,60 @@ def _polygamma(arguments: Arguments, fmt: Format, terms: int, m: int) -> Compone
     size = head(signed(at.x, sign_of(at.down)), w)
     r = select(low, size, head(f.r, w))
     lift = torch.where(f.tiny & ~low, gamma_arguments.LIFT, 0)
-    tiny = shifted & ((r[0] < _TINY) | (lift > 0))
+    tiny = shifted & ((r[0] < tiny_below(m)) | (lift > 0))
     part, k = mantissa(sanitized(r, tiny))
     below = select(tiny, part, select(low, sanitized(r, low), f.sine))
     plain = low | tiny
     above = select(plain, head((one,), w), head(gamma_arguments.pi(w, one), w))
-    factor = head((torch.full_like(one, float(math.factorial(m))),), w)
-    step = ex.mul(_powers(ex.div(above, below), m + 1), select(plain, factor, _weight(m, f.cosine)))
+    factor = select(plain, _number(math.factorial(m), head((one,), w)), _weight(m, f.cosine))
+    step = ex.mul(raised(ex.div(above, below), m + 1), factor)
     if m % 2 == 0:
         step = signed(step, torch.where(at.down, f.sign, 1.0))
-    flat = scale_all(value, torch.where(at.far & ~tiny, -m * e, 0).clamp(min=-900))
+    flat = scale_all(value, torch.where(at.far & ~tiny, -m * e, 0).clamp(min=-2000))
     if m % 2:
         flat = select(low, flat, minus(flat))
     joined = ex.add(flat, sanitized(step, ~tiny))
     value = select(shifted, select(tiny, step, joined), value)
     exponents = torch.where(tiny, (m + 1) * (lift - k), torch.where(at.far & ~shifted, -m * e, 0))
+    if zeta:
+        value = _times(value, Fraction(1, math.factorial(m)))
     out = leave(value, fmt, terms, exponents.clamp(-2000, 2000))
     pole = torch.where(x[0].isnan(), x[0], torch.where(x[0] == math.inf, 0.0, math.inf))
     out = special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
-    return out if m % 2 else minus(out)
+    return out if m % 2 or zeta else minus(out)
 
 
-@function("x")
-def polygamma_2(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The third derivative of log Gamma(x); -inf at 0, at negative whole numbers and at -inf.
+@functools.cache
+def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
+    def compute(arguments: Arguments, fmt: Format, terms: int) -> Components:
+        return _evaluated(arguments, fmt, terms, m, zeta=zeta)
 
-    Of positive x relative to the result. Below zero it is a sum (see the module), and the error
-    relative to the sum of the magnitudes of its terms: near zeros the result has the bits that the
-    cancellation leaves.
+    compute.__name__ = name
+    what = (
+        f"Hurwitz's zeta function, 1/x^{m + 1} + 1/(x + 1)^{m + 1} + ..."
+        if zeta
+        else f"The derivative of order {m + 1} of log Gamma(x)"
+    )
+    compute.__doc__ = f"""{what}; infinite at its poles.
+
+    Of positive x relative to the result. Below zero it is a sum (see the module), of even m = {m}
+    one that cancels, and the error relative to the sum of the magnitudes of its terms: near zeros
+    the result has the bits that the cancellation leaves.
     """
-    return _polygamma(arguments, fmt, terms, 2)
+    table: Any = functools.partial(_table_of, m)
+    table.__name__ = f"polygamma_{m}_series"
+    _table(table)
+    return function("x")(compute)
 
 
-@function("x")
-def polygamma_3(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The fourth derivative of log Gamma(x); infinite at 0, at negative whole numbers and at -inf.
-
-    Relative to the result everywhere.
-    """
-    return _polygamma(arguments, fmt, terms, 3)
+def polygamma(m: int) -> Callable[..., Components]:
+    """The polygamma function of an order from 2 to `LAST`, of component tuples."""
+    return _made(f"polygamma_{m}", m, zeta=False)
 
 
-@function("x")
-def polygamma_4(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """The fifth derivative of log Gamma(x); -inf at 0, at negative whole numbers and at -inf.
+def zeta(s: int) -> Callable[..., Components]:
+    """The zeta function of a whole s from 3 to `LAST` + 1 and x, of component tuples."""
+    return _made(f"zeta_{s}", s - 1, zeta=True)
 
-    Errors as those of `polygamma_2`.
-    """
-    return _polygamma(arguments, fmt, terms, 4)
+
+polygamma_2, polygamma_3, polygamma_4 = map(polygamma, (2, 3, 4))

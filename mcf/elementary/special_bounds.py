@@ -31,8 +31,18 @@ from mcf.kernels.formats import FP64, Format
 Errors = tuple[float, float]
 
 
-def _taylor(e: Steps, name: str, degrees: int = gamma_tables.DEGREES, spare: float = 0.0) -> float:
-    """A series of `gamma_tables`; its argument may be a sum that has been rounded."""
+def _taylor(
+    e: Steps,
+    name: str,
+    degrees: int = gamma_tables.DEGREES,
+    spare: float = 0.0,
+    *,
+    falling: bool = False,
+) -> float:
+    """A series of `gamma_tables`; its argument may be a sum that has been rounded.
+
+    Of a falling function all coefficients have alternating signs.
+    """
     table = tables.table(name, torch.device("cpu"))[0].reshape(-1, degrees)
     degree = gamma.degree_needed(e.terms, spare, degrees)
     needed = [gamma.components_needed(e.terms, k, spare) for k in range(degree)]
@@ -42,7 +52,12 @@ def _taylor(e: Steps, name: str, degrees: int = gamma_tables.DEGREES, spare: flo
         found, size = e.horner(rows, 1.0, e.collect())
         # An argument below 128 halves of its interval. Coefficients fall by five bits and more.
         found += 128 * 2 * row[1] * e.collect() + 2 * row[degree + 1]
-        worst = max(worst, found / (2 * row[0] - size))
+        least = 2 * row[0] - size
+        if falling:
+            # The value at the far end: all signs alternate.
+            end = math.fsum((-1) ** k * c for k, c in enumerate(row[: degree + 1]))
+            least = max(least, end - 2 * row[degree + 1])
+        worst = max(worst, found / least)
     return worst
 
 
@@ -96,24 +111,35 @@ def trigamma(e: Steps) -> Errors:
     return max(near, far, low, down), 0.0
 
 
-def _polygamma(e: Steps, m: int) -> Errors:
-    """Series, Stirling's, m! / x^(m+1) below 1/2, powers of the sine below 0."""
-    name, degrees = f"polygamma_{m}_series", polygamma.DEGREES
-    near = _taylor(e, name, degrees, polygamma.SPARE)
+def _polygamma(e: Steps, m: int, *, zeta: bool = False) -> Errors:
+    """Series, Stirling's, m! / x^(m+1) below 1/2, powers of the sine below 0; divided by m!."""
+    name, degrees = f"polygamma_{m}_series", polygamma.degrees(m)
+    near = _taylor(e, name, degrees, polygamma.spare(m), falling=m > 4)
     coefficient = functools.partial(polygamma.stirling, m)
     tail = e.polynomial(2.0**-gamma._BITS, gamma._BITS, coefficient, 8.0, 2 * e.div() + e.mul())
-    # m/(2 z) is at most a 32nd.
-    rest = (e.add() + e.div() + tail + 4 * e.mul() + e.constant()) / 32
-    far = rest + e.add() + e.div() + m * (e.mul() + e.collect())
-    step = (m + 1) * e.div() + (m + 1) * e.mul()
+    # Whole numbers of more bits than a float has are constants that are rounded.
+    whole = e.constant() * (m > 4)
+    # What is beside 1: m/(2 z) + m (m + 1)/(12 z^2) at most, the former up to a 32nd for m = 4.
+    share = max(1 / 32, m / 128 + m * (m + 1) / 49152)
+    rest = (e.add() + e.div() + tail + 4 * e.mul() + e.constant() + whole) * share
+    far = rest + e.add() + e.div() + m * (e.mul() + e.collect()) + whole
+    step = (m + 1) * e.div() + (m + 1) * e.mul() + whole
     low = max(near, step) + e.add()
     sine = max(sin_cos(e)) + _angle(e)
-    weight = {2: sine, 3: 2 * sine + e.mul() + e.add(), 4: 3 * sine + 2 * e.mul() + e.add()}[m]
-    down = step + (m + 1) * (sine + e.constant()) + weight
-    if m == 3:
-        # The power is 2 pi^4 and more, what is taken from it at most 6.5.
-        return max(near, far, low, 1.04 * down + 0.04 * max(near, far) + 1.04 * e.add()), 0.0
-    return max(near, far, low), max(down, near, far) + e.add()
+    down = step + (m + 1) * (sine + e.constant()) + _weight(e, m, sine, whole)
+    last = zeta * (e.mul() + e.constant())
+    if m % 2:
+        # The power is 2 pi^4 and more for m = 3, what is taken from it at most 6.5; less beyond.
+        found = max(near, far, low, 1.04 * down + 0.04 * max(near, far) + 1.04 * e.add())
+        return found + last, 0.0
+    return max(near, far, low) + last, max(down, near, far) + e.add() + last
+
+
+def _weight(e: Steps, m: int, cosine: float, whole: float) -> float:
+    """g_m(c), of degree m - 1: Horner's rule in c^2, all terms of one sign."""
+    steps = (m - 1) // 2
+    found = (m - 1) * cosine + steps * (e.mul() + e.add() + whole)
+    return found + max(steps - 1, 0) * e.mul() + (m % 2 == 0 and steps > 0) * e.mul()
 
 
 DERIVED: dict[str, Callable[[Steps], Errors]] = {
@@ -140,6 +166,25 @@ FUNCTIONS = tuple(DERIVED)
 OBSERVED = ("erfinv", "ndtri")
 
 
+def of_order(function: str) -> int | None:
+    """The order of a polygamma or zeta function that is made when it is asked for, or None."""
+    kind, _, digits = function.rpartition("_")
+    if kind not in ("polygamma", "zeta") or not digits.isdecimal():
+        return None
+    order = int(digits) - (kind == "zeta")
+    return order if 2 <= order <= polygamma.LAST and str(int(digits)) == digits else None
+
+
+def _errors_of(function: str) -> Callable[[Steps], Errors]:
+    order = of_order(function)
+    if order is None:
+        return DERIVED[function]
+    zeta = function.startswith("zeta")
+    # Makes the table.
+    (polygamma.zeta(order + 1) if zeta else polygamma.polygamma(order))
+    return functools.partial(_polygamma, m=order, zeta=zeta)
+
+
 @functools.cache
 def derived(function: str, fmt: Format, terms: int) -> tuple[float, float, bool]:
     """The bounds in units of u**terms, of the result and of the terms; whether they are proved.
@@ -147,7 +192,7 @@ def derived(function: str, fmt: Format, terms: int) -> tuple[float, float, bool]
     Of the rounding to components see `mcf.elementary.function_bounds.derived`.
     """
     steps = Steps(working_terms(fmt, terms))
-    found, parts = DERIVED[function](steps)
+    found, parts = _errors_of(function)(steps)
     proven = steps.proven and function not in OBSERVED
     unit = float(fmt.u**terms)
     if fmt is FP64:

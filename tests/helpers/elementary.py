@@ -164,7 +164,7 @@ def inputs(name: str, fmt: Format, terms: int, n: int, seed: int) -> list[tuple[
         ends = np.array([1.0, 0.5, 0.25, 0.75, 2.0**-30])
         wide = d.between(-5000, -2, n, positive=True)
         return [(wide,), (d.between(-6, -2, n, positive=True),), (inside(d.near(ends, n)),)]
-    if name in ("lgamma", "digamma", "trigamma", "polygamma_2", "polygamma_3", "polygamma_4"):
+    if name in ("lgamma", "digamma", "trigamma") or name.startswith(("polygamma", "zeta")):
         zeros = np.array([1.0, 2.0, 1.4616321449683623, 0.5, 16.0, 64.0])
         below = np.array([-0.5, -0.5040830082644554, -1.0, -1.5, -2.457024738220801, -3.0, -70.5])
         wide = (d.between(-5000, 5000, n, positive=True),)

@@ -7,14 +7,16 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from flint import acb, arb, ctx
 
 import mcf
 import mcf.elementary
 from mcf.elementary.tables import Components
 from mcf.kernels.formats import Format
-from tests.helpers.elementary import balls, inputs
+from tests.helpers.elementary import Inputs, balls, inputs
 
 PI = arb.pi
 
@@ -85,6 +87,18 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
 }
 
 
+for _m in (5, 12, 32):
+    REFERENCE[f"polygamma_{_m}"] = functools.partial(_polygamma, _m)
+for _s in (3, 4, 6, 33):
+    REFERENCE[f"zeta_{_s}"] = lambda x, s=_s: acb(s).zeta(acb(x)).real  # type: ignore[misc]
+
+
+def _cancels(name: str) -> bool:
+    """Whether what a reflection adds up has different signs: of even orders, zeta_3 being 2."""
+    kind, _, order = name.partition("_")
+    return kind in ("polygamma", "zeta") and (int(order) - (kind == "zeta")) % 2 == 0
+
+
 def _terms(name: str, x: arb) -> arb:
     """The sum of the magnitudes that a reflection adds up."""
     if name == "lgamma" and x < arb(-0.5):
@@ -92,7 +106,8 @@ def _terms(name: str, x: arb) -> arb:
         return abs(sine.log()) + abs(abs(x).log()) + abs(_log_gamma(abs(x)))
     if name == "digamma" and x < 0:
         return abs((1 - x).digamma()) + abs(PI() * (PI() * x).cos() / (PI() * x).sin())
-    if name in ("polygamma_2", "polygamma_4") and x < 0:
+    if _cancels(name) and x < 0:
+        # f(1 - x) and f(x) less it; zeta is f and polygamma of even order -f.
         across = REFERENCE[name](1 - x)
         return abs(across) + abs(REFERENCE[name](x) - across)
     if name in ("j0", "j1", "y0", "y1") and abs(x) >= 256:
@@ -137,3 +152,27 @@ def check(name: str, fmt: Format, terms: int, count: int, seed: int) -> float:
         result = getattr(mcf.elementary, name)(x)
         worst = max([worst, *part(name, fmt, x, result)])
     return worst
+
+
+def climbed(
+    name: str, function: Callable[[Components], Components], fmt: Format, terms: int
+) -> float:
+    """The worst part of the bound, of the worst arguments changed in one component or some bits."""
+    draw = Inputs(fmt, terms, seed=3)
+    batches = [x for (x,) in inputs(name, fmt, terms, 40, seed=5)]
+    parents: Components = tuple(map(torch.cat, zip(*batches, strict=True)))
+    best = 0.0
+    for _ in range(12):
+        scores = part(name, fmt, parents, function(parents))
+        order = np.argsort(scores)[::-1][:12].copy()
+        best = max(best, max(scores))
+        kept = [c[torch.from_numpy(order)].repeat(10) for c in parents]
+        leading = kept[0].double().numpy()
+        steps = np.ldexp(draw.rng.random(len(leading)), -draw.rng.integers(3, fmt.p, len(leading)))
+        moved = draw.rounded(leading * (1 + draw.rng.choice([-1, 0, 0, 1], len(leading)) * steps))
+        parents = draw.expansion(moved)
+        parents = tuple(
+            torch.cat([torch.where(torch.from_numpy(moved == leading), b, a), b])
+            for a, b in zip(parents, kept, strict=True)
+        )
+    return best

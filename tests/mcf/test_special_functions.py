@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from flint import arb, ctx
@@ -18,12 +17,11 @@ from flint import arb, ctx
 import mcf
 import mcf.elementary
 from mcf.elementary.special_bounds import FUNCTIONS
-from mcf.elementary.tables import Components
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
-from tests.helpers.elementary import Inputs, balls, inputs
-from tests.helpers.special import REFERENCE, check, part, sometimes
+from tests.helpers.elementary import balls
+from tests.helpers.special import REFERENCE, check, climbed, sometimes
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -53,26 +51,7 @@ def test_error_of_many(name: str, fmt: Format, terms: int) -> None:
 )
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_error_found_by_climbing(name: str, fmt: Format, terms: int) -> None:
-    """The worst arguments, changed in one component or a few bits, become no worse than that."""
-    draw = Inputs(fmt, terms, seed=3)
-    batches = [x for (x,) in inputs(name, fmt, terms, 40, seed=5)]
-    parents: Components = tuple(map(torch.cat, zip(*batches, strict=True)))
-    best = 0.0
-    for _ in range(12):
-        scores = part(name, fmt, parents, getattr(mcf.elementary, name)(parents))
-        order = np.argsort(scores)[::-1][:12].copy()
-        best = max(best, max(scores))
-        assert best <= 1
-        kept = [c[torch.from_numpy(order)].repeat(10) for c in parents]
-        leading = kept[0].double().numpy()
-        steps = np.ldexp(draw.rng.random(len(leading)), -draw.rng.integers(3, fmt.p, len(leading)))
-        moved = draw.rounded(leading * (1 + draw.rng.choice([-1, 0, 0, 1], len(leading)) * steps))
-        parents = draw.expansion(moved)
-        parents = tuple(
-            torch.cat([torch.where(torch.from_numpy(moved == leading), b, a), b])
-            for a, b in zip(parents, kept, strict=True)
-        )
-    assert best > 0
+    assert 0 < climbed(name, getattr(mcf.elementary, name), fmt, terms) <= 1
 
 
 POLES = torch.tensor([-1.0, -2.0, -3.0, -50.0, 1.0, 2.0, 0.5, -0.5, 1e30, 2e37, -1e30])
@@ -128,8 +107,6 @@ def test_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
             exact = REFERENCE[name](v)
             # One product with 1 behind the function.
             assert abs(ours - exact) < abs(exact) * arb(2) ** -103
-    with pytest.raises(mcf.UnsupportedError, match=r"n = 0 to 4, got 5; that is also"):
-        torch.autograd.grad(chain[-1].sum(), x)
 
 
 def test_derivatives_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,12 +31,14 @@ from mcf.tensor.ops import margin_losses as margin_losses
 from mcf.tensor.ops import masks as masks
 from mcf.tensor.ops import matmul as matmul
 from mcf.tensor.ops import matrices as matrices
+from mcf.tensor.ops import missing as missing
 from mcf.tensor.ops import moments as moments
 from mcf.tensor.ops import movement as movement
 from mcf.tensor.ops import neighbours as neighbours
 from mcf.tensor.ops import normalisation as normalisation
 from mcf.tensor.ops import order as order
 from mcf.tensor.ops import orthogonal as orthogonal
+from mcf.tensor.ops import polygamma as polygamma
 from mcf.tensor.ops import pooling as pooling
 from mcf.tensor.ops import powers as powers
 from mcf.tensor.ops import quantiles as quantiles

@@ -12,13 +12,12 @@ from torch import Tensor
 from mcf import elementary
 from mcf.elementary import fixed
 from mcf.elementary.fused import Formula
-from mcf.elementary.polygamma import LAST
 from mcf.kernels.components import padded
 from mcf.tensor.ops.constants import constant
 from mcf.tensor.plans import selected
 from mcf.tensor.promotion import operands
 from mcf.tensor.recorded import recorded
-from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -51,9 +50,9 @@ def differentiable(name: str, function: Unary, derivative: Derivative) -> Any:
     return apply
 
 
-def computed(name: str) -> Unary:
-    """An elementary function of a tensor, without derivative."""
-    formula, function = Formula(name), getattr(elementary, name)
+def computed(name: str, function: Any = None) -> Unary:
+    """An elementary function of a tensor, without derivative; by default that of the name."""
+    formula, function = Formula(name), function or getattr(elementary, name)
 
     def compute(x: MCFTensor) -> MCFTensor:
         found = selected(formula, x)
@@ -125,20 +124,6 @@ _function(
 )  # fmt: skip
 
 _normal_cdf = computed("normal_cdf")
-
-_POLYGAMMA = [computed("digamma"), computed("trigamma")]
-_POLYGAMMA += [computed(f"polygamma_{n}") for n in range(2, LAST + 1)]
-
-
-@implements(aten.polygamma.default)
-def polygamma(n: int, x: MCFTensor) -> MCFTensor:
-    """The n-th derivative of digamma, for n from 0 to 4."""
-    if not 0 <= n <= LAST:
-        raise UnsupportedError(
-            f"torch.polygamma of an mcf.MCFTensor has n = 0 to {LAST}, got {n}; that is also the "
-            f"derivative of order {n + 1} of torch.lgamma"
-        )
-    return _POLYGAMMA[n](x)
 
 
 normal_pdf: Any = differentiable("normal_pdf", computed("normal_pdf"), lambda x: -x * normal_pdf(x))
