@@ -94,6 +94,8 @@ def gradient_kernels() -> list[Elementwise]:
         for clipped in (False, True)
     ]
     rules = {rule.name: rule for rules, _ in _optimizer_modules() for rule in rules}
+    # It reads a matrix made of the gradient: its forms are those of `muon_kernels`.
+    del rules[muon_formulas.UPDATE.name]
     arith = Arithmetic(STRATEGIES["light"], BF16, strict=False)
     steps = [kernel(rule, arith, False, form) for rule in rules.values() for form in forms[1:]]
     sums = [accumulator.kernel(fmt) for fmt in FORMATS.values()]

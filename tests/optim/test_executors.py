@@ -149,7 +149,8 @@ def compare(executor: str, make: Any, steps: int, made: list[Layout], **options:
 
 
 # What a step does depends on nothing but what is stored and its number, so that few are enough for
-# all but two; under marker `slow` every case takes 100.
+# all but two; under marker `slow` every case takes 100 (of the other rules on Numba, which compile
+# a loop each, a third do; the rest is nightly).
 FEW = 12
 LONG = (Case("plus", BF16, FP32), Case("plus", BF16, BF16))
 
@@ -175,7 +176,7 @@ def test_numba_is_torch_sgd(case: Case, count: int) -> None:
         compare("numba", SGD, count, awkward(case.dtype), **options)
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=6, slow=3)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
 def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) -> None:

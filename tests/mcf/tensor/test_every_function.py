@@ -79,7 +79,9 @@ def test_right_or_refused(name: str) -> None:
         assert cases.RIGHT in seen
 
 
+# Half a second each, and eighteen hundred: asked for is one in four, with the forms in turn.
 @pytest.mark.slow
+@pytest.mark.sampled(slow=4)
 @pytest.mark.parametrize("form", [("bfloat16", 4, -20), ("float64", 3, -44), ("float32", 2, -38)])
 @pytest.mark.parametrize("name", sorted(OPS.keys() - REFUSED))
 def test_right_or_refused_in_other_formats(name: str, form: tuple[str, int, int]) -> None:
