@@ -32,8 +32,7 @@ class Rows(NamedTuple):
     def of(cls, shape: torch.Size, dim: int, dtype: torch.dtype | None) -> Rows:
         """For rows along a dimension of a shape, computed in components of a dtype."""
         long = shape[dim] >= _SHORT or shape[dim] == shape.numel()
-        last = math.prod(shape[dim % len(shape) + 1 :]) == 1
-        return cls(int(long and last and dtype is torch.float64))
+        return cls(int(long and dtype is torch.float64))
 
     def flat(self, x: Tensor, dim: int) -> Tensor:
         """A tensor in two dimensions, contiguous."""
@@ -56,6 +55,9 @@ class Rows(NamedTuple):
         leading components, among equals of the next, and so on.
         """
         rows, count = self._shape(x)
+        found = self._alone(x) if x[0].device.type == "cpu" else None
+        if found is not None:
+            return found
         if self.axis:
             index = torch.empty(rows, dtype=torch.int64, device=x[0].device)
             top = tuple(c.new_empty(rows) for c in x)
@@ -72,6 +74,14 @@ class Rows(NamedTuple):
         index = among.to(torch.int8).argmax(self.axis, keepdim=True)
         first, *others = (c.gather(self.axis, index).view(rows) for c in x)
         return index.view(rows), (torch.where(nan.view(rows), math.nan, first), *others)
+
+    def _alone(self, x: Components) -> tuple[Tensor, Components] | None:
+        """The same where leading components alone say which it is."""
+        first, index = x[0].max(self.axis, keepdim=True)
+        # One of each row where there are so many in all, since without NaN each has one.
+        if int((x[0] == first).count_nonzero()) != len(index.view(-1)) or bool(first.isnan().any()):
+            return None
+        return index.view(-1), tuple(c.gather(self.axis, index).view(-1) for c in x)
 
     def spread(self, x: Components, like: Tensor) -> Components:
         """Numbers of the rows at each of their elements."""
