@@ -2,6 +2,7 @@
 
 from mcf.complexes import arithmetic as arithmetic
 from mcf.complexes import cholesky as cholesky
+from mcf.complexes import composed as composed
 from mcf.complexes import each_part as each_part
 from mcf.complexes import factors as factors
 from mcf.complexes import functions as functions
@@ -9,6 +10,7 @@ from mcf.complexes import hermitian as hermitian
 from mcf.complexes import inverses as inverses
 from mcf.complexes import linear as linear
 from mcf.complexes import matrix_functions as matrix_functions
+from mcf.complexes import modules as modules
 from mcf.complexes import orthogonal as orthogonal
 from mcf.complexes import products as products
 from mcf.complexes import questions as questions

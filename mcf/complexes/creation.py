@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, formatted, pair, parts
+from mcf.complexes.tracing import untraced
 from mcf.convert.parse import flatten, printed
 from mcf.tensor.creation import check_format, tensor
 from mcf.tensor.recorded import functorch
@@ -19,6 +20,7 @@ from mcf.tensor.tensor import MCFTensor
 _SECOND = re.compile(r"(?<=[^eEpP])[+-]")
 
 
+@untraced
 def complex(
     real: Any, imag: Any, terms: int | None = None, dtype: torch.dtype | None = None
 ) -> MCFComplexTensor:
@@ -61,6 +63,7 @@ def _part(value: Any, terms: int, dtype: torch.dtype) -> Any:
     return tensor(value, terms, dtype)
 
 
+@untraced
 def complex_tensor(
     data: Any,
     terms: int = 2,

@@ -10,6 +10,7 @@ from torch import Tensor
 from mcf.complexes.elementwise import halves, node
 from mcf.complexes.launches import applied
 from mcf.complexes.tensor import MCFComplexTensor, formatted, gradient
+from mcf.complexes.tracing import untraced
 from mcf.kernels import operations
 from mcf.kernels.complex_operators import DIV
 
@@ -29,6 +30,7 @@ def _backward(saved: Any, grads: Any) -> Any:
 _Divide = node("Divide", _computed, _backward)
 
 
+@untraced
 def divide(x: tuple[Any, Any], y: tuple[Any, Any]) -> MCFComplexTensor:
     """x / y of parts, with a derivative; the imaginary one of x may be None.
 

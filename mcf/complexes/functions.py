@@ -14,6 +14,7 @@ import torch
 from mcf.complexes.elementwise import halves, node
 from mcf.complexes.launches import planned, unrecorded
 from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, made
+from mcf.complexes.tracing import untraced
 from mcf.elementary.fused import Formula
 from mcf.elementary.operator import apply
 from mcf.tensor.recorded import functorch
@@ -52,8 +53,9 @@ def holomorphic(
         return made(*computed(x.detach(), y.detach())) if found is None else found
 
     call.__name__ = name
-    implements(name, *names)(call)
-    return call
+    found = untraced(call)
+    implements(name, *names)(found)
+    return found
 
 
 def _cofactor(z: Any) -> Any:

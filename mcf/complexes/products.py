@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
+from mcf.complexes.tracing import untraced
 from mcf.linalg.numbers import in_real_products
 
 
@@ -22,6 +23,12 @@ def _operands(name: str, *values: Any) -> list[tuple[Any, Any]]:
     return found
 
 
+@untraced
+def _real_by_complex(a: Any, c: Any, d: Any) -> MCFComplexTensor:
+    """A (C + iD); torch.compile of torch 2.13 hands operands of `@` over turned around."""
+    return pair(a @ c, a @ d)
+
+
 @implements("matmul", "mm", "bmm", "mv", "__matmul__", "linalg_matmul")
 def matmul(x: Any, y: Any) -> MCFComplexTensor:
     """x @ y: four real products, those of one part added up together.
@@ -32,7 +39,7 @@ def matmul(x: Any, y: Any) -> MCFComplexTensor:
     """
     (a, b), (c, d) = _operands("matmul", x, y)
     if b is None:
-        return pair(a @ c, a @ d)
+        return _real_by_complex(a, c, d)
     if d is None:
         return pair(a @ c, b @ c)
     a, b, c, d = formatted(a, b, c, d)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
-from torch.utils._pytree import register_pytree_node
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from mcf.complexes.tensor import MCFComplexTensor, implements, made, method
+from mcf.complexes.tensor import MCFComplexTensor, implements, method
+from mcf.convert import spec as specification
 from mcf.convert.options import in_force
-from mcf.convert.printing import brackets, usual
+from mcf.convert.printing import brackets, element, usual
 from mcf.kernels.formats import format_of
 from mcf.tensor import flat_state
 from mcf.tensor.text import rows
@@ -55,6 +56,38 @@ def text(z: MCFComplexTensor, exact: bool = True) -> str:
     if len(line.rsplit("\n", 1)[-1]) <= in_force().linewidth:
         return line
     return f"{head}{body},\n{' ' * len(head)}{', '.join(tail)})"
+
+
+def formatted(z: MCFComplexTensor, spec: str) -> str:
+    """Each part as Python formats a float of its exact value, the second with its sign, and a j.
+
+    One number alone; several in the brackets of `str`, which are all of it without a specification.
+
+    Raises:
+        ValueError: for a specification that floats do not have, or with a width, a sign or a fill,
+            which would be those of one part.
+    """
+    if not spec and z.ndim:
+        return text(z, exact=False)
+    if spec and not _SPEC.fullmatch(spec):
+        raise ValueError(
+            f"format specification {spec!r} is not one of a complex number; allowed are a "
+            "precision and e, E, f, F, g or G, such as '.30f'"
+        )
+    if z.real.numel() == 0:
+        return "[]"
+    fmt, count = format_of(z.dtype), z.terms
+    one = element(fmt, False, in_force())
+
+    def show(parts: Sequence[float]) -> str:
+        real = specification.formatted(tuple(parts[:count]), spec, one)
+        return f"{real}{specification.formatted(tuple(parts[count:]), '+' + spec, one)}j"
+
+    both = [(*a, *b) for a, b in zip(rows(z.real), rows(z.imag), strict=True)]
+    return brackets(tuple(z.shape), both, show, fmt, False)
+
+
+_SPEC = re.compile(r"#?[_,]?(\.\d+)?[eEfFgG]?")
 
 
 def _both(x: Any, y: Any, make: Any) -> Any:
@@ -143,6 +176,7 @@ def _bool(z: MCFComplexTensor) -> bool:
 
 method("__repr__", text)
 method("__str__", lambda z: text(z, exact=False))
+method("__format__", formatted)
 method("__complex__", item)
 method("__array__", _array)
 method("__bool__", _bool)
@@ -153,13 +187,6 @@ def _collate(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
 
 
 flat_state.PAIRS["complex"] = MCFComplexTensor
-# torch.func's arguments and results: a tree of its parts.
-register_pytree_node(
-    MCFComplexTensor,
-    lambda z: ([z.real, z.imag], None),
-    lambda parts, _: made(*parts),
-    serialized_type_name="mcf.MCFComplexTensor",
-)
 # torch's loaders: torch.load(weights_only=True), DataLoader.
 torch.serialization.add_safe_globals([MCFComplexTensor])
 default_collate_fn_map[MCFComplexTensor] = _collate

@@ -27,6 +27,8 @@ def components_of(value: int | float | Fraction, fmt: Format, terms: int) -> tup
     zeros = (0.0,) * (terms - 1)
     if isinstance(value, float) and (value == 0 or not math.isfinite(value)):
         return (value, *zeros)
+    if isinstance(value, complex):
+        raise TypeError(f"expansion tensors are real, got the complex number {value!r}")
     n, d = value.as_integer_ratio()
     if n.bit_length() - d.bit_length() > fmt.emax + 2:
         return (math.inf if n > 0 else -math.inf, *zeros)

@@ -128,7 +128,13 @@ _register_likes()
 
 @implements(aten._new_zeros_with_same_feature_meta.default)
 def new_zeros_laid_out_like(x: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
-    """Zeros laid out as another tensor, for the tangent of a view."""
+    """Zeros laid out as another tensor, for a tangent."""
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+        # It would keep a number of each tangent, not what is done with it.
+        raise UnsupportedError(
+            "torch.func.linearize and make_fx do not record tangents of expansion tensors; "
+            "torch.func.jvp(f, primals, tangents) computes them"
+        )
     first = x.components[0] if isinstance(x, MCFTensor) else x
     parts = other.components if isinstance(other, MCFTensor) else (other,)
     made = aten._new_zeros_with_same_feature_meta.default

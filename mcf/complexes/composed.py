@@ -1,0 +1,121 @@
+"""Functions of complex expansions that are sums and products: einsum, addmm and their like."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mcf.complexes.products import matmul
+from mcf.complexes.tensor import FUNCTIONS, MCFComplexTensor, implements, pair, parts
+
+
+@implements("einsum")
+def einsum(equation: Any, *operands: Any) -> MCFComplexTensor:
+    """As `torch.einsum`, of complex and real operands: the real sums of each choice of their parts.
+
+    2^k of them for k complex operands, added up in their part of the result, so that the error is
+    relative to that of the moduli.
+    """
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    both = [_parts("einsum", v) for v in operands]
+    found: list[Any] = [None, None]
+    for choice in itertools.product(*((0,) if b[1] is None else (0, 1) for b in both)):
+        # i to that power.
+        turns = sum(choice)
+        term = torch.einsum(equation, *(b[k] for b, k in zip(both, choice, strict=True)))
+        term = -term if turns % 4 > 1 else term
+        before = found[turns % 2]
+        found[turns % 2] = term if before is None else before + term
+    return pair(*found)
+
+
+def _parts(name: str, value: Any) -> tuple[Any, Any]:
+    found = parts(value) if isinstance(value, (torch.Tensor, MCFComplexTensor)) else None
+    if found is None:
+        raise TypeError(f"torch.{name}: an operand is of type {type(value).__name__}, not a tensor")
+    return found
+
+
+def _scaled(x: Any, factor: Any) -> Any:
+    return x if factor == 1 else x * factor
+
+
+def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """beta input + alpha product(x, y); without `input` where beta is 0, as torch has it."""
+
+    def call(input: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        found = _scaled(product(x, y), alpha)
+        # Broadcast as it would be with the other.
+        return found if beta == 0 else _scaled(input, beta) + found
+
+    return call
+
+
+for _name in ("addmm", "addmv", "baddbmm"):
+    implements(_name)(_added(matmul))
+implements("addr")(_added(FUNCTIONS["outer"]))
+
+
+@implements("addcmul")
+def addcmul(input: Any, x: Any, y: Any, *, value: Any = 1) -> Any:
+    """input + value x y."""
+    return input + _scaled(x * y, value)
+
+
+@implements("addcdiv")
+def addcdiv(input: Any, x: Any, y: Any, *, value: Any = 1) -> Any:
+    """input + value x / y."""
+    return input + _scaled(x / y, value)
+
+
+@implements("lerp")
+def lerp(input: Any, end: Any, weight: Any) -> Any:
+    """input + weight (end - input)."""
+    return input + weight * (end - input)
+
+
+@implements("linear")
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """input weight^T + bias."""
+    found = matmul(input, weight if weight.ndim == 1 else weight.mT)
+    return found if bias is None else found + bias
+
+
+@implements("inner")
+def inner(x: Any, y: Any) -> Any:
+    """The sum of x y along both last dimensions."""
+    if not x.ndim or not y.ndim:
+        return x * y
+    return tensordot(x, y, ([x.ndim - 1], [y.ndim - 1]))
+
+
+@implements("tensordot")
+def tensordot(x: Any, y: Any, dims: Any = 2) -> Any:
+    """As `torch.tensordot`: one matrix product."""
+    if isinstance(dims, torch.Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        dims = (range(x.ndim - dims, x.ndim), range(dims))
+    left, right = ([d % v.ndim for d in given] for v, given in zip((x, y), dims, strict=True))
+    sizes = [[v.shape[d] for d in given] for v, given in ((x, left), (y, right))]
+    if sizes[0] != sizes[1]:
+        raise RuntimeError(
+            f"torch.tensordot: dimensions of sizes {sizes[0]} and {sizes[1]} are contracted; they "
+            "must be the same"
+        )
+    rows = [d for d in range(x.ndim) if d not in left]
+    columns = [d for d in range(y.ndim) if d not in right]
+    inner = functools.reduce(operator.mul, sizes[0], 1)
+    first = x.permute(*rows, *left).reshape(-1, inner)
+    second = y.permute(*right, *columns).reshape(inner, -1)
+    shape = [x.shape[d] for d in rows] + [y.shape[d] for d in columns]
+    return matmul(first, second).reshape(shape)
+
+
+implements("positive")(lambda z: z)

@@ -1,0 +1,42 @@
+"""What torch's modules and transforms ask of a tensor, or must not do with a complex one."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torch.utils._pytree import register_pytree_node
+
+from mcf.complexes.tensor import MCFComplexTensor, made, method
+from mcf.tensor.registry import UnsupportedError
+
+
+def _no_parameter(z: MCFComplexTensor, value: Any) -> NoReturn:
+    raise TypeError(
+        "torch.nn.Parameter: a complex expansion tensor is no torch.Tensor, so no module would "
+        "register it; make parameters of z.real and z.imag, and mcf.MCFComplexTensor(real, imag) "
+        "of them in forward"
+    )
+
+
+def _of_parts(parts: Any, context: Any) -> MCFComplexTensor:
+    """The tensor of the leaves of a tree, whatever a transform has made of them."""
+    if any(isinstance(v, MCFComplexTensor) for v in parts):
+        raise UnsupportedError(
+            "a Jacobian of complex numbers with respect to complex ones: jacrev, jacfwd and "
+            "hessian take real inputs or real outputs, as torch's do; write the function in "
+            "z.real and z.imag"
+        )
+    return made(*parts)
+
+
+# `torch.nn.Parameter` says so of what is no plain tensor, and returns it.
+method("_is_param", property(lambda z: False, _no_parameter))
+# Of a module's `load_state_dict`.
+method("is_meta", property(lambda z: z.real.is_meta))
+# torch.func's arguments and results: a tree of its parts.
+register_pytree_node(
+    MCFComplexTensor,
+    lambda z: ([z.real, z.imag], None),
+    _of_parts,
+    serialized_type_name="mcf.MCFComplexTensor",
+)

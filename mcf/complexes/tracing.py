@@ -1,0 +1,25 @@
+"""What torch.compile does not look into."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def untraced(function: Function) -> Function:
+    """The function, before which torch.compile ends a graph, and begins another after it.
+
+    For what asks for components, which a graph's tensors have not: the bits are the eager ones.
+    """
+    aside = torch._disable_dynamo(function)  # type: ignore[attr-defined]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (aside if torch.compiler.is_compiling() else function)(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
