@@ -63,9 +63,10 @@ def chained(formula: Written, *values: Any) -> Any:
             parts = (x,)
         else:
             first, sign = like["_c0"], 0.0 if x else math.copysign(1.0, x)
-            parts = rounded_number(x, sign, first.dtype, like["_terms"], first.device)
-            if parts is None:
+            found = rounded_number(x, sign, first.dtype, like["_terms"], first.device)
+            if found is None:
                 return None
+            parts = found
             x = (
                 parts[0]
                 if len(parts) == 1

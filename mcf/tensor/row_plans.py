@@ -20,7 +20,7 @@ from mcf.kernels.operators import renormalize_kernel
 from mcf.kernels.row_tasks import RowTask
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
-from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64, _INT64 = torch.float64, torch.int64
@@ -70,7 +70,31 @@ def arranged(
             _plans.clear()
         plan = RowPlan.of(name, first, terms, dim, option, keepdim, moved)
         _plans[key] = plan
-    return None if plan is None else plan.run([*map(_address, COMPONENTS[terms](own))])
+    if plan is None:
+        return None
+    parts = COMPONENTS[terms](own)
+    if terms > 2 and name not in _SCANS and not _are_keys(parts):
+        return None
+    return plan.run([*map(_address, parts)])
+
+
+def _are_keys(parts: Components) -> bool:
+    """Whether finite components are canonical for certain (`mcf.convert.rounding.canonical`).
+
+    Each is the rounding of what it and the next sum to, and none of them is half of a gap.
+    """
+    c = [p.numpy() for p in parts]
+    if not np.isfinite(c[0]).all():
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        for k in range(len(c) - 1):
+            if not (c[k] + c[k + 1] == c[k]).all():
+                return False
+        for k in range(len(c) - 2):
+            twice = 2 * c[k + 1]
+            if (((c[k] + twice) - c[k] == twice) & (twice != 0)).any():
+                return False
+    return True
 
 
 def canonical_launch(terms: int, like: Tensor) -> Callable[[list[int]], Any]:
@@ -89,7 +113,9 @@ class RowPlan:
     ) -> None:
         """A plan of a prepared loop over rows, with results of a size."""
         self._call, self._size, self._device = call, size, like.device
-        self._keys = 0 if task.name in _SCANS or task.terms == 1 else task.terms * math.prod(shape)
+        # Of three and four components only those come that are their own keys.
+        paired = task.name not in _SCANS and task.terms == 2
+        self._keys = task.terms * math.prod(shape) if paired else 0
         self._terms, self._count = task.terms, math.prod(shape)
         self._numbers = task.terms if task.name in _SCANS else task.moved
         self._indexed = task.name not in _SCANS
@@ -116,7 +142,7 @@ class RowPlan:
     ) -> RowPlan | None:
         """The plan for tensors of one kind, or None if only the operators can take them."""
         size, count = list(like.shape), like.numel()
-        if like.device.type != "cpu" or not 0 < count <= SMALL or terms > 2:
+        if like.device.type != "cpu" or not 0 < count <= SMALL:
             return None
         if name in _SCANS and terms == 1:
             return None

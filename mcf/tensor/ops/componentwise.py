@@ -41,7 +41,7 @@ def _binding(func: OpOverload) -> Callable[..., Any]:
     """What calls an operator in the least time."""
     name = func._schema.name.removeprefix("aten::")
     # Else the operator without the Python around it.
-    return getattr(torch._C.TensorBase, name) if name in _METHODS else func._op  # type: ignore[no-any-return]
+    return getattr(torch._C.TensorBase, name) if name in _METHODS else func._op
 
 
 def register(*funcs: OpOverload) -> None:
