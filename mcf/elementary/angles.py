@@ -1,4 +1,4 @@
-"""sin, cos and atan2 of float64 expansions, by tables at multiples of 1/64 and short series."""
+"""sin, cos and atan2 of expansions, by tables at multiples of 1/256 and 1/64 and short series."""
 
 from __future__ import annotations
 
@@ -11,40 +11,48 @@ from torch import Tensor
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series
 from mcf.elementary.format import working
-from mcf.elementary.sums import gathered
-from mcf.elementary.tables import ANGLE_STEPS, Components, constant, lookup
+from mcf.elementary.sums import Sums, gathered
+from mcf.elementary.tables import (
+    ANGLE_STEPS,
+    ATAN_STEPS,
+    Components,
+    constant,
+    lookup,
+)
 from mcf.elementary.working import head, minus, plus, select, sign_of, signed
 from mcf.kernels.formats import FP64
 
-# Squares of |d| <= 1/128.
-_BITS = 14.0
+# Squares of |d| <= 1/512, and of quotients up to 1/128.
+_BITS, _ATAN_BITS = 18.0, 14.0
+# Components that have bits to spare for products that are added up without networks: two are few
+# for four of float32, and of four every bit counts.
+_SPARING = 3
 
 
 def _sine(k: int) -> Fraction:
-    """Of (sin(d)/d - 1) / (-d^2/6)."""
-    return Fraction((-1) ** k * 6, math.factorial(2 * k + 3))
+    """Of (sin(d)/d - 1) / d^2."""
+    return Fraction((-1) ** (k + 1), math.factorial(2 * k + 3))
 
 
 def _cosine(k: int) -> Fraction:
-    """Of (cos(d) - 1) / (-d^2/2)."""
-    return Fraction((-1) ** k * 2, math.factorial(2 * k + 2))
+    """Of (cos(d) - 1) / d^2."""
+    return Fraction((-1) ** (k + 1), math.factorial(2 * k + 2))
 
 
 def _arctangent(k: int) -> Fraction:
-    """Of (atan(d)/d - 1) / (-d^2/3)."""
-    return Fraction((-1) ** k * 3, 2 * k + 3)
+    """Of (atan(d)/d - 1) / d^2."""
+    return Fraction((-1) ** (k + 1), 2 * k + 3)
 
 
-def _odd(d: Components, z: Components, tail: Components, divisor: int) -> Components:
-    """D - d z tail / divisor."""
-    factor = constant(Fraction(-1, divisor), len(d), d[0].device)
-    return plus(d, ex.mul(d, ex.mul(ex.mul(z, tail), factor)))
+def _odd(d: Components, z: Components, tail: Components) -> Components:
+    """D + d z tail."""
+    return plus(d, ex.mul(d, ex.mul(z, tail)))
 
 
 class Angle:
     """An angle |r| <= pi/4 and a little, as a node and what is left of it.
 
-    sin(j/64 + d) = S + (C sin d + S (cos d - 1)) with S and C the node's sine and cosine, from
+    sin(j/256 + d) = S + (C sin d + S (cos d - 1)) with S and C the node's sine and cosine, from
     tables; the cosine is the same with C and -S in their place.
     """
 
@@ -61,14 +69,21 @@ class Angle:
         else:
             d = ex.renormalize((first, *a[1:]), terms)
         z = ex.mul(d, d)
-        self._s = _odd(d, z, series.polynomial(z, _BITS, _sine, _BITS + 2), 6)
-        tail = series.polynomial(z, _BITS, _cosine, _BITS)
-        self._c = series.scaled(ex.mul(z, tail), -0.5)
+        self._s = _odd(d, z, series.polynomial(z, _BITS, _sine, _BITS))
+        self._c = ex.mul(z, series.polynomial(z, _BITS, _cosine, _BITS - 1))
         self._sines = lookup("sines", index, terms)
         self._cosines = lookup("cosines", index, terms)
 
     def _turned(self, big: Components, other: Components) -> Components:
-        return plus(big, ex.add(ex.mul(other, self._s), ex.mul(big, self._c)))
+        if len(big) != _SPARING:
+            return plus(big, ex.add(ex.mul(other, self._s), ex.mul(big, self._c)))
+        sums = Sums(big[0], len(big))
+        sums.add_product(other, self._s)
+        sums.add_product(big, self._c)
+        # Last, so that fewer sums are as large.
+        for k, c in enumerate(big[1:], 1):
+            sums.add(c, k)
+        return sums.total()
 
     def _signed_sine(self, sine: Components) -> Components:
         return signed(select(self._node == 0, self._s, sine), self._sign)
@@ -94,14 +109,14 @@ def atan2(y: Components, x: Components, terms: int) -> Components:
     """
     steep = y[0] > x[0]
     low, high = select(steep, x, y), select(steep, y, x)
-    node = (low[0] / high[0] * ANGLE_STEPS).round()
-    t = node * (1 / ANGLE_STEPS)
+    node = (low[0] / high[0] * ATAN_STEPS).round()
+    t = node * (1 / ATAN_STEPS)
     numerator = ex.add(low, ex.mul(high, head((-t,), terms)))
     # Exactly low where t = 0.
     numerator = select(node == 0, low, numerator)
     d = ex.div(numerator, ex.add(high, ex.mul(low, head((t,), terms))))
     z = ex.mul(d, d)
-    small = _odd(d, z, series.polynomial(z, _BITS, _arctangent, _BITS + 1), 3)
+    small = _odd(d, z, series.polynomial(z, _ATAN_BITS, _arctangent, _ATAN_BITS))
     angle = plus(lookup("arctangents", node.to(torch.int64), terms), small)
     angle = select(node == 0, small, angle)
     return select(steep, ex.add(half_pi(terms, angle[0]), minus(angle)), angle)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from mcf.elementary import angles, exponential, logarithm, tables
-from mcf.elementary.error_steps import Steps
+from mcf.elementary.error_steps import Magnitudes, Steps
 from mcf.elementary.few_products import LARGEST
 from mcf.elementary.format import WORKING
 from mcf.kernels.formats import FP64
@@ -95,18 +95,19 @@ def _log1p(e: Steps, z: float) -> float:
 
 def sin_cos(e: Steps) -> tuple[float, float]:
     """Sine and cosine of an angle of at most pi/4, and their reduction modulo pi/2."""
-    d = 1 / 128
+    d = 0.5 / tables.ANGLE_STEPS
     # By the digits of 1/(2 pi), which is the longer way; they are cut at 2**-15 u^n.
     argument = e.collect() + e.mul() + e.constant() + 2.0**-15 * e.constant()
     square = 2 * e.collect() + e.mul()
-    p = e.polynomial(d * d, 14.0, angles._sine, 16.0, square)
-    s = e.add() + e.collect() + d * d / 6 * (square + p + e.constant() + 3 * e.mul())
-    q = e.polynomial(d * d, 14.0, angles._cosine, 14.0, square)
+    bits = angles._BITS
+    p = e.polynomial(d * d, bits, angles._sine, bits, square)
+    s = e.plus() + e.collect() + d * d / 6 * 1.001 * (e.collect() + square + p + 2 * e.mul())
+    q = e.polynomial(d * d, bits, angles._cosine, bits - 1, square)
     c = square + q + e.mul()
     sine, cosine = s + argument, 0.0
     for j in range(tables.SIN_LAST):
-        low, high = max(j / 64 - d, 0.0), min(j / 64 + d, math.pi / 4 + 0.001)
-        node = j / 64
+        node = j / tables.ANGLE_STEPS
+        low, high = max(node - d, 0.0), min(node + d, math.pi / 4 + 0.001)
         a, b = math.sin(node), math.cos(node)
         for big, other, value in (
             (a, b, math.sin(low)), (b, a, math.cos(high)),
@@ -114,10 +115,19 @@ def sin_cos(e: Steps) -> tuple[float, float]:
             if big is a and j == 0:
                 continue
             across, down = other * d, big * d * d / 2
-            total = big * e.constant() + across * (s + e.mul() + e.constant())
-            total += down * (c + e.mul() + e.constant()) + (across + down) * e.add()
+            total = big * e.constant() + across * (s + e.constant()) + down * (c + e.constant())
+            if e.terms == angles._SPARING:
+                sums = Magnitudes(e, big)
+                sums.add_product(across)
+                sums.add_product(down)
+                for k in range(1, e.terms):
+                    sums.add(big * e.constant(k), k)
+                own = sums.lost / value
+            else:
+                total += (across + down) * (e.mul() + e.add())
+                own = e.plus()
             # The angle's own error counts x cot x in the sine, x tan x in the cosine: at most 1.
-            found = total / value + e.add() + argument
+            found = total / value + own + argument
             sine, cosine = (max(sine, found), cosine) if big is a else (sine, max(cosine, found))
     return sine, cosine
 
@@ -127,14 +137,15 @@ def atan2(e: Steps, ratio: float = 0.0) -> float:
 
     An error of y / x is one of the angle, sin cos / angle times as large, which is at most 1.
     """
-    d = 1 / 128 * 1.001
+    d = 0.5 / tables.ATAN_STEPS * 1.001
     quotient = e.div()
     square = 2 * quotient + e.mul()
-    p = e.polynomial(d * d, 14.0, angles._arctangent, 15.0, square)
-    cubic = d * d / 3 * (square + p + e.constant() + 3 * e.mul())
+    bits = angles._ATAN_BITS
+    p = e.polynomial(d * d, bits, angles._arctangent, bits, square)
+    cubic = d * d / 3 * (square + p + 2 * e.mul())
     worst = 0.0
     for j in range(tables.ATAN_LAST + 1):
-        t = j / 64
+        t = j / tables.ATAN_STEPS
         if j:
             # y - t x, of which t x is rounded; x = 1.
             numerator = t * e.mul() + d * (1 + t * t + t * d) * e.add()
@@ -143,9 +154,9 @@ def atan2(e: Steps, ratio: float = 0.0) -> float:
             small, node = d, math.atan(t)
         else:
             off, small, node = d * quotient, d, 0.0
-        off += small * (cubic + e.add())
+        off += small * (cubic + e.plus())
         if j:
-            total = (node * e.constant() + off) / math.atan(t - d) + e.add()
+            total = (node * e.constant() + off) / math.atan(t - d) + e.plus()
         else:
             total = off / d
         worst = max(worst, total)

@@ -157,3 +157,41 @@ class Steps:
             error += c * self.constant(more) + step * size
             terms = more
         return error, size
+
+
+class Magnitudes:
+    """What `mcf.elementary.sums.Sums` loses: the same steps, with a bound of each float's size.
+
+    Args:
+        e: the steps.
+        first: magnitude of the first number.
+
+    Attributes:
+        lost: absolute error up to now.
+    """
+
+    def __init__(self, e: Steps, first: float) -> None:
+        self._u, self.lost = e.u, 0.0
+        self._places = [first, *[0.0] * (e.terms - 1)]
+
+    def add(self, x: float, place: int) -> None:
+        """See `Sums.add`; the rounding of a sum goes to the next place, of the last it is lost."""
+        for k in range(place, len(self._places)):
+            if self._places[k] == 0:
+                self._places[k] = x
+                return
+            self._places[k] += x
+            x = self._u * self._places[k]
+        self.lost += x
+
+    def add_product(self, size: float) -> None:
+        """See `Sums.add_product`; of order k the floats of a product are u^k of its magnitude."""
+        last = len(self._places) - 1
+        for order in range(last):
+            for _ in range(order + 1):
+                self.add(size * self._u**order, order)
+                self.add(size * self._u ** (order + 1), order + 1)
+        low = size * self._u**last
+        self.add((last + 1) * low, last)
+        # Each product and the sums of 2, 3, ... of them are rounded; `last` are left out.
+        self.lost += self._u * low * (last + 1 + sum(range(2, last + 2)) + last)

@@ -41,7 +41,7 @@ WORST_OF_FOUR: dict[str, float] = {
     "log1p": 1.56,
     "log2": 3.03,
     "log10": 1.75,
-    "sin": 1.16,
+    "sin": 1.03,
     "cos": 0.88,
     "tan": 1.19,
     "asin": 1.07,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mcf.elementary.tables import TERMS, Components
-from mcf.elementary.working import head, two_sum
+from mcf.elementary.working import head, two_prod, two_sum
 
 
 class Sums:
@@ -37,6 +37,25 @@ class Sums:
                 self._places[k] = old + x
             else:
                 self._places[k], x = two_sum(old, x)
+
+    def add_product(self, x: Components, y: Components) -> None:
+        """Add the product of two expansions of at most half of the sum's magnitude.
+
+        The errors of products that belong to the last place are lost, and what is below it.
+        """
+        last = len(self._places) - 1
+        low = None
+        for order in range(last + 1):
+            for j in range(order + 1):
+                if order < last:
+                    p, e = two_prod(x[j], y[order - j])
+                    self.add(p, order)
+                    self.add(e, order + 1)
+                else:
+                    p = x[j] * y[order - j]
+                    low = p if low is None else low + p
+        assert low is not None
+        self.add(low, last)
 
     def total(self) -> Components:
         """The sum as an expansion."""

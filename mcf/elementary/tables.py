@@ -203,9 +203,9 @@ def tens() -> Tensor:
     return rows([Fraction(10**k) for k in range(TENS)])
 
 
-# sin, cos, atan: nodes are multiples of 1 / ANGLE_STEPS.
-ANGLE_STEPS = 64
-SIN_LAST, ATAN_LAST = 52, 64
+# sin, cos: nodes are multiples of 1 / ANGLE_STEPS; atan: of 1 / ATAN_STEPS.
+ANGLE_STEPS, ATAN_STEPS = 256, 64
+SIN_LAST, ATAN_LAST = 202, 64
 # Cody and Waite: pi/2 in parts of so many bits, whose products with k < 2**11 are exact.
 HALF_PI_CHUNK = 42
 HALF_PI_CHUNKS = 12
@@ -232,8 +232,8 @@ def _sin_cos(j: int) -> tuple[int, int]:
 
 @_table
 def arctangents() -> Tensor:
-    """atan(j / ANGLE_STEPS)."""
-    angles = [fixed.atan(Fraction(j, ANGLE_STEPS)) for j in range(ATAN_LAST + 1)]
+    """atan(j / ATAN_STEPS)."""
+    angles = [fixed.atan(Fraction(j, ATAN_STEPS)) for j in range(ATAN_LAST + 1)]
     return rows([fixed.to_fraction(a) for a in angles])
 
 
