@@ -74,6 +74,9 @@ def parts(
     top, rest = two_sum(m[0], -f)
     difference = collected((top, *m[1:], rest), terms)
     near = (e == 0) & (f == 1.0)
+    if shift is not None:
+        # What stands beside a power of two is not scaled.
+        near = near & (shift == 0)
     total = collected((*m, f), terms)
     third = constant(Fraction(1, 3), terms, f.device)
     if f.dtype is torch.float64:

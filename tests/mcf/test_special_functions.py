@@ -90,6 +90,8 @@ def test_poles_in_later_components() -> None:
     assert mcf.elementary.lgamma(near)[0].item() == pytest.approx(60 * math.log(2))
     assert mcf.elementary.digamma(near)[0].item() == pytest.approx(-(2.0**60))
     assert mcf.elementary.trigamma(near)[0].item() == pytest.approx(2.0**120)
+    # A power of two away, whose logarithm is all of its exponent.
+    assert mcf.elementary.lgamma((-one, one * 2.0**-600))[0].item() == 600 * math.log(2)
     assert mcf.elementary.lgamma((-(2.0**60) * one, one))[0].item() == math.inf
     assert mcf.elementary.digamma((-(2.0**60) * one, one))[0].isnan().all()
 
