@@ -124,6 +124,10 @@ def test_names_of_torch() -> None:
     assert all(map(torch.equal, torch.special.zeta(3, x).components, third))
     one = torch.special.zeta(exact, 1)
     assert one[1].item() == pytest.approx(math.pi**2 / 6)
+    beside = torch.special.zeta(exact, torch.tensor([[0.5], [0.25]], dtype=torch.float64))
+    assert beside.shape == (2, 2)
+    assert beside.terms == 2
+    assert torch.equal(beside[1], torch.special.zeta(exact, 0.25))
     assert torch.special.zeta(exact[:0], x[:0]).shape == (0,)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.elementary import polygamma as orders
+from mcf.tensor.conversion import promote
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.elementary import Unary, computed, differentiable
 from mcf.tensor.registry import UnsupportedError, implements
@@ -66,12 +67,16 @@ def zeta(input: Any, other: Any) -> Any:
             "torch.special.zeta(s, x) has no derivative by s, and s requires grad"
         )
     x = in_format(other, input) if isinstance(input, MCFTensor) else other
+    if not isinstance(x, MCFTensor):
+        # A plain tensor beside an expansion, whose components the result has.
+        x = promote(x) + torch.zeros_like(input)
     if not isinstance(input, Tensor):
         return _zeta_of(input)(x)
-    s_of = input.detach()
+    s_of: Any = input.detach()
     # Numbers as floats: what only further components tell from whole ones is in none of them.
     if isinstance(s_of, MCFTensor):
-        s_of = torch.where(s_of == s_of.round(), s_of, torch.nan).to_plain(torch.float64)
+        whole: Any = torch.where(s_of == s_of.round(), s_of, torch.nan)
+        s_of = whole.to_plain(torch.float64)
     found = None
     # Of no number any order will do.
     for s in s_of.unique().tolist() or [2]:
