@@ -51,7 +51,8 @@ def block(spec: Elementwise) -> int:
     """How many elements a program of a kernel computes."""
     if spec.few:
         return FEW
-    if any(f.table for f in spec.fields):
+    if spec.long or any(f.table for f in spec.fields):
+        # More elements would not find room in registers.
         return THREADS * int(_ACCESS // spec.fields[0].format.itemsize)
     wide = sum(f.format == FP64 and not f.uniform for f in spec.fields)
     return BLOCK // 2 if wide >= _MANY_WIDE else BLOCK

@@ -179,7 +179,10 @@ def check_amdgcn(assembly: str, plain: str, spec: Elementwise, conversions: int 
     """The same in an AMD GPU's assembly; `conversions` are those of LLVM's IR to 64 bits."""
     spills = re.findall(r"(\w*spill_count|private_segment_fixed_size): +(\d+)", assembly)
     assert len(spills) >= 3, f"no spill counts in the assembly, only {spills}"
-    problems = [f"spills: {name} is {count}" for name, count in spills if count != "0"]
+    # A scalar that finds no room is kept in a lane of a vector register, in no memory: formulas of
+    # hundreds of operations have more conditions than there are scalar registers.
+    lanes = "sgpr_spill_count" if spec.long else None
+    problems = [f"spills: {n} is {count}" for n, count in spills if count != "0" and n != lanes]
     names = [op for op, _ in code.amd_instructions(assembly)]
     for what, needed in zip(("load", "store"), full_block_accesses(spec), strict=True):
         wide = sum(bool(re.fullmatch(rf"(global|buffer)_{what}_dwordx4", n)) for n in names)

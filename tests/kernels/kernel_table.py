@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 import mcf.optim
-from mcf.elementary import fused
 from mcf.kernels import operators
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
@@ -30,6 +29,7 @@ from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
 from mcf.optim.storage.strategies import STRATEGIES
+from tests.kernels.function_kernels import complex_kernels, elementary_kernels
 
 
 def operation_kernels() -> list[Elementwise]:
@@ -155,21 +155,6 @@ def expansion_kernels() -> list[Elementwise]:
     return found
 
 
-@functools.cache
-def elementary_kernels() -> dict[str, Callable[[], Elementwise]]:
-    """Elementary functions that are one kernel, of pairs: others have more of the same.
-
-    By name what makes them: to write down the formulas of all takes seconds.
-    """
-    found = {}
-    for n in sorted(fused.FUNCTIONS):
-        terms = [2] * len(fused.PROGRAMS[n].arguments)
-        for f in (FP64, FP32):
-            name = f"{n}_{''.join(map(str, terms))}_{f.name}"
-            found[name] = functools.partial(fused.kernel, n, f, *terms)
-    return found
-
-
 def coefficient_kernels() -> list[Elementwise]:
     """What computes the scalars of each rule on a device; `table.POWER` has loops."""
     rules = [*(rule for rules, _ in _optimizer_modules() for rule in rules), muon._RULES[True]]
@@ -209,7 +194,12 @@ def all_kernels() -> Mapping[str, Elementwise]:
     steps = optimizer_kernels() + gradient_kernels() + muon_kernels() + clipping_kernels()
     steps += accumulation_kernels()
     return _Kernels(
-        operation_kernels(), expansion_kernels(), elementary_kernels(), steps, coefficient_kernels()
+        operation_kernels(),
+        expansion_kernels(),
+        complex_kernels(),
+        elementary_kernels(),
+        steps,
+        coefficient_kernels(),
     )
 
 
@@ -237,6 +227,8 @@ def everyday(name: str) -> bool:
     """
     if name in elementary_kernels():
         return name in ("exp_2_fp64", "sin_2_fp32", "pow_22_fp32")
+    if name.startswith("expansion_complex_"):
+        return name == "expansion_complex_mul_2222_fp64"
     if _PARTS.match(name):
         return name in ("adamw_fold_8bit_bf16_wide", "adamw_finish_8bit_bf16_wide")
     if name in _names_of_steps():
