@@ -8,8 +8,10 @@ from mcf.tensor import numpy_ufuncs as numpy_ufuncs
 from mcf.tensor import operators as operators
 from mcf.tensor import ops as ops
 from mcf.tensor import shortcuts as shortcuts
+from mcf.tensor import shortcuts_of_rows as shortcuts_of_rows
 from mcf.tensor import text as text
 from mcf.tensor import torch_functions as torch_functions
+from mcf.tensor import written_at_once as written_at_once
 from mcf.tensor.conversion import from_components as from_components
 from mcf.tensor.creation import tensor as tensor
 from mcf.tensor.factories import arange as arange

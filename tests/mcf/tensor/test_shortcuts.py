@@ -50,6 +50,15 @@ CALLS: dict[str, Callable[[], Any]] = {
                      A.new_ones((2,)), torch.zeros_like(X, dtype=torch.float32),
                      torch.ones_like(A[:, ::2])],
     "plain": lambda: [X * Y.to_plain(), torch.atan2(Y.to_plain(), X), WHERE * X, X + PLACES[0]],
+    "in place": lambda: [X.clone().mul_(Y), X.clone().lerp_(Y, 0.3), X.clone().sub_(Y, alpha=3),
+                         X.clone().masked_fill_(WHERE, 0.1), X.clone().neg_(), X.clone().pow_(3),
+                         A.t().clone().t().clamp_(-0.5, 0.5), X.clone().addcdiv_(Y, X)],
+    "out": lambda: [torch.lerp(X, Y, 0.1, out=torch.empty_like(X)), torch.neg(X, out=Y.clone()),
+                    torch.pow(X, 3, out=torch.empty_like(X.to(terms=3))),
+                    torch.addcmul(X, Y, X, out=torch.empty_like(X))],
+    "folds": lambda: [torch.outer(X[:3], Y[:2]), X.diff(), A[:, :4].trace(), torch.trace(A), X.sum(),
+                     X.mean(), X.norm(), torch.linalg.norm(A), X.var(correction=0), A.std(dim=1),
+                     A @ Y[:6], X @ Y, A.mT @ A, A.amax(), torch.max(X), X.prod()],
     "small": lambda: [X[3] * 0.5, X[0] + X, A[:, :1] * A, torch.stack([X[0], Y[1]])],
 }  # fmt: skip
 
@@ -113,6 +122,18 @@ def test_what_is_recorded_or_watched_goes_torchs_way() -> None:
         X * Y
         torch.cat([X, Y])
     assert len(seen.seen) >= 2
+    changed = X.clone()
+    before = changed._version
+    changed.mul_(Y)
+    torch.lerp(X, Y, 0.5, out=changed)
+    assert changed._version == before + 2
+    with pytest.raises(RuntimeError, match="leaf"):
+        x.mul_(2)
+    kept = x * 1
+    total = (kept * kept).sum()
+    kept.detach().mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        total.backward()
     with torch.inference_mode():
         assert (X * Y).is_inference()
         assert X.flip(0).is_inference()

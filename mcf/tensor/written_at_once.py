@@ -1,0 +1,79 @@
+"""Functions in place and with `out=` of those that are computed at once: the result is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.launches import SMALL
+from mcf.tensor.recorded import at_once, differentiated, writable, written
+from mcf.tensor.registry import DIRECT, WRITERS
+from mcf.tensor.tensor import COMPONENTS, MCFTensor
+
+
+def _put(target: Any, result: Any) -> bool:
+    """Write a result into a tensor of its format and shape; whether it is one."""
+    if type(result) is not MCFTensor:
+        return False
+    own, new = target.__dict__, result.__dict__
+    first, other = own["_c0"], new["_c0"]
+    if (own["_terms"], first.dtype, first.shape) != (new["_terms"], other.dtype, other.shape):
+        return False
+    terms = own["_terms"]
+    for t, r in zip(COMPONENTS[terms](own), COMPONENTS[terms](new), strict=True):
+        t.copy_(r)
+    written(target)
+    return True
+
+
+def _usual(target: Any) -> bool:
+    """Whether a result beside the target, copied to it, takes the least time."""
+    return (
+        type(target) is MCFTensor
+        and type(target.__dict__["_c0"]) is Tensor
+        and target.__dict__["_c0"].numel() <= SMALL
+        and writable(target)
+    )
+
+
+def _in_place(direct: Callable[..., Any], name: str) -> Callable[..., Any]:
+    writer = WRITERS.get(getattr(torch, name, None))
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if writer is not None and not kwargs and writer((x, *args), x):
+            return x
+        if not _usual(x):
+            return NotImplemented
+        return x if _put(x, direct(x, *args, **kwargs)) else NotImplemented
+
+    return call
+
+
+def _writer(direct: Callable[..., Any]) -> Callable[[tuple[Any, ...], Any], bool]:
+    def write(args: tuple[Any, ...], out: Any) -> bool:
+        if not _usual(out) or differentiated((out,)):
+            return False
+        result = at_once(direct, args, {})
+        return result is not NotImplemented and _put(out, result)
+
+    return write
+
+
+# Whose results have the shape and the format of an argument, or are numbers.
+_IN_PLACE = (
+    "add sub mul div pow lerp addcmul addcdiv clamp clamp_min clamp_max neg square frac floor ceil "
+    "round trunc exp expm1 log log1p sqrt rsqrt reciprocal sin cos tan atan sinh cosh asinh hypot "
+    "atan2 masked_fill"
+).split()
+_WITH_OUT = "neg pow lerp addcmul addcdiv hypot atan2 clamp square frac dot mm mv".split()
+
+for _name in _IN_PLACE:
+    if hasattr(Tensor, _name + "_"):
+        DIRECT[getattr(Tensor, _name + "_")] = _in_place(DIRECT[getattr(Tensor, _name)], _name)
+for _name, _operator in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}.items():
+    DIRECT[getattr(Tensor, f"__i{_name}__")] = DIRECT[getattr(Tensor, _operator + "_")]
+for _name in _WITH_OUT:
+    WRITERS.setdefault(getattr(torch, _name), _writer(DIRECT[getattr(torch, _name)]))
