@@ -56,8 +56,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "out": lambda: [torch.lerp(X, Y, 0.1, out=torch.empty_like(X)), torch.neg(X, out=Y.clone()),
                     torch.pow(X, 3, out=torch.empty_like(X.to(terms=3))),
                     torch.addcmul(X, Y, X, out=torch.empty_like(X))],
-    "folds": lambda: [torch.outer(X[:3], Y[:2]), X.diff(), A[:, :4].trace(), torch.trace(A), X.sum(),
-                     X.mean(), X.norm(), torch.linalg.norm(A), X.var(correction=0), A.std(dim=1),
+    "folds": lambda: [torch.outer(X[:3], Y[:2]), X.diff(), A[:, :4].trace(), torch.trace(A),
+                      X.sum(), X.mean(), X.norm(), torch.linalg.norm(A), X.var(correction=0), A.std(dim=1),
                      A @ Y[:6], X @ Y, A.mT @ A, A.amax(), torch.max(X), X.prod()],
     "small": lambda: [X[3] * 0.5, X[0] + X, A[:, :1] * A, torch.stack([X[0], Y[1]])],
 }  # fmt: skip
