@@ -14,6 +14,9 @@ Where the panel has all reflections of a matrix the same call may go on with it:
 5. X = X - V (T^T (V^T X)) for the columns X of R on the right of the panel.
 6. Q = E - V (T (V^T E)) for as many columns E of the identity as are wanted.
 
+Of complex numbers v^T and V^T are of conjugates, so is the tau of 3 and the T^T of 5; beta is real,
+and x[1:] = 0 has to be reflected where x[0] is not real.
+
 Inner products are folds as those of a matrix product, over as many rows as stand here (V has zeros
 above its diagonal), settled and cut to the components of R.
 """
@@ -23,7 +26,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from mcf.kernels.algorithms import distillation, elimination, ieee
+from mcf.kernels.algorithms import complex_elimination, distillation, elimination, ieee
+from mcf.kernels.algorithms import complex_reflection as complex_formulas
 from mcf.kernels.algorithms import reflection as formulas
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.fold import Fold, product_fold
@@ -36,7 +40,8 @@ class Reflection:
     """The reflections of a panel of float64 expansions.
 
     Args:
-        terms: components.
+        terms: components of a number, of both parts of a complex one.
+        parts: 1 for real numbers, 2 for complex ones.
         fold: of inner products.
         scaled: x and two powers of two -> their product.
         settle: partial sums -> as many components.
@@ -46,10 +51,14 @@ class Reflection:
         minus: x -> -x.
         update: (z, m, w) -> z - m w.
         difference: (x, y) -> x - y.
+        magnitude: x -> |x|, whose exponent scales a column.
+        conjugate: x -> conj(x), of complex numbers.
+        turned: (x, way) -> x, or conj(x) where the second is -1, of complex numbers.
     """
 
     terms: int
-    fold: Fold
+    parts: int
+    fold: Fold | ComplexFold
     scaled: Algorithm
     settle: Algorithm
     reflector: Algorithm
@@ -58,21 +67,65 @@ class Reflection:
     minus: Algorithm
     update: Algorithm
     difference: Algorithm
+    magnitude: Algorithm
+    conjugate: Algorithm | None = None
+    turned: Algorithm | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ComplexFold:
+    """What `Fold` has, of products of complex numbers: partial sums of both parts.
+
+    `alone` and `joined` are products on their own, of which each part is two terms in a row.
+    """
+
+    state: int
+    term: Algorithm
+    merge: Algorithm
+    combine: Algorithm
+    alone: Algorithm
+    joined: Algorithm
 
 
 @functools.cache
-def reflection(terms: int) -> Reflection:
-    """The reflections of panels with a number of components."""
+def reflection(terms: int, parts: int = 1) -> Reflection:
+    """The reflections of panels with a number of components, of a part of complex numbers."""
     fold = product_fold(FP64, terms, terms, terms)
+    settle = distillation.distill(fold.state, fold.state, partial=True)
+    if parts == 2:
+        return _of_complex(terms, fold, settle)
     return Reflection(
         terms,
+        parts,
         fold,
         formulas.SCALED[terms],
-        distillation.distill(fold.state, fold.state, partial=True),
+        settle,
         formulas.REFLECTOR[terms],
         ieee.DIV[terms],
         ieee.MUL[terms],
         ieee.MINUS[terms],
         elimination.LESS_PRODUCT[terms],
         ieee.SUB[terms],
+        elimination.MAGNITUDE[terms],
+    )
+
+
+def _of_complex(terms: int, fold: Fold, settle: Algorithm) -> Reflection:
+    sums = complex_formulas.sums(terms, fold.state, fold.term, fold.merge, fold.combine, settle)
+    settle = sums.pop("settle")
+    return Reflection(
+        2 * terms,
+        2,
+        ComplexFold(2 * fold.state, **sums),
+        complex_formulas.SCALED_PARTS[terms],
+        settle,
+        complex_formulas.REFLECTOR[terms],
+        complex_elimination.QUOTIENT[terms],
+        complex_elimination.PRODUCT[terms],
+        complex_elimination.NEGATIVE[terms],
+        complex_elimination.LESS_PRODUCT[terms],
+        complex_elimination.DIFFERENCE[terms],
+        complex_elimination.MAGNITUDE[terms],
+        complex_formulas.CONJUGATE[terms],
+        complex_formulas.TURNED[terms],
     )

@@ -12,24 +12,24 @@ from typing import Any
 from mcf.kernels.algorithms import complex_numbers, complex_quotients
 from mcf.kernels.algorithms.elimination import POSITIVE_OR_ONE
 from mcf.kernels.algorithms.families import written
-from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, SQRT
+from mcf.kernels.algorithms.ieee import DIV, FMA, MINUS, SQRT, SUB
 from mcf.kernels.algorithms.primitives import ONE, ZERO, neg, rn, where
 
 TERMS = (1, 2, 3, 4)
 Family = dict[int, FunctionType]
 
 
-def _half(x: str, n: int, k: int) -> str:
+def half(x: str, n: int, k: int) -> str:
     """The text of a number's real (0) or imaginary (1) part."""
     return "(" + "".join(f"{x}[{k * n + c}], " for c in range(n)) + ")"
 
 
-def _whole(real: str, imag: str, n: int) -> str:
+def whole(real: str, imag: str, n: int) -> str:
     """The text of the number of two parts."""
     return ", ".join(f"{p}[{c}]" for p in (real, imag) for c in range(n))
 
 
-def _family(name: str, parameters: str, body: Any, doc: str, **families: Any) -> Family:
+def family(name: str, parameters: str, body: Any, doc: str, **families: Any) -> Family:
     """Functions of numbers; `body` makes the statements of a number of components."""
 
     def make(n: int) -> FunctionType:
@@ -44,37 +44,37 @@ def _by_halves(name: str, doc: str, parameters: str, functions: Any) -> Family:
     first, *others = parameters.split(", ")
 
     def body(n: int) -> list[str]:
-        more = "".join(f", {_half(x, n, 0)}" for x in others)
+        more = "".join(f", {half(x, n, 0)}" for x in others)
         return [
-            *(f"{'pq'[k]} = function({_half(first, n, k)}{more})" for k in (0, 1)),
-            f"return {_whole('p', 'q', n)}",
+            *(f"{'pq'[k]} = function({half(first, n, k)}{more})" for k in (0, 1)),
+            f"return {whole('p', 'q', n)}",
         ]
 
-    return _family(name, parameters, body, doc, function=functions)
+    return family(name, parameters, body, doc, function=functions)
 
 
 def _less(name: str, doc: str, real: str, imag: str) -> Family:
     """z - m w or z - conj(m) w by four real ones: what Im w and Re w are multiplied with beside."""
 
     def body(n: int) -> list[str]:
-        z, w = ((_half(v, n, 0), _half(v, n, 1)) for v in "zw")
+        z, w = ((half(v, n, 0), half(v, n, 1)) for v in "zw")
         return [
-            f"x, y = {_half('m', n, 0)}, {_half('m', n, 1)}",
+            f"x, y = {half('m', n, 0)}, {half('m', n, 1)}",
             "less = minus(x)",
             f"p = fma(less, {w[0]}, fma({real}, {w[1]}, {z[0]}))",
             f"q = fma(less, {w[1]}, fma({imag}, {w[0]}, {z[1]}))",
-            f"return {_whole('p', 'q', n)}",
+            f"return {whole('p', 'q', n)}",
         ]
 
-    return _family(name, "z, m, w", body, doc, fma=FMA, minus=MINUS)
+    return family(name, "z, m, w", body, doc, fma=FMA, minus=MINUS)
 
 
 LESS_PRODUCT = _less("complex_less_product", "z - m w.", "y", "minus(y)")
 LESS_CONJUGATE = _less("complex_less_conjugate", "z - conj(m) w.", "minus(y)", "y")
-PRODUCT = _family(
+PRODUCT = family(
     "complex_product",
     "x, y",
-    lambda n: [f"return function({', '.join(_half(v, n, k) for v in 'xy' for k in (0, 1))})"],
+    lambda n: [f"return function({', '.join(half(v, n, k) for v in 'xy' for k in (0, 1))})"],
     "x y.",
     function=dict(zip(TERMS, complex_numbers.MUL.usual, strict=True)),
 )
@@ -84,16 +84,16 @@ def _quotient(name: str, functions: Any) -> Family:
     """x / h; h, one number for a row, is shaped as x is first: conditions of both are combined."""
 
     def body(n: int) -> list[str]:
-        p, q = _half("x", n, 0), _half("x", n, 1)
+        p, q = half("x", n, 0), half("x", n, 1)
         shaped = "".join(f"where(same, h[{k}], h[{k}]), " for k in range(2 * n))
         return [
             "same = x[0] == x[0]",
             f"h = ({shaped})",
-            f"return function({p}, {q}, {_half('h', n, 0)}, {_half('h', n, 1)})",
+            f"return function({p}, {q}, {half('h', n, 0)}, {half('h', n, 1)})",
         ]
 
     function = dict(zip(TERMS, functions, strict=True))
-    return _family(name, "x, h", body, "x / h.", function=function)
+    return family(name, "x, h", body, "x / h.", function=function)
 
 
 # In registers of float64, and of float32.
@@ -101,7 +101,17 @@ QUOTIENT = _quotient("complex_quotient", complex_quotients.DIV)
 QUOTIENT_NARROW = _quotient("complex_quotient_narrow", complex_quotients.DIV_NARROW)
 OVER_REAL = _by_halves("complex_over_real", "x / Re h.", "x, h", DIV)
 NEGATIVE = _by_halves("complex_negative", "-x.", "x", MINUS)
-NONZERO_OR_ONE = _family(
+DIFFERENCE = family(
+    "complex_difference",
+    "x, y",
+    lambda n: [
+        *(f"{'pq'[k]} = function({half('x', n, k)}, {half('y', n, k)})" for k in (0, 1)),
+        f"return {whole('p', 'q', n)}",
+    ],
+    "x - y.",
+    function=SUB,
+)
+NONZERO_OR_ONE = family(
     "complex_nonzero_or_one",
     "d",
     lambda n: [
@@ -112,11 +122,11 @@ NONZERO_OR_ONE = _family(
     "d, and 1 where d is 0.",
     ONE=ONE,
 )
-ROOT_OF_POSITIVE = _family(
+ROOT_OF_POSITIVE = family(
     "complex_root_of_positive",
     "d",
     lambda n: [
-        f"r = root(positive_or_one({_half('d', n, 0)}))",
+        f"r = root(positive_or_one({half('d', n, 0)}))",
         "return "
         + ", ".join([*(f"r[{k}]" for k in range(n)), *["where(r[0] == r[0], ZERO, r[0])"] * n]),
     ],
@@ -125,7 +135,7 @@ ROOT_OF_POSITIVE = _family(
     root=SQRT,
     positive_or_one=POSITIVE_OR_ONE,
 )
-MAGNITUDE = _family(
+MAGNITUDE = family(
     "complex_magnitude",
     "d",
     lambda n: [

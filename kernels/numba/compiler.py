@@ -21,7 +21,7 @@ from mcf.kernels.numba import elimination_text, inlining, loops, memory, scan_te
 from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, power, usual_nan
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.refinement import Refinement
-from mcf.kernels.reflection import Reflection
+from mcf.kernels.reflection import ComplexFold, Reflection
 from mcf.kernels.rotation import VANISHED, Rotations
 from mcf.kernels.row_tasks import RowTask
 
@@ -107,8 +107,11 @@ def reflection(spec: Reflection, text: str) -> Any:
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
     others = ("scaled", "settle", "reflector", "quotient", "product", "minus", "update")
-    for name in (*others, "difference"):
+    for name in (*others, "difference", "magnitude"):
         algorithms[name] = getattr(spec, name)
+    if isinstance(fold, ComplexFold):
+        algorithms |= {"alone": fold.alone, "joined": fold.joined}
+        algorithms |= {"conjugate": spec.conjugate, "turned": spec.turned}
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mcf.kernels.numba import keys, objects, reflection_text, rewrite, stored, team
 from mcf.kernels.numba.reflection_text import PAD
-from mcf.kernels.reflection import Reflection
+from mcf.kernels.reflection import ComplexFold, Reflection
 
 
 @functools.cache
@@ -26,7 +26,9 @@ def _compiled(spec: Reflection) -> objects.Native:
 
     fold = spec.fold
     used = (fold.term, fold.merge, fold.combine, spec.scaled, spec.settle, spec.reflector)
-    used += (spec.quotient, spec.product, spec.minus, spec.update, spec.difference)
+    used += (spec.quotient, spec.product, spec.minus, spec.update, spec.difference, spec.magnitude)
+    if isinstance(fold, ComplexFold):
+        used += (fold.alone, fold.joined, spec.conjugate, spec.turned)
     return stored.native(
         ("reflection", text, [keys.algorithm(f) for f in used], spec.terms, fold.state), make
     )

@@ -22,7 +22,8 @@ def source(spec: Reflection) -> str:
     """The kernel: an item is a matrix, whose panel is reflected in place, and its V and T."""
     operands = {**dict.fromkeys("aytqmv", spec.terms), "s": spec.fold.state}
     text = PanelText(WORDS, ("bases", "shares"), operands, PAD)
-    _steps(text, spec.terms)
+    of_complex = spec.parts == 2
+    _steps(text, spec)
     d = text.own
     text.add(
         d,
@@ -47,7 +48,7 @@ def source(spec: Reflection) -> str:
     )
     _column(text, d + 1)
     text.add(d + 1, "for phase in range(4 if j > 0 else 2):")
-    # n numbers from `given` on times n rows of m from `row` on.
+    # n numbers from `given` on times n rows of m from `row` on, conjugates but for the last.
     phases = (
         ("x", "x_row", "height - j", "1", "0", "last = 1"),
         ("v + j", "r + j * length", "height - j", "length", "j", text.whole("j", "width")),
@@ -59,16 +60,18 @@ def source(spec: Reflection) -> str:
             d + 2,
             f"{'el' if k else ''}if phase == {k}:",
             f"    given, row, n, stride, first = {given}, {row}, {n}, {stride}, {first}",
+            *([f"    way = {1.0 if k == 3 else -1.0}"] * of_complex),
             f"    {last}",
         )
-    _fold(text, d + 2)
+    _fold(text, d + 2, spec.parts)
     text.add(d + 2, "if phase == 0:")
     _reflector(text, d + 3)
     text.add(
         d + 2,
-        f"elif phase == 2:\n{'    ' * (d + 3)}{text.run('settled', '0')}",
+        f"elif phase == 2:\n{'    ' * (d + 3)}{text.run('overlap', '0')}",
         "else:",
-        f"    {text.run('scale', 'first')}",
+        f"    factor = {'turned(tau, way)' if of_complex else 'tau'}",
+        f"    {text.run('scale', 'first', tau='factor')}",
         "if phase == 1:",
         "    for i in range(j, height):",
         "        h = load_v(at_v, v + i)",
@@ -78,7 +81,7 @@ def source(spec: Reflection) -> str:
         "        store_m(at_m, b + j * length + i, minus(load_v(at_v, g + i)))",
     )
     text.add(d + 1, "store_m(at_m, b + j * length + j, tau)")
-    _others(text, d)
+    _others(text, d, spec.parts)
     text.add(
         d,
         "for i in range(height):",
@@ -94,8 +97,13 @@ def source(spec: Reflection) -> str:
     return text.text()
 
 
-def _others(text: PanelText, depth: int) -> None:
+def _others(text: PanelText, depth: int, parts: int) -> None:
     """Columns on the right of the panel, and those of Q: x in rows, then V^T x and T V^T x."""
+    # Of conjugates are V^T and the T^T of the columns of R.
+    ways = [
+        [f"            way = {way}"] * (parts == 2)
+        for way in ("-1.0", "1.0 if of_q else -1.0", "1.0")
+    ]
     text.add(
         depth,
         "z = x_row + height + length",
@@ -114,21 +122,24 @@ def _others(text: PanelText, depth: int) -> None:
         "    for part in range(2 * width + height if count > 0 else 0):",
         "        if part < width:",
         "            n, row = height, z",
+        *ways[0],
         "            for i in range(height):",
         "                store_v(at_v, v + i, load_m(at_m, u + i * length + part))",
         "        elif part < 2 * width:",
         "            n, row = width, y",
+        *ways[1],
         "            k = part - width",
         "            for i in range(width):",
         "                at = i * length + k if of_q else k * length + i",
         "                store_v(at_v, v + i, load_m(at_m, b + at))",
         "        else:",
         "            n, row = width, y + width * side",
+        *ways[2],
         "            k = part - 2 * width",
         "            for i in range(width):",
         "                store_v(at_v, v + i, load_m(at_m, u + k * length + i))",
     )
-    _fold(text, depth + 2)
+    _fold(text, depth + 2, parts)
     text.add(
         depth + 2,
         text.run("settled", "0"),
@@ -150,9 +161,11 @@ def _others(text: PanelText, depth: int) -> None:
     )
 
 
-def _steps(text: PanelText, terms: int) -> None:
+def _steps(text: PanelText, spec: Reflection) -> None:
     """The loops over the numbers of a row."""
-    settled = f"settle(load_s(at_s, s + c))[:{terms}]"
+    settled = f"settle(load_s(at_s, s + c))[:{spec.terms}]"
+    overlap = f"conjugate({settled})" if spec.parts == 2 else settled
+    text.step("overlap", "at_s at_v s g", f"store_v(at_v, g + c, {overlap})")
     text.step("settled", "at_s at_v s g", f"store_v(at_v, g + c, {settled})")
     text.step(
         "less",
@@ -170,12 +183,13 @@ def _steps(text: PanelText, terms: int) -> None:
         "at_m at_v x_row there h",
         "store_v(at_v, there + c, quotient(load_m(at_m, x_row + c), h))",
     )
-    row_folds.steps(text, "m")
+    row_folds.steps(text, "m", spec.parts)
 
 
-def _fold(text: PanelText, depth: int) -> None:
-    """Fold n numbers of v times rows, in the order of a matrix product."""
-    row_folds.fold(text, depth, "load_v(at_v, given + {})")
+def _fold(text: PanelText, depth: int, parts: int) -> None:
+    """Fold n numbers of v, or their conjugates, times rows, in the order of a matrix product."""
+    given = "load_v(at_v, given + {})"
+    row_folds.fold(text, depth, f"turned({given}, way)" if parts == 2 else given, parts)
 
 
 def _column(text: PanelText, depth: int) -> None:
@@ -184,7 +198,7 @@ def _column(text: PanelText, depth: int) -> None:
         depth,
         "largest = 0.0",
         "for i in range(j, height):",
-        "    size = abs(load_m(at_m, r + i * length + j)[0])",
+        "    size = magnitude(load_m(at_m, r + i * length + j))",
         "    if size > largest or size != size:",
         "        largest = size",
         "exponent = ((bits64(largest) >> 52) & 0x7FF) - 1022",
@@ -198,7 +212,7 @@ def _column(text: PanelText, depth: int) -> None:
         "flat = True",
         "for i in range(height - j):",
         "    h = scaled(load_m(at_m, r + (j + i) * length + j), more, power(main))",
-        "    flat = flat and (i == 0 or h[0] == 0)",
+        "    flat = flat and (i == 0 or magnitude(h) == 0)",
         "    store_m(at_m, x_row + i, h)",
         "    store_v(at_v, x + i, h)",
     )

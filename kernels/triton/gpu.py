@@ -225,8 +225,8 @@ class Gpu(Executor):
         whole: bool = False,
         q: Sequence[Tensor] | None = None,
     ) -> bool:
-        """See `Executor`; a panel alone."""
-        if whole or q is not None or v[0].shape[2] > reflection_kernels.WIDTH:
+        """See `Executor`; a panel alone, of real numbers."""
+        if spec.parts == 2 or whole or q is not None or v[0].shape[2] > reflection_kernels.WIDTH:
             return False
         reflection_kernels.panel(spec, r, start, v, t)
         return True

@@ -94,6 +94,14 @@ class Real:
         """The matrix product."""
         return matmul(x, y)
 
+    def real(self, x: Components) -> Components:
+        """The real part."""
+        return x
+
+    def is_real(self, x: Components) -> Tensor:
+        """Whether there is no imaginary part."""
+        return torch.ones_like(x[0], dtype=torch.bool)
+
     def conj(self, x: Components) -> Components:
         """The complex conjugate."""
         return x
@@ -159,11 +167,23 @@ class Complex(Real):
     def matmul(self, x: Components, y: Components) -> Components:
         """The matrix product, by two real ones of twice the length."""
 
+        # Real and imaginary numbers in turn: so a fold is one of complex numbers.
         def beside(x: Components, y: Components, dim: int) -> Components:
-            return tuple(torch.cat(both, dim) for both in zip(x, y, strict=True))
+            kept = x[0].dim() + dim
+            turns = (torch.stack(both, dim) for both in zip(x, y, strict=True))
+            return tuple(c.flatten(kept, kept + 1) for c in turns)
 
         found = in_real_products(*halves(x), *halves(y), operations.neg, beside, matmul)
         return (*found[0], *found[1])
+
+    def real(self, x: Components) -> Components:
+        """The real part."""
+        return halves(x)[0]
+
+    def is_real(self, x: Components) -> Tensor:
+        """Whether there is no imaginary part."""
+        found: Tensor = halves(x)[1][0] == 0
+        return found
 
     def conj(self, x: Components) -> Components:
         """The complex conjugate."""

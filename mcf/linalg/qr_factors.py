@@ -10,6 +10,7 @@ from mcf.kernels.formats import format_of
 from mcf.kernels.reflection import reflection
 from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg import triangular
+from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.parts import (
     ALL,
     Components,
@@ -23,14 +24,15 @@ from mcf.linalg.parts import (
     where,
 )
 from mcf.linalg.working import working_terms
-from mcf.reductions.products import matmul
 
 # Of one panel and at most so many rows and columns all is done in one call, where there is a loop.
 SMALL = 64
 
 
-def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Components]:
-    """A = Q R with LAPACK's signs, in blocks of reflections I - V T V^T.
+def factor(
+    a: Components, mode: str = "reduced", numbers: Real = REAL
+) -> tuple[Components | None, Components]:
+    """A = Q R with LAPACK's signs, in blocks of reflections I - V T V^H.
 
     Shapes: A [..., m, n]; with k = min(m, n), Q [..., m, k] and R [..., k, n] ("reduced"), Q
     [..., m, m] and R [..., m, n] ("complete"), or R alone ("r").
@@ -42,12 +44,16 @@ def factor(a: Components, mode: str = "reduced") -> tuple[Components | None, Com
     1989 for V T V^T, doi:10.1137/0910005).
     """
     refuse_float32("a factorisation Q R", format_of(a[0].dtype), a[0].device)
-    wide = convert(a, torch.float64, working_terms(a)) if a[0].dtype is not torch.float64 else a
-    q, r = _factor(wide, mode)
-    if wide is a:
-        return q, r
-    fmt = a[0].dtype
-    return None if q is None else convert(q, fmt, len(a)), convert(r, fmt, len(a))
+    if a[0].dtype is torch.float64:
+        return _factor(a, mode, numbers)
+    fmt, terms = a[0].dtype, len(a) // numbers.parts
+    wide = numbers.by_parts(lambda p: convert(p, torch.float64, working_terms(p)), a)
+    q, r = (
+        None if x is None else numbers.by_parts(lambda p: convert(p, fmt, terms), x)
+        for x in _factor(wide, mode, numbers)
+    )
+    assert r is not None
+    return q, r
 
 
 def reflections(a: Components) -> tuple[Components, Components]:
@@ -60,7 +66,7 @@ def reflections(a: Components) -> tuple[Components, Components]:
     r = each(lambda c: c.clone(memory_format=torch.contiguous_format), wide)
     taus = [each(lambda c: c.new_empty(*c.shape[:-2], 0), r)]
     low = each(torch.zeros_like, r)
-    for start, v, t in _blocks(r):
+    for start, v, t in _blocks(r, REAL):
         rows, columns = v[0].shape[-2:]
         place = (slice(start, start + rows), slice(start, start + columns))
         assign(low, place, each(lambda c: c.tril(-1), v))
@@ -74,33 +80,33 @@ def reflections(a: Components) -> tuple[Components, Components]:
     )
 
 
-def _factor(a: Components, mode: str) -> tuple[Components | None, Components]:
+def _factor(a: Components, mode: str, numbers: Real) -> tuple[Components | None, Components]:
     """The same in float64 components."""
     r = each(lambda c: c.clone(memory_format=torch.contiguous_format), a)
     *_, m, n = r[0].shape
     count = min(m, n)
     if m <= SMALL and n <= SMALL and 0 < count <= triangular.BLOCK:
-        return _whole(r, mode)
-    return _assembled(r, mode, _blocks(r))
+        return _whole(r, mode, numbers)
+    return _assembled(r, mode, _blocks(r, numbers), numbers)
 
 
-def _blocks(r: Components) -> list[tuple[int, Components, Components]]:
+def _blocks(r: Components, numbers: Real) -> list[tuple[int, Components, Components]]:
     """R takes the place of the upper triangle; the first row, V and T of each panel."""
     *_, m, n = r[0].shape
     count = min(m, n)
     blocks = []
     for start in range(0, count, triangular.BLOCK):
         block = slice(start, min(start + triangular.BLOCK, count))
-        v, t, _ = _panel(r, block)
+        v, t, _ = _panel(r, block, numbers)
         blocks.append((start, v, t))
         if block.stop < n:
             rest = (slice(start, m), slice(block.stop, n))
-            assign(r, rest, _reflect(v, transpose(t), part(r, *rest)))
+            assign(r, rest, _reflect(v, numbers.adjoint(t), part(r, *rest), numbers))
     return blocks
 
 
 def _assembled(
-    r: Components, mode: str, blocks: list[tuple[int, Components, Components]]
+    r: Components, mode: str, blocks: list[tuple[int, Components, Components]], numbers: Real
 ) -> tuple[Components | None, Components]:
     """Q of some panels' reflections, and R."""
     *_, m, n = r[0].shape
@@ -111,32 +117,37 @@ def _assembled(
     q = each(lambda c: c[..., :height].clone(), identity(r, m))
     for start, v, t in reversed(blocks):
         rows = (slice(start, m), ALL)
-        assign(q, rows, _reflect(v, t, part(q, *rows)))
+        assign(q, rows, _reflect(v, t, part(q, *rows), numbers))
     return q, upper
 
 
-def _whole(r: Components, mode: str) -> tuple[Components | None, Components]:
+def _whole(r: Components, mode: str, numbers: Real) -> tuple[Components | None, Components]:
     """The same of one panel, in one call where there is a loop for it."""
     *batch, m, n = r[0].shape
     count = min(m, n)
     height = m if mode == "complete" else count
     q = None if mode == "r" else each(lambda c: c.new_empty(*batch, m, height), r)
-    v, t, done = _panel(r, slice(0, count), whole=True, q=q)
+    v, t, done = _panel(r, slice(0, count), numbers, whole=True, q=q)
     if done:
         return q, each(lambda c: c[..., :height, :].triu(), r)
     if count < n:
         rest = (ALL, slice(count, n))
-        assign(r, rest, _reflect(v, transpose(t), part(r, *rest)))
-    return _assembled(r, mode, [(0, v, t)])
+        assign(r, rest, _reflect(v, numbers.adjoint(t), part(r, *rest), numbers))
+    return _assembled(r, mode, [(0, v, t)], numbers)
 
 
-def _reflect(v: Components, t: Components, x: Components) -> Components:
-    """(I - V T V^T) X."""
-    return operations.sub(x, matmul(v, matmul(t, matmul(transpose(v), x))))
+def _reflect(v: Components, t: Components, x: Components, numbers: Real) -> Components:
+    """(I - V T V^H) X."""
+    inner = numbers.matmul(t, numbers.matmul(numbers.adjoint(v), x))
+    return numbers.minus(x, numbers.matmul(v, inner))
 
 
 def _panel(
-    r: Components, block: slice, whole: bool = False, q: Components | None = None
+    r: Components,
+    block: slice,
+    numbers: Real = REAL,
+    whole: bool = False,
+    q: Components | None = None,
 ) -> tuple[Components, Components, bool]:
     """Reflect the columns of a block to upper triangular form; V and T of their product.
 
@@ -150,44 +161,49 @@ def _panel(
     if r[0].numel():
         flat = triangular.flat
         reflect = registry.on(r[0].device).reflect
-        given = (reflection(len(r)), flat(r), start, flat(v), flat(t))
+        spec = reflection(len(r) // numbers.parts, numbers.parts)
+        given = (spec, flat(r), start, flat(v), flat(t))
         if reflect(*given, whole=whole, q=None if q is None else flat(q)):
             return v, t, True
         if (whole or q is not None) and reflect(*given):
             return v, t, False
+    adjoint, matmul = numbers.adjoint, numbers.matmul
     for j in range(width):
         below = slice(start + j, None)
-        column, tau = _reflector(part(r, below, slice(start + j, start + j + 1)))
+        column, tau = _reflector(part(r, below, slice(start + j, start + j + 1)), numbers)
         assign(v, (slice(j, None), slice(j, j + 1)), column)
         panel = (below, slice(start + j, block.stop))
-        along = operations.mul(tau, matmul(transpose(column), part(r, *panel)))
-        assign(r, panel, operations.fma(operations.neg(column), along, part(r, *panel)))
+        along = numbers.times(numbers.conj(tau), matmul(adjoint(column), part(r, *panel)))
+        assign(r, panel, numbers.less_product(part(r, *panel), column, along))
         before = slice(0, j)
         if j:
-            overlap = matmul(transpose(part(v, ALL, before)), part(v, ALL, slice(j, j + 1)))
-            entry = operations.neg(operations.mul(tau, matmul(part(t, before, before), overlap)))
+            # V^H v and T V^H v, in the order of the loop: of conjugates, and of the transpose.
+            overlap = matmul(adjoint(part(v, ALL, slice(j, j + 1))), part(v, ALL, before))
+            inner = matmul(numbers.conj(overlap), transpose(part(t, before, before)))
+            entry = numbers.by_parts(operations.neg, numbers.times(tau, transpose(inner)))
             assign(t, (before, slice(j, j + 1)), entry)
         assign(t, (slice(j, j + 1), slice(j, j + 1)), tau)
     return v, t, False
 
 
-def _reflector(x: Components) -> tuple[Components, Components]:
-    """v with v[0] = 1, and tau, so that (I - tau v v^T) x = (beta, 0, ..., 0).
+def _reflector(x: Components, numbers: Real) -> tuple[Components, Components]:
+    """v with v[0] = 1, and tau, so that (I - conj(tau) v v^H) x = (beta, 0, ..., 0), beta real.
 
     The column is scaled by a power of two, so that its norm neither overflows nor underflows.
     """
-    _, exponent = torch.frexp(x[0].abs().amax((-2, -1), keepdim=True))
-    x = operations.ldexp(x, -exponent)
+    _, exponent = torch.frexp(numbers.magnitude(x).amax((-2, -1), keepdim=True))
+    x = numbers.by_parts(lambda p: operations.ldexp(p, -exponent), x)
     first, rest = part(x, slice(0, 1), ALL), part(x, slice(1, None), ALL)
-    if rest[0].shape[-2] == 0:
+    if rest[0].shape[-2] == 0 and numbers.parts == 1:
         return one_like(first), each(torch.zeros_like, first)
-    flat = (rest[0] == 0).all(-2, keepdim=True)
-    norm = operations.sqrt(matmul(transpose(x), x))
+    flat = (numbers.magnitude(rest) == 0).all(-2, keepdim=True) & numbers.is_real(first)
+    norm = numbers.root(numbers.matmul(numbers.adjoint(x), x))
     beta = where(first[0] > 0, operations.neg(norm), norm)
-    gap = operations.sub(first, beta)
+    gap = (*operations.sub(numbers.real(first), beta), *first[len(norm) :])
     safe = where(flat, one_like(gap), gap)
     v = each(torch.clone, x)
     assign(v, (slice(0, 1), ALL), one_like(first))
-    assign(v, (slice(1, None), ALL), operations.div(rest, safe))
-    tau = operations.neg(operations.div(gap, where(flat, one_like(beta), beta)))
+    assign(v, (slice(1, None), ALL), numbers.over(rest, safe))
+    tau = numbers.over_real(gap, where(flat, one_like(beta), beta))
+    tau = numbers.by_parts(operations.neg, tau)
     return v, where(flat, like(tau, torch.zeros_like(tau[0])), tau)

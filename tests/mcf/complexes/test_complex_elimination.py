@@ -11,7 +11,7 @@ import torch
 
 import mcf
 from mcf.kernels import operations
-from mcf.linalg import cholesky_factor, lu_factors, numbers, triangular
+from mcf.linalg import cholesky_factor, lu_factors, numbers, qr_factors, triangular
 from mcf.linalg.numbers import COMPLEX
 from mcf.linalg.parts import Components, each
 from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, assert_same_bits, components
@@ -43,6 +43,48 @@ CALLS: dict[str, Callable[[Components, Components], Any]] = {
         for upper, unit in ((True, False), (False, True))
     ],
 }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("terms", "shape"),
+    [
+        (2, (1, 1)),
+        (2, (2, 1)),
+        (2, (2, 6, 6)),
+        (2, (3, 5)),
+        (2, (40, 35)),
+        (1, (5, 3)),
+        (3, (4, 3)),
+    ],
+)
+def test_reflections_have_the_bits_of_launches(terms: int, shape: tuple[int, ...]) -> None:
+    """In one call, and in panels with products between; odd and even numbers of rows."""
+    a = parts(F64, terms, *shape)
+    for mode in ("reduced", "complete", "r"):
+        assert_same_bits(lambda mode=mode: [*filter(None, qr_factors.factor(a, mode, COMPLEX))])
+
+
+@pytest.mark.slow
+def test_the_comparison_rejects_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: a fold whose terms are added from the last to the first."""
+    product = numbers.matmul
+
+    def mutant(x: Components, y: Components) -> Components:
+        return product(each(lambda c: c.flip(-1), x), each(lambda c: c.flip(-2), y))
+
+    monkeypatch.setattr(numbers, "matmul", mutant)
+    with pytest.raises(AssertionError):
+        assert_same_bits(lambda: qr_factors.factor(parts(F64, 2, 6, 4), "reduced", COMPLEX))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("special", SPECIAL)
+def test_reflections_of_special_values(special: str) -> None:
+    leading = torch.tensor(SPECIAL[special], dtype=F64)
+    zero = torch.zeros_like(leading)
+    for a in ((leading, zero, zero, zero), (zero, zero, leading, zero)):
+        assert_same_bits(lambda a=a: qr_factors.factor(a, "reduced", COMPLEX))
 
 
 # One loop does all three.

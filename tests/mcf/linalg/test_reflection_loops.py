@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mcf.kernels import operations
-from mcf.linalg import parts, qr_factors
+from mcf.linalg import numbers, parts, qr_factors
 from mcf.reductions import products
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 
@@ -68,24 +68,28 @@ def _reversed(x: parts.Components, y: parts.Components) -> parts.Components:
     return products.matmul(parts.each(lambda c: c.flip(-1), x), parts.each(lambda c: c.flip(-2), y))
 
 
-def _turned(v: parts.Components, t: parts.Components, x: parts.Components) -> parts.Components:
+def _turned(
+    v: parts.Components, t: parts.Components, x: parts.Components, arithmetic: numbers.Real
+) -> parts.Components:
     """Products of reflections from the last to the first."""
-    return REFLECT(v, parts.transpose(t), x)
+    return REFLECT(v, parts.transpose(t), x, arithmetic)
 
 
 REFLECT = qr_factors._reflect
 
 
 @pytest.mark.parametrize(
-    ("name", "mutant"),
-    [("matmul", _reversed), ("_reflect", _turned)],
+    ("module", "name", "mutant"),
+    [(numbers, "matmul", _reversed), (qr_factors, "_reflect", _turned)],
     ids=["order", "transposed"],
 )
-def test_the_comparison_rejects(name: str, mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_comparison_rejects(
+    module: Any, name: str, mutant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mutants: what launches of single steps have that the loop's declaration has not."""
     a = components(F64, 2, 6, 4)
     assert_same_bits(lambda: qr_factors.factor(a))
-    monkeypatch.setattr(qr_factors, name, mutant)
+    monkeypatch.setattr(module, name, mutant)
     with pytest.raises(AssertionError):
         assert_same_bits(lambda: qr_factors.factor(a))
 
