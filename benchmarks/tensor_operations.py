@@ -15,6 +15,7 @@ computes nothing. `x.clone()` is the copy of the bytes.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -23,14 +24,16 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from harness import environment, machine, save_csv, table
 
 import mcf
 
 COLUMNS = ["elements", "operation", "mcf µs", "median", "torch µs", "torch median", "ratio"]
 
-# Operations of x, y, a tensor to write to and others, a condition, a plain tensor and x sorted, of
-# expansions and plain tensors alike.
+# Operations of x, y, a tensor to write to and others: a condition, a plain tensor, x sorted, z of
+# numbers below 1, that as a square matrix m, and classes for its rows; of expansions and plain
+# tensors alike.
 OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "x + y": lambda x, y, o, c: x + y,
     "x * y": lambda x, y, o, c: x * y,
@@ -69,8 +72,15 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "x.norm()": lambda x, y, o, c: torch.linalg.vector_norm(x),
     "torch.dot": lambda x, y, o, c: torch.dot(x, y),
     "x.prod()": lambda x, y, o, c: x.prod(),
-    "x.logsumexp(0)": lambda x, y, o, c: (x * 2.0**-40).logsumexp(0),
-    "x.softmax(0)": lambda x, y, o, c: (x * 2.0**-40).softmax(0),
+    "z.exp()": lambda x, y, o, c: c[3].exp(),
+    "z.softmax(0)": lambda x, y, o, c: c[3].softmax(0),
+    "z.log_softmax(0)": lambda x, y, o, c: c[3].log_softmax(0),
+    "z.logsumexp(0)": lambda x, y, o, c: c[3].logsumexp(0),
+    "m.softmax(0)": lambda x, y, o, c: c[4].softmax(0),
+    "m.softmax(1)": lambda x, y, o, c: c[4].softmax(1),
+    "m.log_softmax(1)": lambda x, y, o, c: c[4].log_softmax(1),
+    "m.logsumexp(1)": lambda x, y, o, c: c[4].logsumexp(1),
+    "F.cross_entropy(m, t)": lambda x, y, o, c: F.cross_entropy(c[4], c[5]),
     "x.amax()": lambda x, y, o, c: x.amax(),
     "x.argmax()": lambda x, y, o, c: x.argmax(),
     "x.cumsum(0)": lambda x, y, o, c: x.cumsum(0),
@@ -112,7 +122,7 @@ class Bare(torch.Tensor):
 def operands(size: int) -> list[tuple[Any, Any, Any, Any]]:
     """Two expansion tensors, and their leading components: whole numbers and what is far below.
 
-    After them a tensor to write to; whether the first is larger, a plain tensor, the first sorted.
+    After them a tensor to write to and a tuple of the others, see `OPERATIONS`.
     """
     generator = torch.Generator().manual_seed(0)
     whole = [
@@ -121,7 +131,14 @@ def operands(size: int) -> list[tuple[Any, Any, Any, Any]]:
     x, y = (mcf.MCFTensor([whole[k], whole[k + 1] * 2.0**-100]) for k in (0, 2))
     others = (whole[0] > whole[2], whole[3])
     p, q = whole[0], whole[2]
-    return [(a, b, torch.empty_like(a), (*others, a.sort().values)) for a, b in ((x, y), (p, q))]
+    rows = math.isqrt(size)
+    classes = torch.randint(rows, (rows,), generator=generator)
+    found = []
+    for a, b in ((x, y), (p, q)):
+        z = a * 2.0**-40
+        m = z[: rows * rows].reshape(rows, rows).clone()
+        found.append((a, b, torch.empty_like(a), (*others, a.sort().values, z, m, classes)))
+    return found
 
 
 def seconds(calls: list[Callable[[], Any]], rounds: int, each: int) -> list[list[float]]:

@@ -116,8 +116,8 @@ LOG_TOTAL = Step("log_total", _log_total, ("rest",))
 LESS = Step("log_softmax", _less, ("x", "top", "result", "exponent"), leaves=True)
 SUM = Step("logsumexp", _sum, ("top", "result", "exponent"), leaves=True)
 
-# Elements that a thread computes at a time, which stay in the cache.
-_CHUNK = 1 << 16
+# Elements that a thread computes at a time: fewer are more calls, more are more memory on the way.
+_CHUNK = 1 << 18
 
 
 def _rows(name: str, x: Components, rows: Rows, fmt: Format, out: list[Tensor]) -> None:
