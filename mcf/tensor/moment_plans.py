@@ -140,6 +140,9 @@ class MomentPlan:
         if self._name == "var":
             self._variance(room, [*map(_address, parts[0])], places)
             return out
+        if self._length <= _LISTED and all(map(_is_moderate, parts[0])):
+            self._rooted(room, [*map(_address, parts[0])], places)
+            return out
         exponent = _exponent(parts[0][0])
         if exponent is None:
             return None
@@ -147,16 +150,19 @@ class MomentPlan:
         down, up = 2.0**-exponent, 2.0**exponent
         for scaled, c in zip(room.scaled, parts[0], strict=True):
             torch.mul(c.view(-1), down, out=scaled)
-        x = room.scaled_places
+        self._rooted(room, room.scaled_places, places)
+        for c in out:
+            c.mul_(up)
+        return out
+
+    def _rooted(self, room: _Room, x: list[int], out: list[int]) -> None:
+        """Write the root of a variance or of a sum of squares to some addresses."""
         if self._name == "std":
             self._variance(room, x, room.other)
         else:
             self._products(x + x, room.partial[0])
             self._settle(room.other + room.partial)
-        self._root(places + room.other)
-        for c in out:
-            c.mul_(up)
-        return out
+        self._root(out + room.other)
 
     def _variance(self, room: _Room, x: list[int], out: list[int]) -> None:
         """Write the variance of components at some addresses to others."""
@@ -184,6 +190,17 @@ class _Room:
         self.gap = [*map(_address, many[0])]
         self.scaled = list(many[1])
         self.scaled_places = [*map(_address, self.scaled)]
+
+
+# Up to so many numbers are looked at one by one.
+_LISTED = 8
+# Numbers between these are not scaled: no product of two of them, of their differences or of what
+# scaling makes of them underflows, so a power of two would change no bit.
+_LEAST, _LARGEST = 2.0**-120, 2.0**60
+
+
+def _is_moderate(x: Tensor) -> bool:
+    return all(v == 0 or _LEAST <= abs(v) <= _LARGEST for v in x.view(-1).tolist())
 
 
 def _exponent(x: Tensor) -> int | None:

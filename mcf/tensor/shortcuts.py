@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.convert.numbers import components_of
+from mcf.kernels.formats import format_of
 from mcf.tensor import ops as ops  # What is registered there is called here.
 from mcf.tensor.ops.arithmetic import reciprocal_times
 from mcf.tensor.ops.masks import item
@@ -192,3 +194,15 @@ register(_filled(torch.empty_like, torch.empty_like), torch.empty_like)
 register(_filled(torch.zeros_like, torch.zeros_like), torch.zeros_like)
 register(_filled(torch.ones_like, torch.zeros_like), torch.ones_like)
 register(_filled(Tensor.new_ones, Tensor.new_zeros), Tensor.new_ones)
+
+
+def _full(x: Any, value: Any) -> Any:
+    if type(x) is not MCFTensor or type(value) not in (int, float):
+        return NotImplemented
+    own = x.__dict__
+    parts = COMPONENTS[own["_terms"]](own)
+    numbers = components_of(value, format_of(parts[0].dtype), len(parts))
+    return wrap([torch.full_like(c, v) for c, v in zip(parts, numbers, strict=True)])
+
+
+DIRECT[torch.full_like] = counted(_full, 2)

@@ -39,6 +39,7 @@ def _check(terms: int, shapes: Any) -> None:
         kinds = {
             "hard": mcf.MCFTensor(parts),
             "usual": mcf.MCFTensor([c.clamp(-(2.0**30), 2.0**30) for c in parts]),
+            "moderate": mcf.MCFTensor([c.clamp(-1, 1) * 2.0**-50 for c in parts]),
             "small": mcf.MCFTensor([c.clamp(-1, 1) * 2.0**-1000 for c in parts]),
             "zero": mcf.MCFTensor([c * 0 for c in parts]),
         }

@@ -48,7 +48,7 @@ CALLS: dict[str, Callable[[], Any]] = {
                        X.masked_fill(WHERE, 0.1)],
     "made": lambda: [torch.zeros_like(A.t()), torch.ones_like(A), A.new_zeros(2, 3),
                      A.new_ones((2,)), torch.zeros_like(X, dtype=torch.float32),
-                     torch.ones_like(A[:, ::2])],
+                     torch.ones_like(A[:, ::2]), torch.full_like(A.t(), 0.1)],
     "plain": lambda: [X * Y.to_plain(), torch.atan2(Y.to_plain(), X), WHERE * X, X + PLACES[0]],
     "in place": lambda: [X.clone().mul_(Y), X.clone().lerp_(Y, 0.3), X.clone().sub_(Y, alpha=3),
                          X.clone().masked_fill_(WHERE, 0.1), X.clone().neg_(), X.clone().pow_(3),
@@ -57,8 +57,8 @@ CALLS: dict[str, Callable[[], Any]] = {
                     torch.pow(X, 3, out=torch.empty_like(X.to(terms=3))),
                     torch.addcmul(X, Y, X, out=torch.empty_like(X))],
     "folds": lambda: [torch.outer(X[:3], Y[:2]), X.diff(), A[:, :4].trace(), torch.trace(A),
-                      X.sum(), X.mean(), X.norm(), torch.linalg.norm(A), X.var(correction=0), A.std(dim=1),
-                     A @ Y[:6], X @ Y, A.mT @ A, A.amax(), torch.max(X), X.prod()],
+                      X.sum(), X.mean(), X.norm(), torch.linalg.norm(A), X.var(correction=0),
+                      A.std(dim=1), A @ Y[:6], X @ Y, A.mT @ A, A.amax(), torch.max(X), X.prod()],
     "small": lambda: [X[3] * 0.5, X[0] + X, A[:, :1] * A, torch.stack([X[0], Y[1]])],
 }  # fmt: skip
 
