@@ -21,7 +21,7 @@ def decompose(a: Any, complete: bool) -> list[Any]:
     q, r = qr_factors.factor(components(a), "complete" if complete else "reduced", COMPLEX)
     assert q is not None
     k = min(a.shape[-2:])
-    # Exact: the diagonal is real. Of the last rows of a complete R there is none.
+    # Exact. The diagonal is real but for a rounding error, which is left out of R.
     sign = torch.where(r[0].diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
     for x, place, by in (
         (q, (..., slice(k)), sign[..., None, :]),
