@@ -38,9 +38,10 @@ def bound(
     T is the size of what is added up, without cancellation: sum |x| for "sum", sum |x y| for "dot",
     (|x| |y|) for "matmul", sum |x| / count for "mean", sum x**2 / (count - correction) for "var"
     (an integer correction), the root of that for "std", sum |c_k| |x|**k for "polyval", |x y| for
-    "fma"; below -1/2 of "lgamma", below 0 of "digamma", of "polygamma_2" and other even orders and
-    of "zeta_3", which is zeta(3, x), and other odd ones the magnitudes of the terms of their
-    reflection, which their docstrings have, elsewhere 0; of the Bessel functions "j0", "j1", "y0"
+    "fma"; below -1/2 of "lgamma", below 0 of "digamma" the magnitudes of the terms of their
+    reflection, which their docstrings have; below 0 of "polygamma_2" and other even orders m the
+    sum of all m! / |x + k|^(m + 1), of "zeta_3", which is zeta(3, x), and other odd s that of
+    1 / |x + k|^s; elsewhere 0; of the Bessel functions "j0", "j1", "y0"
     and "y1" from |x| = 256 on the modulus sqrt(J^2 + Y^2), before it 0. So of_terms times the
     condition number T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
 

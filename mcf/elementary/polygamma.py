@@ -207,9 +207,9 @@ def _made(name: str, m: int, *, zeta: bool) -> Callable[..., Components]:
     )
     compute.__doc__ = f"""{what}; infinite at its poles.
 
-    Of positive x relative to the result. Below zero it is a sum (see the module), of even m = {m}
-    one that cancels, and the error relative to the sum of the magnitudes of its terms: near zeros
-    the result has the bits that the cancellation leaves.
+    Of positive x relative to the result. Below zero the terms of the series have different signs
+    for even m = {m}, and the error is relative to the sum of their magnitudes 1/|x + k|^{m + 1},
+    or to m! times that: near zeros the result has the bits that the cancellation leaves.
     """
     table: Any = functools.partial(_table_of, m)
     table.__name__ = f"polygamma_{m}_series"

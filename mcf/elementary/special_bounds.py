@@ -132,6 +132,8 @@ def _polygamma(e: Steps, m: int, *, zeta: bool = False) -> Errors:
         # The power is 2 pi^4 and more for m = 3, what is taken from it at most 6.5; less beyond.
         found = max(near, far, low, 1.04 * down + 0.04 * max(near, far) + 1.04 * e.add())
         return found + last, 0.0
+    # Relative to the sum of all m! / |x + k|^(m+1), which is no less than either term. What is lost
+    # with r is at most (m + 1) of it, also where the cosine is small; `down` has twice as much.
     return max(near, far, low) + last, max(down, near, far) + e.add() + last
 
 

@@ -107,9 +107,12 @@ def _terms(name: str, x: arb) -> arb:
     if name == "digamma" and x < 0:
         return abs((1 - x).digamma()) + abs(PI() * (PI() * x).cos() / (PI() * x).sin())
     if _cancels(name) and x < 0:
-        # f(1 - x) and f(x) less it; zeta is f and polygamma of even order -f.
-        across = REFERENCE[name](1 - x)
-        return abs(across) + abs(REFERENCE[name](x) - across)
+        # All m! / |x + k|^(m+1): those with x + k below zero, of which there are few, and above.
+        size = abs(x)
+        left = size - size.floor()
+        return sum((abs(REFERENCE[name](v)) for v in (left, 1 - left)), arb(0)) - abs(
+            REFERENCE[name](1 + size)
+        )
     if name in ("j0", "j1", "y0", "y1") and abs(x) >= 256:
         j, y = REFERENCE["j" + name[1]](abs(x)), REFERENCE["y" + name[1]](abs(x))
         return (j * j + y * y).sqrt()

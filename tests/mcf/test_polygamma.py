@@ -73,6 +73,13 @@ def test_error_found_by_climbing(name: str) -> None:
     assert 0 < climbed(name, function(name), FP64, 4) <= 1
 
 
+@pytest.mark.slow
+def test_next_to_halves_below_zero() -> None:
+    """Where two terms nearly cancel, and the reflection has a small cosine and little else."""
+    x = tuple(torch.tensor([v]) for v in (-1.5, 4.8522186268940004e-11, -1.3823577699190182e-18))
+    assert 0 < part("polygamma_12", FP32, x, polygamma.polygamma(12)(x))[0] <= 1
+
+
 def test_special_values() -> None:
     """As torch has them, but for poles, where it has large numbers, and -inf."""
     nan, inf = math.nan, math.inf
