@@ -233,6 +233,16 @@ def _rint_fp32(x):
     return (nearest.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
 
 
+def _floor_fp32(x):
+    # On NVIDIA GPUs that of the hardware takes subnormal numbers for 0, and -2**-130 is below it.
+    magnitude = tl.abs(x)
+    shift = 8388608.0
+    nearest = tl.where(magnitude < shift, magnitude + shift - shift, magnitude)
+    sign = (x.to(tl.int32, bitcast=True) >> 31) << 31
+    nearest = (nearest.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    return tl.where(nearest > x, nearest - 1.0, nearest)
+
+
 def _absolute(x):
     return tl.abs(x)
 
@@ -267,6 +277,7 @@ SHORT_LONGS = {
     "long": _word,
     "floating": _number,
     "rint": _rint_fp32,
+    "floor": _floor_fp32,
 }
 
 
