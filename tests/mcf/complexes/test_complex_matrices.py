@@ -230,3 +230,23 @@ def test_what_is_refused() -> None:
             function(a)
     with pytest.raises(RuntimeError, match=r"prod\(self"):
         linalg.tensorinv(a, 1)
+
+
+@pytest.mark.parametrize(("dtype", "terms"), [(torch.float32, 2), (torch.bfloat16, 2)])
+def test_systems_of_narrow_formats_in_either_registers(dtype: torch.dtype, terms: int) -> None:
+    """Solved in the format itself; a residual is rounded at |A||X| besides, of some ten."""
+    a, b = numbers(dtype, terms, 4, 4), numbers(dtype, terms, 4, 2, seed=1)
+    limit = 8 * 4 * 2.0 ** (-terms * {torch.float32: 24, torch.bfloat16: 8}[dtype])
+    for registers in ("float64", "float32"):
+        with mcf.registers(registers):
+            x = linalg.solve(a, b)
+            assert x.dtype is dtype
+            assert off(b, a, x) <= limit
+            assert off(b, a, lossy(x)) > limit
+
+
+def test_matrices_without_elements() -> None:
+    z = numbers(F64, 2, 0, 0)
+    assert linalg.det(z).item() == 1
+    assert linalg.inv(z).shape == linalg.cholesky(z).shape == (0, 0)
+    assert linalg.solve(z, numbers(F64, 2, 0, 3)).shape == (0, 3)
