@@ -1,8 +1,7 @@
 """Exact: softmax and its like are the same bits on every executor, in any piece and layout.
 
-Caught mutants: the first of equal largest numbers taken for the last; an odd last element added in
-the middle; sums without the zero in the largest number's place; NaN looked for after the largest
-number; a row's number at the elements of the next; the sum of a row begun in the room of another.
+Caught mutants: an odd last element left in the middle; sums without the zero in the largest
+number's place; a largest number that is infinite or NaN taken for a usual one.
 """
 
 from __future__ import annotations

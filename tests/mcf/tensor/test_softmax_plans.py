@@ -1,8 +1,4 @@
-"""Exact: softmax and its like of few elements by plan are what the torch executor finds.
-
-Caught mutants: rows that are taken for columns, results that two calls share, numbers of the first
-row at all, a row of one element whose number is not looked at, logarithms of sums for sums.
-"""
+"""Exact: softmax and its like of few elements by plan are what the torch executor finds."""
 
 from __future__ import annotations
 
