@@ -101,7 +101,7 @@ def bound(
     if operation in FUNCTIONS:
         coefficient, proven = derived(operation, fmt, terms, register)
     else:
-        coefficient, of_terms, proven = special_bounds.derived(operation, fmt, terms)
+        coefficient, of_terms, proven = special_bounds.derived(operation, fmt, terms, register)
     lost = UNDERFLOW * float(FP32.min_subnormal) if register is FP32 else 0.0
     return Guarantee(
         relative=coefficient * float(fmt.u**terms),

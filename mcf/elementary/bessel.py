@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, fixed, series
+from mcf.elementary.format import working
 from mcf.elementary.gamma import components_needed, degree_needed
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
@@ -49,7 +50,6 @@ STEPS = 32
 OCTAVES = 9
 DEGREES = 40
 _BITS = 448
-_HUGE = 2.0**300
 
 
 def _nodes() -> list[tuple[Fraction, Fraction]]:
@@ -145,14 +145,14 @@ def asymptotic(
     coefficient: Callable[[int], Fraction], square: Fraction, a: Components, terms: int
 ) -> tuple[Components, Tensor]:
     """Components and an exponent of a series in 1/a over sqrt(square * a), for a >= 256."""
-    large = a[0] > _HUGE
+    large, raised = a[0] > working().vast, working().raised
     near = sanitized(head(a, terms), ~large, FAR)
     one = head((torch.ones_like(a[0]),), terms)
     inverse = sanitized(ex.div(one, near), ~large, 0.0)
     value = series.polynomial(inverse, BITS, coefficient)
-    scaled = scale_all(head(a, terms), torch.where(large, -600, 0))
+    scaled = scale_all(head(a, terms), torch.where(large, -raised, 0))
     factor = constant(square, terms, a[0].device)
-    return ex.div(value, ex.sqrt(ex.mul(scaled, factor))), torch.where(large, -300, 0)
+    return ex.div(value, ex.sqrt(ex.mul(scaled, factor))), torch.where(large, -raised // 2, 0)
 
 
 def _modified(
@@ -162,7 +162,7 @@ def _modified(
     y, w = enter(x, fmt), working_terms(fmt, terms)
     sign = sign_of(torch.signbit(y[0]))
     a = signed(y, sign)
-    limit = float(torch.finfo(torch.float64).max) if scaled else exponential.LIMIT
+    limit = float(working().format.max) if scaled else working().exp_limit
     good = (a[0] > 0) & (a[0] <= limit)
     a = sanitized(a, good)
     far = a[0] >= FAR
@@ -171,7 +171,7 @@ def _modified(
     k = torch.zeros_like(sign, dtype=torch.int64)
     if order:
         # Scaled, lest the last components of a tiny number are lost in the product.
-        k = torch.where(near[0] < 2.0**-500, 500, 0)
+        k = torch.where(near[0] < 2.0 ** -working().faint, working().faint, 0)
         value, k = ex.mul(value, scale_all(head(near, w), k)), -k
     two_pi = 2 * fixed.to_fraction(fixed.pi())
     coefficient = functools.partial(hankel, order)

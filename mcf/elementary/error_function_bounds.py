@@ -105,7 +105,7 @@ def log_ndtr(e: Steps) -> tuple[float, float]:
     log(erfcx / 2) is -log(2) and less. Of an argument cut to the components that are computed with
     twice what is left is lost of the square.
     """
-    up = log(e) + _tail(e) / math.log(2) + 2.0**scaled_error._THIN
+    up = log(e) + _tail(e) / math.log(2) + 2.0 ** -WORKING[e.fmt].thin
     half = log(e) + (_from_zero(e) + e.mul() + 2 * e.constant()) / math.log(2)
     return max(up, max(half, e.mul() + 2 * e.constant()) + e.add()), 0.0
 
@@ -113,9 +113,9 @@ def log_ndtr(e: Steps) -> tuple[float, float]:
 def _inverted(e: Steps) -> float:
     """x0 + d + ... with d = sqrt(pi)/2 (w(x0) - q exp(x0^2))."""
     # Both are w(x0), and sqrt(pi)/2 w(x) / x is at most 1.15, at y = 1/2. What d itself loses, and
-    # what the series leaves out, is 2**-30 of the steps' errors.
+    # what the series leaves out, is 2**-30 of the steps' errors, 2**-6 in float32.
     both = scaled(e) + exp(e) + e.collect() + e.mul() + e.add()
-    return 1.15 * both * (1 + 2.0**-30) + e.add()
+    return 1.15 * both * (1 + 2.0 ** (8 - WORKING[e.fmt].start_bits)) + e.add()
 
 
 def erfinv(e: Steps) -> tuple[float, float]:

@@ -35,6 +35,12 @@ class Working:
         tanh_far: beyond it gelu_tanh is 0 or its argument.
         faint: numbers below 2**-faint, whose squares are nothing beside 1, are multiplied by
             2**faint.
+        thin: numbers d below 2**-thin are log(1 + d) to the last bit.
+        vast: beyond it 1 / x is nothing beside 1.
+        addend: numbers below 2**-addend are nothing beside what they are added to; a number of the
+            format, as 2**addend is.
+        start_bits: -log2 of |x d| where a float x is d from the inverse error function: what its
+            start has, with some bits to spare.
         bottom: 2**bottom is 0 in every format, and in the reach of `working.scale`.
     """
 
@@ -58,6 +64,10 @@ class Working:
     gauss_far: float
     tanh_far: float
     faint: int
+    thin: int
+    vast: float
+    addend: int
+    start_bits: int
 
 
 WORKING = {
@@ -65,11 +75,13 @@ WORKING = {
         FP64, 1100.0, -200.0, 400, 77.0, 231.0, 2.0**-250, 2.0**-900, 200,
         huge=2.0**300, small=2.0**-300, raised=600, apart=600, slope=260, above=0, bottom=-2000,
         erf_far=30.0, gauss_far=40.0, tanh_far=24.0, faint=500,
+        thin=240, vast=2.0**300, addend=700, start_bits=38,
     ),
     FP32: Working(
         FP32, 120.0, -80.0, 120, 40.0, 80.0, 2.0**-52, 2.0**-100, 48,
         huge=2.0**56, small=2.0**-40, raised=100, apart=110, slope=53, above=40, bottom=-250,
         erf_far=10.5, gauss_far=15.0, tanh_far=11.0, faint=60,
+        thin=110, vast=2.0**110, addend=120, start_bits=14,
     ),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, gamma_tables, logarithm, series
+from mcf.elementary.format import working
 from mcf.elementary.gamma_arguments import FAR, LIFT, Beside, argument_of, beside_whole, pi
 from mcf.elementary.gamma_series import bernoulli, log_two_pi
 from mcf.elementary.operator import function
@@ -51,12 +52,13 @@ _HUGE = 2.0**300
 
 def degree_needed(terms: int, spare: float = 0.0, degrees: int = gamma_tables.DEGREES) -> int:
     """Degree of the tables' series that `terms` components need, of coefficients as much larger."""
-    return min(degrees - 1, int((53 * terms + 8 + spare) / FALL) + 2)
+    return min(degrees - 1, int((working().format.p * terms + 8 + spare) / FALL) + 2)
 
 
 def components_needed(terms: int, k: int, spare: float = 0.0) -> int:
     """Components in which the coefficient of degree k is added."""
-    return min(terms, max(1, -int(-(53 * terms + 8 + spare - k * FALL) // 53)))
+    p = working().format.p
+    return min(terms, max(1, -int(-(p * terms + 8 + spare - k * FALL) // p)))
 
 
 def taylor(

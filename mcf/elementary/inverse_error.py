@@ -1,4 +1,4 @@
-"""erfinv and ndtri: Taylor series at nodes up to 1/2, beyond one step of high order from a float64.
+"""erfinv and ndtri: Taylor series at nodes up to 1/2, beyond one step of high order from a float.
 
 With q = 1 - y and w(x) = exp(x^2) erfc(x), x0 near the result,
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import error, exponential, fixed, logarithm, series
+from mcf.elementary.format import working
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, _rows, _table, constant, lookup
@@ -48,10 +49,15 @@ STEPS = 32
 DEGREES = 40
 FALL = 6.0
 _BITS = 448
-# -log2 of |x0 d|: what the start has, with some bits to spare.
-START_BITS = 38
 # Numerators of P_n(x) / n! and what they are divided by; of x for even n, times x.
-_INVERSE = {3: ((1, 4), 3), 4: ((7, 12), 6), 5: ((7, 92, 96), 30), 6: ((127, 652, 480), 90)}
+_INVERSE = {
+    3: ((1, 4), 3),
+    4: ((7, 12), 6),
+    5: ((7, 92, 96), 30),
+    6: ((127, 652, 480), 90),
+    7: ((127, 3480, 10224, 5760), 630),
+    8: ((4369, 44808, 88848, 40320), 2520),
+}
 
 
 @_table
@@ -84,12 +90,13 @@ def erfinv_series() -> Tensor:
 
 def degree_needed(terms: int) -> int:
     """Degree of the table's series that `terms` components need."""
-    return min(DEGREES - 1, int((53 * terms + 8) / FALL) + 2)
+    return min(DEGREES - 1, int((working().format.p * terms + 8) / FALL) + 2)
 
 
 def components_needed(terms: int, k: int) -> int:
     """Components in which the coefficient of degree k is added."""
-    return min(terms, max(1, -int(-(53 * terms + 8 - k * FALL) // 53)))
+    p = working().format.p
+    return min(terms, max(1, -int(-(p * terms + 8 - k * FALL) // p)))
 
 
 def _taylor(a: Components, terms: int) -> Components:
@@ -106,7 +113,7 @@ def _taylor(a: Components, terms: int) -> Components:
 
 
 def start(q: Tensor, e: Tensor) -> Tensor:
-    """A float64 near the inverse of erfc at q * 2**e <= 1/2, 1 <= q < 2.
+    """A float near the inverse of erfc at q * 2**e <= 1/2, 1 <= q < 2.
 
     Halley's iteration for log erfc, whose derivative is -r = -2/(sqrt(pi) w), and r' = r (r - 2 x).
     """
@@ -126,15 +133,15 @@ def start(q: Tensor, e: Tensor) -> Tensor:
 
 
 def _inverted(x: Tensor, d: Components) -> Components:
-    """Inverse of erf, x + d + P_2(x) d^2/2! + ..., for |x d| <= 2**-START_BITS."""
-    terms = len(d)
-    wanted = 53 * terms + 8
+    """Inverse of erf, x + d + P_2(x) d^2/2! + ..., for |x d| <= 2**-start_bits."""
+    terms, p, start_bits = len(d), working().format.p, working().start_bits
+    wanted = p * terms + 8
 
     def needed(n: int) -> int:
-        return min(terms, -int(-(wanted - START_BITS * (n - 1)) // 53))
+        return min(terms, -int(-(wanted - start_bits * (n - 1)) // p))
 
     square = two_prod(x, x)
-    last = max(n for n in range(1, 7) if needed(n) > 0)
+    last = max(n for n in range(1, 9) if needed(n) > 0)
     total: Components = ()
     for n in range(last, 2, -1):
         count = needed(n)
@@ -186,7 +193,7 @@ def erfinv(arguments: Arguments, fmt: Format, terms: int) -> Components:
     good, near = inside & (q[0] > 0), a[0] < NEAR
     v = sanitized(head(a, w), near, 0.25)
     # Scaled, lest the last components of a tiny number are lost in the product.
-    lift = torch.where(v[0] < 2.0**-500, 500, 0)
+    lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
     inner = ex.mul(scale_all(v, lift), _taylor(v, w))
     outer = _beyond(sanitized(q, good & ~near, 0.25), w)
     out = leave(select(near, inner, outer), fmt, terms, -lift)
@@ -214,7 +221,7 @@ def ndtri(arguments: Arguments, fmt: Format, terms: int) -> Components:
     q = select(down, head(twice, w), above)
     good, near = inside & (q[0] > 0), a[0] < NEAR
     v = sanitized(a, near, 0.25)
-    lift = torch.where(v[0] < 2.0**-500, 500, 0)
+    lift = torch.where(v[0] < 2.0 ** -working().faint, working().faint, 0)
     inner = ex.mul(scale_all(v, lift), _taylor(v, w))
     outer = _beyond(sanitized(q, good & ~near, 0.25), w)
     root = constant(fixed.to_fraction(fixed.root(2 * fixed.ONE)), w, one.device)

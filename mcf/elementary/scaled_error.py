@@ -43,10 +43,6 @@ Arguments = tuple[Components, ...]
 # From here on the asymptotic series serves; -log2 of the square of its inverse.
 FAR = 32.0
 BITS = 10.0
-# Beyond, the series is 1, and x^2 is all of log_ndtr(-x); no square of less is out of the range.
-_HUGE = 2.0**300
-# Tails below 2**_THIN are their own logarithm of 1 + x.
-_THIN = -240
 
 
 def asymptotic(k: int) -> Fraction:
@@ -62,7 +58,8 @@ def _scaled(z: Components, terms: int) -> tuple[Components, Tensor]:
     one = head((torch.ones_like(z[0]),), terms)
     inverse = ex.div(one, normal)
     small = scale_all(inverse, -e.clamp(max=400))
-    square = sanitized(ex.mul(small, small), z[0] < _HUGE, 0.0)
+    # Beyond, the series is 1.
+    square = sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
     value = ex.mul(series.polynomial(square, BITS, asymptotic), inverse)
     half = fixed.to_fraction(fixed.two_over_root_pi()) / 2
     value = ex.mul(value, constant(half, terms, z[0].device))
@@ -107,17 +104,17 @@ def log_ndtr(arguments: Arguments, fmt: Format, terms: int) -> Components:
     value = series.scaled(value, 0.5)
     gauss, e = error._gauss(sanitized(a, ~down), w, 1)
     tail = ex.mul(gauss, value)
-    thin = ~down & (e < _THIN)
+    thin = ~down & (e < -working().thin)
     one, zero = torch.ones_like(a[0]), torch.zeros_like(a[0])
     beside = sanitized(scale_all(minus(tail), e), ~thin, 0.0)
     floats = select(down, (*value, zero), (one, *beside))
     lead = torch.where(down, value[0], collected((one, *beside), 1)[0])
     log, j = logarithm.log(floats, lead, w, 0, torch.where(down, k, 0))
-    # A square below 2**-600 is nothing beside log(2).
+    # A small square is nothing beside log(2), a large one all there is.
     normal, m = mantissa(sanitized(head(a, w), a[0] != 0))
     square, m = minus(ex.mul(normal, normal)), 2 * m - 1
-    large = down & (a[0] >= _HUGE)
-    both = ex.add(scale_all(square, m.clamp(-700, 700)), log)
+    large, most = down & (a[0] >= working().huge), working().addend
+    both = ex.add(scale_all(square, m.clamp(-most, most)), log)
     result = select(down, select(large, square, both), select(thin, minus(tail), log))
     exponents = torch.where(down, torch.where(large, m, 0), torch.where(thin, e, j))
     out = leave(result, fmt, terms, exponents)

@@ -1,0 +1,138 @@
+"""Special functions in float32 registers: errors against ball arithmetic, and what bounds catch.
+
+*Derived bound* (`mcf.bound(..., registers="float32")`), at the ends of the range and beside zeros.
+*Observed*: how near the start of erfinv is. Mutants: a table a component short, a limit of the
+format that is that of fewer components, a logarithm that is scaled beside a power of two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from flint import arb, ctx
+
+import mcf
+from mcf import elementary
+from mcf.elementary import inverse_error, special_bounds
+from mcf.elementary.format import WORKING, computing_in
+from mcf.elementary.operator import IN_FLOAT32
+from mcf.elementary.tables import Components
+from mcf.kernels.formats import BF16, FP16, FP32, Format
+from tests.helpers.elementary import inputs
+from tests.helpers.special import part, sometimes
+from tests.kernels.test_register_choice import Made
+
+NAMES = sorted(IN_FLOAT32 & {*special_bounds.FUNCTIONS})
+
+
+@pytest.fixture(autouse=True)
+def narrow(on_torch: None) -> Iterator[None]:
+    with mcf.registers("float32"):
+        yield
+
+
+def worst(name: str, fmt: Format, terms: int, count: int, seed: int) -> float:
+    """The largest error over the bound, of batches of some arguments."""
+    found = 0.0
+    for (x,) in inputs(name, fmt, terms, count, seed):
+        found = max(found, *part(name, fmt, x, getattr(elementary, name)(x)))
+    return found
+
+
+def at(name: str, *x: float) -> float:
+    """The error over the bound of a number of four components."""
+    given = tuple(torch.tensor([c]) for c in (*x, *[0.0] * (4 - len(x))))
+    return part(name, FP32, given, getattr(elementary, name)(given))[0]
+
+
+@pytest.mark.sampled(every=9)
+@pytest.mark.parametrize("name", sometimes(NAMES))
+def test_bound(name: str) -> None:
+    for fmt, terms in ((FP32, 4), (FP32, 2), (BF16, 2)):
+        assert 0 < worst(name, fmt, terms, 6, terms) <= 1, (fmt.name, terms)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(slow=3)
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+@pytest.mark.parametrize("fmt", [FP32, BF16, FP16], ids=lambda f: f.name)
+@pytest.mark.parametrize("name", NAMES)
+def test_bound_of_many(name: str, fmt: Format, terms: int) -> None:
+    assert 0 < worst(name, fmt, terms, 300, 20 + terms) <= 1
+
+
+@pytest.mark.sampled(every=9)
+@pytest.mark.parametrize("name", sometimes(NAMES))
+def test_no_tensor_of_float64_is_made(name: str) -> None:
+    x = inputs(name, FP32, 2, 20, 5)[0]
+    # Tables are made on the host, once.
+    getattr(elementary, name)(*x)
+    with Made() as made:
+        getattr(elementary, name)(*x)
+    assert torch.float64 not in made.dtypes
+    assert torch.float32 in made.dtypes
+
+
+def test_the_start_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves what the terms of the inverse series are counted for."""
+    monkeypatch.setattr(ctx, "prec", 300)
+    e = -torch.cat([torch.arange(1, 150), torch.arange(1, 30).repeat(8)])
+    m = 1 + torch.arange(len(e)).float().remainder(61) / 64
+    e = torch.where(m > 1, e - 1, e)
+    with computing_in(FP32):
+        x = inverse_error.start(m, e)
+    for given, row, k in zip(x.tolist(), m.tolist(), e.tolist(), strict=True):
+        v = arb(given)
+        d = (v.erfc() - arb(row) * arb(2) ** k) * (v * v).exp() * arb.pi().sqrt() / 2
+        assert abs(d * v) < arb(2) ** -(WORKING[FP32].start_bits + 2)
+
+
+# A limit of the format, what is too early for four components, and a number that shows it.
+LIMITS = {
+    "thin": ("log_ndtr", 40, (7.9,)),
+    "huge": ("erfcx", 2.0**30, (2.0**33,)),
+    "start_bits": ("erfinv", 100, (1.0, -(2.0**-140))),
+    "vast": ("i0e", 2.0**60, (2.0**63,)),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_of_fewer_components(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, value, x = LIMITS[limit]
+    assert at(name, *x) <= 1
+    monkeypatch.setitem(WORKING, FP32, dataclasses.replace(WORKING[FP32], **{limit: value}))
+    assert at(name, *x) > 1
+
+
+# Where a function takes its table from.
+MODULES = {"erfinv": "inverse_error", "i0": "bessel", "erfcx": "error"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert at(name, 0.4375) <= 1
+    module = importlib.import_module(f"mcf.elementary.{MODULES[name]}")
+    whole = module.lookup
+
+    def short(table: str, index: Any, terms: int) -> Components:
+        found = whole(table, index, terms)
+        return (*found[:3], *(torch.zeros_like(c) for c in found[3:]))
+
+    monkeypatch.setattr(module, "lookup", short)
+    assert at(name, 0.4375) > 1
+
+
+def test_ends_of_the_range() -> None:
+    tiny = 2.0**-149
+    for name, x in (
+        ("erfinv", (1.0, -tiny)), ("erfinv", (tiny,)), ("ndtri", (tiny,)), ("ndtri", (1.0, -tiny)),
+        ("ndtri", (0.5, tiny)), ("log_ndtr", (14.0625,)), ("log_ndtr", (-3e38,)),
+        ("log_ndtr", (-1e19,)), ("erfcx", (3e38,)), ("erfcx", (-9.375,)), ("i0", (91.5,)),
+        ("i1", (-tiny,)), ("i1e", (3e38,)), ("spherical_bessel_j0", (3e38,)),
+    ):  # fmt: skip
+        assert at(name, *x) <= 1, (name, x)
