@@ -41,6 +41,10 @@ class Working:
             format, as 2**addend is.
         start_bits: -log2 of |x d| where a float x is d from the inverse error function: what its
             start has, with some bits to spare.
+        angle_lift: parts of whole numbers below `tiny` are multiplied by 2**angle_lift.
+        alone: beside 1 / x of a number below it 1 is nothing.
+        many: beside x log x of a number beyond it 1 is nothing; it is computed of x / 2**fewer.
+        fewer: see there.
         bottom: 2**bottom is 0 in every format, and in the reach of `working.scale`.
     """
 
@@ -68,6 +72,10 @@ class Working:
     vast: float
     addend: int
     start_bits: int
+    angle_lift: int
+    alone: float
+    many: float
+    fewer: int
 
 
 WORKING = {
@@ -76,12 +84,14 @@ WORKING = {
         huge=2.0**300, small=2.0**-300, raised=600, apart=600, slope=260, above=0, bottom=-2000,
         erf_far=30.0, gauss_far=40.0, tanh_far=24.0, faint=500,
         thin=240, vast=2.0**300, addend=700, start_bits=38,
+        angle_lift=600, alone=2.0**-250, many=2.0**600, fewer=400,
     ),
     FP32: Working(
         FP32, 120.0, -80.0, 120, 40.0, 80.0, 2.0**-52, 2.0**-100, 48,
         huge=2.0**56, small=2.0**-40, raised=100, apart=110, slope=53, above=40, bottom=-250,
         erf_far=10.5, gauss_far=15.0, tanh_far=11.0, faint=60,
         thin=110, vast=2.0**110, addend=120, start_bits=14,
+        angle_lift=60, alone=2.0**-110, many=2.0**112, fewer=40,
     ),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, gamma_tables, logarithm, series
 from mcf.elementary.format import working
-from mcf.elementary.gamma_arguments import FAR, LIFT, Beside, argument_of, beside_whole, pi
+from mcf.elementary.gamma_arguments import FAR, Beside, argument_of, beside_whole, pi
 from mcf.elementary.gamma_series import bernoulli, log_two_pi
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant, lookup, table
@@ -46,8 +46,6 @@ Arguments = tuple[Components, ...]
 _BITS = 12.0
 # Bits by which each degree of the tables' series is smaller, at least.
 FALL = 6.0
-# Beyond, Stirling's series is its leading terms.
-_HUGE = 2.0**300
 
 
 def degree_needed(terms: int, spare: float = 0.0, degrees: int = gamma_tables.DEGREES) -> int:
@@ -103,15 +101,15 @@ def stirling(k: int, j: int) -> Fraction:
 
 def _log(a: Components, terms: int, shift: Tensor | None = None) -> Components:
     """log of a > 0 times 2**shift."""
-    lift = torch.where(a[0] < 2.0**-900, 200, 0)
+    lift = torch.where(a[0] < working().low, working().lift, 0)
     a = scale_all(a, lift)
     value, k = logarithm.log(a, a[0], terms, 0, -lift if shift is None else shift - lift)
     return scale_all(value, k)
 
 
 def _inverse(z: Components, terms: int) -> Components:
-    """1/z for z up to 2**300, and 0 beyond."""
-    near = z[0] < _HUGE
+    """1/z, and 0 where that is nothing beside 1."""
+    near = z[0] < working().vast
     one = head((torch.ones_like(z[0]),), terms)
     return sanitized(ex.div(one, sanitized(z, near)), near, 0.0)
 
@@ -141,7 +139,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     one = torch.ones_like(y[0])
     size = signed(at.x, sign_of(at.down))
     # Stirling: scaled, lest the product is no number where the result is one.
-    k = torch.where(size[0] > 2.0**600, 400, 0)
+    k = torch.where(size[0] > working().many, working().fewer, 0)
     log_x = _log(size, w)
     far = sanitized(at.z, at.far, FAR)
     inverse = _inverse(head(far, w), w)
@@ -167,7 +165,7 @@ def lgamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     f = beside_whole(at.x, w)
     inverse_pi = constant(1 / fixed.to_fraction(fixed.pi()), w, one.device)
     chord = select(f.tiny, head(f.r, w), ex.mul(f.sine, inverse_pi))
-    shift = torch.where(f.tiny, -LIFT, 0)
+    shift = torch.where(f.tiny, -working().angle_lift, 0)
     reflected = at.down & ~at.low
     log_sine = _log(sanitized(chord, reflected), w, torch.where(reflected, shift, 0))
     log_sine, log_x = (scale_all(v, -k) for v in (log_sine, log_x))
@@ -183,7 +181,7 @@ def _cotangent(f: Beside, terms: int) -> tuple[Components, Tensor]:
     one = head((torch.ones_like(f.sign),), terms)
     below = select(f.tiny, head(f.r, terms), f.sine)
     above = select(f.tiny, one, ex.mul(f.cosine, pi(terms, f.sign)))
-    return signed(ex.div(above, below), f.sign), torch.where(f.tiny, LIFT, 0)
+    return signed(ex.div(above, below), f.sign), torch.where(f.tiny, working().angle_lift, 0)
 
 
 @function("x")
@@ -219,8 +217,10 @@ def digamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     step = select(low, recurring, minus(cot))
     shifted = low | at.down
     tiny = shifted & f.tiny
-    value = select(shifted & ~tiny, ex.add(value, sanitized(step, ~tiny)), value)
-    value = select(tiny, step, value)
+    alone = tiny & (f.r[0] < working().alone * 2.0 ** working().angle_lift)
+    joined = ex.add(scale_all(value, -k), sanitized(step, ~alone))
+    value = select(shifted & ~alone, joined, value)
+    value = select(alone, step, value)
     out = leave(value, fmt, terms, torch.where(tiny, k, 0))
     beyond_all = torch.where(x[0] == 0, -(1 / x[0]), torch.where(x[0] > 0, x[0], math.nan))
     return special(~at.good | (at.down & f.whole), beyond_all, out)
@@ -247,7 +247,7 @@ def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     value = select(at.far, beyond, value)
     f = beside_whole(at.x, w)
     low = at.low & ~at.down
-    k = torch.where(f.tiny, LIFT, 0)
+    k = torch.where(f.tiny, working().angle_lift, 0)
     size = signed(at.x, sign_of(at.down))
     below = select(f.tiny, head(f.r, w), f.sine)
     above = select(f.tiny, head((one,), w), head(pi(w, one), w))

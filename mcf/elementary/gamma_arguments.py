@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mcf.elementary import angles, fixed
 from mcf.elementary import arithmetic as ex
+from mcf.elementary.format import working
 from mcf.elementary.tables import Components, constant
 from mcf.elementary.working import (
     collected,
@@ -23,9 +24,6 @@ from mcf.elementary.working import (
 
 # From here on Stirling's series serves.
 FAR = 64.0
-# The parts of an angle below may be no numbers: it is taken times 2**LIFT.
-TINY = 2.0**-250
-LIFT = 600
 
 
 class Argument(NamedTuple):
@@ -66,9 +64,9 @@ class Beside(NamedTuple):
     """What is left of x beside the nearest whole number, r, as an angle.
 
     Attributes:
-        r: components, times 2**600 where tiny.
+        r: components, times 2**angle_lift where tiny.
         sign: of r.
-        tiny: where |r| < 2**-250.
+        tiny: where |r| is its own sine.
         whole: where r = 0.
         sine: of |pi r|, of no use where tiny.
         cosine: the same.
@@ -91,13 +89,14 @@ def beside_whole(x: Components, terms: int) -> Beside:
     r = sanitized(r, ~whole, 0.25)
     sign = sign_of(r[0] < 0)
     r = signed(r, sign)
-    tiny = r[0] < TINY
+    # Where the parts of an angle may be no numbers.
+    tiny = r[0] < working().tiny
     safe = sanitized(r, ~tiny, 0.25)
     half = torch.full_like(r[0], 0.5)
     steep = safe[0] > 0.25
     turned = select(steep, collected((half, *minus(safe)), terms), safe)
     sine, cosine = angles.Angle(ex.mul(turned, pi(terms, r[0]))).both()
-    lifted = scale_all(r, torch.where(tiny, LIFT, 0))
+    lifted = scale_all(r, torch.where(tiny, working().angle_lift, 0))
     return Beside(
         lifted, sign, tiny, whole, select(steep, cosine, sine), select(steep, sine, cosine)
     )

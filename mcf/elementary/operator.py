@@ -25,10 +25,10 @@ CHUNK = 1 << 16
 # The functions whose programs run in float32 components too, where those are the registers.
 IN_FLOAT32 = frozenset(
     (
-        "acos acosh asin asinh atan atan2 atanh ceil cos cosh erf erfc erfcx erfinv exp expm1 "
-        "floor fmod gelu gelu_tanh hypot i0 i0e i1 i1e log log10 log1p log2 log_ndtr ndtri "
-        "normal_cdf normal_pdf pow remainder round sigmoid sin sinh spherical_bessel_j0 tan tanh "
-        "trunc"
+        "acos acosh asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx erfinv exp "
+        "expm1 floor fmod gelu gelu_tanh hypot i0 i0e i1 i1e lgamma log log10 log1p log2 "
+        "log_ndtr ndtri normal_cdf normal_pdf pow remainder round sigmoid sin sinh "
+        "spherical_bessel_j0 tan tanh trunc"
     ).split()
 )
 

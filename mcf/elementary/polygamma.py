@@ -25,6 +25,7 @@ from torch import Tensor
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import gamma, gamma_arguments, gamma_tables, series
 from mcf.elementary.few_products import raised
+from mcf.elementary.format import working
 from mcf.elementary.gamma_series import Series, bernoulli
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, _rows, _table, constant
@@ -170,7 +171,7 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     # What the power is taken of: |x| up to 1/2, else s / pi, and next to poles r.
     size = head(signed(at.x, sign_of(at.down)), w)
     r = select(low, size, head(f.r, w))
-    lift = torch.where(f.tiny & ~low, gamma_arguments.LIFT, 0)
+    lift = torch.where(f.tiny & ~low, working().angle_lift, 0)
     tiny = shifted & ((r[0] < tiny_below(m)) | (lift > 0))
     part, k = mantissa(sanitized(r, tiny))
     below = select(tiny, part, select(low, sanitized(r, low), f.sine))

@@ -79,7 +79,7 @@ def _stirling(e: Steps, k: int) -> float:
 
 def _angle(e: Steps) -> float:
     """pi times what is left of x beside a whole number."""
-    return 2 * e.collect() + e.mul() + e.constant()
+    return 2 * e.collect() + e.mul() + e.constant() + underflow(e)
 
 
 def lgamma(e: Steps) -> Errors:

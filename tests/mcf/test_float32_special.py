@@ -18,7 +18,8 @@ from flint import arb, ctx
 
 import mcf
 from mcf import elementary
-from mcf.elementary import inverse_error, special_bounds
+from mcf.convert.numbers import components_of
+from mcf.elementary import gamma_series, inverse_error, special_bounds
 from mcf.elementary.format import WORKING, computing_in
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.elementary.tables import Components
@@ -97,6 +98,8 @@ LIMITS = {
     "thin": ("log_ndtr", 40, (7.9,)),
     "huge": ("erfcx", 2.0**30, (2.0**33,)),
     "start_bits": ("erfinv", 100, (1.0, -(2.0**-140))),
+    "alone": ("digamma", 2.0**-52, (2.0**-60,)),
+    "many": ("lgamma", 2.0**60, (2.0**63,)),
     "vast": ("i0e", 2.0**60, (2.0**63,)),
 }
 
@@ -109,8 +112,10 @@ def test_a_limit_of_fewer_components(limit: str, monkeypatch: pytest.MonkeyPatch
     assert at(name, *x) > 1
 
 
+# The zero of digamma, to four components.
+ZERO = components_of(gamma_series.digamma_zero(), FP32, 4)
 # Where a function takes its table from.
-MODULES = {"erfinv": "inverse_error", "i0": "bessel", "erfcx": "error"}
+MODULES = {"digamma": "gamma", "erfinv": "inverse_error", "i0": "bessel", "erfcx": "error"}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -133,6 +138,10 @@ def test_ends_of_the_range() -> None:
         ("erfinv", (1.0, -tiny)), ("erfinv", (tiny,)), ("ndtri", (tiny,)), ("ndtri", (1.0, -tiny)),
         ("ndtri", (0.5, tiny)), ("log_ndtr", (14.0625,)), ("log_ndtr", (-3e38,)),
         ("log_ndtr", (-1e19,)), ("erfcx", (3e38,)), ("erfcx", (-9.375,)), ("i0", (91.5,)),
+        ("lgamma", (3e36,)), ("lgamma", (-1.0, 2.0**-60)), ("lgamma", (-1.0, -(2.0**-125))),
+        ("lgamma", (1.0, 2.0**-100)), ("lgamma", (-tiny,)), ("lgamma", (2.0, -tiny)),
+        ("digamma", (3e38,)), ("digamma", (2.0**-127,)), ("digamma", (-3.0, 2.0**-100)),
+        ("digamma", ZERO), ("digamma", (2.0**-53,)), ("digamma", (-2.0, -(2.0**-53))),
         ("i1", (-tiny,)), ("i1e", (3e38,)), ("spherical_bessel_j0", (3e38,)),
     ):  # fmt: skip
         assert at(name, *x) <= 1, (name, x)
