@@ -253,15 +253,19 @@ def trigamma(arguments: Arguments, fmt: Format, terms: int) -> Components:
     above = select(f.tiny, head((one,), w), head(pi(w, one), w))
     below = select(low, sanitized(scale_all(head(size, w), k), low), below)
     above = select(low, head((one,), w), above)
-    quotient = ex.div(above, below)
-    step = ex.mul(quotient, quotient)
     shifted, tiny = low | at.down, (low | at.down) & f.tiny
+    # The square of a lifted number may be none.
+    part, m = mantissa(sanitized(below, tiny))
+    quotient = ex.div(above, select(tiny, part, below))
+    step = ex.mul(quotient, quotient)
+    most = -working().bottom
     # trigamma(1 - x) is scaled as it is; beside a large step it may be nothing.
     flat = scale_all(value, torch.where(at.far & ~tiny, -e, 0).clamp(min=-900))
     plain = sanitized(step, ~tiny)
     joined = ex.add(select(low, flat, minus(flat)), plain)
     value = select(shifted, select(tiny, step, joined), value)
-    exponents = torch.where(tiny, 2 * k, torch.where(at.far & ~shifted, -e, 0))
+    k = (2 * (k - m)).clamp(-most, most)
+    exponents = torch.where(tiny, k, torch.where(at.far & ~shifted, -e, 0))
     out = leave(value, fmt, terms, exponents)
     found = torch.where(x[0] == -math.inf, math.nan, torch.where(x[0] == 0, math.inf, 1 / x[0]))
     found = torch.where(at.good, math.inf, found)

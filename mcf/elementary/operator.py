@@ -28,7 +28,7 @@ IN_FLOAT32 = frozenset(
         "acos acosh asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx erfinv exp "
         "expm1 floor fmod gelu gelu_tanh hypot i0 i0e i1 i1e lgamma log log10 log1p log2 "
         "log_ndtr ndtri normal_cdf normal_pdf pow remainder round sigmoid sin sinh "
-        "spherical_bessel_j0 tan tanh trunc"
+        "spherical_bessel_j0 tan tanh trigamma trunc"
     ).split()
 )
 

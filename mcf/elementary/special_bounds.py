@@ -114,7 +114,7 @@ def trigamma(e: Steps) -> Errors:
     near = _taylor(e, "trigamma_series")
     rest = e.add() + e.div() + _stirling(e, 2) + 3 * e.mul() + e.constant()
     far = e.add() + e.div() + rest / 100
-    low = max(near, 2 * e.div() + e.mul()) + e.add()
+    low = max(near, 2 * e.div() + e.mul()) + e.add() + underflow(e)
     # (pi / sin)^2 is pi^2 and more, trigamma(1 - x) at most 1.645.
     square = 2 * (max(sin_cos(e)) + _angle(e) + e.constant() + e.div()) + e.mul()
     down = 1.21 * square + 0.21 * max(near, far) + e.add()
