@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import bessel, exponential, fixed, gamma, gamma_tables, series
+from mcf.elementary.format import working
 from mcf.elementary.gamma_series import Series
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, _rows, _table
@@ -157,7 +158,7 @@ def _second(
 ) -> Components:
     (x,) = arguments
     y, w = enter(x, fmt), working_terms(fmt, terms)
-    limit = float(torch.finfo(torch.float64).max) if scaled else exponential.LIMIT
+    limit = float(working().format.max) if scaled else working().exp_limit
     good = (y[0] > 0) & (y[0] <= limit)
     a = sanitized(y, good)
     low, far = a[0] < 1.0, a[0] >= bessel.FAR

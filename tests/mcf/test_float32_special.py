@@ -143,6 +143,7 @@ def test_ends_of_the_range() -> None:
         ("digamma", (3e38,)), ("digamma", (2.0**-127,)), ("digamma", (-3.0, 2.0**-100)),
         ("trigamma", (2.0**-53,)), ("trigamma", (2.0**-63,)), ("trigamma", (-1.0, 2.0**-62)),
         ("trigamma", (-2.0, -(2.0**-53))), ("trigamma", (3e38,)), ("trigamma", (-(2.0**-51),)),
+        ("k0", (103.5,)), ("k1", (2.0**-127,)), ("k0e", (tiny,)), ("k1e", (3e38,)),
         ("digamma", ZERO), ("digamma", (2.0**-53,)), ("digamma", (-2.0, -(2.0**-53))),
         ("i1", (-tiny,)), ("i1e", (3e38,)), ("spherical_bessel_j0", (3e38,)),
     ):  # fmt: skip
