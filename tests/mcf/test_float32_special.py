@@ -132,6 +132,7 @@ def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert at(name, 0.4375) > 1
 
 
+@pytest.mark.slow
 def test_ends_of_the_range() -> None:
     tiny = 2.0**-149
     for name, x in (
