@@ -29,17 +29,26 @@ def components_of(value: int | float | Fraction, fmt: Format, terms: int) -> tup
         return (value, *zeros)
     if isinstance(value, complex):
         raise TypeError(f"expansion tensors are real, got the complex number {value!r}")
-    n, d = value.as_integer_ratio()
+    if isinstance(value, float) and fmt is FP64:
+        return (value, *zeros)
+    return nearest(*value.as_integer_ratio(), fmt, terms)
+
+
+def nearest(n: int, d: int, fmt: Format, terms: int) -> tuple[float, ...]:
+    """The nearest expansion of n / d with d > 0."""
+    negative = n < 0
     if n.bit_length() - d.bit_length() > fmt.emax + 2:
-        return (math.inf if n > 0 else -math.inf, *zeros)
+        return (-math.inf if negative else math.inf, *(0.0,) * (terms - 1))
     n, d = shortened(n, d)
-    out = []
-    for _ in range(terms):
+    out: list[float] = []
+    while len(out) < terms:
         x, n, d = _rounded(n, d, fmt)
         if math.isinf(x):
-            return (x, *zeros)
+            return (x, *(0.0,) * (terms - 1))
         out.append(x)
-    if out[0] == 0 and value < 0:
+        if not n:
+            out += [0.0] * (terms - len(out))
+    if out[0] == 0 and negative:
         out[0] = -0.0
     return tuple(out)
 
@@ -58,6 +67,14 @@ def shortened(n: int, d: int) -> tuple[int, int]:
 
 def _rounded(n: int, d: int, fmt: Format) -> tuple[float, int, int]:
     """RN(n / d), and n / d - RN(n / d) as a fraction."""
+    if fmt is FP64:
+        try:
+            # Python rounds quotients of integers to nearest even, subnormal ones too.
+            x = n / d + 0.0
+        except OverflowError:
+            return (math.inf if n > 0 else -math.inf), n, d
+        a, b = x.as_integer_ratio()
+        return (x, n - a * (d // b), d) if d % b == 0 else (x, n * b - a * d, d * b)
     size = abs(n)
     e = size.bit_length() - d.bit_length()
     if size << max(-e, 0) < d << max(e, 0):

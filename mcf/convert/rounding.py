@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mcf.convert.few import converted_few
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import format_of
 
@@ -35,6 +36,9 @@ def convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Com
     Returns:
         New contiguous tensors; a value beyond the range gives (inf, 0, ...).
     """
+    few = converted_few(components, dtype, terms)
+    if few is not None:
+        return tuple(few)
     return tuple(torch.ops.mcf.convert(list(components), dtype, terms))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
+from collections.abc import Sequence
 
 import torch
 
-from mcf.convert.numbers import components_of
+from mcf.convert.few import ratio, rows
+from mcf.convert.numbers import nearest
 from mcf.elementary import arithmetic as ex
-from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
 from mcf.elementary.working import collected, enter, head, leave, select, special
@@ -100,41 +100,35 @@ def round(arguments: Arguments, fmt: Format, terms: int) -> Components:
     return _finish(x, ex.add(low, head((up.to(y[0].dtype),), n)), fmt, terms)
 
 
-def _exactly(x: Components, y: Components, towards_zero: bool) -> list[Fraction | None]:
-    """x - q y element by element in rationals; None where y = 0 or either is not finite."""
-    rows = zip(*(c.flatten().tolist() for c in (*x, *y)), strict=True)
-    out: list[Fraction | None] = []
-    for row in rows:
-        a, b = row[: len(x)], row[len(x) :]
-        if not (math.isfinite(a[0]) and math.isfinite(b[0])) or b[0] == 0:
-            out.append(None)
-            continue
-        p, q = sum(map(Fraction, a), Fraction(0)), sum(map(Fraction, b), Fraction(0))
-        r = p % q
-        if towards_zero and r and (p < 0) != (q < 0):
-            r -= q
-        out.append(r)
-    return out
+def modulo(
+    a: Sequence[float], b: Sequence[float], towards_zero: bool, fmt: Format, terms: int
+) -> tuple[float, ...]:
+    """a - q b of two expansions of floats in integers; rounded once, to the nearest expansion."""
+    zeros = (0.0,) * (terms - 1)
+    x, y = a[0], b[0]
+    if not math.isfinite(x) or math.isnan(y) or y == 0:
+        return (math.nan, *zeros)
+    other = math.copysign(1.0, x) != math.copysign(1.0, y)
+    if math.isinf(y):
+        if x and other and not towards_zero:
+            return (y, *zeros)
+        return (*a, *zeros)[:terms]
+    n, d = ratio(a)
+    m, e = ratio(b)
+    # Powers of two.
+    n, m, d = (n * (e // d), m, e) if e > d else (n, m * (d // e), d)
+    r = n % m
+    if towards_zero and r and (n < 0) != (m < 0):
+        r -= m
+    first, *rest = nearest(r, d, fmt, terms)
+    return (first if first else math.copysign(0.0, x), *rest)
 
 
 def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -> Components:
-    first, second = arguments
-    x, y = enter(first, fmt), enter(second, fmt)
-    values = _exactly(x, y, towards_zero)
-    width = working().format
-    columns = [components_of(v or Fraction(0), width, 4) for v in values]
-    t = torch.tensor(columns, dtype=width.dtype, device=x[0].device).reshape(-1, 4)
-    parts = tuple(t[:, k].reshape(x[0].shape) for k in range(4))
-    out = leave(parts, fmt, terms)
-    out = (torch.where(out[0] == 0, torch.copysign(out[0], first[0]), out[0]), *out[1:])
-    # x for infinite y: but for `remainder` of other signs, which is y.
-    beyond = second[0].isinf() & first[0].isfinite()
-    out = select(beyond, head(first, terms), out)
-    if not towards_zero:
-        other = (first[0] != 0) & (torch.signbit(first[0]) != torch.signbit(second[0]))
-        out = special(beyond & other, second[0], out)
-    nan = first[0].isinf() | (second[0] == 0) | first[0].isnan() | second[0].isnan()
-    return special(nan, math.nan, out)
+    x, y = arguments
+    found = [modulo(a, b, towards_zero, fmt, terms) for a, b in zip(rows(x), rows(y), strict=True)]
+    t = torch.tensor(found, dtype=torch.float64, device="cpu").to(x[0].device, fmt.dtype)
+    return tuple(t[:, k].reshape(x[0].shape) for k in range(terms))
 
 
 @function("x", "y")

@@ -9,14 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.convert.few import converted_few, readable
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
 from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.creation import check_format
 from mcf.tensor.promotion import integer_components
-from mcf.tensor.recorded import recorded
-from mcf.tensor.tensor import Components, MCFTensor, broadcast, method, wrap
+from mcf.tensor.recorded import recorded, watched
+from mcf.tensor.tensor import (
+    COMPONENTS,
+    Components,
+    MCFTensor,
+    broadcast,
+    fresh,
+    method,
+    wrap,
+)
 
 
 def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
@@ -124,6 +133,23 @@ def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
     return [torch.where(already, c, r) for c, r in zip(components, result, strict=True)]
 
 
+def _are_expansions(components: Sequence[Tensor]) -> bool:
+    """Whether few floats that nobody records are seen to be normalised, and alike."""
+    first = components[0]
+    if first.dtype not in (torch.float32, torch.float64):
+        return False
+    for c in components:
+        if not readable((c,)) or not c.is_contiguous() or c.layout is not torch.strided:
+            return False
+        if c.shape != first.shape or c.dtype is not first.dtype:
+            return False
+        if c.requires_grad and torch.is_grad_enabled():
+            return False
+    if watched() or not first.isfinite().all():
+        return False
+    return all(torch.equal(a + b, a) for a, b in itertools.pairwise(components))
+
+
 def _total(floats: Sequence[Tensor], terms: int) -> Sequence[Tensor]:
     """Their sum, renormalised."""
     return convert(operations.renormalize(floats, terms), floats[0].dtype, terms)
@@ -133,7 +159,19 @@ def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
     """The nearest expansion of a format, with a gradient."""
     if isinstance(x, MCFTensor) and x.dtype is dtype and x.terms == terms:
         return x
+    if not recorded(x):
+        return wrap([c.clone() for c in converted(x, dtype, terms)])
     return _Convert.apply(x if isinstance(x, MCFTensor) else promote(x), dtype, terms)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def few_to(x: MCFTensor, dtype: torch.dtype) -> MCFTensor | None:
+    """A copy of few numbers in another dtype of floats; None for what torch's way does."""
+    own = x.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    if first.dtype is dtype or dtype not in FORMATS or not first.is_contiguous():
+        return None
+    parts = converted_few(COMPONENTS[terms](own), dtype, terms)
+    return None if parts is None else fresh(parts, first.shape, dtype, first.device)
 
 
 @method
@@ -150,6 +188,10 @@ def to(x: MCFTensor, *args: Any, terms: int | None = None, **kwargs: Any) -> Any
         **kwargs: those of `torch.Tensor.to`.
     """
     if terms is None:
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.dtype and not recorded(x):
+            found = few_to(x, args[0])
+            if found is not None:
+                return found
         return Tensor.to(x, *args, **kwargs)
     dtype, device, target = kwargs.pop("dtype", None), None, None
     # What torch takes by position behind the format.
@@ -211,4 +253,6 @@ def from_components(components: Sequence[Tensor]) -> MCFTensor:
         if isinstance(c, MCFTensor):
             raise TypeError(f"components[{k}] is an MCFTensor; plain tensors are allowed")
         format_of(c.dtype, f"components[{k}]")
+    if _are_expansions(given):
+        return wrap([c.clone() for c in given])
     return _Sum.apply(*given)  # type: ignore[no-any-return, no-untyped-call]

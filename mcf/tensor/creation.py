@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ def check_format(terms: int, dtype: torch.dtype) -> Format:
     if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
         raise ValueError(f"terms must be 1 to {MAX_TERMS}, got {terms!r}")
     return format_of(dtype)
+
+
+# One number, which is its value.
+_SINGLE = frozenset({int, float, Fraction})
 
 
 def tensor(
@@ -51,6 +56,9 @@ def tensor(
         ValueError: for another `terms`, a string that is no number, ragged lists.
     """
     fmt = check_format(terms, dtype)
+    if type(data) in _SINGLE and not (requires_grad or torch.compiler.is_compiling()):
+        found = components_of(data, fmt, terms)
+        return wrap([torch.full((), v, dtype=dtype, device=device) for v in found])
     if isinstance(data, str) and data.lstrip().startswith("["):
         data = printed(data)
     if isinstance(data, np.ndarray):

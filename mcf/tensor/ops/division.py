@@ -13,6 +13,7 @@ from mcf.convert import export
 from mcf.elementary.fused import Formula
 from mcf.kernels.operators import SUB
 from mcf.tensor.creation import tensor
+from mcf.tensor.host_rows import modulo_rows, on_rows, quotient_rows
 from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.elementary import of_two
 from mcf.tensor.registry import implements
@@ -20,17 +21,22 @@ from mcf.tensor.tensor import MCFTensor
 
 aten = torch.ops.aten
 
+_FMOD, _REMAINDER = modulo_rows(True), modulo_rows(False)
+_WHOLE = {"floor": quotient_rows(False), "trunc": quotient_rows(True)}
+
 
 @implements(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(x: Any, y: Any) -> MCFTensor:
     """x - y trunc(x / y)."""
-    return of_two("fmod", x, y)
+    found = on_rows(_FMOD, x, y)
+    return of_two("fmod", x, y) if found is None else found
 
 
 @implements(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> MCFTensor:
     """x - y floor(x / y)."""
-    return of_two("remainder", x, y)
+    found = on_rows(_REMAINDER, x, y)
+    return of_two("remainder", x, y) if found is None else found
 
 
 @implements(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -42,6 +48,9 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
         raise ValueError(
             f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
         )
+    found = on_rows(_WHOLE[rounding_mode], x, y)
+    if found is not None:
+        return found
     rest, quotient = fmod(x, y), x / y
     # A whole number, but for the rounding of the quotient.
     whole = ((x - rest) / y).round()
@@ -62,7 +71,8 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
 @implements(aten.floor_divide.default)
 def floor_divide(x: Any, y: Any) -> Tensor:
     """x / y rounded down."""
-    return torch.div(x, y, rounding_mode="floor")
+    found = on_rows(_WHOLE["floor"], x, y)
+    return torch.div(x, y, rounding_mode="floor") if found is None else found
 
 
 @implements(aten.frac.default)

@@ -1,0 +1,81 @@
+"""Few numbers from one format to another, by integers on the host.
+
+The rounding of `mcf.convert.numbers` is that of `mcf.convert.rounding`: the nearest expansion. Some
+hundred operations on tensors take longer than integers do for a number or two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.convert.numbers import nearest
+from mcf.kernels.components import Components as Components
+from mcf.kernels.formats import FORMATS
+
+# A number takes some five microseconds.
+MOST = 8
+
+_level = torch._C._functorch.maybe_current_level
+_modes = torch._C._len_torch_dispatch_stack
+
+
+def readable(components: Sequence[Tensor]) -> bool:
+    """Whether plain components have few numbers, which nobody traces, in the host's memory."""
+    if torch.compiler.is_compiling() or _modes() or _level() is not None:
+        return False
+    first = components[0]
+    if type(first) is not Tensor or first.device.type != "cpu":
+        return False
+    return first.numel() <= MOST
+
+
+def rows(components: Sequence[Tensor]) -> list[tuple[float, ...]]:
+    """The components of each element as Python's floats."""
+    return [*zip(*(c.flatten().tolist() for c in components), strict=True)]
+
+
+def ratio(components: Sequence[float]) -> tuple[int, int]:
+    """The sum of finite floats, exactly, as integers n / d with a power of two d."""
+    n, d = 0, 1
+    for x in components:
+        if x:
+            a, b = x.as_integer_ratio()
+            if b > d:
+                n, d = n * (b // d), b
+            n += a * (d // b)
+    return n, d
+
+
+def tensors(
+    numbers: Sequence[Sequence[float]], shape: Sequence[int], dtype: torch.dtype
+) -> list[Tensor]:
+    """Numbers of a format, each as its components, as tensors of a shape."""
+    if len(numbers) == 1:
+        return [torch.full(shape, v, dtype=dtype, device="cpu") for v in numbers[0]]
+    columns = zip(*numbers, strict=True)
+    return [torch.tensor(c, dtype=dtype, device="cpu").view(shape) for c in columns]
+
+
+def converted_few(
+    components: Sequence[Tensor], dtype: torch.dtype, terms: int
+) -> list[Tensor] | None:
+    """What `convert` gives for few finite numbers; None for others."""
+    if not readable(components):
+        return None
+    out, fmt = [], FORMATS[dtype]
+    for row in rows(components):
+        if not all(map(math.isfinite, row)):
+            return None
+        n, d = ratio(row)
+        if n:
+            out.append(nearest(n, d, fmt, terms))
+        elif any(row):
+            return None
+        else:
+            # A zero has the sign of the first component.
+            out.append((row[0],) + (0.0,) * (terms - 1))
+    return tensors(out, components[0].shape, dtype) if out else None

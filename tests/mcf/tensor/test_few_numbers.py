@@ -1,0 +1,173 @@
+"""Exact: what integers on the host do with few numbers is what tensors do: bits, layouts, errors.
+
+Caught mutants: a lower component left out of a sum; a remainder with the sign of the other operand;
+a quotient rounded down where it is to be cut; a tie of a pair rounded by its first component; the
+sign of a zero lost; a whole quotient of 2^(p - 1) taken for exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from mcf.convert import few
+from mcf.convert.numbers import components_of, nearest
+from mcf.convert.rounding import convert
+from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
+from mcf.tensor import torch_functions
+from tests.helpers import assert_all_same_bits
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+DTYPES = [*FORMATS]
+# Ties of pairs, both ways; subnormal numbers, the largest, zeros and what is no number.
+VALUES: list[Any] = [
+    0.0, -0.0, 1, -2.5, Fraction(1, 3), Fraction(-22, 7), 7 * 2**20 + Fraction(1, 5),
+    1 + Fraction(1, 2**24) + Fraction(1, 2**60), 1 + Fraction(1, 2**24) - Fraction(1, 2**60),
+    -1 - Fraction(3, 2**9), Fraction(3, 2**1074), Fraction(-5, 2**1060), Fraction(7, 2**149),
+    Fraction(2**53 - 1) * 2**971, 65519, Fraction(2**25 - 1) * 2**103,
+    math.inf, -math.inf, math.nan,
+]  # fmt: skip
+
+
+def one(value: Any, dtype: torch.dtype, terms: int) -> mcf.MCFTensor:
+    numbers = components_of(value, FORMATS[dtype], terms)
+    return mcf.MCFTensor([torch.tensor([v], dtype=torch.float64).to(dtype) for v in numbers])
+
+
+@pytest.fixture
+def by_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """What makes torch's way the only one."""
+
+    def leave() -> None:
+        monkeypatch.setattr(few, "MOST", -1)
+        monkeypatch.setattr(torch_functions, "DIRECT", {})
+
+    return leave
+
+
+def assert_alike(got: Any, expected: Any, what: str) -> None:
+    assert type(got) is type(expected), what
+    assert (got.dtype, got.shape, got.stride()) == (
+        expected.dtype, expected.shape, expected.stride(),
+    ), what  # fmt: skip
+    assert_all_same_bits(got.components, expected.components, what)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [pytest.param(d, marks=[pytest.mark.slow] * (d is torch.bfloat16)) for d in DTYPES],
+    ids=str,
+)
+def test_conversions_are_those_of_tensors(source: torch.dtype, by_tensors: Any) -> None:
+    xs = [one(v, source, terms) for v in VALUES for terms in (2, 3)]
+    kinds = [(dtype, terms) for dtype in DTYPES for terms in (1, 3)]
+
+    def results() -> list[Any]:
+        return [
+            c for x in xs for dtype, terms in kinds for c in convert(x.components, dtype, terms)
+        ] + [c for x in xs for f in (x.float, x.double, x.half, x.bfloat16) for c in f().components]
+
+    at_once = results()
+    by_tensors()
+    assert_all_same_bits(at_once, results(), str(source))
+
+
+def modulo(a: Fraction, b: Fraction, name: str) -> Fraction:
+    r = a % b
+    return r - b if name == "fmod" and r and (a < 0) != (b < 0) else r
+
+
+@pytest.mark.parametrize("fmt", [FP64, FP32, FP16, BF16], ids=lambda fmt: str(fmt.dtype))
+@pytest.mark.parametrize("name", ["fmod", "remainder"])
+def test_remainders_are_exact_ones_rounded(name: str, fmt: Format) -> None:
+    for a in VALUES:
+        for b in (Fraction(1, 7), -3, Fraction(-9, 2**70), 1e30):
+            x, y = one(a, fmt.dtype, 2), one(b, fmt.dtype, 2)
+            p, q = x.to_fractions()[0], y.to_fractions()[0]
+            if not (isinstance(p, Fraction) and isinstance(q, Fraction)) or q == 0:
+                continue
+            r = modulo(p, q, name)
+            expected = components_of(r or math.copysign(0.0, x.components[0].item()), fmt, 2)
+            for got in (getattr(torch, name)(x, y), getattr(mcf, name)(x, y)):
+                found = [c.item() for c in got.components]
+                assert [*map(float.hex, found)] == [*map(float.hex, expected)], (a, b)
+
+
+QUOTIENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "%": lambda x, y: x % y,
+    "//": lambda x, y: x // y,
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "floor": lambda x, y: x.div(y, rounding_mode="floor"),
+    "none": lambda x, y: torch.div(x, y, rounding_mode=None),
+}
+
+
+# Torch's way takes some milliseconds a quotient.
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str
+)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n in ("floor", "remainder"))) for n in QUOTIENTS],
+)
+def test_quotients_are_those_of_torchs_way(name: str, dtype: torch.dtype, by_tensors: Any) -> None:
+    numbers = [-0.0, 1, -2.5, Fraction(-22, 7), 2**52 + Fraction(1, 3), 2.0**-1070, math.inf]
+    cases = [(one(a, dtype, 3), one(b, dtype, 3)) for a in numbers for b in numbers[::-2]]
+    # Whole quotients of pairs, and the numbers next to them.
+    for k in (3, -7, 15, 16, 2**40 + 1):
+        y = one(Fraction(1, 3), dtype, 2)
+        x = one(k * y.to_fractions()[0], dtype, 2)
+        cases += [(x, y), (x * (1 - 2.0**-14), y)]
+    plain: list[Any] = [0.3, -2, 0, math.inf]
+    cases += [(one(-2.5, dtype, 2), b) for b in plain]
+    at_once = [QUOTIENTS[name](x, y) for x, y in cases]
+    by_tensors()
+    for k, (x, y) in enumerate(cases):
+        assert_alike(at_once[k], QUOTIENTS[name](x, y), f"{name} {k}: {x} {y}")
+
+
+def test_a_quotient_of_integers_is_rounded_as_by_its_definition() -> None:
+    for n in (1, -3, 2**53 + 1, 2**54 + 2, 3**40):
+        for e in (0, 60, 1074, 1075, 1120):
+            got, value = nearest(n, 2**e, FP64, 3), Fraction(n, 2**e)
+            assert math.copysign(1.0, got[0]) == math.copysign(1.0, n)
+            for x in got:
+                assert x == float(value)
+                value -= Fraction(x)
+    assert nearest(2**1024 - 2**970, 1, FP64, 2) == (math.inf, 0.0)
+    assert nearest(1 - 2**1024 + 2**970, 1, FP64, 2)[0] == -(2.0**1023) * (2 - 2.0**-52)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_components_that_are_normalised_come_back(dtype: torch.dtype, by_tensors: Any) -> None:
+    tables = [
+        [1.0, 2.0**-60], [1.0, 2.0**-20], [2.0**-60, 1.0], [-0.0, 0.0], [0.0, 2.0**-130],
+        [math.inf, 0.0], [math.inf, 1.0], [math.nan, 0.0], [1.0, 2.0**-24, 2.0**-25],
+    ]  # fmt: skip
+    given = [[torch.tensor([v], dtype=dtype) for v in row] for row in tables]
+    given += [[torch.ones(2, 2, dtype=dtype).t(), torch.zeros(2, dtype=dtype)]]
+    at_once = [mcf.from_components(c) for c in given]
+    first, own = given[0][0], at_once[0].components[0]
+    assert first.data_ptr() != own.data_ptr()
+    by_tensors()
+    for got, components in zip(at_once, given, strict=True):
+        assert_alike(got, mcf.from_components(components), str(components))
+    recorded = [torch.ones(1, dtype=dtype, requires_grad=True), torch.zeros(1, dtype=dtype)]
+    assert mcf.from_components(recorded).requires_grad
+
+
+def test_a_recorded_number_keeps_its_derivative() -> None:
+    x = mcf.tensor([1.5], dtype=torch.float64, requires_grad=True)
+    for y in (x.to(torch.float32), x.float(), x % 0.4, x.to(terms=3)):
+        assert y.requires_grad
+    x.float().sum().backward()
+    assert x.grad.item() == 1.0  # type: ignore[union-attr]
