@@ -37,8 +37,8 @@ def _permutation(pivots: Tensor, rows: int, like: Any) -> Any:
     order = lu_factors.permutation(pivots, rows)
     ones = torch.zeros(*order.shape, rows, dtype=like.dtype, device=order.device)
     ones.scatter_(-2, order[..., None, :], 1)
-    zero = torch.zeros_like(like.real[..., :1, :1])
-    return pair(zero + ones, (zero + torch.zeros_like(ones)))
+    real = like.real.new_zeros(ones.shape) + ones
+    return pair(real, torch.zeros_like(real))
 
 
 def _halves(factors: Any) -> tuple[Any, Any]:

@@ -33,6 +33,8 @@ def matrix_power(A: Any, n: int) -> Any:
         raise TypeError(f"linalg.matrix_power: n is {n!r}; allowed is an int")
     if n < 0:
         return matrix_power(inv(A), -n)
+    if n == 1:
+        return A.clone()
     found: Any = None
     while n:
         if n & 1:
@@ -41,7 +43,9 @@ def matrix_power(A: Any, n: int) -> Any:
         A = A @ A if n else A
     if found is None:
         eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand(A.shape)
-        return pair(A.real * 0.0 + eye, A.imag * 0.0)
+        # Of whatever A holds; its derivative is 0.
+        real: Any = torch.where(eye > 0, torch.ones_like(A.real), torch.zeros_like(A.real))
+        return pair(real, torch.zeros_like(real))
     return found
 
 

@@ -20,7 +20,7 @@ from mcf.kernels import registry
 from mcf.kernels.operators import Operation
 from mcf.kernels.register_choice import get_registers
 from mcf.tensor.launches import Plan
-from mcf.tensor.plans import found_for, rounded_number
+from mcf.tensor.plans import addressed, found_for, rounded_number
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
@@ -60,6 +60,8 @@ def chained(formula: Written, *values: Any) -> Any:
             own = x.__dict__
             parts = COMPONENTS[own["_terms"]](own)
         elif type(x) is Tensor:
+            if not addressed(x):
+                return None
             parts = (x,)
         else:
             first, sign = like["_c0"], 0.0 if x else math.copysign(1.0, x)
@@ -73,7 +75,7 @@ def chained(formula: Written, *values: Any) -> Any:
                 else fresh(parts, parts[0].shape, first.dtype, first.device)
             )
         first = parts[0]
-        if type(first) is not Tensor or not first.is_contiguous() or first.is_neg():
+        if type(first) is not Tensor or not first.is_contiguous():
             return None
         groups.append(parts)
         given.append(x)

@@ -112,7 +112,7 @@ def _launched(
             groups.append(())
             kind.append(None)
             numbers = True
-        elif type(x) is Tensor and _addressed(x):
+        elif type(x) is Tensor and addressed(x):
             groups.append((x,))
             kind += (1, x.dtype, x.shape, x.device)
         else:
@@ -169,7 +169,7 @@ def found_for(
     return _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
 
 
-def _addressed(x: Tensor) -> bool:
+def addressed(x: Tensor) -> bool:
     """Whether a plain tensor's elements are what lies at its address, one after the other."""
     return (
         x.layout is torch.strided

@@ -111,7 +111,9 @@ operator(aten.addcdiv.default, 3, "value", kinds=TENSORS)
 operator(aten.lerp.Tensor, 3)
 
 
-def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+def _clamp(x: Any = None, min: Any = None, max: Any = None, **others: Any) -> Any:
+    if others or type(x) not in TENSORS:
+        return NotImplemented
     # Torch takes two tensors or two numbers, and None.
     bounds = {type(bound) for bound in (min, max) if bound is not None}
     if not (bounds and (bounds <= TENSORS or bounds <= _OPERANDS - TENSORS)):
@@ -125,13 +127,18 @@ operator(aten.clamp_max.default, 2)
 operator(aten.masked_fill.Tensor, 3)
 
 
-register(counted(reciprocal_times, 2), Tensor.__rtruediv__)
+def _over(x: Any, y: Any) -> Any:
+    # Beside a plain tensor there is another formula.
+    return reciprocal_times(x, y) if type(x) is MCFTensor else NotImplemented
+
+
+register(counted(_over, 2), Tensor.__rtruediv__)
 
 
 def _on_each(function: Any) -> Callable[..., Any]:
     """A function that gives a new tensor of elements of its first argument, on each component."""
 
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if type(x) is not MCFTensor or not _MAKING.isdisjoint(kwargs):
             return NotImplemented
         # An expansion as indices or a mask, which torch's way refuses.
@@ -154,10 +161,16 @@ register(item, Tensor.__getitem__)
 operator(aten.masked_select.default, 2, kinds=TENSORS)
 
 
+_DIM = frozenset({"dim"})
+
+
 def _joined(function: Any) -> Callable[..., Any]:
     """A function that joins tensors of one format, on each component of them."""
 
-    def call(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(tensors: Any = (), *args: Any, **kwargs: Any) -> Any:
+        # Nothing else by name: least of all `out`, which each component would be written to.
+        if not tensors or not _DIM.issuperset(kwargs):
+            return NotImplemented
         parts = []
         for x in tensors:
             if type(x) is not MCFTensor:
@@ -180,8 +193,8 @@ for _name in "cat concat concatenate stack hstack vstack dstack column_stack".sp
 def _filled(first: Any, others: Any) -> Callable[..., Any]:
     """A tensor in the likeness of another and of its format: its first component and the others."""
 
-    def call(x: Any, *args: Any) -> Any:
-        if type(x) is not MCFTensor:
+    def call(x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if type(x) is not MCFTensor or kwargs:
             return NotImplemented
         own = x.__dict__
         top, *rest = COMPONENTS[own["_terms"]](own)

@@ -40,13 +40,14 @@ def _matmul(x: Any, y: Any) -> Any:
     return NotImplemented if few is None else few
 
 
-register(_matmul, torch.matmul, Tensor.matmul, Tensor.__matmul__)
+register(counted(_matmul, 2), torch.matmul, Tensor.matmul, Tensor.__matmul__)
 for _name in "mm mv bmm".split():
     operator(getattr(aten, _name).default, 2, kinds=TENSORS)
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """x @ weight.T + bias of a vector or a matrix."""
+def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """x @ weight.T + bias of a vector or a matrix, by torch's names of them."""
+    x = input
     if type(x) is not MCFTensor or type(weight) is not MCFTensor or weight.dim() != 2:
         return NotImplemented
     few = multiplied(weight, x) if x.dim() == 1 else multiplied(x, weight.t())

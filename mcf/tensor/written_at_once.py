@@ -15,12 +15,14 @@ from mcf.tensor.tensor import COMPONENTS, MCFTensor
 
 
 def _put(target: Any, result: Any) -> bool:
-    """Write a result into a tensor of its format and shape; whether it is one."""
+    """Write a result into a tensor of its format, shape and device; whether it is one."""
     if type(result) is not MCFTensor:
         return False
     own, new = target.__dict__, result.__dict__
     first, other = own["_c0"], new["_c0"]
     if (own["_terms"], first.dtype, first.shape) != (new["_terms"], other.dtype, other.shape):
+        return False
+    if first.device != other.device:
         return False
     terms = own["_terms"]
     for t, r in zip(COMPONENTS[terms](own), COMPONENTS[terms](new), strict=True):

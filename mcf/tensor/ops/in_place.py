@@ -34,10 +34,12 @@ _writes_first = functools.cache(is_in_place)
 
 @functools.cache
 def _functional(func: OpOverload) -> OpOverload:
-    """The operator without the trailing underscore, of the same overload name."""
+    """The operator without the trailing underscore, of the same overload name or arguments."""
     name = func._schema.name.split("::")[1].removesuffix("_")
     packet = getattr(torch.ops.aten, name, None)
     overload = getattr(packet, func._overloadname, None)
+    if overload is None and packet is not None:
+        overload = _new(packet, func)
     if overload is None:
         raise unsupported(func)
     return overload  # type: ignore[no-any-return]
@@ -46,11 +48,15 @@ def _functional(func: OpOverload) -> OpOverload:
 @functools.cache
 def _without_out(func: OpOverload) -> OpOverload | None:
     """The overload that takes the same arguments and returns a new tensor."""
+    return _new(func.overloadpacket, func)
+
+
+def _new(packet: Any, func: OpOverload) -> OpOverload | None:
+    """Of a packet the overload with an operator's arguments that returns a new tensor."""
 
     def arguments(f: OpOverload) -> list[tuple[str, str]]:
         return [(a.name, str(a.type)) for a in f._schema.arguments if not a.is_out]
 
-    packet = func.overloadpacket
     for name in packet.overloads():
         each = getattr(packet, name)
         if not each._schema.is_mutable and arguments(each) == arguments(func):
