@@ -105,7 +105,18 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "torch.full_like": lambda x, y, o, c: torch.full_like(x, 0.1),
     "x.detach()": lambda x, y, o, c: x.detach(),
     "x.to(float32)": lambda x, y, o, c: x.to(torch.float32),
+    "x ** 0.5": lambda x, y, o, c: x**0.5,
+    "torch.isclose": lambda x, y, o, c: torch.isclose(x, y),
+    "o.fill_(0.1)": lambda x, y, o, c: o.fill_(0.1),
+    "o.copy_(y)": lambda x, y, o, c: o.copy_(y),
     "torch.searchsorted": lambda x, y, o, c: torch.searchsorted(c[2], y),
+}
+
+# What integers on the host do, some microseconds an element.
+OF_FEW: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "torch.fmod": lambda x, y, o, c: torch.fmod(x, y),
+    "x % y": lambda x, y, o, c: x % y,
+    "x // y": lambda x, y, o, c: x // y,
 }
 
 
@@ -176,7 +187,7 @@ def rows_of(size: int, most: int) -> list[dict[str, Any]]:
     rows = []
     timed = {
         name: [lambda o=o, f=operation: f(*o) for o in both]
-        for name, operation in OPERATIONS.items()
+        for name, operation in {**OPERATIONS, **(OF_FEW if few else {})}.items()
     }
     if few:
         bare, plain = Bare(both[1][0]), both[1][0]

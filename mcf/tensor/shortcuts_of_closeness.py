@@ -1,0 +1,113 @@
+"""The same as `mcf.tensor.shortcuts` for closeness and products of vectors, and what is written."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.convert.numbers import components_of
+from mcf.kernels.formats import FORMATS
+from mcf.kernels.operators import ABS, ADD, EQ, LE, LT, MUL, SUB, WHERE
+from mcf.tensor.chains import chained
+from mcf.tensor.plans import planned
+from mcf.tensor.recorded import writable, written
+from mcf.tensor.registry import DIRECT
+from mcf.tensor.shortcuts import forms, register
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
+
+
+def _close(o: Any, x: Any, y: Any, rtol: Any, atol: Any) -> Any:
+    """|x - y| <= atol + rtol |y|, true where both are equal and not where the left is infinite."""
+    error = o(WHERE, o(EQ, x, y), 0.0, o(ABS, o(SUB, x, y)))
+    allowed = o(ADD, o(ABS, o(MUL, y, rtol)), atol)
+    return o(LE, error, o(WHERE, o(LT, error, math.inf), allowed, -1.0))
+
+
+def _isclose(x: Any, y: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Any:
+    if type(x) is not MCFTensor or type(y) is not MCFTensor or equal_nan is not False:
+        return NotImplemented
+    if type(rtol) is not float or type(atol) is not float:
+        return NotImplemented
+    # Of infinities a product with 0 is NaN.
+    if not (0 < rtol < math.inf and 0 <= atol < math.inf):
+        return NotImplemented
+    if x.shape != y.shape or x.dtype is not y.dtype:
+        return NotImplemented
+    found = chained(_close, x, y, rtol, atol)
+    return NotImplemented if found is None else found
+
+
+def _allclose(*args: Any, **kwargs: Any) -> Any:
+    found = _isclose(*args, **kwargs)
+    return found if found is NotImplemented else bool(found.all())
+
+
+register(_isclose, *forms("isclose"))
+register(_allclose, *forms("allclose"))
+
+# a x b = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0): what is subtracted comes last.
+_LEFT, _RIGHT = torch.tensor([1, 2, 0, 2, 0, 1]), torch.tensor([2, 0, 1, 1, 2, 0])
+
+
+def _cross(a: Any, b: Any, *, dim: Any = -1) -> Any:
+    """The vector product of two vectors of three numbers."""
+    if type(a) is not MCFTensor or type(b) is not MCFTensor or dim not in (0, -1, None):
+        return NotImplemented
+    if a.shape != (3,) or b.shape != (3,) or a.device.type != "cpu" or b.device.type != "cpu":
+        return NotImplemented
+    products = planned(MUL, _picked(a, _LEFT), _picked(b, _RIGHT))
+    own = products.__dict__
+    parts = COMPONENTS[own["_terms"]](own)
+    halves = [[c[at] for c in parts] for at in (_FIRST, _LAST)]
+    return planned(SUB, *(fresh(h, a.shape, h[0].dtype, h[0].device) for h in halves))
+
+
+_FIRST, _LAST = slice(3), slice(3, None)
+
+
+def _picked(x: MCFTensor, index: Tensor) -> MCFTensor:
+    own = x.__dict__
+    parts = [c[index] for c in COMPONENTS[own["_terms"]](own)]
+    return fresh(parts, parts[0].shape, parts[0].dtype, parts[0].device)
+
+
+DIRECT[torch.linalg.cross] = _cross
+for _function in forms("cross"):
+    DIRECT[_function] = lambda a, b, dim=None: _cross(a, b, dim=dim)
+
+
+def _fill(x: Any, value: Any) -> Any:
+    """x.fill_ of a number."""
+    if type(x) is not MCFTensor or type(value) not in (int, float) or not writable(x):
+        return NotImplemented
+    own = x.__dict__
+    parts = COMPONENTS[own["_terms"]](own)
+    # Torch's scalars have 64 bits.
+    if type(parts[0]) is not Tensor or (type(value) is int and abs(value) >= 2**63):
+        return NotImplemented
+    for c, v in zip(parts, components_of(value, FORMATS[parts[0].dtype], len(parts)), strict=True):
+        c.fill_(v)
+    written(x)
+    return x
+
+
+def _copy(x: Any, source: Any, non_blocking: Any = False) -> Any:
+    """x.copy_ of an expansion of its format and shape."""
+    if type(x) is not MCFTensor or type(source) is not MCFTensor or non_blocking is not False:
+        return NotImplemented
+    own, other = x.__dict__, source.__dict__
+    terms, first, second = own["_terms"], own["_c0"], other["_c0"]
+    if type(first) is not Tensor or type(second) is not Tensor or other["_terms"] != terms:
+        return NotImplemented
+    if first.dtype is not second.dtype or first.shape != second.shape or not writable(x):
+        return NotImplemented
+    for c, s in zip(COMPONENTS[terms](own), COMPONENTS[terms](other), strict=True):
+        c.copy_(s)
+    written(x)
+    return x
+
+
+DIRECT[Tensor.fill_], DIRECT[Tensor.copy_] = _fill, _copy
