@@ -62,7 +62,7 @@ def _cross(a: Any, b: Any, *, dim: Any = -1) -> Any:
     own = products.__dict__
     parts = COMPONENTS[own["_terms"]](own)
     halves = [[c[at] for c in parts] for at in (_FIRST, _LAST)]
-    return planned(SUB, *(fresh(h, a.shape, h[0].dtype, h[0].device) for h in halves))
+    return planned(SUB, *(fresh(h, h[0].shape, h[0].dtype, h[0].device) for h in halves))
 
 
 _FIRST, _LAST = slice(3), slice(3, None)
