@@ -51,10 +51,12 @@ def _written_at_once(x: Any, index: Any, value: Any) -> bool:
     parts: Any
     if type(value) is MCFTensor:
         # Where an index occurs twice, threads may keep other values of one component than of the
-        # next.
-        if any(type(p) is Tensor and p.dtype is not torch.bool for p in places):
-            return False
+        # next; of one value there are no others.
         given = value.__dict__
+        if given["_c0"].numel() > 1 and any(
+            type(p) is Tensor and p.dtype is not torch.bool for p in places
+        ):
+            return False
         parts = COMPONENTS[given["_terms"]](given)
         if type(parts[0]) is not Tensor or differentiated((x, value)):
             return False
