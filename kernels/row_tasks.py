@@ -77,3 +77,8 @@ class RowTask:
     def algorithm(self) -> Algorithm:
         """Of two expansions: which comes first, which wins, what they make together."""
         return _ALGORITHMS[self.name][self.terms]  # type: ignore[no-any-return]
+
+    @property
+    def network(self) -> Algorithm | None:
+        """The part of the algorithm that makes the bits of usual numbers, where it has one."""
+        return ieee.SUM[self.terms] if self.name == "cumsum" else None

@@ -147,9 +147,12 @@ def rows(task: RowTask, text: str) -> Any:
         "bits64": bits64,
         "load": memory.loading(FP64, FP64, 0, 1),
         "put": memory.put,
-        "CHUNK": scan_text.CHUNK,
+        "prefetch": memory.prefetch,
+        **{n: getattr(scan_text, n) for n in ("CHUNK", "PIECE", "AHEAD", "WHOLE", "HALF", "HUGE")},
         "LOWEST": -(2**63),
     }
+    if task.network is not None:
+        namespace["network"] = inlining.algorithm(settings, task.network)
     namespace |= _accesses(FP64, dict.fromkeys("rsed", (task.terms, FP64)))
     return callback(text, f"<mcf numba {task.name} {task.terms}>", namespace)
 

@@ -11,13 +11,14 @@ import functools
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
 from mcf.kernels.numba.traced import LLVM, table_scope
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_BYTE = ir.IntType(8).as_pointer()
 INTEGERS = {INT8: ir.IntType(8), UINT8: ir.IntType(8), INT16: ir.IntType(16), INT32: _I32}
 NUMBA = {FP32: types.float32, FP64: types.float64}
 
@@ -279,3 +280,18 @@ def prefer_wide_vectors(context):
         return c.get_dummy_value()
 
     return types.void(), generate
+
+
+@intrinsic
+def prefetch(context, address, i):
+    """Intrinsic (address, i): float64 number i is going to be asked for, if there is one."""
+
+    def generate(c, b, signature, args):
+        pointer = b.inttoptr(b.add(args[0], b.shl(args[1], ir.Constant(_I64, 3))), _BYTE)
+        kind = ir.FunctionType(ir.VoidType(), [_BYTE, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+        # To read, near enough, data.
+        b.call(function, [pointer, _const(0), _const(2), _const(1)])
+        return c.get_dummy_value()
+
+    return types.void(types.uint64, types.int64), generate

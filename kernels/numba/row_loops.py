@@ -21,6 +21,7 @@ from mcf.kernels.numba import (
     objects,
     product_text,
     rest_text,
+    rewrite,
     scan_text,
     sort_text,
     stored,
@@ -54,6 +55,8 @@ def _loop(name: str, terms: int) -> objects.Native:
         from mcf.kernels.numba import compiler
 
         function = compiler.rows(task, text)
+        if name in _PLAIN:
+            return rewrite.rewritten(function)
         return function._library, function.native_name
 
     return stored.native(("rows", name, text, keys.algorithm(task.algorithm)), make)

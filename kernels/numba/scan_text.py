@@ -1,9 +1,10 @@
 """The text of running sums and products (`mcf.kernels.row_tasks`): one reading, one writing.
 
 A row is cut into chunks whose trees fit into the cache. Of a chunk the blocks are combined upwards,
-halving by halving, and what runs downwards again, each level a loop that vectorises. Whole chunks
-are the blocks of a tree of their own, of which those are kept that something still waits for: one
-for each power of two, as the digits of a counter.
+halving by halving, and what runs downwards again, each level a loop that vectorises; a chunk of
+usual numbers is summed by the network alone, which has the same bits there. Whole chunks are the
+blocks of a tree of their own, of which those are kept that something still waits for: one for each
+power of two, as the digits of a counter.
 """
 
 from __future__ import annotations
@@ -13,13 +14,24 @@ from mcf.kernels.numba.loops import step
 
 # Elements of a chunk, a power of two: its levels are 3 * 8 * terms * CHUNK bytes.
 CHUNK = 1 << 10
+# What is computed beyond the last block fills a vector, or two: turns of a level are a multiple.
+WHOLE = 16
+# Of the blocks' first halves what runs up to them, of every other level, begins here.
+HALF = CHUNK // 2 + 3 * WHOLE
+# Numbers of a component on all levels, with room for those beyond, in whole vectors. No multiple of
+# a page: what lies whole pages apart shares lines of the cache.
+SIZE = 2 * HALF - 8
 # Levels of chunks, more than there are bits of an address.
 _LEVELS = 64
+# Turns of a loop between two requests for what comes next, and for how many numbers they are.
+PIECE, AHEAD = 128, 48
+# Sums of a chunk of numbers below it, and of what runs before, stay within the range.
+HUGE = 2.0**1000
 
 
 def room(terms: int, count: int = 0) -> int:
     """Numbers that a thread needs: three for each level, two for each of chunks."""
-    return terms * (3 * CHUNK + 2 * _LEVELS)
+    return terms * (3 * SIZE + 2 * _LEVELS)
 
 
 def source(terms: int, name: str = "") -> str:
@@ -28,10 +40,10 @@ def source(terms: int, name: str = "") -> str:
     def each(form: str) -> str:
         return "(" + "".join(f"{form.format(k=k)}, " for k in range(terms)) + ")"
 
-    def at_level(first: int, size: int = CHUNK, place: str = "CHUNK - (CHUNK >> level)") -> str:
+    def at_level(first: int, size: int = SIZE, place: str = "CHUNK - (CHUNK >> level)") -> str:
         return each(f"advance(work, {first} + {{k}} * {size} + {place})")
 
-    s, e, d, r = (each(c + "{k}") for c in "sedr")
+    s, e, d, p = (each(c + "{k}") for c in "sedr")
     names = {c: [f"{c}{k}" for k in range(terms)] for c in "sedr"}
     rising, falling = ([n for c in some for n in names[c]] for some in ("sed", "red"))
     # Elements of even places are wanted again on the way down, side by side.
@@ -40,15 +52,45 @@ def source(terms: int, name: str = "") -> str:
         f"store_e({e}, i, first)",
         f"store_d({d}, i, algorithm(first, load_s({s}, 2 * i + 1)))",
     ]
+    # From what runs up to each block to what runs up to its halves.
     down = [
-        # Both from what runs up to i - 1: what one turn hands to the next does not vectorise.
-        f"store_d({d}, 2 * i - 1, load_r({r}, i - 1))",
-        f"store_d({d}, 2 * i, algorithm(load_r({r}, i - 1), load_e({e}, i)))",
+        f"before = load_r({p}, i)",
+        f"store_d({d}, 2 * i, before)",
+        f"store_d({d}, 2 * i + 1, algorithm(before, load_e({e}, i)))",
     ]
-    chunks = 3 * terms * CHUNK
-    lines = [
-        *step("up", "i", rising, up),
-        *step("down", "i", falling, down),
+    # The next place by an address of its own: LLVM would carry it from turn to turn, which does not
+    # vectorise.
+    last = [
+        f"store_d({d}, 2 * i, algorithm(load_r({p}, i), load_e({e}, i)))",
+        f"store_d({d}, 2 * i + 1, load_r({each('n{k}')}, i))",
+    ]
+    chunks = 3 * terms * SIZE
+    # One component is the network already.
+    bare = name == "cumsum" and terms > 1
+    ending = [*falling, *(f"n{k}" for k in range(terms))]
+    bodies = {"up": (rising, up), "down": (falling, down), "last": (ending, last)}
+    lines: list[str] = []
+    for loop, (arguments, body) in bodies.items():
+        lines += step(loop, "i", arguments, body)
+        if bare:
+            sums = [line.replace("algorithm(", "network(") for line in body]
+            lines += step(f"bare_{loop}", "i", arguments, sums)
+
+    def looped(loop: str, arguments: list[str], depth: int) -> str:
+        """Turns turn, ..., stop - 1 of one of them, of the network alone where that will do."""
+        general, alone = (
+            f"over(turn, stop, {one}, ({', '.join(arguments)},))" for one in (loop, f"bare_{loop}")
+        )
+        found = ["if usual:", f"    {alone}", "else:", f"    {general}"] if bare else [general]
+        return "\n".join(" " * depth + line for line in found)
+
+    checked = "\n".join(" " * 16 + line for line in _checked(terms)) if bare else ""
+    lines += [
+        "@jit",
+        "def fetch(x, out, first, count):",
+        "    for i in range(first, first + count, 8):",
+        *(f"        prefetch({c}[{k}], i)" for c in ("x", "out") for k in range(terms)),
+        "",
         "@jit",
         "def joined(x, y):",
         "    return algorithm(x, y)",
@@ -72,16 +114,27 @@ def kernel(data):
                 x = {"(" + "".join(f"advance(given[{k}], here), " for k in range(terms)) + ")"}
                 out = {"(" + "".join(f"advance(outs[{k}], here), " for k in range(terms)) + ")"}
                 length = min(CHUNK, count - begin)
+                # What is read and written next comes while this is computed.
+                ahead = CHUNK
+                lines = AHEAD if length == CHUNK else 0
+{checked}
                 top = 0
                 s = x
                 while length >> top > 1:
                     level = top
-                    d, e = {at_level(0)}, {at_level(terms * CHUNK)}
+                    d, e = {at_level(0)}, {at_level(terms * SIZE)}
                     {unpacked("s", terms)}
                     {unpacked("e", terms)}
                     {unpacked("d", terms)}
                     size = length >> top
-                    over(0, size >> 1, up, ({", ".join(rising)},))
+                    turns = size >> 1
+                    if top > 0:
+                        turns = (turns + WHOLE - 1) & -WHOLE
+                    for turn in range(0, turns, PIECE):
+                        fetch(x, out, ahead, lines)
+                        ahead += lines
+                        stop = min(turn + PIECE, turns)
+{looped("up", rising, 24)}
                     if size & 1 == 1:
                         store_e(e, size >> 1, load_s(s, size - 1))
                     s = d
@@ -105,35 +158,63 @@ def kernel(data):
                     store_d({at_level(chunks + terms * _LEVELS, _LEVELS, "level")}, 0, after)
                 elif begin > 0:
                     after = joined(before, after)
+                # What runs up to each block. Before the first of a row there is nothing.
+                p = {at_level(2 * terms * SIZE, place="(top & 1) * HALF")}
+                store_d(p, 0, before)
+                store_d(p, 1, after)
                 if top == 0:
                     store_d(out, 0, after)
-                else:
-                    level = top - 1
-                    store_d({at_level(2 * terms * CHUNK)}, 0, after)
                 while top > 0:
                     level = top - 1
-                    r, e = {at_level(2 * terms * CHUNK)}, {at_level(terms * CHUNK)}
-                    d = out
-                    if top > 1:
-                        level = top - 2
-                        d = {at_level(2 * terms * CHUNK)}
-                    first = load_e(e, 0)
-                    if begin > 0:
-                        first = joined(before, first)
-                    store_d(d, 0, first)
-                    size = length >> (top - 1)
-                    if size & 1 == 0:
-                        store_d(d, size - 1, load_r(r, (size >> 1) - 1))
-                    {unpacked("r", terms)}
+                    e = {at_level(terms * SIZE)}
+                    {unpacked("r", terms, "p")}
                     {unpacked("e", terms)}
-                    {unpacked("d", terms)}
-                    over(1, (size + 1) >> 1, down, ({", ".join(falling)},))
+                    size = length >> level
+                    if level == 0:
+                        d = out
+                        {unpacked("d", terms)}
+                        {unpacked("n", terms, each("advance(r{k}, 1)"))}
+                        for turn in range(0, size >> 1, PIECE):
+                            fetch(x, out, ahead, lines)
+                            ahead += lines
+                            stop = min(turn + PIECE, size >> 1)
+{looped("last", ending, 28)}
+                        if size & 1 == 1:
+                            store_d(d, size - 1, joined(load_r(p, size >> 1), load_e(e, size >> 1)))
+                        if begin == 0:
+                            store_d(d, 0, load_e(e, 0))
+                    else:
+                        place = (level & 1) * HALF
+                        d = {at_level(2 * terms * SIZE, place="place")}
+                        {unpacked("d", terms)}
+                        turn, stop = 0, ((size >> 1) + WHOLE) & -WHOLE
+{looped("down", falling, 24)}
+                        if begin == 0:
+                            store_d(d, 1, load_e(e, 0))
+                    p = d
                     top -= 1
                 before = after
 """
     )
 
 
-def unpacked(name: str, terms: int) -> str:
+def _checked(terms: int) -> list[str]:
+    """Whether the network alone has the bits of the sum: components are usual, none overflows.
+
+    A zero that the network ends in is then +0, as the plain sum is: a leading component goes
+    through additions alone, and of these -0 comes only of two, which there are not, whatever runs
+    before.
+    """
+    found = ["left = 0", "for i in range(length):"]
+    found += ["    v = load(x[0], i)"]
+    found += ["    left += 1 if (abs(v) < HUGE) & (bits64(v) != LOWEST) else 0"]
+    for k in range(1, terms):
+        found += ["for i in range(length):", f"    left += 1 if abs(load(x[{k}], i)) < HUGE else 0"]
+    found += [f"usual = left == {terms} * length"]
+    found += [f"usual = usual & (abs(before[{k}]) < HUGE)" for k in range(terms)]
+    return found
+
+
+def unpacked(name: str, terms: int, whole: str = "") -> str:
     """The statement that gives the members of a tuple names of their own."""
-    return f"{', '.join(f'{name}{k}' for k in range(terms))}, = {name}"
+    return f"{', '.join(f'{name}{k}' for k in range(terms))}, = {whole or name}"
