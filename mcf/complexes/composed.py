@@ -51,8 +51,15 @@ def _added(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
     def call(input: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         found = _scaled(product(x, y), alpha)
-        # Broadcast as it would be with the other.
-        return found if beta == 0 else _scaled(input, beta) + found
+        if beta == 0:
+            return found
+        total = _scaled(input, beta) + found
+        if total.shape != found.shape:
+            raise RuntimeError(
+                f"torch.addmm and its like: the input has shape {list(input.shape)}; allowed is "
+                f"what is broadcast to the product's, {list(found.shape)}"
+            )
+        return total
 
     return call
 
@@ -101,6 +108,11 @@ def tensordot(x: Any, y: Any, dims: Any = 2) -> Any:
     if isinstance(dims, torch.Tensor):
         dims = dims.tolist()
     if isinstance(dims, int):
+        if not 0 <= dims <= min(x.ndim, y.ndim):
+            raise RuntimeError(
+                f"torch.tensordot: dims is {dims}; allowed is 0 to {min(x.ndim, y.ndim)}, the "
+                "least number of dimensions of both"
+            )
         dims = (range(x.ndim - dims, x.ndim), range(dims))
     left, right = ([d % v.ndim for d in given] for v, given in zip((x, y), dims, strict=True))
     sizes = [[v.shape[d] for d in given] for v, given in ((x, left), (y, right))]

@@ -99,7 +99,7 @@ def lstsq(A: Any, B: Any, rcond: Any = None, *, driver: str | None = None) -> An
             "and torch.linalg.pinv(A) @ B for least norms by singular values"
         )
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
-    rows = B.shape[-1] if vector else B.shape[-2]
+    rows = None if not B.ndim else B.shape[-1] if vector else B.shape[-2]
     if rows != A.shape[-2]:
         raise RuntimeError(
             "torch.linalg.lstsq: input.size(-2) should match other.size(-2), got shapes "

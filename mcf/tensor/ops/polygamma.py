@@ -46,7 +46,7 @@ def _zeta(s: int) -> Any:
 
 
 def _zeta_of(s: Any) -> Any:
-    if s != s or s != round(s) or not 2 <= s <= LAST + 1:
+    if not 2 <= s <= LAST + 1 or s != round(s):
         raise UnsupportedError(
             "torch.special.zeta(s, x) of an mcf.MCFTensor has whole numbers s from 2 to "
             f"{LAST + 1}, got {float(s)}; its derivative by x is -s zeta(s + 1, x)"

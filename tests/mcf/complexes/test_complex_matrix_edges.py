@@ -1,4 +1,4 @@
-"""Exact: matrices of complex expansions without columns, and powers whose values do not count.
+"""Exact: matrices of complex expansions without columns, powers 0 and 1, shapes that do not fit.
 
 Caught mutants: A^0 as 0 A + I, which is NaN of infinities; A^1 as A itself; the permutation in the
 shape of the factors.
@@ -31,3 +31,15 @@ def test_lu_without_elements(shape: tuple[int, ...]) -> None:
     for found, expected in zip(torch.linalg.lu(z), torch.linalg.lu(like), strict=True):
         assert found.shape == expected.shape
     assert torch.equal(torch.linalg.lu(z)[0].to_plain(), torch.linalg.lu(like)[0])
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    z = mcf.complex([[1.0, 2.0], [3.0, 4.0]], 1.0)
+    for dims in (-1, 3):
+        with pytest.raises(RuntimeError, match=f"dims is {dims}; allowed is 0 to 2"):
+            torch.tensordot(z, z, dims)
+    with pytest.raises(RuntimeError, match=r"shape \[3, 2, 2\]; allowed"):
+        torch.addmm(torch.stack([z, z, z]), z, z)
+    with pytest.raises(RuntimeError, match=r"shapes \[2, 2\] and \[\]"):
+        torch.linalg.lstsq(z, z[0, 0])
