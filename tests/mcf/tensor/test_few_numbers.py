@@ -1,8 +1,6 @@
 """Exact: what integers on the host do with few numbers is what tensors do: bits, layouts, errors.
 
-Caught mutants: a lower component left out of a sum; a remainder with the sign of the other operand;
-a quotient rounded down where it is to be cut; a tie of a pair rounded by its first component; the
-sign of a zero lost; a whole quotient of 2^(p - 1) taken for exact.
+Caught mutants: a quotient rounded down where it is to be cut.
 """
 
 from __future__ import annotations
