@@ -1,6 +1,7 @@
 """Exact: what integers on the host do with few numbers is what tensors do: bits, layouts, errors.
 
-Caught mutants: a quotient rounded down where it is to be cut.
+Caught mutants: a quotient rounded down where it is to be cut; `fmod` with the divisor's sign; lower
+components left out of a sum; the sign of a zero lost.
 """
 
 from __future__ import annotations
