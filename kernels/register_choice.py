@@ -28,8 +28,8 @@ def set_registers(name: str) -> None:
     which float64 is missing or slow. Additions, products, quotients, roots and comparisons of such
     components are computed in float32 registers under every choice, with the same bits.
 
-    So do elementary functions and softmax; polygamma functions from order 2 on and Bessel functions
-    J and Y have no form in float32 (`mcf.bound` knows them).
+    So do elementary functions and softmax; polygamma functions from order 2 on have no form
+    in float32 (`mcf.bound` knows them).
 
     Each choice is a promise of its own: within one all executors, devices and numbers of threads
     give the same bits, and `mcf.bound` has its bounds; between the two bits differ. The choice is

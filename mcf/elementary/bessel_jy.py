@@ -23,6 +23,7 @@ from torch import Tensor
 
 from mcf.elementary import angles, bessel, bessel_zeros, fixed, logarithm, series, trigonometric
 from mcf.elementary import arithmetic as ex
+from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components, constant, lookup, table
 from mcf.elementary.working import (
@@ -47,7 +48,6 @@ Arguments = tuple[Components, ...]
 FAR = bessel.FAR
 # -log2 of 1/x^2 from there on.
 BITS = 16.0
-_HUGE = 2.0**300
 # Rows of the tables: the zero is in [row + LEFT, row + LEFT + 1] pi, but for the first.
 _LEFT = {("j", 0): 0.75, ("j", 1): 0.34375, ("y", 0): 0.25, ("y", 1): -0.25}
 
@@ -59,18 +59,21 @@ def _fall(k: int) -> float:
 
 def degree_needed(terms: int) -> int:
     """Degree of the tables' series that `terms` components need."""
-    found = (k for k in range(bessel_zeros.DEGREES) if _fall(k) >= 53 * terms + 8)
+    wanted = working().format.p * terms + 8
+    found = (k for k in range(bessel_zeros.DEGREES) if _fall(k) >= wanted)
     return next(found, bessel_zeros.DEGREES - 1)
 
 
 def components_needed(terms: int, k: int) -> int:
     """Components in which the coefficient of degree k is added."""
-    return min(terms, max(1, -int(-(53 * terms + 8 - _fall(k)) // 53)))
+    p = working().format.p
+    return min(terms, max(1, -int(-(p * terms + 8 - _fall(k)) // p)))
 
 
-def parts_needed(fmt: Format, terms: int, working: int) -> int:
+def parts_needed(fmt: Format, given: int, terms: int) -> int:
     """Floats of a zero, from which x may differ in its last bits alone."""
-    return min(bessel_zeros.PARTS, -(-(fmt.p * terms + 53 * working + 24) // 53))
+    p = working().format.p
+    return min(bessel_zeros.PARTS, -(-(fmt.p * given + p * terms + 24) // p))
 
 
 def _series(name: str, row: Tensor, v: Components) -> Components:
@@ -114,7 +117,7 @@ def _far(
     # Each order is a quarter turn behind the one before, and Y behind J.
     sides = (plus, difference, minus(plus), minus(difference))
     along = order + (kind == "y")
-    large = a[0] > _HUGE
+    large, raised = a[0] > working().vast, working().raised
     one = head((torch.ones_like(a[0]),), terms)
     near = sanitized(head(a, terms), ~large, FAR)
     inverse = sanitized(ex.div(one, near), ~large, 0.0)
@@ -128,9 +131,9 @@ def _far(
         first = ex.mul(first, head((torch.full_like(a[0], 3.0),), terms))
     q_series = ex.mul(first, tail)
     value = ex.add(ex.mul(p, sides[along]), minus(ex.mul(q_series, sides[along + 1])))
-    scaled = scale_all(head(a, terms), torch.where(large, -600, 0))
+    scaled = scale_all(head(a, terms), torch.where(large, -raised, 0))
     pi = constant(fixed.to_fraction(fixed.pi()), terms, a[0].device)
-    return ex.div(value, ex.sqrt(ex.mul(scaled, pi))), torch.where(large, -300, 0)
+    return ex.div(value, ex.sqrt(ex.mul(scaled, pi))), torch.where(large, -raised // 2, 0)
 
 
 def _first(arguments: Arguments, fmt: Format, terms: int, order: int) -> Components:
@@ -146,7 +149,8 @@ def _first(arguments: Arguments, fmt: Format, terms: int, order: int) -> Compone
     if order == 0:
         v = select(row == 0, head((torch.ones_like(a[0]),), w), v)
     # Scaled, lest the last components of a tiny number are lost in the product.
-    k = torch.where(v[0].abs() < 2.0**-500, 500, 0)
+    faint = working().faint
+    k = torch.where(v[0].abs() < 2.0**-faint, faint, 0)
     value = ex.mul(value, scale_all(v, k))
     beyond, m = _far("j", order, sanitized(a, far, FAR), fmt, terms, w)
     out = leave(select(far, beyond, value), fmt, terms, torch.where(far, m, -k))
@@ -168,7 +172,7 @@ def _second(arguments: Arguments, fmt: Format, terms: int, order: int) -> Compon
     inverse = lookup(f"y{order}_inverses", row, w)
     # log(x / z), next to z that of 1 + v / z.
     t = ex.mul(v, inverse)
-    lift = torch.where(near[0] < 2.0**-500, 600, 0)
+    lift = torch.where(near[0] < working().small, working().raised, 0)
     quotient = ex.mul(scale_all(head(near, w), lift), inverse)
     close = t[0].abs() <= 0.5
     floats = select(close, (one, *t), (*quotient, torch.zeros_like(one)))

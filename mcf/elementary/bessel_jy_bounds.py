@@ -10,6 +10,7 @@ import torch
 from mcf.elementary import bessel_jy, bessel_zeros, tables
 from mcf.elementary.error_bounds import log, sin_cos
 from mcf.elementary.error_steps import Steps
+from mcf.kernels.formats import FP32, FP64
 
 _POINTS = 128
 
@@ -29,15 +30,17 @@ class _Series(NamedTuple):
     least: float
 
 
-def _rows(kind: str, order: int) -> list[_Row]:
+def _rows(e: Steps, kind: str, order: int) -> list[_Row]:
     zeros = tables.table(f"{kind}{order}_zeros", torch.device("cpu"))[0].tolist()
     left = bessel_jy._LEFT[kind, order]
     edges = [max(0.0, (k - left) * math.pi) for k in range(len(zeros) + 1)]
+    # Of the float by which a row is found.
+    margin = 2.0**-40 if e.fmt is FP64 else 2.0**-20
     found = []
     for k, zero in enumerate(zeros):
         if edges[k] < bessel_jy.FAR:
             high = min(edges[k + 1], bessel_jy.FAR)
-            found.append(_Row(zero, edges[k] * (1 - 2.0**-40), high * (1 + 2.0**-40)))
+            found.append(_Row(zero, edges[k] * (1 - margin), high * (1 + margin)))
     return found
 
 
@@ -68,9 +71,16 @@ def _series(e: Steps, name: str, rows: list[_Row]) -> list[_Series]:
         )
         # What is not in the table falls faster than by half, too.
         error += 2 * sum(c * limit**k for k, c in enumerate(sizes) if k > degree)
-        error += 2 * max(sizes[-1], sizes[-2]) * limit ** len(sizes)
+        error += 2 * max(sizes[-1], sizes[-2]) * limit ** len(sizes) + _underflow(e, limit, degree)
         found.append(_Series(error, _least(given, low, high)))
     return found
+
+
+def _underflow(e: Steps, limit: float, degree: int) -> float:
+    """What Horner's rule loses below the range of float32: 16 of its smallest numbers a step."""
+    if e.fmt is FP64:
+        return 0.0
+    return 16 * float(FP32.min_subnormal) * sum(limit**k for k in range(degree + 1))
 
 
 def _offset(e: Steps) -> float:
@@ -95,14 +105,14 @@ def _far(e: Steps, order: int) -> float:
 
 def first(e: Steps, order: int) -> tuple[float, float]:
     """(x - z) times a series, Hankel's."""
-    series = _series(e, f"j{order}_series", _rows("j", order))
+    series = _series(e, f"j{order}_series", _rows(e, "j", order))
     near = max(s.error / s.least for s in series)
     return near + _offset(e) + e.mul(), _far(e, order)
 
 
 def second(e: Steps, order: int) -> tuple[float, float]:
     """log(x/z) times a series of J and (x - z) times another, which have one sign; Hankel's."""
-    rows, c = _rows("y", order), 2 / math.pi
+    rows, c = _rows(e, "y", order), 2 / math.pi
     j_n = _series(e, f"y{order}_first", rows)
     rest = _series(e, f"y{order}_series", rows)
     t = _offset(e) + e.constant() + e.mul()

@@ -25,8 +25,6 @@ from mcf.elementary.tables import (
 from mcf.elementary.working import head, plus, power, scale_all, select, two_prod
 from mcf.kernels.formats import FP32
 
-# Beyond, exp is 0 or infinite in every format.
-LIMIT = 1100.0
 _STEPS_PER_UNIT = EXP_STEPS / math.log(2)
 # |r| <= log(2)/512 and a little.
 _BITS = 9.5

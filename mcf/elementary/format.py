@@ -25,7 +25,8 @@ class Working:
         low: numbers below it are multiplied by 2**lift before their exponents are looked at.
         lift: so that what is multiplied is normal.
         huge: beyond it x^2 + 1 is x^2 to 4 components, and x^2 is a number.
-        small: numbers below it are multiplied by 2**raised, which is even, for their roots.
+        small: numbers below it are multiplied by 2**raised, which is even, for their roots and for
+            logarithms of their products.
         raised: see there.
         apart: farther apart than 2**apart two numbers do not see each other in a sum.
         slope: where y / x is below 2**-slope it is its own arc tangent.

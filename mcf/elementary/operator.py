@@ -26,9 +26,9 @@ CHUNK = 1 << 16
 IN_FLOAT32 = frozenset(
     (
         "acos acosh asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx erfinv exp "
-        "expm1 floor fmod gelu gelu_tanh hypot i0 i0e i1 i1e k0 k0e k1 k1e lgamma log log10 "
-        "log1p log2 log_ndtr ndtri normal_cdf normal_pdf pow remainder round sigmoid sin sinh "
-        "spherical_bessel_j0 tan tanh trigamma trunc"
+        "expm1 floor fmod gelu gelu_tanh hypot i0 i0e i1 i1e j0 j1 k0 k0e k1 k1e lgamma "
+        "log log10 log1p log2 log_ndtr ndtri normal_cdf normal_pdf pow remainder round sigmoid "
+        "sin sinh spherical_bessel_j0 tan tanh trigamma trunc y0 y1"
     ).split()
 )
 

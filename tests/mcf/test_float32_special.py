@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -19,7 +21,13 @@ from flint import arb, ctx
 import mcf
 from mcf import elementary
 from mcf.convert.numbers import components_of
-from mcf.elementary import gamma_series, inverse_error, special_bounds
+from mcf.elementary import (
+    bessel_jy,
+    bessel_zeros,
+    gamma_series,
+    inverse_error,
+    special_bounds,
+)
 from mcf.elementary.format import WORKING, computing_in
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.elementary.tables import Components
@@ -93,20 +101,26 @@ def test_the_start_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(d * v) < arb(2) ** -(WORKING[FP32].start_bits + 2)
 
 
-# A limit of the format, what is too early for four components, and a number that shows it.
-LIMITS = {
-    "thin": ("log_ndtr", 40, (7.9,)),
-    "huge": ("erfcx", 2.0**30, (2.0**33,)),
-    "start_bits": ("erfinv", 100, (1.0, -(2.0**-140))),
-    "alone": ("digamma", 2.0**-52, (2.0**-60,)),
-    "many": ("lgamma", 2.0**60, (2.0**63,)),
-    "vast": ("i0e", 2.0**60, (2.0**63,)),
-}
+# A limit of the format, what is too early for four components or beyond the range, and a number
+# that shows it.
+LIMITS = [
+    ("thin", "log_ndtr", 40, (7.9,)),
+    ("huge", "erfcx", 2.0**30, (2.0**33,)),
+    ("start_bits", "erfinv", 100, (1.0, -(2.0**-140))),
+    ("alone", "digamma", 2.0**-52, (2.0**-60,)),
+    ("many", "lgamma", 2.0**60, (2.0**63,)),
+    ("vast", "i0e", 2.0**60, (2.0**63,)),
+    ("vast", "j0", math.inf, (3e38,)),
+    ("small", "y0", 2.0**-148, (2.0**-147,)),
+]
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_limit_of_fewer_components(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, value, x = LIMITS[limit]
+@pytest.mark.parametrize(
+    ("limit", "name", "value", "x"), LIMITS, ids=[f"{a}-{b}" for a, b, *_ in LIMITS]
+)
+def test_a_limit_of_fewer_components(
+    limit: str, name: str, value: float, x: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert at(name, *x) <= 1
     monkeypatch.setitem(WORKING, FP32, dataclasses.replace(WORKING[FP32], **{limit: value}))
     assert at(name, *x) > 1
@@ -115,7 +129,10 @@ def test_a_limit_of_fewer_components(limit: str, monkeypatch: pytest.MonkeyPatch
 # The zero of digamma, to four components.
 ZERO = components_of(gamma_series.digamma_zero(), FP32, 4)
 # Where a function takes its table from.
-MODULES = {"digamma": "gamma", "erfinv": "inverse_error", "i0": "bessel", "erfcx": "error"}
+MODULES = {
+    "digamma": "gamma", "erfinv": "inverse_error", "i0": "bessel", "erfcx": "error",
+    "y0": "bessel_jy",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -130,6 +147,43 @@ def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "lookup", short)
     assert at(name, 0.4375) > 1
+
+
+# The first zeros of Bessel functions that are kept, to four components.
+KINDS = ("j0", "j1", "y0", "y1")
+
+
+def zero_of(name: str) -> tuple[float, ...]:
+    about = bessel_zeros.about(name[0], int(name[1]))[name[0] == "j"]
+    return components_of(Fraction(about.zero, bessel_zeros._ONE), FP32, 4)
+
+
+@pytest.mark.parametrize("name", sometimes(KINDS))
+def test_a_zero_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside it the result has as many bits as there are below it in the range."""
+    x = zero_of(name)
+    assert at(name, *x) <= 1
+    whole = bessel_jy.parts_needed
+    monkeypatch.setattr(bessel_jy, "parts_needed", lambda *given: whole(*given) - 4)
+    assert at(name, *x) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_ends_of_the_range_of_j_and_y(name: str) -> None:
+    z = zero_of(name)
+    below = 2.0**-40 * (1 - 2.0**-24)
+    for x in (
+        (2.0**-149,), (2.0**-126, 2.0**-149), (2.0**-100, 2.0**-149), (2.0**-61,), (2.0**-60,),
+        (below, 2.0**-66), (2.0**-40, 2.0**-66), (2.0**-20, 2.0**-149), (0.78125,), (z[0],), z[:2],
+        z[:3], (*z[:3], z[3] * 2), (255.99998, 2.0**-30), (256.0,), (256.0, -(2.0**-149)),
+        (2.0**56, 2.0**-20), (2.0**110,), (2.0**110, 2.0**80, 1.0, 2.0**-100), (2.0**111,), (3e38,),
+    ):  # fmt: skip
+        assert at(name, *x) <= 1, (name, x)
+    for x, expected in ((math.inf, math.nan), (math.nan, math.nan), (0.0, -math.inf)):
+        value = getattr(elementary, name)((torch.tensor([x]),))[0].item()
+        zero = float(name == "j0") if name[0] == "j" else expected
+        assert str(value) == str(zero if x == 0 else expected)
 
 
 @pytest.mark.slow
