@@ -28,7 +28,7 @@ def set_registers(name: str) -> None:
     which float64 is missing or slow. Additions, products, quotients, roots and comparisons of such
     components are computed in float32 registers under every choice, with the same bits.
 
-    So do elementary functions and softmax; polygamma functions from order 2 on have no form
+    So do elementary functions and softmax; polygamma functions from order 5 on have no form
     in float32 (`mcf.bound` knows them).
 
     Each choice is a promise of its own: within one all executors, devices and numbers of threads

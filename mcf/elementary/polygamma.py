@@ -144,7 +144,7 @@ def _weight(m: int, c: Components) -> Components:
 
 def tiny_below(m: int) -> float:
     """Numbers below which 1/r^(m+1) is all that counts; no power of others is beyond the range."""
-    return 2.0 ** -min(110, 600 // (m + 1))
+    return 2.0 ** -min(110, working().apart // (m + 1))
 
 
 def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: bool) -> Components:
@@ -181,7 +181,8 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     step = ex.mul(raised(ex.div(above, below), m + 1), factor)
     if m % 2 == 0:
         step = signed(step, torch.where(at.down, f.sign, 1.0))
-    flat = scale_all(value, torch.where(at.far & ~tiny, -m * e, 0).clamp(min=-2000))
+    most = -working().bottom
+    flat = scale_all(value, torch.where(at.far & ~tiny, -m * e, 0).clamp(min=-most))
     if m % 2:
         flat = select(low, flat, minus(flat))
     joined = ex.add(flat, sanitized(step, ~tiny))
@@ -189,7 +190,7 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     exponents = torch.where(tiny, (m + 1) * (lift - k), torch.where(at.far & ~shifted, -m * e, 0))
     if zeta:
         value = _times(value, Fraction(1, math.factorial(m)))
-    out = leave(value, fmt, terms, exponents.clamp(-2000, 2000))
+    out = leave(value, fmt, terms, exponents.clamp(-most, most))
     pole = torch.where(x[0].isnan(), x[0], torch.where(x[0] == math.inf, 0.0, math.inf))
     out = special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
     return out if m % 2 or zeta else minus(out)

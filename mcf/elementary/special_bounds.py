@@ -33,12 +33,12 @@ from mcf.kernels.formats import FP64, Format
 Errors = tuple[float, float]
 
 
-def underflow(e: Steps) -> float:
-    """What the sine of a small angle loses: an angle is scaled from 2**-52 down in float32.
+def underflow(e: Steps, least: float = 2.0**-52) -> float:
+    """What the sine of a small angle loses in float32, where it is scaled below `least`.
 
-    Below 2**-149, up to 16 times, which is 2**-93 of it.
+    Below 2**-149, up to 16 times, which is 2**-93 of 2**-52.
     """
-    return 0.0 if e.fmt is FP64 else 2.0**-93
+    return 0.0 if e.fmt is FP64 else 2.0**-145 / least
 
 
 def _taylor(
@@ -77,9 +77,9 @@ def _stirling(e: Steps, k: int) -> float:
     return e.polynomial(2.0**-gamma._BITS, gamma._BITS, coefficient, 8.0, 2 * e.div() + e.mul())
 
 
-def _angle(e: Steps) -> float:
-    """pi times what is left of x beside a whole number."""
-    return 2 * e.collect() + e.mul() + e.constant() + underflow(e)
+def _angle(e: Steps, least: float = 2.0**-52) -> float:
+    """pi times what is left of x beside a whole number, from `least` on."""
+    return 2 * e.collect() + e.mul() + e.constant() + underflow(e, least)
 
 
 def lgamma(e: Steps) -> Errors:
@@ -134,8 +134,11 @@ def _polygamma(e: Steps, m: int, *, zeta: bool = False) -> Errors:
     rest = (e.add() + e.div() + tail + 4 * e.mul() + e.constant() + whole) * share
     far = rest + e.add() + e.div() + m * (e.mul() + e.collect()) + whole
     step = (m + 1) * e.div() + (m + 1) * e.mul() + whole
+    # Below `least` all but the largest term is left out: at most 2 zeta(m + 1) of its inverse.
+    least = polygamma.tiny_below(m)
+    step += 2.5 * least ** (m + 1)
     low = max(near, step) + e.add()
-    sine = max(sin_cos(e)) + _angle(e)
+    sine = max(sin_cos(e)) + _angle(e, least)
     down = step + (m + 1) * (sine + e.constant()) + _weight(e, m, sine, whole)
     last = zeta * (e.mul() + e.constant())
     if m % 2:

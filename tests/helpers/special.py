@@ -89,7 +89,7 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
 
 for _m in (5, 12, 32):
     REFERENCE[f"polygamma_{_m}"] = functools.partial(_polygamma, _m)
-for _s in (3, 4, 6, 33):
+for _s in (3, 4, 5, 6, 33):
     REFERENCE[f"zeta_{_s}"] = lambda x, s=_s: acb(s).zeta(acb(x)).real  # type: ignore[misc]
 
 

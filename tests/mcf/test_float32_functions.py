@@ -131,7 +131,8 @@ def specials(name: str) -> list[Tensor]:
     "name",
     [
         pytest.param(n, marks=[] if n in ("exp", "atan2") else [pytest.mark.slow])
-        for n in sorted(IN_FLOAT32)
+        # Zeta functions are made when they are asked for.
+        for n in sorted(IN_FLOAT32 & {*dir(elementary)})
     ],
 )
 def test_special_values(name: str) -> None:
@@ -208,6 +209,6 @@ def test_the_bound_is_that_of_the_choice() -> None:
     assert mcf.bound("exp", 4, torch.float64) == mcf.bound(
         "exp", 4, torch.float64, registers="float64"
     )
-    with pytest.raises(ValueError, match="'polygamma_2' has no form in float32 registers"):
-        mcf.bound("polygamma_2", 2)
+    with pytest.raises(ValueError, match="'polygamma_5' has no form in float32 registers"):
+        mcf.bound("polygamma_5", 2)
     assert bound("exp", FP64, 2) == bound("exp", FP64, 2, FP32)

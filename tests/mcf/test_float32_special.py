@@ -37,6 +37,7 @@ from tests.helpers.special import part, sometimes
 from tests.kernels.test_register_choice import Made
 
 NAMES = sorted(IN_FLOAT32 & {*special_bounds.FUNCTIONS})
+KINDS = ("j0", "j1", "y0", "y1")
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +117,11 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(
-    ("limit", "name", "value", "x"), LIMITS, ids=[f"{a}-{b}" for a, b, *_ in LIMITS]
+    ("limit", "name", "value", "x"),
+    [
+        pytest.param(*row, id="-".join(row[:2]), marks=[pytest.mark.slow] * (row[1] in KINDS))
+        for row in LIMITS
+    ],
 )
 def test_a_limit_of_fewer_components(
     limit: str, name: str, value: float, x: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
@@ -135,7 +140,9 @@ MODULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n == "y0" else []) for n in MODULES]
+)
 def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert at(name, 0.4375) <= 1
     module = importlib.import_module(f"mcf.elementary.{MODULES[name]}")
@@ -149,16 +156,15 @@ def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert at(name, 0.4375) > 1
 
 
-# The first zeros of Bessel functions that are kept, to four components.
-KINDS = ("j0", "j1", "y0", "y1")
-
-
 def zero_of(name: str) -> tuple[float, ...]:
+    """The first zero that is kept, but 0, to four components."""
     about = bessel_zeros.about(name[0], int(name[1]))[name[0] == "j"]
     return components_of(Fraction(about.zero, bessel_zeros._ONE), FP32, 4)
 
 
-@pytest.mark.parametrize("name", sometimes(KINDS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n != "j0" else []) for n in KINDS]
+)
 def test_a_zero_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside it the result has as many bits as there are below it in the range."""
     x = zero_of(name)
