@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,25 @@ _duals = torch.autograd.forward_ad
 def watched() -> bool:
     """Whether a mode or a transform looks at what is done, for which no number may decide it."""
     return bool(modes()) or functorch() is not None
+
+
+# What runs a function under torch.func.grad, vjp, jvp and what is made of these.
+_TRANSFORMS = frozenset({"grad_and_value_impl", "_vjp_with_argnums", "_jvp_with_argnums"})
+
+
+def transformed() -> bool:
+    """Whether a caller is torch.func's derivative of a function.
+
+    An operator is told nothing of it: its tensors have been unwrapped, the stack of transforms is
+    that of what they hold. So the callers are looked at, which takes microseconds.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in _TRANSFORMS and code.co_filename.endswith("eager_transforms.py"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def recorded(x: Any) -> bool:

@@ -143,3 +143,25 @@ def _components(x: Fraction, count: int = 4) -> list[float]:
         found.append(float(x))
         x -= Fraction(found[-1])
     return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bessel_j0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1", "modified_bessel_k0",
+     "scaled_modified_bessel_k1", "spherical_bessel_j0"],
+)  # fmt: skip
+def test_transforms_to_which_they_are_constants(name: str) -> None:
+    """Under torch.func's derivatives torch takes these for constants: they were zero, silently."""
+    function = getattr(torch.special, name)
+    x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)
+    for transform in (
+        lambda: torch.func.grad(lambda v: function(v).sum())(x),
+        lambda: torch.func.jvp(function, (x,), (x,)),
+        lambda: torch.func.vjp(function, x),
+        lambda: torch.func.jacrev(function)(x),
+        lambda: torch.func.vmap(torch.func.grad(function))(x),
+    ):
+        with pytest.raises(mcf.UnsupportedError, match=f"torch.special.{name} .* backward"):
+            transform()
+    mapped = torch.func.vmap(function)(x)
+    assert all(map(torch.equal, mapped.components, function(x).components))

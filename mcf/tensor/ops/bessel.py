@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.tensor.ops.elementary import computed, differentiable
-from mcf.tensor.registry import implements
+from mcf.tensor.ops.elementary import Unary, computed, differentiable
+from mcf.tensor.recorded import transformed
+from mcf.tensor.registry import UnsupportedError, implements
 
 aten = torch.ops.aten
 
@@ -19,6 +20,21 @@ def _over(value: Any, x: Any) -> Any:
     zero = x == 0
     quotient = value / torch.where(zero, torch.ones_like(x), x)
     return torch.where(zero, torch.full_like(x, 0.5), quotient)
+
+
+def _undifferentiated(torch_name: str, function: Unary) -> Unary:
+    """A function as the operator that torch.func's derivatives see, to which it is a constant."""
+
+    def run(x: Any) -> Any:
+        if transformed():
+            raise UnsupportedError(
+                f"torch.special.{torch_name} of an expansion tensor under torch.func.grad, vjp or "
+                "jvp, where torch takes its derivative to be zero: use backward or "
+                "torch.autograd.grad, which have it"
+            )
+        return function(x)
+
+    return run
 
 
 # torch's derivatives take a constant for small arguments.
@@ -44,10 +60,13 @@ implements(torch.i0, Tensor.i0, torch.special.i0, torch.special.modified_bessel_
 implements(torch.special.i0e)(_i0e)
 implements(torch.special.i1, torch.special.modified_bessel_i1)(_i1)
 implements(torch.special.i1e)(_i1e)
-implements(aten.i0.default, aten.special_modified_bessel_i0.default)(computed("i0"))
+implements(aten.i0.default)(computed("i0"))
 implements(aten.special_i0e.default)(computed("i0e"))
-implements(aten.special_i1.default, aten.special_modified_bessel_i1.default)(computed("i1"))
+implements(aten.special_i1.default)(computed("i1"))
 implements(aten.special_i1e.default)(computed("i1e"))
+for _name in ("i0", "i1"):
+    _operator = getattr(aten, f"special_modified_bessel_{_name}").default
+    implements(_operator)(_undifferentiated(f"modified_bessel_{_name}", computed(_name)))
 
 
 def _special(name: str, torch_name: str, derivative: Callable[[Any], Any]) -> Any:
@@ -55,7 +74,8 @@ def _special(name: str, torch_name: str, derivative: Callable[[Any], Any]) -> An
     function = computed(name)
     ours = differentiable(name, function, derivative)
     implements(getattr(torch.special, torch_name))(ours)
-    implements(getattr(aten, f"special_{torch_name}").default)(function)
+    operator = getattr(aten, f"special_{torch_name}").default
+    implements(operator)(_undifferentiated(torch_name, function))
     return ours
 
 
