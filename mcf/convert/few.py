@@ -72,7 +72,11 @@ def converted_few(
             return None
         n, d = ratio(row)
         if n:
-            out.append(nearest(n, d, fmt, terms))
+            found = nearest(n, d, fmt, terms)
+            # Where a next component of half an ulp rounds the first to infinity the other says so.
+            if abs(found[0]) >= fmt.max:
+                return None
+            out.append(found)
         elif any(row):
             return None
         else:

@@ -49,7 +49,8 @@ register(_isclose, *forms("isclose"))
 register(_allclose, *forms("allclose"))
 
 # a x b = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0): what is subtracted comes last.
-_LEFT, _RIGHT = torch.tensor([1, 2, 0, 2, 0, 1]), torch.tensor([2, 0, 1, 1, 2, 0])
+_LEFT = torch.tensor([1, 2, 0, 2, 0, 1], device="cpu")
+_RIGHT = torch.tensor([2, 0, 1, 1, 2, 0], device="cpu")
 
 
 def _cross(a: Any, b: Any, *, dim: Any = -1) -> Any:

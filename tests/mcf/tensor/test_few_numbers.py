@@ -20,6 +20,7 @@ from mcf.convert.numbers import components_of, nearest
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
 from mcf.tensor import torch_functions
+from mcf.tensor.ops.neighbours import largest
 from tests.helpers import assert_all_same_bits
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -170,3 +171,20 @@ def test_a_recorded_number_keeps_its_derivative() -> None:
         assert y.requires_grad
     x.float().sum().backward()
     assert x.grad.item() == 1.0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("terms", [2, 3, 4])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_next_to_the_largest_number(
+    dtype: torch.dtype, terms: int, by_tensors: Callable[[], None]
+) -> None:
+    """A sum that the next steps round to infinity; mutant: a first component that is finite."""
+    top = list(largest(FORMATS[dtype], terms))
+    cells = [torch.tensor([v, -v], dtype=torch.float64).to(dtype) for v in top]
+    direction = torch.tensor([math.inf, -math.inf], dtype=dtype)
+    above = [*cells[:-1], torch.nextafter(cells[-1], direction)]
+    at_once = [convert(c, dtype, k) for c in (cells, above) for k in (2, terms)]
+    by_tensors()
+    assert at_once[0][0].isfinite().all()
+    for got, c, k in zip(at_once, (cells, cells, above, above), (2, terms) * 2, strict=True):
+        assert_all_same_bits(got, convert(c, dtype, k), f"{dtype} {k}")
