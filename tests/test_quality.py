@@ -40,6 +40,7 @@ def study(quality: ModuleType, path: Path, *more: str) -> list[dict[str, Any]]:
     return sorted(({**row, "cpu_seconds": None} for row in rows), key=lambda row: json.dumps(row))
 
 
+@pytest.mark.slow
 def test_a_study_resumes_to_the_same_rows(
     quality: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

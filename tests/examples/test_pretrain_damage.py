@@ -82,7 +82,7 @@ def is_whole(name: str, how: str) -> bool:
     return name in ("run.json", "costs.json") and how == "without its last byte"
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("name", FILES)
 def test_damaged_file(pretrain, through: Path, capsys, name: str):
     """Resumed to the same bits with a line at most, or refused with one line and left as it is."""

@@ -199,6 +199,7 @@ def run_in_a_process(folder: Path, texts: Path) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 @bare
 @pytest.mark.parametrize("kills", [1, pytest.param(50, marks=pytest.mark.slow)])
 def test_kill_9(pretrain, capsys, texts: Path, tmp_path: Path, kills: int):

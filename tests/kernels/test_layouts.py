@@ -55,7 +55,7 @@ def check(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor | tupl
         assert not r.numel() or r.untyped_storage().data_ptr() not in inputs
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @by_dtype
 @pytest.mark.parametrize("size", SIZES)
 @on_each_executor

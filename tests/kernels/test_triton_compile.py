@@ -140,7 +140,7 @@ def test_many_unaligned_tensors(target: str) -> None:
         check(code.compile_kernel(spec, target, many=True, aligned=False), spec)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 def test_what_optimizers_run_is_in_the_table(dtype: torch.dtype) -> None:
     p = torch.nn.Parameter(torch.ones(3, dtype=dtype))

@@ -58,7 +58,7 @@ def excess(name: str, fmt: Format, terms: int, *x: Components, underflow: int = 
     return float(np.max(counts)) / bound(name, fmt, terms, FP32)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @needs_mpfr
 @by_name
 def test_bound(name: str) -> None:

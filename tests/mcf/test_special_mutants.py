@@ -70,6 +70,7 @@ def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _fails(name)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", ["lgamma", "digamma", "trigamma"])
 def test_a_constant_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ def test_growth_of_more() -> None:
     assert max(measured(MORE).values()) < SIZE // 100
 
 
+@pytest.mark.slow
 def test_growth(growths: dict[str, int]) -> None:
     assert growths["plus"] < SIZE // 100
 

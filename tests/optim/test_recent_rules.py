@@ -224,7 +224,7 @@ def test_executors_agree(variant: Variant, case: Any, executor: str) -> None:
     assert_same(bits(variant, executor, options, case.dtype), right)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "executor", ["torch", *(pytest.param(e, marks=pytest.mark.slow) for e in ("numba", "triton"))]
 )

@@ -72,6 +72,7 @@ def test_exponentials_of_nilpotent_matrices(terms: int, monkeypatch: pytest.Monk
         assert far(linalg.matrix_exp(a + one), mpmath.e)
 
 
+@pytest.mark.slow
 def test_pseudoinverses_and_ranks() -> None:
     """Of full and of deficient rank: A P A = A, P A P = P, both products Hermitian."""
     for a, rank in (
@@ -119,6 +120,7 @@ def test_least_squares() -> None:
         linalg.lstsq(short, b, driver="gels")
 
 
+@pytest.mark.slow
 def test_norms_and_condition_numbers() -> None:
     """Of moduli that are whole, exactly; of unitary matrices times numbers."""
     a = mcf.complex_tensor([[3 + 4j, 5 - 12j], [-8 + 15j, 0j]], 2, F64)

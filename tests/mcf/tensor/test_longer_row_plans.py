@@ -39,6 +39,7 @@ def _values(parts: Any) -> list[Any]:
     return [p for t in parts for p in (t.components if isinstance(t, mcf.MCFTensor) else (t,))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terms", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_order(terms: int) -> None:
     usual = mcf.MCFTensor([c[:8] for c in hard(torch.float64, terms, 24, 7)])

@@ -175,7 +175,7 @@ def checked(name: str, dtype: torch.dtype, bits: int, which: int) -> None:
             assert near(x, y, bits)
 
 
-@pytest.mark.sampled(every=10)
+@pytest.mark.sampled(every=20)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_derivatives_have_all_components(name: str) -> None:
     count = len(CASES[name][1])
