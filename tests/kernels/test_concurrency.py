@@ -114,6 +114,7 @@ def said() -> list[str]:
     return script(FIRST + PARENT + THREADS + forks).splitlines()
 
 
+@pytest.mark.slow
 def test_first_calls_from_several_threads_at_once(said: list[str]) -> None:
     assert said[:2] == ["4 True", "4 True"]
 

@@ -63,6 +63,7 @@ def test_numba_sums_have_the_bits_of_torch(fmt: Format, terms: int) -> None:
     check_sums(fmt, terms, LENGTHS, "numba")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("executor", EXECUTORS[2:])
 @by_case

@@ -155,6 +155,7 @@ print(sorted(Missing.asked & {"numba", "llvmlite", "triton", "mpmath"}))
 """
 
 
+@pytest.mark.slow
 def test_without_numba() -> None:
     run = script(LIGHT + WORKS, without=("numba", "llvmlite"))
     light, warned, result = run.stdout.splitlines()

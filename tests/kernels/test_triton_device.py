@@ -71,6 +71,7 @@ def compare(name: str, results: Tensor, operation: str) -> None:
     assert_same_bits(results[2 * k + 1], expected[1], operation)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("operation", CALLS)
 @pytest.mark.parametrize("name", FORMATS)

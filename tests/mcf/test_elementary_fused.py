@@ -201,6 +201,7 @@ def test_every_element_of_a_stretch(count: int) -> None:
     assert all(map(torch.equal, found, expected))
 
 
+@pytest.mark.slow
 def test_large_angles_run_the_program() -> None:
     """Which no formula computes; also beside others, and where components are not contiguous."""
     x = torch.linspace(-2990, 2990, 41).repeat_interleave(2)[::2]

@@ -67,6 +67,7 @@ def test_some_generations_stay_within_the_bound(name: str, fmt: object, terms: i
         assert found.score > float(entry["part"]) - 0.001
 
 
+@pytest.mark.slow
 def test_the_search_climbs() -> None:
     """Beyond what its first inputs have, which are those of the tests by numbers."""
     one = climb(Case("log", 4, FP64), 2, children=1000)

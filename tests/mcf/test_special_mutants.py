@@ -99,6 +99,7 @@ def test_stirling_cut_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
         assert _fails(name)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("broken", ["steps", "inverse"])
 def test_a_step_of_erfinv(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def _compiled() -> Iterator[Any]:
             yield pytest.param(name, options, marks=marks, id=f"{name}-{options}")
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(("executor", "options"), list(_compiled()))
 def test_steps_are_those_of_a_parameter_and_its_low_word(
     executor: str, options: dict[str, Any]

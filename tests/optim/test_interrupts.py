@@ -174,6 +174,7 @@ def test_every_line_of_a_step(kind: str, before: int, error: Callable[[], None])
         assert (True, True) in outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("error", [out_of_memory, control_c], ids=["memory", "signal"])
 def test_every_line_of_loading(error: Callable[[], None]) -> None:

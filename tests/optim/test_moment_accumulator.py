@@ -126,6 +126,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("executor", "precision"), CASES)
 def test_same_bits_on_each_executor(executor: str, precision: str) -> None:
     expected = train(True, 3, precision=precision)

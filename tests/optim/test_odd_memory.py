@@ -85,6 +85,7 @@ def test_collage_refuses_freed_memory() -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capturable", [False, True])
 def test_a_meta_tensor_beside_others(capturable: bool) -> None:
     """A step of a part of a model that was not materialised; the others have their bits."""

@@ -45,6 +45,7 @@ class Subclass(DistributedDataParallel):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(

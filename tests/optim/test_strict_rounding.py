@@ -110,6 +110,7 @@ EXACT = {"p s - a", "v s - a", "dp", "dv"}
 EXACT |= {"x", "b1 x", "(1-b1) x"}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     ("variant", "precision"),

@@ -94,6 +94,7 @@ def test_pseudoinverses_and_ranks() -> None:
     assert int(linalg.matrix_rank(gaussian(4, 4, seed=5), atol=1e6)) == 0
 
 
+@pytest.mark.slow
 def test_least_squares() -> None:
     """Solutions that are known: Gaussian integers, and those of least norm."""
     a, x = gaussian(6, 3, seed=6), gaussian(3, 2, seed=7)

@@ -53,6 +53,7 @@ def numbers(found: Any) -> list[Any]:
     return [x.tolist() if isinstance(x, torch.Tensor) else x for x in parts]
 
 
+@pytest.mark.slow
 def test_names_of_numpy_are_those_of_torch() -> None:
     # Digits that float64 has not.
     x = mcf.tensor(PLAIN, 2, PLAIN.dtype) + mcf.tensor(2.0**-60, 2, torch.float64)

@@ -29,6 +29,7 @@ def all_of(several: tuple[Layout, ...], executor: str) -> list[dict[str, str]]:
     return [layouts.trained(x, "AdamW", OPTIONS, **how)[0] for x in several]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("several", "executor"),
     [(LAYOUTS, "numba"), pytest.param(LARGER, "torch", marks=pytest.mark.slow)],
