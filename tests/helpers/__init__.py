@@ -1,5 +1,6 @@
 """What tests share: comparison by bits, exact numbers of tensors, inputs that break arithmetic."""
 
+from tests.helpers.bits import assert_alike as assert_alike
 from tests.helpers.bits import assert_all_same_bits as assert_all_same_bits
 from tests.helpers.bits import assert_same_bits as assert_same_bits
 from tests.helpers.bits import bits as bits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,3 +60,19 @@ def assert_all_same_bits(
     assert len(actual) == len(expected), f"{what}: {len(actual)} tensors, not {len(expected)}"
     for k, (a, e) in enumerate(zip(actual, expected, strict=True)):
         assert_same_bits(a, e, f"{what} [{k}]")
+
+
+def assert_alike(got: Any, expected: Any, what: str) -> None:
+    """Two results of one type with the same dtype, shape, strides and bits; or the same bool."""
+    assert type(got) is type(expected), what
+    if isinstance(got, bool):
+        assert got is expected, what
+        return
+    assert (got.dtype, got.shape, got.stride()) == (
+        expected.dtype, expected.shape, expected.stride(),
+    ), what  # fmt: skip
+    parts = [getattr(x, "components", (x,)) for x in (got, expected)]
+    if got.is_floating_point():
+        assert_all_same_bits(*parts, what)
+    else:
+        assert torch.equal(got, expected), what

@@ -21,7 +21,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
 from mcf.tensor import torch_functions
 from mcf.tensor.ops.neighbours import largest
-from tests.helpers import assert_all_same_bits
+from tests.helpers import assert_alike, assert_all_same_bits
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -50,14 +50,6 @@ def by_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(torch_functions, "DIRECT", {})
 
     return leave
-
-
-def assert_alike(got: Any, expected: Any, what: str) -> None:
-    assert type(got) is type(expected), what
-    assert (got.dtype, got.shape, got.stride()) == (
-        expected.dtype, expected.shape, expected.stride(),
-    ), what  # fmt: skip
-    assert_all_same_bits(got.components, expected.components, what)
 
 
 @pytest.mark.parametrize(

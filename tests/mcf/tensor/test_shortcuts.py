@@ -16,7 +16,7 @@ import torch
 import mcf
 from mcf.tensor import torch_functions
 from mcf.tensor.registry import DIRECT, UnsupportedError
-from tests.helpers import assert_all_same_bits
+from tests.helpers import assert_alike, assert_all_same_bits
 from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
 
@@ -69,15 +69,7 @@ def test_results_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPa
     at_once = CALLS[name]()
     monkeypatch.setattr(torch_functions, "DIRECT", {})
     for k, (got, expected) in enumerate(zip(at_once, CALLS[name](), strict=True)):
-        what = f"{name} {k}"
-        assert type(got) is type(expected), what
-        assert (got.dtype, got.shape, got.stride()) == (
-            expected.dtype, expected.shape, expected.stride(),
-        ), what  # fmt: skip
-        if isinstance(got, mcf.MCFTensor):
-            assert_all_same_bits(got.components, expected.components, what)
-        else:
-            assert torch.equal(got, expected), what
+        assert_alike(got, expected, f"{name} {k}")
 
 
 REFUSED: dict[str, Callable[[], Any]] = {
