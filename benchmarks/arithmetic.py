@@ -5,13 +5,14 @@
     python benchmarks/arithmetic.py --rows add --terms 2 --append    some rows of a saved table
 
 float64 components, n = 2 and 4, in one interleaved run for each size and number of threads: ours
-into `out` and allocating, QD and C++ loops of the same network (compiled here, benchmarks/peers),
-xprec, numpy-quaddtype, python-flint, torch's float64, and a copy of the same bytes as the limit. QD
-is compiled as by a user of Debian's package (-O2) and for this processor. The C++ loop is there
-with plain stores, and with those that go past the cache as ours do where a result is large. Besides
-10**6 elements, which are in memory, 10**4 for each thread stay in the caches. A call is timed after
-a sweep of the caches and a call of its own. A peer that is missing is a printed line. Results go to
-benchmarks/results/ with --save.
+into `out` and allocating, QD, MultiFloats and C++ loops of our networks (compiled here,
+benchmarks/peers; drivers.py says where MultiFloats is looked for), xprec, numpy-quaddtype,
+python-flint, torch's float64, and a copy of the same bytes as the limit. QD is compiled as by a
+user of Debian's package (-O2) and for this processor. The C++ loop is there with plain stores, and
+with those that go past the cache as ours do where a result is large. Besides 10**6 elements, which
+are in memory, 10**4 for each thread stay in the caches. A call is timed after a sweep of the caches
+and a call of its own. A peer that is missing is a printed line. Results go to benchmarks/results/
+with --save.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import mcf
 from benchmarks import drivers, harness
+from mcf import MCFTensor
 from mcf.kernels import operations
 
 # Elements in memory, and elements of each thread in its caches.
@@ -59,50 +61,55 @@ def numbers(n: int, size: int, seed: int) -> Components:
 
 
 def ours(row: str, n: int, x: Components, y: Components) -> Iterator[tuple[str, Call]]:
-    """Our kernels, into preallocated tensors and into new ones."""
+    """Expansion tensors, into a preallocated one and into new ones."""
+    left, right = mcf.from_components(x), mcf.from_components(y)
     if row == "dot":
-        left, right = mcf.from_components(x), mcf.from_components(y)
-        yield "mcf", lambda: mcf.dot(left, right)
+        yield "mcf", lambda: torch.dot(left, right)
         return
-    a = tuple(t[0].clone() for t in x)
-    calls: dict[str, tuple[Callable[..., object], tuple[Components, ...]]] = {
-        "add": (operations.add, (x, y)),
-        "mul": (operations.mul, (x, y)),
-        "div": (operations.div, (x, y)),
-        "sqrt": (operations.sqrt, (x,)),
-        "axpy": (operations.fma, (x, a, y)),
+    calls: dict[str, tuple[Callable[..., object], tuple[MCFTensor, ...]]] = {
+        "add": (torch.add, (left, right)),
+        "mul": (torch.mul, (left, right)),
+        "div": (torch.div, (left, right)),
+        "sqrt": (torch.sqrt, (left,)),
+        "axpy": (torch.addcmul, (right, left, left[0].clone())),
     }
     function, arguments = calls[row]
-    out = tuple(torch.empty_like(t) for t in x)
+    out = torch.empty_like(left)
     yield "mcf out=", lambda: function(*arguments, out=out)
     yield "mcf", lambda: function(*arguments)
 
 
+def compiled(flags: tuple[str, ...]) -> ctypes.CDLL | str:
+    """The C++ loops, with QD where it is installed."""
+    library = drivers.driver("arithmetic.cpp", flags)
+    if isinstance(library, str):
+        missing("QD", f"install libqd-dev: {library}")
+        library = drivers.driver("arithmetic.cpp", flags, qd=False)
+    return library
+
+
 def cpp(row: str, n: int, threads: int, x: Components, y: Components) -> Iterator[tuple[str, Call]]:
-    """The same network as a C++ loop, and QD on arrays of its structures."""
+    """MultiFloats and networks of ours as C++ loops, and QD on arrays of its structures."""
     size = ctypes.c_size_t(len(x[0]))
     out = tuple(torch.empty_like(t) for t in x)
     planes = [(ctypes.c_void_p * n)(*(t.data_ptr() for t in c)) for c in (x, y, out)]
     packed = [torch.stack(c, dim=-1).contiguous() for c in (x, y, out)]
     structures = [ctypes.c_void_p(t.data_ptr()) for t in packed]
-    for name, prefix, operands, flags in (
-        ("C++ loop", "loop", planes, drivers.NATIVE),
-        ("C++ loop, streaming", "stream", planes, drivers.NATIVE),
-        (f"QD {drivers.LABELS[drivers.NATIVE]}", "qd", structures, drivers.NATIVE),
-        (f"QD {drivers.LABELS[drivers.AS_DEBIAN]}", "qd", structures, drivers.AS_DEBIAN),
+    for name, prefix, operands, library in (
+        ("MultiFloats", "mf", planes, drivers.multifloats()),
+        ("C++ loop", "loop", planes, compiled(drivers.NATIVE)),
+        ("C++ loop, streaming", "stream", planes, compiled(drivers.NATIVE)),
+        (f"QD {drivers.LABELS[drivers.NATIVE]}", "qd", structures, compiled(drivers.NATIVE)),
+        (f"QD {drivers.LABELS[drivers.AS_DEBIAN]}", "qd", structures, compiled(drivers.AS_DEBIAN)),
     ):
-        library = drivers.driver("arithmetic.cpp", flags)
         if isinstance(library, str):
-            missing("QD", f"install libqd-dev: {library}")
-            library = drivers.driver("arithmetic.cpp", flags, qd=False)
-        if isinstance(library, str):
-            missing("C++ loops", library)
-            return
+            missing(name, library)
+            continue
         try:
             function = getattr(library, f"{prefix}{n}_{row}")
         except AttributeError:
-            if prefix == "loop":
-                missing(f"C++ loop of {row}, n = {n}", "not written")
+            if prefix in ("mf", "loop"):
+                missing(f"{name} of {row}, n = {n}", "not written")
             continue
 
         def call(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -26,6 +27,18 @@ def _openmp() -> list[str]:
     """The linker's argument for OpenMP."""
     found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
     return [str(found[0])] if found else ["-fopenmp"]
+
+
+def multifloats() -> ctypes.CDLL | str:
+    """Zhang's MultiFloats in C++, or why it is missing.
+
+    Its header is part of github.com/dzhang314/MultiprecisionBenchmarks and of no package; the
+    variable MULTIFLOATS of the environment names the folder that has MultiFloats.hpp.
+    """
+    folder = os.environ.get("MULTIFLOATS")
+    if folder is None:
+        return "MULTIFLOATS=FOLDER says where MultiFloats.hpp is"
+    return driver("multifloats.cpp", (*NATIVE, "-isystem", folder), qd=False)
 
 
 @functools.cache

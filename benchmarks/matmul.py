@@ -3,12 +3,12 @@
     python benchmarks/matmul.py [--sizes 64 128 256 512 1024] [--threads 2] [--rounds 5] [--short]
 
 QD (Debian's libqd-dev) runs in a C++ driver that is compiled on the way, with a plain -O2 and for
-this processor; xprec, numpy-quaddtype and
-python-flint run where they can be imported; float64 in torch is the limit. "ozaki" is the scheme of
-error-free slices on torch's product, which the library does not use (benchmarks/peers/ozaki.py);
-"reproducible" is the correctly rounded product by residues, `mcf.matmul(..., reproducible=True)`.
-Speeds are multiplications and additions per second. The error is the largest over a sample of
-elements, relative to |A| |B|, in units of 2**(-53 n).
+this processor, MultiFloats in another (drivers.py says where it is looked for); xprec,
+numpy-quaddtype and python-flint run where they can be imported; float64 in torch is the limit.
+"ozaki" is the scheme of error-free slices on torch's product, which the library does not use
+(benchmarks/peers/ozaki.py); "reproducible" is the correctly rounded product by residues,
+`mcf.matmul(..., reproducible=True)`. Speeds are multiplications and additions per second. The error
+is the largest over a sample of elements, relative to |A| |B|, in units of 2**(-53 n).
 """
 
 from __future__ import annotations
@@ -72,6 +72,24 @@ def qd_calls(
     return calls
 
 
+def multifloats_calls(
+    function: str, n: int, terms: int, threads: int, *operands: Components
+) -> dict[str, Callable[[], object]]:
+    """An entry of MultiFloats on planes of components; none without its header."""
+    library = drivers.multifloats()
+    if isinstance(library, str):
+        print(f"not measured: MultiFloats ({library})", flush=True)
+        return {}
+    entry = getattr(library, f"mf{terms}_{function}")
+    planes = [(ctypes.c_void_p * terms)(*(c.data_ptr() for c in x)) for x in operands]
+    return {
+        # The components live as long as the call.
+        "MultiFloats": lambda keep=operands: entry(  # type: ignore[misc]
+            ctypes.c_size_t(n), ctypes.c_int(threads), *planes
+        )
+    }
+
+
 def gemm_peers(
     n: int, terms: int, a: Components, b: Components, threads: int
 ) -> dict[str, Callable[[], object]]:
@@ -81,6 +99,9 @@ def gemm_peers(
     if kind and n <= (512 if terms == 2 else 256):
         left, right, out = records(a), records(b), np.empty((n, n, terms))
         peers |= qd_calls(kind, "gemm", n, threads, left, right, out)
+    if n <= 512:
+        result = tuple(torch.empty_like(c) for c in a)
+        peers |= multifloats_calls("gemm", n, terms, threads, a, b, result)
     if terms == 2 and n <= 512:
         try:
             import xprec
@@ -198,6 +219,9 @@ def main() -> None:
         }
         if terms == 1:
             variants["torch float64"] = lambda x=x, y=y: torch.dot(x[0], y[0])
+        if terms > 1:
+            sums = tuple(torch.empty(1, dtype=torch.float64) for _ in range(terms))
+            variants |= multifloats_calls("dot", n, terms, options.threads, x, y, sums)
         kind = {2: "dd", 4: "qd"}.get(terms)
         if kind:
             left, right, out = records(x), records(y), np.empty(terms)
