@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.components import padded
-from mcf.kernels.operators import ADD, DIV, MUL, RECIPROCAL, RSQRT, SQRT, SUB, Operation
+from mcf.kernels.operators import ADD, DIV, FMA, MUL, RECIPROCAL, RSQRT, SQRT, SUB, Operation
 from mcf.tensor.ops.composed import composed
-from mcf.tensor.plans import planned
+from mcf.tensor.plans import planned, selected
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -135,7 +135,14 @@ def _combined(operation: Operation) -> Any:
         if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
             inner = a * value / b if operation is DIV else a * b * value
             return x + inner
-        return composed(plain, x, a, b) if value == 1 else composed(scaled, x, a, b, value)
+        if value != 1:
+            return composed(scaled, x, a, b, value)
+        if operation is MUL and len({getattr(v, "terms", None) for v in (x, a, b)}) == 1:
+            # The same sum in one pass over memory.
+            found = selected(FMA, a, b, x)
+            if found is not None:
+                return found
+        return composed(plain, x, a, b)
 
     return combined
 

@@ -80,6 +80,8 @@ def test_functions_of_torch_are_their_formulas() -> None:
     x, y, z = (_tensor(24, seed=seed) for seed in (1, 2, 3))
     pairs = {
         "addcmul": (torch.addcmul(x, y, z, value=0.1), x + y * z * 0.1),
+        "one pass": (torch.addcmul(_tensor(600), _tensor(600, seed=2), x[0]),
+                     _tensor(600) + _tensor(600, seed=2) * x[0]),
         "addcdiv": (torch.addcdiv(x, y, z, value=0.1), x + y * 0.1 / z),
         "in place": (x.clone().addcmul_(y, y), x + y * y),
         "lerp": (torch.lerp(x, y, z), x + z * (y - x)),
