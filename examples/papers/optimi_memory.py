@@ -139,6 +139,9 @@ def buckets(made: nn.Module, width: int, dtype: torch.dtype) -> float:
         wrapped = nn.parallel.DistributedDataParallel(made)
         backward(wrapped, width, dtype)
         told = str(wrapped._get_ddp_logging_data()["bucket_sizes"])
+        # Before its group: the last to hold a group waits for gloo's threads, and a reducer does so
+        # with the interpreter's lock, which those may want.
+        del wrapped
         return sum(int(part) for part in told.split(",") if part.strip())
     finally:
         dist.destroy_process_group()

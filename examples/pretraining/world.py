@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -61,6 +62,9 @@ class World:
     def stop(self) -> None:
         """Undo `start`."""
         if self._started:
+            # A reducer in a circle, freed after its group, would wait for the group's threads with
+            # the interpreter's lock, which those may want.
+            gc.collect()
             distributed.destroy_process_group()
 
     @property

@@ -180,11 +180,13 @@ def _serve(pipe: Any) -> None:
         except BaseException:
             pipe.send((False, traceback.format_exc()))
         finally:
-            if distributed.is_initialized():
-                distributed.destroy_process_group()
             forget_layouts()
             # Engines are full of circles, which keep their groups: with threads that look for news.
+            # A reducer that is freed after its group waits for those with the interpreter's lock,
+            # which they may want.
             gc.collect()
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
             # What is left, mostly torch's modules, is not looked through again after every run.
             gc.freeze()
 
