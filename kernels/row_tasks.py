@@ -1,8 +1,10 @@
 """What executors may have a loop for: each row of float64 expansions, element after element.
 
 The tensors of a task are contiguous, float64 [rows, count] where nothing else is said; indices are
-int64. Keys are canonical components (`mcf.kernels.algorithms.order`), x components of any kind,
-which go where the keys say. What is written overlaps nothing.
+int64. With `inner` elements to one of a row they are [rows / inner, count, inner] (what is a number
+of each row, [rows / inner, inner]), and rows are along the dimension in the middle. Keys are
+canonical components (`mcf.kernels.algorithms.order`), x components of any kind, which go where the
+keys say. What is written overlaps nothing.
 
 "sort": option 0 says whether descending, 1 and 2 the first place that is wanted and the one after
 the last, 3 whether a row with NaN gives its first NaN for one place. Index and numbers of those
@@ -66,12 +68,14 @@ class RowTask:
         terms: components of keys, or of what runs.
         moved: components of x.
         options: whole numbers from 0 on.
+        inner: how far apart neighbours of a row are, in elements.
     """
 
     name: str
     terms: int
     moved: int = 0
     options: tuple[int, ...] = ()
+    inner: int = 1
 
     @property
     def algorithm(self) -> Algorithm:

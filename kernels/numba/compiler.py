@@ -17,7 +17,15 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64, Format
-from mcf.kernels.numba import elimination_text, inlining, loops, memory, scan_text, sweeps
+from mcf.kernels.numba import (
+    elimination_text,
+    inlining,
+    loops,
+    memory,
+    scan_text,
+    side_text,
+    sweeps,
+)
 from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, power, usual_nan
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.refinement import Refinement
@@ -139,8 +147,8 @@ def rotations(spec: Rotations, text: str) -> Any:
     return callback(text, f"<mcf numba rotations {spec.terms}>", namespace)
 
 
-def rows(task: RowTask, text: str) -> Any:
-    """The callback of what is done with rows."""
+def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
+    """The callback of what is done with rows; `letters` are components of kinds of numbers."""
     settings = Settings(FP64, FP64, (("rc", FP64),))
     namespace: dict[str, Any] = {
         "algorithm": inlining.algorithm(settings, task.algorithm),
@@ -149,11 +157,12 @@ def rows(task: RowTask, text: str) -> Any:
         "put": memory.put,
         "prefetch": memory.prefetch,
         **{n: getattr(scan_text, n) for n in ("CHUNK", "PIECE", "AHEAD", "WHOLE", "HALF", "HUGE")},
+        "LANES": side_text.LANES,
         "LOWEST": -(2**63),
     }
     if task.network is not None:
         namespace["network"] = inlining.algorithm(settings, task.network)
-    namespace |= _accesses(FP64, dict.fromkeys("rsed", (task.terms, FP64)))
+    namespace |= _accesses(FP64, {c: (n, FP64) for c, n in letters.items()})
     return callback(text, f"<mcf numba {task.name} {task.terms}>", namespace)
 
 

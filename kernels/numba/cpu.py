@@ -273,8 +273,7 @@ class Cpu(Executor):
 
     def rows(self, task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
         """See `Executor`."""
-        row_loops.run(task, shape, [t.data_ptr() for t in tensors])
-        return True
+        return row_loops.run(task, shape, [t.data_ptr() for t in tensors])
 
     def prepare_rows(
         self, task: RowTask, shape: tuple[int, int], device: torch.device

@@ -23,6 +23,7 @@ from mcf.kernels.numba import (
     rest_text,
     rewrite,
     scan_text,
+    side_text,
     sort_text,
     stored,
     team,
@@ -47,14 +48,15 @@ def _text(task: RowTask) -> ModuleType:
 
 
 @functools.cache
-def _loop(name: str, terms: int) -> objects.Native:
+def _loop(name: str, terms: int, side: bool = False) -> objects.Native:
     task = RowTask(name, terms)
-    text = _text(task).source(terms, name)
+    text = (side_text if side else _text(task)).source(terms, name)
+    letters = side_text.letters(name, terms) if side else dict.fromkeys("rsed", terms)
 
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        function = compiler.rows(task, text)
+        function = compiler.rows(task, text, letters)
         if name in _PLAIN:
             return rewrite.rewritten(function)
         return function._library, function.native_name
@@ -62,26 +64,50 @@ def _loop(name: str, terms: int) -> objects.Native:
     return stored.native(("rows", name, text, keys.algorithm(task.algorithm)), make)
 
 
-def _address(task: RowTask) -> int:
+def _address(task: RowTask, side: bool = False) -> int:
     with stored.lock:
-        return _loop(task.name, task.terms).address
+        return _loop(task.name, task.terms, side).address
 
 
 def _options(task: RowTask) -> list[int]:
     return [] if task.name in _PLAIN else [*task.options, task.moved]
 
 
-def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
+# Tasks that may be done side by side, and up to which length rows are where they could be done one
+# by one.
+_SIDE = {"cumsum": 80, "cumprod": 80}
+
+
+def _side(task: RowTask, shape: tuple[int, int]) -> bool:
+    """Whether rows are done side by side."""
+    rows, count = shape
+    if 2 * rows < side_text.LANES or rows * count < _FEW:
+        return False
+    return task.name in _SIDE and (task.inner > 1 or count < _SIDE[task.name])
+
+
+# Elements that are done one by one, where there are loops for them: they would wait for a compiler.
+_FEW = 4096
+
+
+def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
     """See `mcf.kernels.executor.Executor.rows`."""
     rows, count = shape
+    side = _side(task, shape)
+    if task.inner > 1 and not side:
+        return False
+    options = [task.inner, *_options(task)] if side else _options(task)
+    items = side_text.items(rows) if side else rows
     threads = torch.get_num_threads() if rows * count > team.SERIAL else 1
-    parts = max(1, min(threads, rows))
-    shares = team.shares(rows, parts)
-    room = parts * _text(task).room(task.terms, count)
+    parts = max(1, min(threads, items))
+    shares = team.shares(items, parts)
+    text: Any = side_text if side else _text(task)
+    room = parts * text.room(task.terms, count)
     work = torch.empty(room, dtype=torch.int64, device="cpu")
     head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
-    table = array("Q", [*head, *_options(task), *addresses])
-    team.run(_address(task), table.buffer_info()[0], parts)
+    table = array("Q", [*head, *options, *addresses])
+    team.run(_address(task, side), table.buffer_info()[0], parts)
+    return True
 
 
 class FewRows:

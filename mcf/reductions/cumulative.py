@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -110,22 +111,26 @@ def _scans(x: list[Tensor], name: str, dim: int) -> list[Tensor]:
     return [r.clone() if r is c else r for r, c in zip(results, x, strict=True)]
 
 
-# Rows shorter than this are combined side by side, element by element.
-_SHORT = 32
+# Short rows of few elements are combined side by side, element by element.
+_SHORT, _FEW = 32, 4096
 
 
 def _swept(name: str, x: Components, dim: int) -> Components | None:
-    """The same by the executor's loop over rows, where it has one and the rows are worth it."""
-    count = x[0].shape[dim]
+    """The same by the executor's loop over rows, where it has one."""
+    if x[0].dtype is not torch.float64:
+        return None
+    count, inner = x[0].shape[dim], math.prod(x[0].shape[dim % x[0].ndim + 1 :])
     rows = x[0].numel() // count
-    if x[0].dtype is not torch.float64 or (count < _SHORT and rows > 1):
+    if rows > 1 and count < _SHORT and rows * count < _FEW:
         return None
-    given = [c.movedim(dim, -1).contiguous() for c in x]
+    given = [c.contiguous() for c in x]
     out = [torch.empty_like(c) for c in given]
-    flat, written = ([c.view(rows, count) for c in some] for some in (given, out))
-    if not registry.rows(RowTask(name, len(x)), (rows, count), [*written, *flat]):
+    if registry.rows(RowTask(name, len(x), inner=inner), (rows, count), [*out, *given]):
+        return tuple(out)
+    if inner == 1:
         return None
-    return tuple(c.movedim(-1, dim) for c in out)
+    turned = _swept(name, tuple(c.movedim(dim, -1) for c in given), -1)
+    return None if turned is None else tuple(c.movedim(-1, dim) for c in turned)
 
 
 def _scan(function: Binary, x: Components) -> Components:

@@ -1,0 +1,174 @@
+"""The texts of what runs along rows that lie side by side (`mcf.kernels.row_tasks`).
+
+One element of each of LANES rows is a vector, or several, so that rows may be short and need not
+lie along the last dimension. Where the elements of those rows are neighbours in memory they are
+read as they are, else one by one.
+"""
+
+from __future__ import annotations
+
+from mcf.kernels.numba import team
+from mcf.kernels.numba.loops import step
+
+# Rows at a time.
+LANES = 64
+# Levels of blocks, more than there are bits of an address.
+_LEVELS = 48
+# Up to so many numbers below `scan_text.HUGE` sum to one within the range.
+_LONG = 1 << 20
+
+
+def letters(name: str, terms: int) -> dict[str, int]:
+    """Components of each kind of numbers, which no other overlaps; of "r" what is in memory."""
+    return dict.fromkeys("rsd", terms)
+
+
+def items(rows: int) -> int:
+    """In how many pieces rows are done."""
+    return -(-rows // LANES)
+
+
+def room(terms: int, count: int) -> int:
+    """Words that a thread needs."""
+    return LANES * (1 + terms * (1 + 2 * _LEVELS))
+
+
+def source(terms: int, name: str) -> str:
+    """The loop; `name` is one of `mcf.kernels.row_tasks`."""
+    return _scan(terms, name)
+
+
+def _each(terms: int, form: str) -> str:
+    return "(" + "".join(f"{form.format(k=k)}, " for k in range(terms)) + ")"
+
+
+def _copied(name: str, to: str, source: str, terms: int) -> list[str]:
+    """Steps that copy components: where they are neighbours, and to or from where bases say."""
+    t, s = (_each(terms, c + "{k}") for c in "ts")
+    names = [f"{c}{k}" for c in "ts" for k in range(terms)]
+    near = f"store_{to}({t}, l, load_{source}({s}, l))"
+    there, here = ("number(bases, l)" if c == "r" else "l" for c in (to, source))
+    far = f"store_{to}({t}, {there}, load_{source}({s}, {here}))"
+    return [*step(name, "l", names, [near]), *step(f"{name}_far", "l", ["bases", *names], [far])]
+
+
+def _moving(name: str, to: str, source: str, terms: int, indent: int, last: str) -> str:
+    """The loop over one of them; of neighbours where `together` is set."""
+    given = ", ".join(f"{c}[{k}]" for c in (to, source) for k in range(terms))
+    lines = ["if together:", f"    over(0, LANES, {name}, ({given},))"]
+    lines += ["else:", f"    over(0, {last}, {name}_far, (bases, {given},))"]
+    return "\n".join(" " * indent + line for line in lines)
+
+
+_BEGIN = """
+    rows, count = number(data, 0), number(data, 1)
+    shares, parts, works = word(data, 2), number(data, 3), word(data, 4)
+    inner = number(data, 5)
+"""
+
+# Where the rows' elements are: of a row of the same outer index the next place, else the first
+# place of the next.
+_BASES = """
+            first = item * LANES
+            lanes = min(LANES, rows - first)
+            bases = work
+            outer = first // inner
+            column = first - outer * inner
+            begin = outer * inner * count + column
+            together = column + LANES <= inner
+            at = 0 if together else begin
+            for l in range(LANES):
+                put(bases, l, at)
+                if l + 1 < lanes:
+                    column += 1
+                    at += 1
+                    if column == inner:
+                        column = 0
+                        at += inner * (count - 1)
+            start = begin if together else 0
+"""
+
+
+def _scan(terms: int, name: str) -> str:
+    s, t = (_each(terms, c + "{k}") for c in "st")
+    names = [f"{c}{k}" for c in "ts" for k in range(terms)]
+    lines = [
+        *_copied("fetched", "s", "r", terms),
+        *_copied("written", "r", "s", terms),
+        *_copied("kept", "d", "s", terms),
+    ]
+    # One component is the network already.
+    bare = name == "cumsum" and terms > 1
+    for loop, function in (("joined", "algorithm"), ("bare", "network"))[: 1 + bare]:
+        both = f"{function}(load_d({t}, l), load_s({s}, l))"
+        lines += step(loop, "l", names, [f"store_s({s}, l, {both})"])
+    given = ", ".join(f"{c}[{k}]" for c in "ds" for k in range(terms))
+    general, alone = (f"over(0, LANES, {loop}, ({given},))" for loop in ("joined", "bare"))
+    combined = ["if usual:", f"    {alone}", "else:", f"    {general}"] if bare else [general]
+    # Of each level the last block that waits for its other half, and what runs up to there.
+    block, reached = (f"LANES * ({1 + terms} + {terms} * ({at}) + {{k}})" for at in _PLACES)
+    return (
+        "\n".join(lines)
+        + f"""
+def kernel(data):
+    prefer_wide_vectors()
+{_BEGIN}
+    outs = {_each(terms, "word(data, 6 + {k})")}
+    given = {_each(terms, f"word(data, {6 + terms} + {{k}})")}
+"""
+        + "\n".join("    " + line for line in team.ITEMS)
+        + f"""
+            work = advance(works, arrival * {room(terms, 0)})
+{_BASES}
+            s = {_each(terms, "advance(work, LANES * (1 + {k}))")}
+            usual = count <= {_LONG}
+            for m in range(1, count + 1):
+                r = {_each(terms, "advance(given[{k}], start)")}
+{_moving("fetched", "s", "r", terms, 16, "LANES")}
+{_indented(16, _checked(terms) if bare else [])}
+                level = 0
+                left = True
+                while left:
+                    if (m >> level) & 1 == 0:
+                        d = {_each(terms, f"advance(work, {block})")}
+                        level += 1
+                    else:
+                        left = False
+                        d = {_each(terms, f"advance(work, {block})")}
+                        over(0, LANES, kept, ({given},))
+                        later = level
+                        if m >> level == 1:
+                            break
+                        level += 1
+                        while (m >> level) & 1 == 0:
+                            level += 1
+                        d = {_each(terms, f"advance(work, {reached})")}
+{_indented(20, combined)}
+                level = later
+                d = {_each(terms, f"advance(work, {reached})")}
+                over(0, LANES, kept, ({given},))
+                r = {_each(terms, "advance(outs[{k}], start)")}
+{_moving("written", "r", "s", terms, 16, "lanes")}
+                start += inner
+"""
+    )
+
+
+_PLACES = "level", f"{_LEVELS} + level"
+
+
+def _indented(depth: int, lines: list[str]) -> str:
+    return "\n".join(" " * depth + line for line in lines)
+
+
+def _checked(terms: int) -> list[str]:
+    """Whether the network alone still has the bits of the sum, see `scan_text`."""
+    found = ["left = 0"]
+    for k in range(terms):
+        own = " & (bits64(v) != LOWEST)" if k == 0 else ""
+        found += [
+            "for l in range(LANES):",
+            f"    v = load_s(s, l)[{k}]",
+            f"    left += 1 if (abs(v) < HUGE){own} else 0",
+        ]
+    return [*found, f"usual = usual & (left == {terms} * LANES)"]

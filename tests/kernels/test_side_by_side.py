@@ -1,0 +1,60 @@
+"""Exact: what runs along rows that lie side by side has the bits of torch's tree.
+
+Caught mutants: a row's place among its neighbours counted on where the dimension ends; the last
+rows written for those that there are not; special values of one row looked at in the first
+component only; what ran before kept for one row.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.kernels.test_scan import _numbers, _same
+
+# Shapes and the dimension: neighbours in memory, all or some of them, none; a piece that is not
+# full; few long rows, which are done one by one.
+SHAPES = [((33, 130), 0), ((3, 21, 70), 1), ((50, 9, 11), 1), ((500, 10), 1), ((2500, 2), 0)]
+
+
+def _check(terms: int, name: str) -> None:
+    for shape, dim in SHAPES:
+        count = torch.Size(shape).numel()
+        _same(_numbers(terms, count).reshape(shape), name, dim)
+
+
+def _specials(terms: int, name: str) -> None:
+    for special in (float("inf"), float("nan"), -0.0, 2.0**1023):
+        x = _numbers(terms, 9 * 500)
+        for at in (0, 500 * 4 + 70, 500 * 8 + 499):
+            x.components[0][at] = special
+        _same(x.reshape(9, 500), name, 0)
+        _same(x.reshape(500, 9), name, 1)
+    low = _numbers(terms, 9 * 500)
+    for c in low.components[1:]:
+        c[500 * 3 + 5] = float("-inf")
+    _same(low.reshape(9, 500), name, 0)
+
+
+def test_running_sums_of_pairs() -> None:
+    _check(2, "cumsum")
+    _specials(2, "cumsum")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+def test_all(terms: int, name: str) -> None:
+    _check(terms, name)
+    _specials(terms, name)
+
+
+@pytest.mark.slow
+def test_threads_have_room_of_their_own() -> None:
+    x = _numbers(2, 140_000).reshape(7, 10, 2000)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        _same(x, "cumsum", 1)
+    finally:
+        torch.set_num_threads(threads)
