@@ -2,6 +2,7 @@
 
 from mcf.convert.printing import set_printoptions as set_printoptions
 from mcf.tensor import copying as copying
+from mcf.tensor import methods as methods
 from mcf.tensor import numpy_functions as numpy_functions
 from mcf.tensor import numpy_shapes as numpy_shapes
 from mcf.tensor import numpy_ufuncs as numpy_ufuncs

@@ -41,11 +41,20 @@ def transformed() -> bool:
     return False
 
 
-def recorded(x: Any) -> bool:
-    """Whether autograd, a mode, a transform or torch.compile sees what is done with a tensor."""
+def recorded(x: Any, asked: bool = True) -> bool:
+    """Whether autograd, a mode, a transform or torch.compile sees what is done with a tensor.
+
+    Args:
+        x: the tensor.
+        asked: whether its type is asked about functions of torch, which takes time.
+    """
     if torch.compiler.is_compiling() or type(x) is not MCFTensor:
         return True
-    return watched() or _duals._current_level >= 0 or differentiated((x,))
+    if watched() or _duals._current_level >= 0:
+        return True
+    if asked:
+        return differentiated((x,))
+    return torch.is_grad_enabled() and x.requires_grad
 
 
 # Without it a tensor's every attribute is a function of torch that its type is asked about.

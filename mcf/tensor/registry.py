@@ -27,6 +27,9 @@ WRITERS: dict[Any, Callable[[tuple[Any, ...], Any], bool]] = {}
 # Functions of torch -> what computes them at once where nobody records or looks on, see
 # `mcf.tensor.shortcuts`; it returns NotImplemented for what it leaves to torch's way.
 DIRECT: dict[Any, Callable[..., Any]] = {}
+# Functions of torch that view -> what is called of them without a question, with arguments by
+# position; it returns NotImplemented for what is no view.
+VIEWS: dict[Any, Callable[..., Any]] = {}
 # What may know an operator that is in neither: functions of it, its arguments and those by name.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 

@@ -72,7 +72,7 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
             raise TypeError(f"requires_grad must be a bool, got {type(requires_grad).__name__}")
         # Through tensors of its own: what is done to the given ones' sizes does not reach it.
         own = [torch.ops.aten.alias.default(c) for c in check_components(components)]
-        return _make(own, requires_grad=requires_grad, cls=cls)
+        return maker()(own, requires_grad=requires_grad, cls=cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIXED:
@@ -125,7 +125,7 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
                     f"outer_size is {list(outer_size)}, the components have shape "
                     f"{list(components[0].shape)}"
                 )
-        return _make(components, outer_size, outer_stride)
+        return maker()(components, outer_size, outer_stride)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -138,7 +138,7 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
         implementation = registry.OPERATORS.get(func)
         if implementation is None:
             return registry.run(func, args, kwargs or {})
-        return implementation(*args, **(kwargs or {}))
+        return implementation(*args, **kwargs) if kwargs else implementation(*args)
 
     if TYPE_CHECKING:
         # Of `mcf.tensor.conversion`.
@@ -176,10 +176,18 @@ def made(
         device=first.device,
         requires_grad=requires_grad,
     )
-    own = tensor.__dict__
-    own["_terms"] = len(components)
-    own.update(zip(NAMES, components, strict=False))
+    _hold(tensor.__dict__, components)
     return tensor
+
+
+def _hold(own: dict[str, Any], components: Sequence[Tensor]) -> None:
+    """Write components into a tensor's `__dict__`; two of them, as most have, in a third of it."""
+    if len(components) == 2:
+        own["_terms"] = 2
+        own["_c0"], own["_c1"] = components
+    else:
+        own["_terms"] = len(components)
+        own.update(zip(NAMES, components, strict=False))
 
 
 def fresh(
@@ -190,21 +198,17 @@ def fresh(
     The same as `made`, which would ask the first one.
     """
     tensor: MCFTensor = _wrapper(MCFTensor, size, dtype=dtype, device=device)
-    own = tensor.__dict__
-    own["_terms"] = len(components)
-    for name, c in zip(NAMES, components, strict=False):
-        own[name] = c
+    _hold(tensor.__dict__, components)
     return tensor
 
 
 _made_untraced = torch._disable_dynamo(made)  # type: ignore[attr-defined]
 
 
-def _make(*args: Any, **options: Any) -> MCFTensor:
-    """The same, which torch.compile does not look into."""
+def maker() -> Callable[..., MCFTensor]:
+    """What makes a tensor as `made` does; torch.compile does not look into it."""
     # Elsewhere `_made_untraced` would import torch._dynamo, a second of work, for nothing.
-    make = _made_untraced if torch.compiler.is_compiling() else made
-    return make(*args, **options)
+    return _made_untraced if torch.compiler.is_compiling() else made
 
 
 def broadcast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -218,5 +222,6 @@ def wrap(components: Sequence[Tensor]) -> MCFTensor:
     for c in components[1:]:
         if c.stride() != stride:
             # The tensor's strides are its components' strides: views rely on it.
-            return _make([c.contiguous() for c in components])
-    return _make(components)
+            components = [c.contiguous() for c in components]
+            break
+    return maker()(components)

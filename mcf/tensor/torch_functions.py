@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mcf.tensor.conversion import promote
 from mcf.tensor.recorded import at_once, functorch
-from mcf.tensor.registry import DIRECT, FUNCTIONS, WRITERS, UnsupportedError
+from mcf.tensor.registry import DIRECT, FUNCTIONS, VIEWS, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.widening import WIDENED, widened
@@ -196,6 +196,9 @@ def _promoted(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(out)
 
 
+_unasked = torch._C.DisableTorchFunctionSubclass
+
+
 def _torch_function(
     cls: type,
     func: Any,
@@ -203,6 +206,12 @@ def _torch_function(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
+    view = None if kwargs else VIEWS.get(func)
+    if view is not None:
+        with _unasked():
+            found = view(*args)
+        if found is not NotImplemented:
+            return found
     # A type of two of these, such as complex numbers, which knows what to do.
     if len(types) > 1 and any(getattr(t, "takes_precedence", False) for t in types):
         return NotImplemented

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from mcf.tensor.registry import OPERATORS, implements, readable
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, maker, wrap
 
 
 def on_each(func: OpOverload) -> Callable[..., Any]:
@@ -57,14 +57,40 @@ _share: Any = torch._functionalize_unsafe_set
 def register_views(*funcs: OpOverload) -> None:
     """Register operators that view each component, and whose results share the tensor's memory."""
     for func in funcs:
-        OPERATORS[func] = _viewed(on_each(func))
+        OPERATORS[func] = viewed(_binding(func))
 
 
-def _viewed(view: Callable[..., Any]) -> Callable[..., Any]:
+def viewed(view: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator's implementation by a function of a plain tensor that views it."""
+
+    def views(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
+        own = x.__dict__
+        return [view(c, *args, **kwargs) for c in COMPONENTS[own["_terms"]](own)]
+
+    return sharing(views)
+
+
+def sharing(views: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator's implementation by a function of a tensor that views its components."""
+
     def implementation(x: MCFTensor, *args: Any, **kwargs: Any) -> Any:
-        out = view(x, *args, **kwargs)
-        for each in out if isinstance(out, (list, tuple)) else (out,):
-            _share(each, x)
-        return out
+        results = views(x, *args, **kwargs)
+        if torch.is_inference_mode_enabled():
+            # A view of a tensor that counts its changes counts them with it.
+            with torch.inference_mode(x.is_inference()):
+                return viewing(x, results)
+        return viewing(x, results)
+
+    def viewing(x: MCFTensor, results: Any) -> Any:
+        # Views of components that are alike are.
+        make = maker()
+        if isinstance(results[0], (list, tuple)):
+            out = [make(parts) for parts in zip(*results, strict=True)]
+            for each in out:
+                _share(each, x)
+            return out
+        one = make(results)
+        _share(one, x)
+        return one
 
     return implementation

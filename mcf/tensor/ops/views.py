@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
-from mcf.tensor.ops.componentwise import register, register_views
-from mcf.tensor.registry import implements
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.ops.componentwise import register, register_views, sharing, viewed
+from mcf.tensor.recorded import recorded
+from mcf.tensor.registry import OPERATORS, VIEWS, implements
+from mcf.tensor.tensor import COMPONENTS, MCFTensor
 
 aten = torch.ops.aten
 
@@ -42,7 +45,6 @@ register_views(
     aten.expand.default,
     aten.permute.default,
     aten.select.int,
-    aten.slice.Tensor,
     aten.split.Tensor,
     aten.split_with_sizes.default,
     aten.squeeze.default,
@@ -58,16 +60,47 @@ register_views(
 )
 register(aten._unsafe_view.default)
 
+_slice = aten.slice.Tensor._op
+# Of a plain tensor an index takes half of the operator's time.
+_ALL = slice(None)
+
+
+def _sliced(c: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    if type(c) is Tensor and dim == 0:
+        return c[start:end:step]
+    if type(c) is Tensor and dim == 1:
+        return c[_ALL, start:end:step]
+    return _slice(c, dim, start, end, step)  # type: ignore[no-any-return]
+
+
+OPERATORS[aten.slice.Tensor] = viewed(_sliced)
+
+
+class _Found(threading.local):
+    """Views of the components that this thread has already, of the tensor that it lays out anew."""
+
+    views: list[Tensor] | None = None
+
+
+_found = _Found()
+_strides: Any = torch._C.TensorBase.as_strided
+
 
 def _strided(func: OpOverload) -> Any:
     """An operator that lays a component out anew in its memory."""
+    call = _strides if func is aten.as_strided.default else func
 
     def implementation(x: MCFTensor, size: Any, stride: Any, offset: int | None = None) -> Any:
-        parts = x.components
-        start = parts[0].storage_offset()
+        found = _found.views
+        if found is not None:
+            return found
+        own = x.__dict__
+        parts = COMPONENTS[own["_terms"]](own)
+        if offset is None:
+            return [call(c, size, stride, None) for c in parts]
         # The tensor's offset is its first component's; others may lie elsewhere in theirs.
-        shifts = [None if offset is None else offset - start + c.storage_offset() for c in parts]
-        return [func(c, size, stride, k) for c, k in zip(parts, shifts, strict=True)]
+        ahead = offset - parts[0].storage_offset()
+        return [call(c, size, stride, ahead + c.storage_offset()) for c in parts]
 
     return implementation
 
@@ -75,10 +108,43 @@ def _strided(func: OpOverload) -> Any:
 _as_strided = _strided(aten.as_strided.default)
 
 
-@implements(aten.as_strided.default)
-def as_strided(x: MCFTensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    """Elements at any strides of the components' memory."""
-    return wrap(_as_strided(x, size, stride, storage_offset))
+OPERATORS[aten.as_strided.default] = sharing(_as_strided)
+
+
+# What stands in an index that is a view.
+_PLACES = frozenset({int, slice, type(None), type(...)})
+
+
+def item(x: Any, key: Any) -> Any:
+    """x[key] for numbers, slices, None and ... as a view; NotImplemented for anything else.
+
+    Of several dimensions torch makes a view for each: a view of a view. Where nobody records it is
+    one, at once: both are views of one tensor, and share its memory and the count of its changes.
+    """
+    if type(key) in _PLACES:
+        return _item(x, key)
+    if type(key) is not tuple or not _PLACES.issuperset(map(type, key)):
+        return NotImplemented
+    if len(key) < 2 or recorded(x, asked=False):
+        return _item(x, key)
+    own = x.__dict__
+    first, *others = COMPONENTS[own["_terms"]](own)
+    if type(first) is not Tensor:
+        return _item(x, key)
+    view = first[key]
+    size, stride, offset = view.size(), view.stride(), view.storage_offset()
+    ahead = offset - first.storage_offset()
+    found = [view]
+    for c in others:
+        found.append(_strides(c, size, stride, ahead + c.storage_offset()))
+    _found.views = found
+    try:
+        return _strides(x, size, stride, offset)
+    finally:
+        _found.views = None
+
+
+_item: Any = torch._C.TensorBase.__getitem__
 
 
 @implements(aten.as_strided_.default)
@@ -88,3 +154,19 @@ def as_strided_(x: MCFTensor, size: Any, stride: Any, storage_offset: int | None
     _as_strided(x, size, stride, storage_offset)
     _strided(aten.as_strided_.default)(x, size, stride, storage_offset)
     return x
+
+
+# Functions that do nothing but view: nothing is called in their place above autograd, and autocast
+# has no say in it.
+_NAMES = (
+    "adjoint chunk diagonal expand flatten movedim moveaxis narrow permute ravel reshape select "
+    "split squeeze swapaxes swapdims t transpose unbind unflatten unfold unsqueeze view"
+).split()
+for _room in (torch, Tensor):
+    for _name in _NAMES:
+        if hasattr(_room, _name):
+            VIEWS[getattr(_room, _name)] = getattr(_room, _name)
+for _name in ("H", "T", "mH", "mT"):
+    _get = getattr(Tensor, _name).__get__
+    VIEWS[_get] = _get
+VIEWS[Tensor.__getitem__] = item

@@ -1,0 +1,34 @@
+"""Methods that torch has written in Python around its question whether a type has its own.
+
+The question takes a third of their time, and of an expansion tensor the answer is known.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.tensor import MCFTensor
+
+_asked = torch._C._is_torch_function_enabled
+_function_modes = torch._C._len_torch_function_stack
+_TYPES = (MCFTensor,)
+
+
+def _answered(own: Any) -> Any:
+    @functools.wraps(own)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or type(self) is not MCFTensor:
+            return own(self, *args, **kwargs)
+        if not _asked() or _function_modes():
+            return own(self, *args, **kwargs)
+        return MCFTensor.__torch_function__(own, _TYPES, (self, *args), kwargs)  # type: ignore[no-untyped-call]
+
+    return method
+
+
+for _name in ("norm", "split"):
+    setattr(MCFTensor, _name, _answered(getattr(Tensor, _name)))

@@ -1,0 +1,179 @@
+"""Exact: views that are not asked about are what torch's way gives: bits, layouts, memory, errors.
+
+Caught mutants: an index of several dimensions as one view of another place, without its base, or
+where autograd records; views of one thread found by another; what writes to a view of several not
+refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from mcf.tensor import torch_functions
+from tests.helpers import assert_alike, assert_all_same_bits
+from tests.helpers.modes import Seen
+from tests.mcf.tensor.inputs import hard
+
+LIST = [c.reshape(2, 3, 4) for c in hard(torch.float64, 2, 24, 1)]
+# The components of the second lie in one array, at other offsets than the first's.
+A, B = mcf.MCFTensor(LIST), mcf.MCFTensor(list(torch.stack(LIST).unbind()))
+X = A[0, 0]
+
+VIEWED: dict[str, Callable[[Any], Any]] = {
+    "numbers": lambda a: [a[1], a[-1, 2], a[1, 0, 3], a[0, -3, -4]],
+    "slices": lambda a: [a[1:], a[:, 1:], a[:, ::2], a[..., ::3], a[:1, 1:9, -2:], a[:0], a[:]],
+    "mixed": lambda a: [a[1, :, 2:], a[None], a[None, 1, ..., 0], a[...], a[..., None], a[()]],
+    "shapes": lambda a: [a.view(-1), a.view(6, 4), a.reshape(4, 6), a.flatten(), a.ravel(),
+                         a.transpose(0, 1).reshape(-1), a.flatten(1), a.unflatten(2, (2, 2))],
+    "dimensions": lambda a: [a.unsqueeze(0), a[:1].squeeze(), a[:1].squeeze(0), a.permute(2, 0, 1),
+                             a.transpose(0, 2), a[0].t(), a[0].T, a.mT, a[0].H, a.mH, a.adjoint(),
+                             a.swapaxes(0, 1), a.movedim(0, 2), torch.moveaxis(a, 0, 1)],
+    "parts": lambda a: [a.select(1, 2), a.narrow(2, 1, 2), a.diagonal(), a.unfold(2, 2, 1),
+                        a.expand(5, 2, 3, 4), a[:, :1].expand(2, 3, 4)],
+    "several": lambda a: [*a.unbind(), *a.unbind(1), *a.split(2, 1), *a.split([1, 3], dim=2),
+                          *torch.split(a, 1), *a.chunk(2, -1), *torch.chunk(a, 2), *a[0]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VIEWED)
+@pytest.mark.usefixtures("on_torch")
+def test_views_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for a in (A, B, A.clone().requires_grad_()):
+        at_once = VIEWED[name](a)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch_functions, "VIEWS", {})
+            expected = VIEWED[name](a)
+        for k, (got, want) in enumerate(zip(at_once, expected, strict=True)):
+            assert_alike(got, want, f"{name} {k}")
+            assert (got.stride(), got._is_view()) == (want.stride(), want._is_view())
+            assert got._base is want._base
+            assert got.requires_grad is want.requires_grad
+            assert (got.grad_fn is None) is (want.grad_fn is None)
+            for c, d in zip(got.components, want.components, strict=True):
+                assert c.stride() == d.stride()
+                if got._is_view():
+                    assert c.data_ptr() == d.data_ptr()
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "a number": lambda: A[2],
+    "numbers": lambda: A[0, 3],
+    "too many": lambda: A[0, 0, 0, 0],
+    "a step": lambda: A[:, ::-1],
+    "text": lambda: A["0"],
+    "a shape": lambda: A.view(5, 5),
+    "another shape": lambda: A.mT.view(24),
+    "a dimension": lambda: A.unsqueeze(5),
+    "a size": lambda: A.expand(4, 3, 4),
+    "parts": lambda: A.split([1, 3]),
+    "an argument": lambda: A.unbind(0, 1),
+    "a name": lambda: A.unbind(d=0),
+    "matrices": lambda: A.t(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = (TypeError, RuntimeError, IndexError, ValueError)
+    with pytest.raises(kinds) as at_once:
+        REFUSED[name]()
+    monkeypatch.setattr(torch_functions, "VIEWS", {})
+    with pytest.raises(kinds) as expected:
+        REFUSED[name]()
+    assert type(at_once.value) is type(expected.value)
+    assert str(at_once.value) == str(expected.value)
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_what_is_written_to_a_view_is_written_to_the_tensor() -> None:
+    x = A.clone()
+    before = x._version
+    for view in (x[1, 2, 3], x[:, 1:, 2], x.unbind(1)[0], x.split(1, 1)[1], x[0, ::2]):
+        view.mul_(2)
+    assert x._version == before + 5
+    factor = torch.ones(2, 3, 4, dtype=torch.float64)
+    for place in ((1, 2, 3), (slice(None), slice(1, None), 2), (slice(None), 0), (slice(None), 1)):
+        factor[place] *= 2
+    factor[0, ::2] *= 2
+    assert_alike(x, torch.where(factor == 1, A, A * factor), "written")
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_what_is_recorded_reaches_the_tensor_that_was_viewed() -> None:
+    """A view that nobody recorded makes its tensor part of the graph when it is written to."""
+    w = mcf.MCFTensor(list(X.components)).requires_grad_()
+    x = A.clone()
+    view = x[1, 0]
+    view.mul_(w)
+    assert x.requires_grad
+    (gradient,) = torch.autograd.grad(x.sum(), [w])
+    assert_alike(gradient, A[1, 0] * torch.ones_like(w), "gradient")
+    kept = w * 1
+    total = (kept * kept).sum()
+    with torch.no_grad():
+        kept[None, 1, ...].mul_(2)
+    with pytest.raises(RuntimeError, match="inplace"):
+        total.backward()
+    part, *_ = x.unbind()
+    with pytest.raises(RuntimeError, match="multiple views"):
+        part.mul_(2)
+    leaf = A.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match="leaf"):
+        leaf[0, 1].mul_(2)
+    leaf[0, 1:].sum().backward()
+    expected = torch.zeros(2, 3, 4, dtype=torch.float64)
+    expected[0, 1:] = 1
+    assert_all_same_bits(leaf.grad.components[:1], [expected], "gradient")
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_modes_transforms_and_other_types_see_views() -> None:
+    with Seen() as seen:
+        A[0, 1]
+    assert torch.ops.aten.select.int in seen.seen
+    mapped = torch.func.vmap(lambda a: a[1, 1:] * a.unsqueeze(0)[0, 0, 1:])(A)
+    assert_alike(mapped, torch.stack([a[1, 1:] * a[0, 1:] for a in A.unbind()]), "vmap")
+
+    class Own(mcf.MCFTensor):
+        pass
+
+    own = Own(list(A.components))
+    assert_alike(own[0, 1], A[0, 1], "own type")
+    expected = A[0, 1]
+    # Views of other tensors raised there.
+    with torch.inference_mode():
+        for x in (A, A.clone()):
+            for view in (x[0, 1], x[0].unbind()[1]):
+                assert_alike(view, expected, "inference")
+                assert view.is_inference() is x.is_inference()
+
+
+@pytest.mark.slow
+def test_compiled_views() -> None:
+    compiled = torch.compile(lambda a: a[0, 1] + a[1, :2], backend="eager")
+    for a in (A, A.clone().requires_grad_(), A[:, 1:]):
+        assert_alike(compiled(a), a[0, 1] + a[1, :2], "compiled")
+
+
+def test_threads_do_not_find_the_views_of_others() -> None:
+    tensors = [A[0, :2].clone() for _ in range(4)]
+    wrong: list[Any] = []
+
+    def work(x: Any) -> None:
+        for k in range(100):
+            got = x[k % 2, k % 4]
+            if got.components[0].data_ptr() != x.components[0][k % 2, k % 4].data_ptr():
+                wrong.append(got)
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in tensors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
