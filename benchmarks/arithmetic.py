@@ -287,7 +287,8 @@ def main() -> None:
                     print(harness.table(found, list(found[0])), flush=True)
                     results += found
     if options.save or options.append:
-        environment = harness.environment(device)
+        command = " ".join(["python benchmarks/arithmetic.py", *sys.argv[1:]])
+        environment = {"command": command, **harness.environment(device)}
         path = Path(__file__).parent / "results" / f"arithmetic-{harness.machine(device)}.csv"
         if options.append:
             key = ("operation", "n", "size", "threads", "variant")

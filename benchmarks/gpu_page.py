@@ -13,9 +13,6 @@ benchmarks/results/gpu-day-*.csv.
 
 from __future__ import annotations
 
-import csv
-import os
-import re
 import sys
 from pathlib import Path
 
@@ -24,6 +21,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import pages
 from gpu_sections import PRECISIONS
 from harness import table
 
@@ -77,9 +75,7 @@ def estimate() -> str:
 
 def measured(path: Path) -> str:
     """The tables of one results file."""
-    lines = path.read_text().splitlines()
-    about = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
-    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    about, rows = pages.results(path)
     told = [f"### {about['device']}\n"]
     versions = ", ".join(f"{k} {v}" for k, v in about.items() if k not in ("device", "command"))
     told.append(f"`{about['command']}`: {versions} ([rows](../{path.relative_to(ROOT)})).\n")
@@ -108,16 +104,7 @@ def main() -> None:
         parts.append(
             "Nothing yet: no GPU has run `make bench-gpu`. What stands above is an estimate.\n"
         )
-    text = PAGE.read_text(encoding="utf-8")
-    pattern = re.escape(BEGIN) + ".*" + re.escape(END)
-    if not re.search(pattern, text, re.DOTALL):
-        sys.exit(f"{PAGE} lacks the line {BEGIN!r} or {END!r}")
-    fresh = re.sub(
-        pattern, lambda _: BEGIN + "\n" + "\n".join(parts) + "\n" + END, text, flags=re.DOTALL
-    )
-    temporary = PAGE.with_suffix(".tmp")
-    temporary.write_text(fresh, encoding="utf-8")
-    os.replace(temporary, PAGE)
+    pages.write_between(PAGE, BEGIN, END, "\n".join(parts))
     print(f"wrote {PAGE}")
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -230,10 +231,12 @@ def main() -> None:
         measure("dot", n, terms, float(n), variants)
         print(table(rows[first:], list(rows[0])), flush=True)
     out = options.out or HERE / "results" / f"matmul-{machine(device)}.csv"
+    command = " ".join(["python benchmarks/matmul.py", *sys.argv[1:]])
+    about = {"command": command, **environment(device)}
     if options.append:
-        merge_csv(out, rows, environment(device), ("operation", "n", "terms", "variant"))
+        merge_csv(out, rows, about, ("operation", "n", "terms", "variant"))
     else:
-        save_csv(out, rows, environment(device))
+        save_csv(out, rows, about)
 
 
 if __name__ == "__main__":

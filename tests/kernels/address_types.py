@@ -14,6 +14,7 @@ _OPERATION = re.compile(r"^\s*(%[\w.]+)(?::\d+)? = \"?([\w.]+)\"?(.*)$")
 _CONSTANT = re.compile(r"(?:dense<)?(-?\d+)>? ?:")
 _RANGE = re.compile(r"end = (\d+) : i32, start = (\d+) : i32")
 _WIDTH = re.compile(r"(?:tensor<[\dx]*x)?i(\d+)>?")
+_ARGUMENT = re.compile(r"(%[\w.]+): (?:tensor<[\dx]*x)?i(\d+)")
 _MOVES = (
     "tt.splat",
     "tt.broadcast",
@@ -87,13 +88,23 @@ def _known(name: str, rest: str, values: dict[str, _Value], bits: int) -> _Value
 
 
 def narrow_offsets(ttir: str) -> tuple[int, list[str]]:
-    """How many offsets a kernel adds to pointers, and those that may have left 32 bits before."""
-    values: dict[str, _Value] = {}
-    for name, bits in re.findall(r"(%[\w.]+): i(\d+)", ttir):
-        # Arguments, and what loops carry.
-        values[name] = _type(int(bits))
+    """How many offsets a kernel adds to pointers, and those that may have left 32 bits before.
+
+    Functions are looked at one by one: what they are called with, rows of a table, has their
+    arguments' type and comes of no sizes.
+    """
     count, found = 0, []
-    for line in ttir.splitlines():
+    for function in re.split(r"(?m)^(?=\s*tt\.func )", ttir):
+        own, narrow = _narrow_offsets(function)
+        count, found = count + own, found + narrow
+    return count, found
+
+
+def _narrow_offsets(function: str) -> tuple[int, list[str]]:
+    # Arguments, and what loops carry.
+    values = {name: _type(int(bits)) for name, bits in _ARGUMENT.findall(function)}
+    count, found = 0, []
+    for line in function.splitlines():
         line = line.split(" loc(")[0]
         match = _OPERATION.match(line)
         if match is None:
