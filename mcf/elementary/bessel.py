@@ -22,9 +22,9 @@ from mcf.elementary.format import working
 from mcf.elementary.gamma import components_needed, degree_needed
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
+from mcf.elementary.sums import beside
 from mcf.elementary.tables import Components, _rows, _table, constant, lookup
 from mcf.elementary.working import (
-    collected,
     enter,
     exponent,
     head,
@@ -124,15 +124,15 @@ def _taylor(name: str, a: Components, terms: int) -> Components:
     width = power(below - 5)
     origin = torch.where(octave == 0, 0.0, power(below))
     j = ((a[0] - origin) / width).floor().clamp(0, STEPS - 1)
-    v = collected((*a, -(origin + width * (j + 0.5))), terms)
+    v = beside(a, origin + width * (j + 0.5), terms)
     v = tuple(c * (2.0 / width) for c in v)
     row, degree = (octave * STEPS + j.to(torch.int64)) * DEGREES, degree_needed(terms)
-    total = lookup(name, row + degree, 1)
-    for k in range(degree - 1, -1, -1):
-        product = ex.mul(total, v[: len(total)])
-        needed = components_needed(terms, k)
-        total = ex.add(head(product, needed), lookup(name, row + k, needed))
-    return total
+    return series.at_node(
+        v,
+        degree,
+        lambda k, count: lookup(name, row + k, count),
+        lambda k: components_needed(terms, k),
+    )
 
 
 def hankel(order: int, k: int) -> Fraction:

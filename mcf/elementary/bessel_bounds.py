@@ -17,10 +17,11 @@ def at_nodes(e: Steps, name: str, degrees: int = bessel.DEGREES) -> float:
     table = tables.table(name, torch.device("cpu"))[0]
     degree = gamma.degree_needed(e.terms)
     needed = [gamma.components_needed(e.terms, k) for k in range(degree)]
+    steps = e.at_node([*needed, 1])
     worst = 0.0
     for row in table.abs().reshape(-1, degrees).tolist():
         rows = [*zip(row, needed, strict=False), (row[degree], 1)]
-        found, size = e.horner(rows, 1.0, e.collect())
+        found, size = e.horner(rows, 1.0, e.beside(), steps)
         worst = max(worst, (found + 2 * row[degree + 1]) / (2 * row[0] - size))
     return worst
 

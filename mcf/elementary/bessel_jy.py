@@ -79,12 +79,13 @@ def parts_needed(fmt: Format, given: int, terms: int) -> int:
 def _series(name: str, row: Tensor, v: Components) -> Components:
     terms = len(v)
     start, degree = row * bessel_zeros.DEGREES, degree_needed(terms)
-    total = lookup(name, start + degree, 1)
-    for k in range(degree - 1, -1, -1):
-        product = ex.mul(total, v[: len(total)])
-        needed = components_needed(terms, k)
-        total = ex.add(head(product, needed), lookup(name, start + k, needed))
-    return total
+    return series.at_node(
+        v,
+        degree,
+        lambda k, count: lookup(name, start + k, count),
+        lambda k: components_needed(terms, k),
+        None,
+    )
 
 
 def _nearest(kind: str, order: int, a: Components, fmt: Format, given: int, terms: int) -> tuple[

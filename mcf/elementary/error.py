@@ -13,6 +13,8 @@ from mcf.elementary import exponential, fixed, series
 from mcf.elementary.format import working
 from mcf.elementary.hyperbolic import logistic
 from mcf.elementary.operator import function
+from mcf.elementary.series import FALL
+from mcf.elementary.sums import beside
 from mcf.elementary.tables import (
     ERFCX_DEGREES,
     ERFCX_OCTAVES,
@@ -46,8 +48,6 @@ Arguments = tuple[Components, ...]
 
 # Up to here erf is its own series.
 _NEAR = 0.25
-# Bits by which each degree of the table's series is smaller, at least.
-_FALL = 6.0
 
 
 def _erf_series(k: int) -> Fraction:
@@ -64,18 +64,18 @@ def _erfcx(z: Components) -> Components:
     start = torch.where(octave == 0, 0.0, power((octave - 1).clamp(min=0)))
     j = ((z[0] - start) / width).floor().clamp(0, ERFCX_STEPS - 1)
     node = start + width * (j + 0.5)
-    v = collected((*z, -node), terms)
+    v = beside(z, node, terms)
     v = tuple(c * (2.0 / width) for c in v)
     row = (octave * ERFCX_STEPS + j.to(torch.int64)) * ERFCX_DEGREES
     p = working().format.p
     wanted = p * terms + 8
-    degree = min(ERFCX_DEGREES - 1, int(wanted / _FALL) + 1)
-    total = lookup("erfcx_series", row + degree, 1)
-    for k in range(degree - 1, -1, -1):
-        product = ex.mul(total, v[: len(total)])
-        needed = min(terms, max(1, -int(-(wanted - k * _FALL) // p)))
-        total = ex.add(head(product, needed), lookup("erfcx_series", row + k, needed))
-    return total
+    degree = min(ERFCX_DEGREES - 1, int(wanted / FALL) + 1)
+    return series.at_node(
+        v,
+        degree,
+        lambda k, count: lookup("erfcx_series", row + k, count),
+        lambda k: min(terms, max(1, -int(-(wanted - k * FALL) // p))),
+    )
 
 
 def _gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[Components, Tensor]:

@@ -11,6 +11,7 @@ from mcf.elementary.bessel_bounds import at_nodes
 from mcf.elementary.error_bounds import exp, log, sigmoid
 from mcf.elementary.error_steps import Steps
 from mcf.elementary.format import WORKING
+from mcf.elementary.series import FALL
 from mcf.kernels.formats import FP64
 
 
@@ -19,15 +20,14 @@ def scaled(e: Steps) -> float:
     series = tables.table("erfcx_series", torch.device("cpu"))[0]
     table = series.reshape(-1, tables.ERFCX_DEGREES)
     p = e.fmt.p
-    degree = min(tables.ERFCX_DEGREES - 1, int((p * e.terms + 8) / error._FALL) + 1)
-    needed = [
-        min(e.terms, max(1, -int(-(p * e.terms + 8 - k * error._FALL) // p))) for k in range(degree)
-    ]
+    degree = min(tables.ERFCX_DEGREES - 1, int((p * e.terms + 8) / FALL) + 1)
+    needed = [min(e.terms, max(1, -int(-(p * e.terms + 8 - k * FALL) // p))) for k in range(degree)]
+    steps = e.at_node([*needed, 1])
     worst = 0.0
     for row in table.abs().tolist():
         rows = [*zip(row, needed, strict=False), (row[degree], 1)]
-        found, size = e.horner(rows, 1.0, e.collect())
-        left = 2 * row[degree] * 2.0**-error._FALL
+        found, size = e.horner(rows, 1.0, e.beside(), steps)
+        left = 2 * row[degree] * 2.0**-FALL
         # The value is at least its first coefficient less all others.
         worst = max(worst, (found + left) / (2 * row[0] - size))
     return worst

@@ -7,7 +7,7 @@ u^n of it, is in `SLACK`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import torch
@@ -94,6 +94,17 @@ class Steps:
     def constant(self, terms: int | None = None) -> float:
         """Of a number rounded component by component."""
         return float(self.u ** (terms or self.terms))
+
+    def at_node(self, needed: Sequence[int], first: int | None = 0) -> list[float]:
+        """Of the sums of `series.at_node`, by the components that each coefficient is added in."""
+        return [
+            max(self.add(m), self.absorb(m)) if series.absorbed(k, m, first) else self.add(m)
+            for k, m in enumerate(needed)
+        ]
+
+    def beside(self) -> float:
+        """Of `sums.beside`."""
+        return 4 * self.constant()
 
     def polynomial(
         self,

@@ -20,6 +20,8 @@ from mcf.elementary.format import working
 from mcf.elementary.gamma_arguments import FAR, Beside, argument_of, beside_whole, pi
 from mcf.elementary.gamma_series import bernoulli, log_two_pi
 from mcf.elementary.operator import function
+from mcf.elementary.series import FALL
+from mcf.elementary.sums import beside
 from mcf.elementary.tables import Components, constant, lookup, table
 from mcf.elementary.working import (
     collected,
@@ -44,8 +46,6 @@ Arguments = tuple[Components, ...]
 
 # -log2 of the square of 1 / FAR.
 _BITS = 12.0
-# Bits by which each degree of the tables' series is smaller, at least.
-FALL = 6.0
 
 
 def degree_needed(terms: int, spare: float = 0.0, degrees: int = gamma_tables.DEGREES) -> int:
@@ -67,8 +67,9 @@ def taylor(
     octaves: int = gamma_tables.OCTAVES,
     degrees: int = gamma_tables.DEGREES,
     spare: float = 0.0,
+    steep: int = 0,
 ) -> Components:
-    """A series at the nearest of 32 nodes to an octave; z is any sum of floats, the first near it.
+    """A series at the nearest of 32 nodes to an octave, for an expansion z.
 
     Of `gamma_tables`, for 1/2 <= z < 64, or of a table from 2**first on.
     """
@@ -76,17 +77,18 @@ def taylor(
     start = power(octave)
     width = start * (1 / gamma_tables.STEPS)
     j = ((z[0] - start) / width).floor().clamp(0, gamma_tables.STEPS - 1)
-    v = collected((*z, -(start + width * (j + 0.5))), terms)
+    v = beside(z, start + width * (j + 0.5), terms)
     v = tuple(c * (2.0 / width) for c in v)
     row = (octave - first) * gamma_tables.STEPS + j.to(torch.int64)
     row = row * degrees
     degree = degree_needed(terms, spare, degrees)
-    total = lookup(name, row + degree, 1)
-    for k in range(degree - 1, -1, -1):
-        product = ex.mul(total, v[: len(total)])
-        needed = components_needed(terms, k, spare)
-        total = ex.add(head(product, needed), lookup(name, row + k, needed))
-    return total
+    return series.at_node(
+        v,
+        degree,
+        lambda k, count: lookup(name, row + k, count),
+        lambda k: components_needed(terms, k, spare),
+        steep,
+    )
 
 
 def stirling(k: int, j: int) -> Fraction:

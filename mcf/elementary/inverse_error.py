@@ -21,8 +21,10 @@ from torch import Tensor
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import error, exponential, fixed, logarithm, series
 from mcf.elementary.format import working
+from mcf.elementary.gamma import components_needed, degree_needed
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
+from mcf.elementary.sums import beside
 from mcf.elementary.tables import Components, _rows, _table, constant, lookup
 from mcf.elementary.working import (
     collected,
@@ -43,11 +45,10 @@ from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
 
-# Up to here the table serves: 32 intervals, of whose series coefficients fall by 6 bits a degree.
+# Up to here the table serves: 32 intervals.
 NEAR = 0.5
 STEPS = 32
 DEGREES = 40
-FALL = 6.0
 _BITS = 448
 # Numerators of P_n(x) / n! and what they are divided by; of x for even n, times x.
 _INVERSE = {
@@ -88,28 +89,17 @@ def erfinv_series() -> Tensor:
     return _rows(rows)
 
 
-def degree_needed(terms: int) -> int:
-    """Degree of the table's series that `terms` components need."""
-    return min(DEGREES - 1, int((working().format.p * terms + 8) / FALL) + 2)
-
-
-def components_needed(terms: int, k: int) -> int:
-    """Components in which the coefficient of degree k is added."""
-    p = working().format.p
-    return min(terms, max(1, -int(-(p * terms + 8 - k * FALL) // p)))
-
-
 def _taylor(a: Components, terms: int) -> Components:
     """erfinv(a) / a for 0 <= a <= 1/2."""
     j = (a[0] * 64).floor().clamp(0, STEPS - 1)
-    v = series.scaled(collected((*a, -((j + 0.5) * (1 / 64))), terms), 128.0)
+    v = series.scaled(beside(a, (j + 0.5) * (1 / 64), terms), 128.0)
     row, degree = j.to(torch.int64) * DEGREES, degree_needed(terms)
-    total = lookup("erfinv_series", row + degree, 1)
-    for k in range(degree - 1, -1, -1):
-        product = ex.mul(total, v[: len(total)])
-        needed = components_needed(terms, k)
-        total = ex.add(head(product, needed), lookup("erfinv_series", row + k, needed))
-    return total
+    return series.at_node(
+        v,
+        degree,
+        lambda k, count: lookup("erfinv_series", row + k, count),
+        lambda k: components_needed(terms, k),
+    )
 
 
 def start(q: Tensor, e: Tensor) -> Tensor:

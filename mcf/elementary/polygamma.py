@@ -66,6 +66,14 @@ def spare(m: int) -> float:
     return bits
 
 
+def steep(m: int) -> int:
+    """From which degree on coefficients are at least twice what follows: all fall by a quarter.
+
+    Each is some (k + m + 1) / (64 (k + 1)) of the one before.
+    """
+    return max(0, -(-(m - 15) // 15))
+
+
 def degrees(m: int, bits: float | None = None) -> int:
     """Coefficients of a table's row, two more than four components need."""
     if m <= _FEW:
@@ -163,7 +171,7 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     beyond = ex.div(_times(ex.add(rest, one), math.factorial(m - 1)), raised(normal, m))
     near = sanitized(at.z, ~at.far)
     name = f"polygamma_{m}_series"
-    value = gamma.taylor(name, near, w, degrees=degrees(m), spare=spare(m))
+    value = gamma.taylor(name, near, w, degrees=degrees(m), spare=spare(m), steep=steep(m))
     value = select(at.far, beyond, value)
     f = gamma_arguments.beside_whole(at.x, w)
     low = at.low & ~at.down

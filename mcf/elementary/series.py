@@ -14,6 +14,8 @@ from mcf.elementary.working import head
 
 # Bits beyond those of the working precision, so that roundings of high terms do not add up.
 _GUARD = 8
+# Bits by which each degree of a series at a node of a table is smaller, at least.
+FALL = 6.0
 
 
 def polynomial(
@@ -72,6 +74,37 @@ def terms_needed(
 
 def _log2(c: Fraction) -> float:
     return float(abs(c.numerator).bit_length() - c.denominator.bit_length())
+
+
+def at_node(
+    v: Components,
+    degree: int,
+    coefficient: Callable[[int, int], Components],
+    needed: Callable[[int], int],
+    first: int | None = 0,
+) -> Components:
+    """A Taylor series in |v| <= 1 by Horner's rule, its coefficients from a table.
+
+    Args:
+        v: the distance from the node, in halves of its interval.
+        degree: of the first coefficient that is used, of which one component is.
+        coefficient: of a degree, so many components of it.
+        needed: how many components the coefficient of a degree is added in.
+        first: the degree from which on coefficients are at least twice the sum of what follows
+            them, so that they take it by `absorb`; None where none are.
+    """
+    total = coefficient(degree, 1)
+    for k in range(degree - 1, -1, -1):
+        product = ex.mul(total, v[: len(total)])
+        count = needed(k)
+        add = ex.absorb if absorbed(k, count, first) else ex.add
+        total = add(coefficient(k, count), head(product, count))
+    return total
+
+
+def absorbed(k: int, terms: int, first: int | None = 0) -> bool:
+    """Whether the coefficient of degree k takes what follows by `absorb`; see `at_node`."""
+    return first is not None and k >= first and adding(k * FALL)(terms)
 
 
 def scaled(x: Components, factor: float) -> Components:

@@ -48,6 +48,7 @@ def _taylor(
     spare: float = 0.0,
     *,
     falling: bool = False,
+    steep: int = 0,
 ) -> float:
     """A series of `gamma_tables`; its argument may be a sum that has been rounded.
 
@@ -56,10 +57,11 @@ def _taylor(
     table = tables.table(name, torch.device("cpu"))[0].reshape(-1, degrees)
     degree = gamma.degree_needed(e.terms, spare, degrees)
     needed = [gamma.components_needed(e.terms, k, spare) for k in range(degree)]
+    steps = e.at_node([*needed, 1], steep)
     worst = 0.0
     for row in table.abs().tolist():
         rows = [*zip(row, needed, strict=False), (row[degree], 1)]
-        found, size = e.horner(rows, 1.0, e.collect())
+        found, size = e.horner(rows, 1.0, e.beside(), steps)
         # An argument below 128 halves of its interval. Coefficients fall by five bits and more.
         found += 128 * 2 * row[1] * e.collect() + 2 * row[degree + 1]
         least = 2 * row[0] - size
@@ -124,7 +126,7 @@ def trigamma(e: Steps) -> Errors:
 def _polygamma(e: Steps, m: int, *, zeta: bool = False) -> Errors:
     """Series, Stirling's, m! / x^(m+1) below 1/2, powers of the sine below 0; divided by m!."""
     name, degrees = f"polygamma_{m}_series", polygamma.degrees(m)
-    near = _taylor(e, name, degrees, polygamma.spare(m), falling=m > 4)
+    near = _taylor(e, name, degrees, polygamma.spare(m), falling=m > 4, steep=polygamma.steep(m))
     coefficient = functools.partial(polygamma.stirling, m)
     tail = e.polynomial(2.0**-gamma._BITS, gamma._BITS, coefficient, 8.0, 2 * e.div() + e.mul())
     # Whole numbers of more bits than a float has are constants that are rounded.

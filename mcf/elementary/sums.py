@@ -68,6 +68,14 @@ class Sums:
         return head(tuple(found), self._terms)
 
 
+def beside(z: Components, node: Tensor, terms: int) -> Components:
+    """z - node of floats z >= 0, largest first, that are near the node or below its half.
+
+    To 4 u^terms of the difference: z[0] - node is exact, or z[0] is no larger than it.
+    """
+    return gathered(z[0], [(0, (-node,)), (1, z[1:terms])], terms)
+
+
 def gathered(
     first: Tensor, groups: Sequence[tuple[int, Components]], terms: int, *, spare: bool = False
 ) -> Components:
