@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mcf.elementary.format import computing_in
 from mcf.elementary.tables import table
 from mcf.kernels import operators, registry
 from mcf.kernels.elementwise import Elementwise, Field
@@ -75,7 +76,9 @@ class Draw:
     def row(self, spec: Elementwise, n: int) -> list[Tensor]:
         """Tensors of n numbers; of an even number where a field packs two into an element."""
         n += n % 2 if spec.packed else 0
-        return [self.tensor(f, n) for f in spec.fields]
+        # Tables are in the format of the registers.
+        with computing_in(spec.arithmetic):
+            return [self.tensor(f, n) for f in spec.fields]
 
     def tensor(self, field: Field, n: int) -> Tensor:
         if field.table:
