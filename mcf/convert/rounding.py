@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mcf.convert import conversions
 from mcf.convert.few import converted_few
+from mcf.elementary.working import rare
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import format_of
 
@@ -51,11 +53,20 @@ def _fake(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> list[
 
 
 def _convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> list[Tensor]:
+    found = conversions.run(nearest, components, dtype, terms)
+    if found is not None:
+        return found
+    made = nearest(components, dtype, terms)
+    return [c.clone(memory_format=torch.contiguous_format) for c in made]
+
+
+def nearest(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Components:
+    """`convert` as a program over tensors; `mcf.convert.conversions` makes kernels of it."""
     source = components[0].dtype
     if len(components) == 2 and terms == 1 and source is dtype and dtype in _INTEGERS:
         # The sum rounds once; zeros, infinities and NaN are the first as they are.
         first, second = components
-        return [torch.where(second == 0, first, first + second).contiguous()]
+        return (torch.where(second == 0, first, first + second),)
     wide = torch.promote_types(source, dtype)
     rest = canonical(widen(components, wide))
     if wide is dtype:
@@ -63,15 +74,15 @@ def _convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> li
         out = [rest[k] if k < len(rest) else zero for k in range(terms)]
     else:
         out = []
-        for _ in range(terms):
+        for k in range(terms):
             x = round_to(round_odd(rest[0], rest[1]) if len(rest) > 1 else rest[0], dtype)
             out.append(x)
-            # Exact: x is rest[0] rounded to fewer bits.
-            rest = canonical((rest[0] - x.to(wide), *rest[1:]))
+            if k < terms - 1:
+                # Exact: x is rest[0] rounded to fewer bits.
+                rest = canonical((rest[0] - x.to(wide), *rest[1:]))
     finite = out[0].isfinite()
     # Adding 0 makes -0 of a lower component +0.
-    lower = [torch.where(finite, x + 0.0, torch.zeros_like(x)) for x in out[1:]]
-    return [c.clone(memory_format=torch.contiguous_format) for c in (out[0], *lower)]
+    return (out[0], *(torch.where(finite, x + 0.0, torch.zeros_like(x)) for x in out[1:]))
 
 
 _library: torch.library.Library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -88,17 +99,48 @@ def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return s, (a - (s - t)) + (b - t)
 
 
+def _sweep(c: list[Tensor], first: int) -> None:
+    """From the last component to one of the first, make each the sum of it and the next, rounded.
+
+    In place, exact.
+    """
+    for k in reversed(range(first, len(c) - 1)):
+        c[k], c[k + 1] = _two_sum(c[k], c[k + 1])
+
+
 def _settle(c: list[Tensor], first: int) -> None:
-    """Sweep until each component is that and the next one's sum, rounded. In place, exact."""
+    """Sweep until each component is that and the next one's sum, rounded. In place, exact.
+
+    Of a component that is 0 the next take the place, one in a sweep; of two components one is all.
+    """
+    for _ in range(len(c) - first - 1):
+        _sweep(c, first)
+    if len(c) - first < 3:
+        return
     for _ in range(3 * len(c)):
-        settled = True
-        for k in reversed(range(first, len(c) - 1)):
-            s, e = _two_sum(c[k], c[k + 1])
-            settled = settled and bool(((s == c[k]) | ~s.isfinite()).all())
-            c[k], c[k + 1] = s, e
-        if settled:
+        if not rare(_unsettled(c, first)):
             return
+        _sweep(c, first)
     raise AssertionError("sweeps of components do not settle")
+
+
+def _unsettled(c: Sequence[Tensor], first: int = 0) -> Tensor:
+    """Where a component is not that and the next one's sum, rounded."""
+    found = torch.zeros_like(c[0], dtype=torch.bool)
+    for k in range(first, len(c) - 1):
+        s = c[k] + c[k + 1]
+        found = found | ((s != c[k]) & s.isfinite())
+    return found
+
+
+def _ties(c: Sequence[Tensor], k: int) -> tuple[Tensor, Tensor]:
+    """The neighbour of c[k] at twice c[k + 1], and whether the value is nearer to that.
+
+    c[k + 1] is then half the gap from c[k] to it, and the rest points to it.
+    """
+    neighbour = c[k] + 2 * c[k + 1]
+    tie = (neighbour - c[k] == 2 * c[k + 1]) & (c[k + 1] * c[k + 2].sign() > 0)
+    return neighbour, tie
 
 
 def canonical(components: Components) -> Components:
@@ -107,27 +149,40 @@ def canonical(components: Components) -> Components:
     Exact. A normalised expansion can differ from its canonical form where a component is exactly
     half an ulp of the one above and those below it break the tie the other way.
     """
-    c = list(components)
-    if len(c) == 1:
+    if len(components) == 1:
         return components
     # Sums of finite components do not overflow where the first is the value rounded; others stay.
-    finite = c[0].isfinite()
-    c = [torch.where(finite, x, torch.zeros_like(x)) for x in c]
-    _settle(c, 0)
-    for k in range(len(c) - 2):
-        # c[k+1] is half the gap from c[k] to a neighbour, and the rest points to the neighbour.
-        neighbour = c[k] + 2 * c[k + 1]
-        tie = (neighbour - c[k] == 2 * c[k + 1]) & (c[k + 1] * c[k + 2].sign() > 0)
-        c[k] = torch.where(tie, neighbour, c[k])
-        c[k + 1] = torch.where(tie, -c[k + 1], c[k + 1])
-        # c[k] is final; the others may round in another way now.
-        _settle(c, k + 1)
+    finite = components[0].isfinite()
+    c = [torch.where(finite, x, torch.zeros_like(x)) for x in components]
+    if len(c) == 2:
+        c = _in_order(c)
+    else:
+        unlike = _unsettled(c)
+        for k in range(len(c) - 2):
+            unlike = unlike | _ties(c, k)[1]
+        # Hardly any expansion differs, or every one of a kind.
+        if bool(unlike.any()):
+            other = _in_order([torch.where(unlike, x, 0.0) for x in c])
+            c = [torch.where(unlike, a, b) for a, b in zip(other, c, strict=True)]
     overflow = finite & ~c[0].isfinite()
     c = [torch.where(overflow, torch.zeros_like(x), x) for x in c]
     c[0] = torch.where(overflow, components[0] * torch.inf, c[0])
     keep = ~finite | (c[0] == 0)
     c[0] = torch.where(keep, components[0], c[0])
     return tuple(c)
+
+
+def _in_order(components: Sequence[Tensor]) -> list[Tensor]:
+    """`canonical` of finite components."""
+    c = [*components]
+    _settle(c, 0)
+    for k in range(len(c) - 2):
+        neighbour, tie = _ties(c, k)
+        c[k] = torch.where(tie, neighbour, c[k])
+        c[k + 1] = torch.where(tie, -c[k + 1], c[k + 1])
+        # c[k] is final; the others may round in another way now.
+        _settle(c, k + 1)
+    return c
 
 
 def round_odd(x: Tensor, tail: Tensor) -> Tensor:
@@ -148,9 +203,11 @@ def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
 
     torch rounds float64 to the 16-bit types through float32, which is two roundings.
     """
-    format_of(dtype)
+    fmt = format_of(dtype)
     if x.dtype is torch.float64 and dtype in (torch.bfloat16, torch.float16):
-        f = x.to(torch.float32)
-        tail = torch.where(f.isfinite(), x - f.to(torch.float64), 0.0)
-        x = round_odd(f, tail)
+        # Of a number of the size of this sum the last place is that of the format at x.
+        size = x.abs()
+        exponent = (size.view(torch.int64) >> 52).clamp(min=fmt.emin + 1023, max=1900)
+        base = (exponent + (53 - fmt.p) << 52).view(torch.float64)
+        x = torch.copysign((size + base) - base, x)
     return x.to(dtype)

@@ -30,16 +30,34 @@ from mcf.tensor.tensor import (
 
 def converted(x: Tensor, dtype: torch.dtype, terms: int) -> Components:
     """Any real tensor as the nearest expansion of a format."""
-    if isinstance(x, MCFTensor):
-        source = x.components
-    else:
-        source = (x,) if x.is_floating_point() else integer_components(x)
-    if source[0].dtype is dtype and len(source) <= terms:
+    source = _parts(x)
+    if _holds(source, dtype, terms):
         if len(source) == terms:
             return tuple(source)
         zero = torch.zeros_like(source[0])
         return tuple(source) + (zero,) * (terms - len(source))
     return convert(source, dtype, terms)
+
+
+def _parts(x: Tensor) -> Components:
+    """Components whose sum a real tensor is."""
+    if isinstance(x, MCFTensor):
+        return x.components
+    return (x,) if x.is_floating_point() else tuple(integer_components(x))
+
+
+def _holds(source: Components, dtype: torch.dtype, terms: int) -> bool:
+    """Whether an expansion of a format has components as they are."""
+    return source[0].dtype is dtype and len(source) <= terms
+
+
+def _new(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
+    """`converted`, in memory of its own."""
+    source = _parts(x)
+    if not _holds(source, dtype, terms):
+        return wrap(convert(source, dtype, terms))
+    zeros = [torch.zeros_like(source[0]) for _ in range(terms - len(source))]
+    return wrap([*(c.clone() for c in source), *zeros])
 
 
 def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
@@ -72,7 +90,7 @@ class _Convert(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: MCFTensor, dtype: torch.dtype, terms: int) -> Tensor:
         ctx.format = x.dtype, x.terms
-        return wrap([c.clone() for c in converted(x, dtype, terms)])
+        return _new(x, dtype, terms)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -160,7 +178,7 @@ def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
     if isinstance(x, MCFTensor) and x.dtype is dtype and x.terms == terms:
         return x
     if not recorded(x):
-        return wrap([c.clone() for c in converted(x, dtype, terms)])
+        return _new(x, dtype, terms)
     return _Convert.apply(x if isinstance(x, MCFTensor) else promote(x), dtype, terms)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -1,0 +1,77 @@
+"""Conversions as one kernel for each pair of formats and numbers of components.
+
+The program of `mcf.convert.rounding` is what the torch executor runs; the others run its formula
+(`mcf.elementary.recording`), with the same bits. It computes in the wider of the two formats, so
+that this is the format of the registers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import recording
+from mcf.elementary.fused import NO_SCALARS, declared, stored
+from mcf.kernels import registry
+from mcf.kernels.components import Components
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.formats import FORMATS, FP32, FP64, Format
+
+# On a CPU fewer numbers are not worth the time in which a kernel is compiled, some tenths of a
+# second: the program takes a few tenths of a millisecond.
+FEWEST = 2048
+# Components, the format and the number of those of the result.
+Program = Callable[[Sequence[Tensor], torch.dtype, int], Components]
+
+
+@functools.cache
+def kernel(program: Program, source: Format, count: int, target: Format, terms: int) -> Elementwise:
+    """The kernel of a program that makes components of another format, or of another number.
+
+    Its fields are the components of the result and those of the argument; those of 16 bits are
+    float32.
+
+    Args:
+        program: what computes it, in the wider of the two formats, float64 or float32.
+        source: the format of the argument.
+        count: how many components it has.
+        target: the format of the result.
+        terms: how many components it has.
+    """
+
+    def compute(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+        assert fmt.dtype is not None
+        return program(arguments[0], fmt.dtype, terms)
+
+    register = FP64 if FP64 in (source, target) else FP32
+    name = f"{program.__name__}_{terms}_of_{source.name}"
+    found = recording.formula(name, compute, ("x",), target, (count,), register, source, terms)
+    return declared(found, {"x": count}, stored(source), stored(target), target, register)
+
+
+def run(
+    program: Program, components: Sequence[Tensor], dtype: torch.dtype, terms: int
+) -> list[Tensor] | None:
+    """A program in one kernel, whose results are new tensors.
+
+    None where there is none, or where some element needs a step that it lacks.
+    """
+    first = components[0]
+    source, target = FORMATS[first.dtype], FORMATS[dtype]
+    if first.numel() < (FEWEST if first.device.type == "cpu" else 1):
+        return None
+    if registry.executor_for(first.device) == "torch":
+        return None
+    if torch.promote_types(first.dtype, dtype).itemsize < 4:
+        return None
+    spec = kernel(program, source, len(components), target, terms)
+    kinds = [field.format.dtype for field in spec.fields if field.written]
+    dense = [c.to(stored(source).dtype).contiguous() for c in components]
+    out = [torch.empty(first.shape, dtype=kind, device=first.device) for kind in kinds]
+    counted = registry.run(spec, [[*out, *dense]], NO_SCALARS)
+    if counted is not None and counted.item() != 0:
+        return None
+    return [c.to(dtype) for c in out]
