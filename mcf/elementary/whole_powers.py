@@ -23,7 +23,6 @@ from mcf.elementary.working import (
     head,
     mantissa,
     minus,
-    rare,
     sanitized,
     scale_all,
     select,
@@ -192,19 +191,13 @@ def _rooted(x: Components, y: Components, whole: Tensor) -> tuple[Components, Co
     # A square is 4**i times an odd one, which is 1 modulo 8.
     last = _last_bit(x)
     scaled = _last_word(scale_all(sanitized(x, half), torch.where(half, -last, 0)))
-    perhaps = half & (last & 1 == 0) & (scaled & 7 == 1)
-    if not rare(perhaps):
+    perhaps = half & ((last & 1 == 0) & (scaled & 7 == 1))
+    if not bool(perhaps.any()):
         return x, y, whole
-    at = perhaps.nonzero(as_tuple=True)
-    root, good = _root(tuple(c[at] for c in x), last[at])
-    found = torch.zeros_like(whole)
-    found[at] = good
-    rooted = []
-    for c, r in zip(x, head(root, len(x)), strict=True):
-        c = c.clone()
-        c[at] = torch.where(good, r, c[at])
-        rooted.append(c)
-    return tuple(rooted), select(found, tuple(2.0 * c for c in y), y), whole | found
+    root, good = _root(sanitized(x, perhaps), torch.where(perhaps, last, 0))
+    found = perhaps & good
+    root = select(perhaps, head(root, len(x)), x)
+    return select(found, root, x), select(found, tuple(2.0 * c for c in y), y), whole | found
 
 
 def _root(x: Components, last: Tensor) -> tuple[Components, Tensor]:
