@@ -230,8 +230,11 @@ def pow(e: Steps) -> float:
 
 
 def few_products(e: Steps) -> float:
-    """x**k or x**-k by squaring: an error of x**j doubles in its square, so k - 1 products'."""
-    return (LARGEST - 1) * e.mul() + e.div()
+    """x**k or x**-k by squaring: an error of x**j doubles in its square, so k - 1 products'.
+
+    Of a half power one is by the root.
+    """
+    return (LARGEST - 1) * e.mul() + e.sqrt() + e.div()
 
 
 def hypot(e: Steps) -> float:

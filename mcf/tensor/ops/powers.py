@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 @implements(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)
 def power(x: Any, y: Any) -> Any:
-    """x**y; a product for the number 2, the reciprocal for -1, some products for others."""
+    """x**y; a product for the number 2, the reciprocal for -1, some products for other halves."""
     if isinstance(y, int | float) and isinstance(x, MCFTensor):
         if y == 2:
             return planned(MUL, x, x)
@@ -39,11 +39,11 @@ def power(x: Any, y: Any) -> Any:
         # An attribute of the tensor itself would ask its type.
         fmt = format_of(x.__dict__["_c0"].dtype)
         if y in EXPONENTS and serves(x.terms) and registers_for(fmt, x.device) is FP64:
-            return _of_few_products(int(y), x)
+            return _of_few_products(y, x)
     return of_two("pow", x, y)
 
 
-def _of_few_products(k: int, x: MCFTensor) -> MCFTensor:
+def _of_few_products(k: float, x: MCFTensor) -> MCFTensor:
     name = name_of(k)
     found = selected(Formula(name), x)
     return wrap(apply(name, x.components)) if found is None else found
@@ -53,14 +53,14 @@ def _of_few_products(k: int, x: MCFTensor) -> MCFTensor:
 def _power(x: Any, y: Any) -> Any:
     """x**y; a number as base becomes an expansion, whose logarithm has all components.
 
-    So does a number as exponent that is no integer, where a derivative takes 1 from it.
+    So does a number as exponent that is no half of an integer, where a derivative takes 1 from it.
     """
     if not recorded(x) and (type(y) in (int, float) or not recorded(y)):
         return power(x, y)
     if not isinstance(x, Tensor):
         x = tensor(x, y.terms, y.dtype, y.device)
     differs = torch.is_grad_enabled() and x.requires_grad
-    if differs and isinstance(y, float) and not y.is_integer():
+    if differs and isinstance(y, float) and not (2 * y).is_integer():
         y = tensor(y, x.terms, x.dtype, x.device)
     return forward(torch.pow, (x, y), {})
 
