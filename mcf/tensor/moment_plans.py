@@ -1,7 +1,7 @@
 """Variances, standard deviations, 2-norms and dot products of few numbers by plan.
 
-They are the kernels of `mcf.reductions` on one row of float64 components, one after the other in
-room that the plan keeps.
+They are the kernels of `mcf.reductions` on rows of float64 components, one after the other in room
+that the plan keeps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import product_fold, sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, SQRT, SUB, kernel, settle_kernel
+from mcf.reductions.rows import Rows
+from mcf.tensor.copies import Copies
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
@@ -34,12 +36,12 @@ _RANGE = 1000
 def moment(
     name: str, x: Any, dim: Any = None, keepdim: bool = False, correction: float = 0, y: Any = None
 ) -> MCFTensor | None:
-    """A moment of all elements, or None where there is no plan for it.
+    """A moment over dimensions, or None where there is no plan for it.
 
     Args:
         name: "var", "std", "norm" or "dot".
         x: the tensor.
-        dim: over which; a plan is for all of them.
+        dim: over which; None or none for all of them.
         keepdim: whether they stay with the size 1.
         correction: of a variance.
         y: the other vector of a dot product.
@@ -55,7 +57,9 @@ def moment(
     for each in given:
         own = each.__dict__
         first, terms = own["_c0"], own["_terms"]
-        if first.dtype is not _FLOAT64 or type(first) is not Tensor or not first.is_contiguous():
+        if first.dtype is not _FLOAT64 or type(first) is not Tensor:
+            return None
+        if y is not None and not first.is_contiguous():
             return None
         parts.append(COMPONENTS[terms](own))
         key += (terms, first.shape, first.device)
@@ -69,21 +73,28 @@ def moment(
 
 
 class MomentPlan:
-    """The launches of a moment of one row."""
+    """The launches of a moment of rows."""
 
     def __init__(
-        self, name: str, like: Tensor, terms: int, size: torch.Size, folds: Any, degrees: float
+        self, name: str, like: Tensor, terms: int, rows: Rows, size: Any, folds: Any, degrees: float
     ) -> None:
         """A plan of prepared folds, of sums and of products."""
-        self._name, self._terms, self._length = name, terms, like.numel()
+        self._name, self._terms, self._length = name, terms, rows.length
         self._sums, self._products = folds
+        order = (*rows.kept, *rows.dims)
+        self._moved = order != tuple(range(like.ndim))
+        self._copies = Copies(terms, like.shape, order)
+        self._rows = like.numel() // rows.length
         one = torch.empty(size, dtype=_FLOAT64, device="cpu")
         self._likes, self._size, self._device = [one] * terms, size, one.device
         self._settle = _row(settle_kernel(terms), one)
-        self._divide = _row(kernel(DIV, FP64, terms, 1), one)
+        number = frozenset("y" if self._rows > 1 else "")
+        self._divide = _row(kernel(DIV, FP64, terms, 1, uniform=number), one)
         self._root = _row(kernel(SQRT, FP64, terms), one)
-        uniform = frozenset("y" if self._length > 1 else "")
-        self._minus = _row(kernel(SUB, FP64, terms, terms, uniform=uniform), like)
+        # A mean of one row is one number; several are spread over theirs.
+        mean = frozenset("y" if self._length > 1 and self._rows == 1 else "")
+        all_of = torch.empty(like.shape, dtype=_FLOAT64, device="cpu")
+        self._minus = _row(kernel(SUB, FP64, terms, terms, uniform=mean), all_of)
         numbers = torch.tensor([self._length, degrees], dtype=_FLOAT64, device="cpu")
         self._numbers, self._places = numbers, [numbers.data_ptr(), numbers.data_ptr() + 8]
         self._free: list[_Room] = []
@@ -101,22 +112,20 @@ class MomentPlan:
             return None
         if name == "dot" and like.ndim != 1:
             return None
-        dims = [dim] if isinstance(dim, int) else list(dim or range(like.ndim))
-        if sorted(d % like.ndim if -like.ndim <= d < like.ndim else -1 for d in dims) != [
-            *range(like.ndim)
-        ]:
+        try:
+            rows = Rows.of(like.shape, dim)
+        except (IndexError, RuntimeError):
             return None
+        shape = count // rows.length, rows.length
         specs = sum_fold(FP64, terms, terms), product_fold(FP64, terms, terms, terms)
-        folds = [registry.prepare_fold(spec, 1, count, like.device) for spec in specs]
+        folds = [registry.prepare_fold(spec, *shape, like.device) for spec in specs]
         if None in folds or any(spec.state != terms for spec in specs):
             return None
-        degrees = max(0.0, count - correction)
+        degrees = max(0.0, rows.length - correction)
         if 0 < degrees < 1:
             # A root beyond the range is not only multiplied by a power of two.
             return None
-        return cls(
-            name, like, terms, torch.Size([1] * like.ndim if keepdim else []), folds, degrees
-        )
+        return cls(name, like, terms, rows, torch.Size(rows.result_shape(keepdim)), folds, degrees)
 
     def run(self, parts: list[Components]) -> MCFTensor | None:
         """The moment of components of the kind; None for what is scaled otherwise."""
@@ -124,32 +133,38 @@ class MomentPlan:
         try:
             room = self._free.pop()
         except IndexError:
-            room = _Room(self._terms, self._length)
-        out = self._found(room, parts)
+            room = _Room(self._terms, self._rows, self._length)
+        if self._moved or not parts[0][0].is_contiguous():
+            copies = self._copies.taken(parts[0])
+            out = self._found(room, parts, copies[1])
+            self._copies.freed(copies)
+        else:
+            out = self._found(room, parts, [*map(_address, parts[0])])
         self._free.append(room)
         return None if out is None else fresh(out, self._size, _FLOAT64, self._device)
 
-    def _found(self, room: _Room, parts: list[Components]) -> list[Tensor] | None:
+    def _found(self, room: _Room, parts: list[Components], x: list[int]) -> list[Tensor] | None:
+        """The moment of components that lie in rows at some addresses."""
         out = [*map(_empty_like, self._likes)]
         places = [*map(_address, out)]
         if self._name == "dot":
-            x, y = ([*map(_address, c)] for c in parts)
-            self._products(x + y, room.partial[0])
+            self._products([*x, *map(_address, parts[1])], room.partial[0])
             self._settle(places + room.partial)
             return out
         if self._name == "var":
-            self._variance(room, [*map(_address, parts[0])], places)
+            self._variance(room, x, places)
             return out
-        if self._length <= _LISTED and all(map(_is_moderate, parts[0])):
-            self._rooted(room, [*map(_address, parts[0])], places)
+        if self._length * self._rows <= _LISTED and all(map(_is_moderate, parts[0])):
+            self._rooted(room, x, places)
             return out
-        exponent = _exponent(parts[0][0])
+        # Rows are scaled each on its own.
+        exponent = _exponent(parts[0][0]) if self._rows == 1 else None
         if exponent is None:
             return None
         # As std and norm have it: the largest is brought below 1, and the root goes back.
         down, up = 2.0**-exponent, 2.0**exponent
         for scaled, c in zip(room.scaled, parts[0], strict=True):
-            torch.mul(c.view(-1), down, out=scaled)
+            torch.mul(c.reshape(-1), down, out=scaled)
         self._rooted(room, room.scaled_places, places)
         for c in out:
             c.mul_(up)
@@ -170,7 +185,11 @@ class MomentPlan:
         self._sums(x, room.partial[0])
         self._settle(room.whole + room.partial)
         self._divide([*room.other, *room.whole, length])
-        self._minus(room.gap + x + room.other)
+        if self._rows > 1:
+            np.copyto(room.spread, room.means)
+            self._minus(room.gap + x + room.spread_places)
+        else:
+            self._minus(room.gap + x + room.other)
         self._products(room.gap + room.gap, room.partial[0])
         self._settle(room.whole + room.partial)
         self._divide([*out, *room.whole, degrees])
@@ -179,28 +198,33 @@ class MomentPlan:
 class _Room:
     """Memory for what a moment takes on the way, and the addresses in it."""
 
-    def __init__(self, terms: int, length: int) -> None:
-        """For a row of so many numbers."""
+    def __init__(self, terms: int, rows: int, length: int) -> None:
+        """For rows of so many numbers."""
         # What is made in inference mode could not be written to outside.
         with torch.inference_mode(False):
-            few = torch.empty(3, terms, dtype=_FLOAT64, device="cpu")
-            many = torch.empty(2, terms, length, dtype=_FLOAT64, device="cpu")
+            few = torch.empty(3, terms, rows, dtype=_FLOAT64, device="cpu")
+            many = torch.empty(2, terms, rows * length, dtype=_FLOAT64, device="cpu")
         self._kept = few, many
         self.partial, self.whole, self.other = ([*map(_address, row)] for row in few)
         self.gap = [*map(_address, many[0])]
         self.scaled = list(many[1])
         self.scaled_places = [*map(_address, self.scaled)]
+        # Means, and room for each as often as its row has numbers: that of scaled ones, of which
+        # there are none then.
+        self.means = few[2].numpy()[:, :, None]
+        self.spread = many[1].numpy().reshape(terms, rows, length)
+        self.spread_places = self.scaled_places
 
 
 # Up to so many numbers are looked at one by one.
-_LISTED = 8
+_LISTED = 16
 # Numbers between these are not scaled: no product of two of them, of their differences or of what
 # scaling makes of them underflows, so a power of two would change no bit.
 _LEAST, _LARGEST = 2.0**-120, 2.0**60
 
 
 def _is_moderate(x: Tensor) -> bool:
-    return all(v == 0 or _LEAST <= abs(v) <= _LARGEST for v in x.view(-1).tolist())
+    return all(v == 0 or _LEAST <= abs(v) <= _LARGEST for v in x.reshape(-1).tolist())
 
 
 def _exponent(x: Tensor) -> int | None:

@@ -18,6 +18,7 @@ from mcf.kernels import registry
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import renormalize_kernel
 from mcf.kernels.row_tasks import RowTask
+from mcf.tensor.copies import Copies
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
@@ -39,7 +40,7 @@ _SCANS = frozenset({"cumsum", "cumprod", "prod"})
 def arranged(
     name: str,
     x: MCFTensor,
-    dim: int | None,
+    dim: int | tuple[int, ...] | None,
     option: int = 0,
     *,
     keepdim: bool = False,
@@ -50,7 +51,8 @@ def arranged(
     Args:
         name: a task's, or "kth" or "median".
         x: the tensor.
-        dim: along which the rows are; None for all elements as one row.
+        dim: along which the rows are, of "largest", "smallest" and "prod" several; None for all
+            elements as one row.
         option: of "sort" whether descending, of "kth" the rank from 1.
         keepdim: whether a dimension that goes stays with the size 1.
         moved: whether the numbers are wanted.
@@ -59,7 +61,7 @@ def arranged(
         return None
     own = x.__dict__
     first, terms = own["_c0"], own["_terms"]
-    if first.dtype is not _FLOAT64 or type(first) is not Tensor or not first.is_contiguous():
+    if first.dtype is not _FLOAT64 or type(first) is not Tensor:
         return None
     kind = (name, terms, first.shape, dim, option, keepdim, moved, first.device)
     key = (*kind, registry.get_executor())
@@ -75,7 +77,12 @@ def arranged(
     parts = COMPONENTS[terms](own)
     if terms > 2 and name not in _SCANS and not _are_keys(parts):
         return None
-    return plan.run([*map(_address, parts)])
+    if plan.moved is False and first.is_contiguous():
+        return plan.run([*map(_address, parts)])
+    room = plan.copies.taken(parts)
+    found = plan.run(room[1])
+    plan.copies.freed(room)
+    return found
 
 
 def _are_keys(parts: Components) -> bool:
@@ -106,12 +113,26 @@ def canonical_launch(terms: int, like: Tensor) -> Callable[[list[int]], Any]:
 
 
 class RowPlan:
-    """The launches of a task on contiguous components of float64."""
+    """The launches of a task on contiguous components of float64.
+
+    Attributes:
+        moved: whether rows are not the last dimensions.
+        copies: room for components that are not contiguous, with the rows as the last dimensions.
+    """
 
     def __init__(
-        self, task: RowTask, shape: tuple[int, int], size: torch.Size, like: Tensor, call: Any
+        self,
+        task: RowTask,
+        shape: tuple[int, int],
+        size: torch.Size,
+        like: Tensor,
+        call: Any,
+        order: tuple[int, ...] | None,
+        back: tuple[int, ...] | None,
     ) -> None:
-        """A plan of a prepared loop over rows, with results of a size."""
+        """A plan of a prepared loop over rows, with results of a size and what puts them back."""
+        self.moved, self._back = order is not None, back
+        self.copies = Copies(task.terms, like.shape, order or range(like.ndim))
         self._call, self._size, self._device = call, size, like.device
         # Of three and four components only those come that are their own keys.
         paired = task.name not in _SCANS and task.terms == 2
@@ -135,7 +156,7 @@ class RowPlan:
         name: str,
         like: Tensor,
         terms: int,
-        dim: int | None,
+        dim: int | tuple[int, ...] | None,
         option: int,
         keepdim: bool,
         moved: bool,
@@ -146,16 +167,17 @@ class RowPlan:
             return None
         if name in _SCANS and terms == 1:
             return None
-        if dim is None:
-            length, left = count, [1] * like.ndim if keepdim else []
-        else:
-            if not -like.ndim <= dim < like.ndim:
-                return None
-            dim %= like.ndim
-            length = size[dim]
-            if math.prod(size[dim + 1 :]) != 1:
-                return None
-            left = [*size[:dim], *([1] if keepdim else []), *size[dim + 1 :]]
+        given = range(like.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+        if not all(-like.ndim <= d < like.ndim for d in given):
+            return None
+        dims = sorted(d % like.ndim for d in given)
+        if len(set(dims)) < len(dims):
+            return None
+        length = math.prod(size[d] for d in dims)
+        kept = [d for d in range(like.ndim) if d not in dims]
+        left = [1 if d in dims else s for d, s in enumerate(size) if keepdim or d not in dims]
+        # What has one element in each row but the last dimensions lies in rows already.
+        order = (*kept, *dims) if math.prod(size[min(dims, default=0) :]) != length else None
         options: tuple[int, ...] = ()
         if name == "sort":
             options = (option, 0, length, 0)
@@ -171,8 +193,12 @@ class RowPlan:
         call = registry.prepare_rows(task, shape, like.device)
         if call is None:
             return None
-        result = torch.Size(left if name in _REDUCTIONS else size)
-        return cls(task, shape, result, like, call)
+        if name in _REDUCTIONS:
+            return cls(task, shape, torch.Size(left), like, call, order, None)
+        if order is None:
+            return cls(task, shape, like.shape, like, call, None, None)
+        back = tuple(sorted(range(like.ndim), key=order.__getitem__))
+        return cls(task, shape, torch.Size(size[d] for d in order), like, call, order, back)
 
     def run(self, given: list[int]) -> tuple[Any, Any]:
         """Numbers and indices of components at these addresses; None for what is not wanted."""
@@ -194,7 +220,11 @@ class RowPlan:
             self._canonical(found[1] + given)
             self._call([*map(_address, out), *found[1], *given[: self._numbers]])
             self._free.append(found)
+        size = self._size
+        if self._back is not None:
+            out = [c.permute(self._back).contiguous() for c in out]
+            size = out[0].shape
         index = out.pop(0) if self._indexed else None
         if not self._numbers:
             return None, index
-        return fresh(out, self._size, _FLOAT64, self._device), index
+        return fresh(out, size, _FLOAT64, self._device), index

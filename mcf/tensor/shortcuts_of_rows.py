@@ -16,18 +16,72 @@ from mcf.tensor.tensor import MCFTensor, wrap
 aten = torch.ops.aten
 
 
-def _of_all(implementation: Callable[..., Any], *functions: Any) -> None:
-    """Of all elements, where nothing else is said."""
-    for function in functions:
-        DIRECT[function] = counted(implementation, 1)
+def _reduction(all_of: Any, over: Callable[..., Any], kinds: frozenset[type]) -> Any:
+    """A function of all elements, and over dimensions.
+
+    Args:
+        all_of: the operator for all of them.
+        over: what does it over dimensions: a function of the tensor, them and `keepdim`.
+        kinds: what dimensions may be.
+    """
+
+    def call(*args: Any, dim: Any = None, keepdim: Any = False) -> Any:
+        count = len(args)
+        if count == 1 and dim is None and keepdim is False:
+            return all_of(args[0])
+        if count > 1 and dim is None:
+            dim = args[1]
+        elif count != 1:
+            return NotImplemented
+        if count == 3 and keepdim is False:
+            keepdim = args[2]
+        elif count > 2:
+            return NotImplemented
+        if type(dim) not in kinds or type(keepdim) is not bool or type(args[0]) is not MCFTensor:
+            return NotImplemented
+        if type(dim) is not int and (not dim or {*map(type, dim)} != {int}):
+            return NotImplemented
+        return over(args[0], dim, keepdim)
+
+    return _only(call, "dim", "keepdim")
 
 
-for _name in "sum mean prod max min amax amin".split():
-    _of_all(OPERATORS[getattr(aten, _name).default], *forms(_name))
-_of_all(
-    OPERATORS[aten.linalg_vector_norm.default],
-    torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm,
-)  # fmt: skip
+def _only(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """A function of some arguments by name; torch does with others."""
+    known = frozenset(names)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not known.issuperset(kwargs):
+            return NotImplemented
+        return function(*args, **kwargs)
+
+    return call
+
+
+_ONE, _SEVERAL = frozenset({int}), frozenset({int, tuple, list})
+
+
+def _pair(name: str) -> Callable[..., Any]:
+    """Numbers and indices, as torch names them."""
+    function, kind = OPERATORS[getattr(aten, name).dim], getattr(torch.return_types, name)
+    return lambda x, dim, keepdim: kind(function(x, dim, keepdim))
+
+
+for _name, _overload in {"sum": "dim_IntList", "mean": "dim", "amax": "default",
+                         "amin": "default", "prod": "dim_int"}.items():  # fmt: skip
+    _packet = getattr(aten, _name)
+    _over, _all = OPERATORS[getattr(_packet, _overload)], OPERATORS[_packet.default]
+    _kinds = _ONE if _name == "prod" else _SEVERAL
+    for _function in forms(_name):
+        DIRECT[_function] = _reduction(_all, _over, _kinds)
+for _name in ("max", "min"):
+    for _function in forms(_name):
+        _all = OPERATORS[getattr(aten, _name).default]
+        DIRECT[_function] = _reduction(_all, _pair(_name), _ONE)
+for _name in ("argmax", "argmin"):
+    for _function in forms(_name):
+        _all = OPERATORS[getattr(aten, _name).default]
+        DIRECT[_function] = _reduction(_all, _all, _ONE)
 operator(aten.dot.default, 2, also="vdot", kinds=TENSORS)
 
 
@@ -92,28 +146,59 @@ register(counted(_trace, 1), *forms("trace"))
 def _moment(overload: Any) -> Callable[..., Any]:
     function = OPERATORS[overload]
 
-    def call(x: Any, *, correction: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
-        if type(correction) not in (int, type(None)) or type(dim) not in (int, type(None)):
+    def call(*args: Any, correction: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
+        if len(args) == 2 and dim is None:
+            dim = args[1]
+        elif len(args) != 1:
             return NotImplemented
-        return function(x, dim, correction=correction, keepdim=keepdim)
-
-    return call
-
-
-def _only_first(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one argument and of others by name; torch has older forms of it."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) != 1 or not {"correction", "dim", "keepdim"}.issuperset(kwargs):
+        # torch has older forms, of a bool.
+        if type(correction) not in _NUMBER_OR_NONE or not _are_dims(dim):
             return NotImplemented
-        return function(*args, **kwargs)
+        return function(args[0], dim, correction=correction, keepdim=keepdim)
 
-    return call
+    return _only(call, "correction", "dim", "keepdim")
+
+
+_NUMBER_OR_NONE = frozenset({int, type(None)})
+
+
+def _are_dims(dim: Any) -> bool:
+    if type(dim) in _NUMBER_OR_NONE:
+        return True
+    return type(dim) in _SEVERAL and {*map(type, dim)} == {int}
+
+
+def _norm(x: Any, p: Any = 2, dim: Any = None, keepdim: Any = False) -> Any:
+    """The 2-norm over dimensions, or of all elements."""
+    if type(x) is not MCFTensor or type(keepdim) is not bool or not _are_dims(dim):
+        return NotImplemented
+    if p is not None and p != "fro" and (type(p) not in (int, float) or p != 2):
+        return NotImplemented
+    return OPERATORS[aten.linalg_vector_norm.default](x, 2, dim, keepdim)
 
 
 for _name in "var std".split():
     for _function in forms(_name):
-        DIRECT[_function] = _only_first(_moment(getattr(aten, _name).correction))
+        DIRECT[_function] = _moment(getattr(aten, _name).correction)
+for _function in (torch.norm, Tensor.norm):
+    DIRECT[_function] = _only(_norm, "p", "dim", "keepdim")
+
+
+def _linalg_norm(x: Any, ord: Any = None, dim: Any = None, keepdim: Any = False) -> Any:
+    # Of a matrix 2 is another norm; more than two dimensions are refused.
+    if ord is not None and (x.dim() != 1 or ord == "fro"):
+        return NotImplemented
+    if type(dim) in (tuple, list) and len(dim) > 2:
+        return NotImplemented
+    return _norm(x, ord, dim, keepdim)
+
+
+def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: Any = False) -> Any:
+    return NotImplemented if ord == "fro" or ord is None else _norm(x, ord, dim, keepdim)
+
+
+DIRECT[torch.linalg.norm] = _only(_linalg_norm, "ord", "dim", "keepdim")
+DIRECT[torch.linalg.vector_norm] = _only(_vector_norm, "ord", "dim", "keepdim")
 
 
 def _softmax(overload: Any) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from mcf.kernels.fold import Fold, sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, kernel, settle_kernel
 from mcf.reductions.rows import Rows
+from mcf.tensor.copies import Copies
 from mcf.tensor.launches import SMALL
 from mcf.tensor.plans import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
@@ -58,7 +59,8 @@ class SumPlan:
         """A plan of a prepared fold."""
         self._fold, self._terms = fold, terms
         order = (*rows.kept, *rows.dims)
-        self._order = () if order == tuple(range(len(order))) else order
+        self._moved = order != tuple(range(len(order)))
+        self._copies = Copies(terms, rows.shape, order)
         self._size = torch.Size(rows.result_shape(keepdim))
         self._count = self._size.numel()
         spec = _fold(terms)
@@ -108,11 +110,12 @@ class SumPlan:
             found = self._room()
         _, partial, whole, rest = found
         out = [*map(_empty_like, self._likes)]
-        if self._order:
-            x = tuple([c.permute(self._order).contiguous() for c in x])
-        elif not x[0].is_contiguous():
-            x = tuple([c.contiguous() for c in x])
-        self._fold([*map(_address, x)], partial[0])
+        if self._moved or not x[0].is_contiguous():
+            copies = self._copies.taken(x)
+            self._fold(copies[1], partial[0])
+            self._copies.freed(copies)
+        else:
+            self._fold([*map(_address, x)], partial[0])
         if self._quotient is None:
             self._settle([*map(_address, out), *rest, *partial])
         else:

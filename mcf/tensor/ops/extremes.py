@@ -101,10 +101,10 @@ def _over(largest: bool) -> Any:
     along, name = _along(largest), "largest" if largest else "smallest"
 
     def over(x: MCFTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
-        if dim is None or dim == () or dim == []:
-            few = arranged(name, x, None, keepdim=keepdim)
-            if few is not None:
-                return few[0]  # type: ignore[no-any-return]
+        over = tuple(dim) if isinstance(dim, list | tuple) else dim
+        few = arranged(name, x, None if over == () else over, keepdim=keepdim)
+        if few is not None:
+            return few[0]  # type: ignore[no-any-return]
         found: Any = x
         for d in reversed(Rows.of(x.shape, dim).dims):
             found, _ = along(found, d, keepdim)

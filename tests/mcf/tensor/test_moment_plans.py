@@ -1,7 +1,7 @@
 """Exact: moments of few numbers by plan are those of the operators, bit for bit.
 
 Caught mutants: a variance over the count, a root that is not scaled back, an exponent of the
-smallest, a scaling of infinities, dimensions of which one is left out.
+smallest, a scaling of infinities, dimensions of which one is left out, the mean of one row for all.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ MOMENTS: dict[str, Callable[[Any], Any]] = {
     "var and mean": lambda x: torch.var_mean(x, correction=0)[0],
     "norm": lambda x: x.norm(),
     "vector_norm": lambda x: torch.linalg.vector_norm(x, dim=-1, keepdim=True),
+    "norm of columns": lambda x: torch.linalg.norm(x, dim=0),
+    "var of another layout": lambda x: x.transpose(0, -1).var(-1, keepdim=True),
+    "norm of another layout": lambda x: x.transpose(0, -1).norm(),
     "dot": lambda x: torch.dot(x.reshape(-1), x.flip(0).reshape(-1)),
 }
 

@@ -2,7 +2,8 @@
 
 Caught mutants: the last of equal extremes or the first running one, NaN that does not win the
 smallest, a median that passes over NaN, rows that are taken for columns, a dimension of size 1 that
-is not the last taken for another, results that two calls share.
+is not the last taken for another, columns whose results are left in rows, results that two calls
+share.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ TASKS: dict[str, Callable[[Any, int, bool], Any]] = {
     "argmin": lambda x, d, k: x.argmin(None),
     "amax": lambda x, d, k: x.amax((), k),
     "amin": lambda x, d, k: x.min(),
+    "amax of some": lambda x, d, k: x.amax(d, k),
     "kthvalue": lambda x, d, k: x.kthvalue(1 + x.shape[d] // 3, d, k),
     "median": lambda x, d, k: x.median(d, k),
     "median of all": lambda x, d, k: x.median(),
@@ -82,6 +84,12 @@ def _check(dtype: torch.dtype, terms: int, shapes: Any) -> None:
 def test_pairs() -> None:
     row_plans._plans.clear()
     _check(torch.float64, 2, [(1,), (7,), (5, 3)])
+    x = _numbers(torch.float64, 2, 24).reshape(2, 3, 4)
+    for dims in ((0, 2), (-1, 0, 1), (1,)):
+        with mcf.executor("torch"):
+            expected = x.amin(dims), x.transpose(0, 1).amax(dims, True)
+        got = x.amin(dims), x.transpose(0, 1).amax(dims, True)
+        assert_all_same_bits(_parts(got), _parts(expected), dims)
     assert any(plan is not None for plan in row_plans._plans.values())
 
 

@@ -59,6 +59,12 @@ CALLS: dict[str, Callable[[], Any]] = {
     "folds": lambda: [torch.outer(X[:3], Y[:2]), X.diff(), A[:, :4].trace(), torch.trace(A),
                       X.sum(), X.mean(), X.norm(), torch.linalg.norm(A), X.var(correction=0),
                       A.std(dim=1), A @ Y[:6], X @ Y, A.mT @ A, A.amax(), torch.max(X), X.prod()],
+    "over": lambda: [A.sum(0), A.sum((0, 1), keepdim=True), torch.mean(A, -1, True), A.amax((0,)),
+                     A.prod(1), *A.max(0), *torch.min(A, dim=1, keepdim=True), A.argmax(0),
+                     A.argmin(dim=1), A.sum([1], dtype=torch.float32), A.sum(()), A.T.mean(0),
+                     A.norm(dim=0), A.norm(1), torch.norm(A, 2, 0), torch.norm(A, dim=(0, 1)),
+                     torch.linalg.norm(A, dim=-1), torch.linalg.norm(X, 2), A.var(0, keepdim=True),
+                     A.std(dim=(0, 1)), A.var(0, False), torch.linalg.vector_norm(A, 1, 0)],
     "small": lambda: [X[3] * 0.5, X[0] + X, A[:, :1] * A, torch.stack([X[0], Y[1]])],
 }  # fmt: skip
 
@@ -84,6 +90,14 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a dimension": lambda: X.flip(2),
     "a number for a tensor": lambda: torch.hypot(X, 2.0),
     "a tensor and a number": lambda: X.clamp(Y, 2.0),
+    "a dimension of sums": lambda: A.sum(5),
+    "a dimension of extremes": lambda: A.max(5),
+    "a dimension of places": lambda: A.argmax(2),
+    "a dimension twice": lambda: A.mean((0, 0)),
+    "a dimension of norms": lambda: A.norm(dim=2),
+    "dimensions of norms": lambda: torch.linalg.norm(A[None], dim=(0, 1, 2)),
+    "a text for a dimension": lambda: A.sum("0"),
+    "a fraction for a dimension": lambda: A.var(0.5),
     "a list": lambda: torch.maximum(X, [1.0]),
 }
 

@@ -1,0 +1,57 @@
+"""Room for copies of few elements in another order, which a plan keeps.
+
+A copy into memory that is there takes a third of what a new tensor takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from mcf.tensor.tensor import Components
+
+# Elements of a component of which a plan keeps copies.
+_FEW = 1024
+
+
+class Copies:
+    """Copies of components of float64, contiguous with their dimensions in an order."""
+
+    def __init__(self, terms: int, shape: Sequence[int], order: Sequence[int]) -> None:
+        """Room for so many components of a shape.
+
+        Args:
+            terms: how many.
+            shape: that they have.
+            order: of their dimensions, as of `Tensor.permute`.
+        """
+        self._terms, self._size = terms, [shape[d] for d in order]
+        self._back = sorted(range(len(order)), key=[*order].__getitem__)
+        self._free: list[tuple[list[Any], list[int]]] = []
+
+    def _room(self) -> tuple[list[Any], list[int]]:
+        # As NumPy's arrays: a tensor that is made in inference mode could not be written elsewhere.
+        arrays = [np.empty(self._size) for _ in range(self._terms)]
+        return [a.transpose(self._back) for a in arrays], [a.ctypes.data for a in arrays]
+
+    def taken(self, parts: Components) -> tuple[list[Any], list[int]]:
+        """Copies of components and where they lie; to be given to `freed` after their use."""
+        # A call's room is one that no other call has at the time.
+        try:
+            room = self._free.pop()
+        except IndexError:
+            room = self._room()
+        for view, c in zip(room[0], parts, strict=True):
+            _copy(view, _array(c))
+        return room
+
+    def freed(self, room: tuple[list[Any], list[int]]) -> None:
+        """Take the room of copies back, if it is small."""
+        if room[0][0].size <= _FEW:
+            self._free.append(room)
+
+
+_copy, _array = np.copyto, Tensor.numpy
