@@ -251,6 +251,30 @@ def _gather(table, index):
     return tl.load(table + index)
 
 
+def _gather_cuda(table, index):
+    """An entry, by a load that Triton takes for arithmetic: see `element_kernels._blocks`."""
+    if not isinstance(index, tl.tensor) or not index.type.is_block():
+        return tl.load(table + index)
+    elif table.dtype.element_ty == tl.float64:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.b64 $0, [$1];",
+            "=d,l",
+            [table.to(tl.int64) + index.to(tl.int64) * 8],
+            tl.float64,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.b32 $0, [$1];",
+            "=f,l",
+            [table.to(tl.int64) + index.to(tl.int64) * 4],
+            tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+
+
 def _invert(condition):
     return condition == 0
 
@@ -297,6 +321,9 @@ def binder(
     if register == FP32:
         cuda = dialect is Dialect.CUDA
         divide, root = (_div_cuda, _sqrt_cuda) if cuda else (_div, _sqrt)
+    longs = dict(LONGS)
+    if dialect is Dialect.CUDA:
+        longs["gather"] = _gather_cuda
     bound = {
         "rn": rounding(register, arithmetic, dialect),
         "rx": rounding(register, register, dialect),
@@ -307,7 +334,7 @@ def binder(
         "neg": _neg,
         "signed": _signed_fp32 if register == FP32 else _signed_fp64,
         **WORDS,
-        **LONGS,
+        **longs,
         **(SHORT_LONGS if register == FP32 else {}),
         **{name: rounding(register, fmt, dialect) for name, fmt in roundings},
     }

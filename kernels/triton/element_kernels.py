@@ -24,8 +24,6 @@ THREADS = 128
 # registers, and the assembler spills or computes twice what comes between (seen in quotients and
 # roots of four components).
 _MANY_WIDE = 8
-# Formulas with tables are long chains on many registers: a thread has the elements of one access.
-_ACCESS = 16
 # Of few elements one warp takes one each.
 FEW = 32
 # The most there are on NVIDIA GPUs. Without a limit the assembler sets one by its own rules, and
@@ -47,13 +45,14 @@ _TYPES = {
 }
 
 
-def block(spec: Elementwise) -> int:
+def block(spec: Elementwise, interpreted: bool = False) -> int:
     """How many elements a program of a kernel computes."""
     if spec.few:
         return FEW
-    if spec.long or any(f.table for f in spec.fields):
-        # More elements would not find room in registers.
-        return THREADS * int(_ACCESS // spec.fields[0].format.itemsize)
+    if spec.long:
+        # One for each thread: its operations hide the memory's latency and fill its registers, and
+        # the code for two would be twice as much. The interpreter has neither.
+        return BLOCK if interpreted else THREADS
     wide = sum(f.format == FP64 and not f.uniform for f in spec.fields)
     return BLOCK // 2 if wide >= _MANY_WIDE else BLOCK
 
@@ -106,7 +105,13 @@ def many_source(spec: Elementwise) -> str:
 
 
 def _blocks(spec: Elementwise, lines: list[str]) -> str:
-    """The rest of a kernel: an unmasked path for full blocks, a masked one for the last."""
+    """The rest of a kernel: an unmasked path for full blocks, a masked one for the last.
+
+    A long formula is written once, with a mask, inside a loop that goes round once: the pointers
+    that it carries come from no operation. Triton's pass for wide accesses follows a pointer that
+    does through everything computed with it, in a time that grows with the square of that (it took
+    19 of 20 seconds for a logarithm, and minutes for longer functions).
+    """
     lines.append("    i = start + tl.arange(0, BLOCK)")
     register = "tl.float32" if spec.register == FP32 else "tl.float64"
     for k, scalar in enumerate(spec.scalars):
@@ -116,6 +121,8 @@ def _blocks(spec: Elementwise, lines: list[str]) -> str:
             lines.append(f"    {f.name} = {f.name}_ptr")
         elif f.uniform:
             lines.append(f"    {f.name} = widen_{f.name}(tl.load({f.name}_ptr))")
+    if spec.long:
+        return "\n".join([*lines, *_loop(spec)]).replace("ZERO", "0.0") + "\n"
     lines.append("    if start + BLOCK <= n:")
     lines += _body(spec, masked=False)
     lines.append("    else:")
@@ -124,42 +131,69 @@ def _blocks(spec: Elementwise, lines: list[str]) -> str:
     return "\n".join(lines).replace("ZERO", "0.0") + "\n"
 
 
+def _loop(spec: Elementwise) -> list[str]:
+    """The loop of a long formula; see `_blocks`."""
+    streams = [f.name for f in spec.fields if not f.uniform]
+    totals = range(spec.sum_count if spec.sums is not None else 0)
+    lines = [f"{s}_ptr += i" for s in streams]
+    lines += [f"total{k} = tl.full((), 0.0, tl.float64)" for k in totals]
+    # Of no elements none is computed.
+    lines += ["step = tl.maximum(n, 1).to(tl.int64)", "for first in range(start, n, step):"]
+    lines.append("    live = first + tl.arange(0, BLOCK) < n")
+    lines += [f"    {line}" for line in _statements(spec, masked=True)]
+    lines += [f"    {s}_ptr += step" for s in streams]
+    lines += [_stored_total(spec, k, f"total{k}") for k in totals]
+    return [f"    {line}" for line in lines]
+
+
 def _body(spec: Elementwise, masked: bool) -> list[str]:
+    return [f"        {line}" for line in _statements(spec, masked)]
+
+
+def _statements(spec: Elementwise, masked: bool) -> list[str]:
+    """What is done with a block, from its loads to its stores."""
     lines, fields = [], {f.name: f for f in spec.fields}
     if spec.packed:
         # Of a tensor with two numbers in an element, the elements.
         lines.append("pairs = start // 2 + tl.arange(0, BLOCK // 2)")
         lines += ["live_pairs = pairs * 2 < n"] if masked else []
-    cells = {f.name: _cells(f, masked) for f in spec.fields}
+    cells = {f.name: _cells(f, masked, spec.long) for f in spec.fields}
     # What is computed of it may be an index.
     known = ", other=0.0" if masked and any(f.table for f in spec.fields) else ""
     for f in spec.fields:
         if f.read and not f.uniform:
-            loaded = f"tl.load({f.name}_ptr + {cells[f.name]}{known})"
+            loaded = f"tl.load({', '.join(cells[f.name])}{known})"
             lines.append(f"{f.name} = widen_{f.name}({unpacked(f, loaded)})")
     lines += spec.decode_statements()
     lines += spec.draw_statements("i.to(tl.int32)")
     lines.append(f"{spec.outputs()} = function({spec.call()})")
     lines += spec.store_statements()
     for _, field in spec.stores:
-        where, *masks = cells[field].split(", ")
+        where, *masks = cells[field]
         kept = packed(fields[field], f"narrow_{field}({spec.kept(field)})")
-        lines.append(f"tl.store({', '.join([f'{field}_ptr + {where}', kept, *masks])})")
+        lines.append(f"tl.store({', '.join([where, kept, *masks])})")
     if spec.sums is not None:
         terms = ", ".join(f"term{k}" for k in range(spec.sum_count))
         lines.append(f"{terms}, = sum_terms({spec.call_of(spec.sums)})")
         for k in range(spec.sum_count):
             term = f"tl.where(live, term{k}, 0.0)" if masked else f"term{k}"
             total = f"tl.reduce({term}.to(tl.float64), 0, combine)"
-            place = f"tl.program_id(0).to(tl.int64) * {spec.sum_count} + {k}"
-            lines.append(f"tl.store(sums_ptr + {place}, {total})")
-    return ["        " + line for line in lines]
+            lines.append(f"total{k} += {total}" if spec.long else _stored_total(spec, k, total))
+    return lines
 
 
-def _cells(field: Field, masked: bool) -> str:
-    """The indices of a block in a field's tensor, and the mask."""
+def _stored_total(spec: Elementwise, k: int, total: str) -> str:
+    return f"tl.store(sums_ptr + tl.program_id(0).to(tl.int64) * {spec.sum_count} + {k}, {total})"
+
+
+def _cells(field: Field, masked: bool, placed: bool) -> list[str]:
+    """The places of a block in a field's tensor, and the mask.
+
+    `placed`: whether the field's pointer is there already.
+    """
     index, live = ("i", "live") if field.format.packed == 1 else ("pairs", "live_pairs")
-    return f"{index}, mask={live}" if masked else index
+    where = f"{field.name}_ptr" if placed else f"{field.name}_ptr + {index}"
+    return [where, f"mask={live}"] if masked else [where]
 
 
 def unpacked(field: Field, loaded: str) -> str:
@@ -219,4 +253,7 @@ def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
     # `n` and the small tables change from tensor to tensor and step to step; compiling again for
     # their divisibility gains nothing, because a full block does not depend on it.
     tables = TABLES if many else ["scalars_ptr", "sums_ptr", "n"]
+    if spec.long and not many:
+        # Nor where its accesses are of single elements.
+        tables = [*(f"{f.name}_ptr" for f in spec.fields), *tables]
     return triton.JITFunction(function, do_not_specialize=tables)

@@ -55,7 +55,7 @@ class Launch(Prepared):
         """See `run`; `sizes` are the numbers of elements of the rows, which are on `device`."""
         self._spec = spec
         self._device = device
-        self._block = block(spec)
+        self._block = block(spec, interpreted=device.type == "cpu")
         self._counts = np.array([-(-n // self._block) for n in sizes], dtype=np.int64)
         self._sizes = self._table(np.array(sizes, dtype=np.int64))
         self._known: dict[bytes, list[Work]] = {}
@@ -102,7 +102,7 @@ class Launch(Prepared):
         # Tensors of no elements, of which every block is masked out.
         sizes = self._sizes if live is None else self._sizes * live.to(torch.int64)
         total: Tensor | None = None
-        for work in self._works((table % _WIDEST == 0).all(axis=1)):
+        for work in self._works((table % _WIDEST == 0).all(axis=1) & (not spec.long)):
             sums = torch.empty(work.grid, spec.sum_count, dtype=torch.float64, device=self._device)
             tables = (pointers, sizes, work.owners, work.blocks, values, sums)
             with current(self._device) as (dialect, target):
@@ -134,13 +134,14 @@ def _launch(spec: Elementwise, row: Sequence[Tensor], scalars: Tensor) -> Tensor
     """One row: its tensors are the kernel's arguments, and no table is needed."""
     device = row[0].device
     n = row[0].numel()
-    blocks = -(-n // block(spec))
+    size = block(spec, interpreted=device.type == "cpu")
+    blocks = -(-n // size)
     sums = torch.empty(blocks, spec.sum_count, dtype=torch.float64, device=device)
     if blocks:
         with current(device) as (dialect, target):
             arguments = [*(t.detach() for t in row), scalars, sums, n]
             settings = options(target, spec.few)
-            build(spec, dialect)[(blocks,)](*arguments, BLOCK=block(spec), **settings)
+            build(spec, dialect)[(blocks,)](*arguments, BLOCK=size, **settings)
     return None if spec.sums is None else sums.sum(0, keepdim=True)
 
 

@@ -111,7 +111,8 @@ def kernel_source(
         fn=build(spec, Dialect.of(TARGETS[target])),
         signature=signature,
         constexprs={"BLOCK": block(spec)},
-        attrs=divisible if aligned else {},
+        # A launch of a long formula does not ask where tensors begin.
+        attrs=divisible if aligned and not spec.long else {},
     )
 
 

@@ -82,7 +82,8 @@ class Draw:
 
     def tensor(self, field: Field, n: int) -> Tensor:
         if field.table:
-            return table(field.name, torch.device("cpu"))
+            with computing_in(field.format):
+                return table(field.name, torch.device("cpu"))
         # A uniform field has one number for all elements, others may have one for each block.
         return self.everything(1 if field.uniform else n // field.format.packed, field.format)
 
@@ -125,7 +126,13 @@ def test_bits(name: str, device: str) -> None:
             compare(spec, draw.row(spec, n), draw.scalars(spec), device, offsets)
 
 
-MANY = ["adamw_plus_bf16_wide", "adamw_master_bf16_wide", "adamw_plain_fp64_wide", "two_sum_fp16"]
+MANY = [
+    "adamw_plus_bf16_wide",
+    "adamw_master_bf16_wide",
+    "adamw_plain_fp64_wide",
+    "two_sum_fp16",
+    "hypot_22_fp64",
+]
 
 
 @either_device
