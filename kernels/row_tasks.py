@@ -39,6 +39,8 @@ Kung 1982, doi:10.1109/TC.1982.1675982).
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 from mcf.kernels.algorithms import ieee, order
 from mcf.kernels.bind import Algorithm
@@ -57,6 +59,11 @@ _ALGORITHMS = {
     "rest": ieee.ADD,
     "spread": ieee.ADD,
 }
+
+
+def along(shape: Sequence[int], dim: int) -> tuple[int, int]:
+    """How long rows along a dimension of a shape are, and how far apart their elements."""
+    return shape[dim], math.prod(shape[dim % len(shape) + 1 :])
 
 
 @dataclasses.dataclass(frozen=True)

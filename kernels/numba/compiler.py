@@ -158,6 +158,7 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
         "prefetch": memory.prefetch,
         **{n: getattr(scan_text, n) for n in ("CHUNK", "PIECE", "AHEAD", "WHOLE", "HALF", "HUGE")},
         "LANES": side_text.LANES,
+        "AWAY": side_text.AWAY,
         "LOWEST": -(2**63),
     }
     if task.network is not None:

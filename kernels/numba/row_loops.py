@@ -23,11 +23,13 @@ from mcf.kernels.numba import (
     rest_text,
     rewrite,
     scan_text,
+    side_extreme_text,
     side_text,
     sort_text,
     stored,
     team,
 )
+from mcf.kernels.numba.side_text import LANES
 from mcf.kernels.row_tasks import RowTask
 
 _WORD = 8
@@ -47,21 +49,26 @@ def _text(task: RowTask) -> ModuleType:
     return _TEXTS.get(task.name, extreme_text)
 
 
+def _side(task: RowTask) -> ModuleType:
+    return side_text if task.name in _PLAIN else side_extreme_text
+
+
 @functools.cache
 def _loop(name: str, terms: int, side: bool = False) -> objects.Native:
     task = RowTask(name, terms)
-    text = (side_text if side else _text(task)).source(terms, name)
-    letters = side_text.letters(name, terms) if side else dict.fromkeys("rsed", terms)
+    text = _side(task) if side else _text(task)
+    source = text.source(terms, name)
+    letters = text.letters(terms) if side else dict.fromkeys("rsed", terms)
 
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        function = compiler.rows(task, text, letters)
+        function = compiler.rows(task, source, letters)
         if name in _PLAIN:
             return rewrite.rewritten(function)
         return function._library, function.native_name
 
-    return stored.native(("rows", name, text, keys.algorithm(task.algorithm)), make)
+    return stored.native(("rows", name, source, keys.algorithm(task.algorithm)), make)
 
 
 def _address(task: RowTask, side: bool = False) -> int:
@@ -73,36 +80,41 @@ def _options(task: RowTask) -> list[int]:
     return [] if task.name in _PLAIN else [*task.options, task.moved]
 
 
-# Tasks that may be done side by side, and up to which length rows are where they could be done one
-# by one.
-_SIDE = {"cumsum": 80, "cumprod": 80}
-
-
-def _side(task: RowTask, shape: tuple[int, int]) -> bool:
-    """Whether rows are done side by side."""
-    rows, count = shape
-    if 2 * rows < side_text.LANES or rows * count < _FEW:
-        return False
-    return task.name in _SIDE and (task.inner > 1 or count < _SIDE[task.name])
-
-
+# Up to which length rows that could be done one by one are done side by side.
+_SHORT = {"cumsum": 80, "cumprod": 80, "running_largest": 80, "running_smallest": 80}
 # Elements that are done one by one, where there are loops for them: they would wait for a compiler.
 _FEW = 4096
+
+
+def _beside(task: RowTask, shape: tuple[int, int]) -> bool:
+    """Whether rows are done side by side."""
+    rows, count = shape
+    if rows * count < _FEW:
+        return False
+    if task.name in ("largest", "smallest"):
+        # Long rows are cut.
+        return 2 * rows >= LANES or (task.inner == 1 and count >= side_extreme_text.LONG)
+    return 2 * rows >= LANES and (
+        task.name in _SHORT and (task.inner > 1 or count < _SHORT[task.name])
+    )
 
 
 def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
     """See `mcf.kernels.executor.Executor.rows`."""
     rows, count = shape
-    side = _side(task, shape)
+    side = _beside(task, shape)
     if task.inner > 1 and not side:
         return False
+    cut = task.name in ("largest", "smallest") and task.inner == 1
+    items = rows
+    if side and not (cut and count >= side_extreme_text.LONG):
+        items = side_text.items(rows)
     options = [task.inner, *_options(task)] if side else _options(task)
-    items = side_text.items(rows) if side else rows
     threads = torch.get_num_threads() if rows * count > team.SERIAL else 1
     parts = max(1, min(threads, items))
     shares = team.shares(items, parts)
-    text: Any = side_text if side else _text(task)
-    room = parts * text.room(task.terms, count)
+    text = _side(task) if side else _text(task)
+    room = parts * text.room(task.terms, task.moved if text is side_extreme_text else count)
     work = torch.empty(room, dtype=torch.int64, device="cpu")
     head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
     table = array("Q", [*head, *options, *addresses])

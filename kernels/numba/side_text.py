@@ -12,13 +12,15 @@ from mcf.kernels.numba.loops import step
 
 # Rows at a time.
 LANES = 64
+# How many elements of a row ahead what comes next is asked for: no processor guesses it.
+AWAY = 2
 # Levels of blocks, more than there are bits of an address.
 _LEVELS = 48
 # Up to so many numbers below `scan_text.HUGE` sum to one within the range.
 _LONG = 1 << 20
 
 
-def letters(name: str, terms: int) -> dict[str, int]:
+def letters(terms: int) -> dict[str, int]:
     """Components of each kind of numbers, which no other overlaps; of "r" what is in memory."""
     return dict.fromkeys("rsd", terms)
 
@@ -38,13 +40,14 @@ def source(terms: int, name: str) -> str:
     return _scan(terms, name)
 
 
-def _each(terms: int, form: str) -> str:
+def each(terms: int, form: str) -> str:
+    """The text of a tuple: `form` with {k} from 0 on."""
     return "(" + "".join(f"{form.format(k=k)}, " for k in range(terms)) + ")"
 
 
-def _copied(name: str, to: str, source: str, terms: int) -> list[str]:
+def copied(name: str, to: str, source: str, terms: int) -> list[str]:
     """Steps that copy components: where they are neighbours, and to or from where bases say."""
-    t, s = (_each(terms, c + "{k}") for c in "ts")
+    t, s = (each(terms, c + "{k}") for c in "ts")
     names = [f"{c}{k}" for c in "ts" for k in range(terms)]
     near = f"store_{to}({t}, l, load_{source}({s}, l))"
     there, here = ("number(bases, l)" if c == "r" else "l" for c in (to, source))
@@ -52,15 +55,18 @@ def _copied(name: str, to: str, source: str, terms: int) -> list[str]:
     return [*step(name, "l", names, [near]), *step(f"{name}_far", "l", ["bases", *names], [far])]
 
 
-def _moving(name: str, to: str, source: str, terms: int, indent: int, last: str) -> str:
+def moving(name: str, to: str, source: str, terms: int, indent: int, last: str) -> str:
     """The loop over one of them; of neighbours where `together` is set."""
     given = ", ".join(f"{c}[{k}]" for c in (to, source) for k in range(terms))
-    lines = ["if together:", f"    over(0, LANES, {name}, ({given},))"]
+    lines = ["if together:"]
+    lines += ["    for l in range(0, LANES, 8):"]
+    lines += [f"        prefetch(r[{k}], l + AWAY * inner)" for k in range(terms)]
+    lines += [f"    over(0, LANES, {name}, ({given},))"]
     lines += ["else:", f"    over(0, {last}, {name}_far, (bases, {given},))"]
     return "\n".join(" " * indent + line for line in lines)
 
 
-_BEGIN = """
+BEGIN = """
     rows, count = number(data, 0), number(data, 1)
     shares, parts, works = word(data, 2), number(data, 3), word(data, 4)
     inner = number(data, 5)
@@ -68,7 +74,7 @@ _BEGIN = """
 
 # Where the rows' elements are: of a row of the same outer index the next place, else the first
 # place of the next.
-_BASES = """
+BASES = """
             first = item * LANES
             lanes = min(LANES, rows - first)
             bases = work
@@ -76,7 +82,7 @@ _BASES = """
             column = first - outer * inner
             begin = outer * inner * count + column
             together = column + LANES <= inner
-            at = 0 if together else begin
+            at = begin
             for l in range(LANES):
                 put(bases, l, at)
                 if l + 1 < lanes:
@@ -90,12 +96,12 @@ _BASES = """
 
 
 def _scan(terms: int, name: str) -> str:
-    s, t = (_each(terms, c + "{k}") for c in "st")
+    s, t = (each(terms, c + "{k}") for c in "st")
     names = [f"{c}{k}" for c in "ts" for k in range(terms)]
     lines = [
-        *_copied("fetched", "s", "r", terms),
-        *_copied("written", "r", "s", terms),
-        *_copied("kept", "d", "s", terms),
+        *copied("fetched", "s", "r", terms),
+        *copied("written", "r", "s", terms),
+        *copied("kept", "d", "s", terms),
     ]
     # One component is the network already.
     bare = name == "cumsum" and terms > 1
@@ -112,29 +118,29 @@ def _scan(terms: int, name: str) -> str:
         + f"""
 def kernel(data):
     prefer_wide_vectors()
-{_BEGIN}
-    outs = {_each(terms, "word(data, 6 + {k})")}
-    given = {_each(terms, f"word(data, {6 + terms} + {{k}})")}
+{BEGIN}
+    outs = {each(terms, "word(data, 6 + {k})")}
+    given = {each(terms, f"word(data, {6 + terms} + {{k}})")}
 """
         + "\n".join("    " + line for line in team.ITEMS)
         + f"""
             work = advance(works, arrival * {room(terms, 0)})
-{_BASES}
-            s = {_each(terms, "advance(work, LANES * (1 + {k}))")}
+{BASES}
+            s = {each(terms, "advance(work, LANES * (1 + {k}))")}
             usual = count <= {_LONG}
             for m in range(1, count + 1):
-                r = {_each(terms, "advance(given[{k}], start)")}
-{_moving("fetched", "s", "r", terms, 16, "LANES")}
-{_indented(16, _checked(terms) if bare else [])}
+                r = {each(terms, "advance(given[{k}], start)")}
+{moving("fetched", "s", "r", terms, 16, "LANES")}
+{indented(16, _checked(terms) if bare else [])}
                 level = 0
                 left = True
                 while left:
                     if (m >> level) & 1 == 0:
-                        d = {_each(terms, f"advance(work, {block})")}
+                        d = {each(terms, f"advance(work, {block})")}
                         level += 1
                     else:
                         left = False
-                        d = {_each(terms, f"advance(work, {block})")}
+                        d = {each(terms, f"advance(work, {block})")}
                         over(0, LANES, kept, ({given},))
                         later = level
                         if m >> level == 1:
@@ -142,13 +148,13 @@ def kernel(data):
                         level += 1
                         while (m >> level) & 1 == 0:
                             level += 1
-                        d = {_each(terms, f"advance(work, {reached})")}
-{_indented(20, combined)}
+                        d = {each(terms, f"advance(work, {reached})")}
+{indented(20, combined)}
                 level = later
-                d = {_each(terms, f"advance(work, {reached})")}
+                d = {each(terms, f"advance(work, {reached})")}
                 over(0, LANES, kept, ({given},))
-                r = {_each(terms, "advance(outs[{k}], start)")}
-{_moving("written", "r", "s", terms, 16, "lanes")}
+                r = {each(terms, "advance(outs[{k}], start)")}
+{moving("written", "r", "s", terms, 16, "lanes")}
                 start += inner
 """
     )
@@ -157,7 +163,8 @@ def kernel(data):
 _PLACES = "level", f"{_LEVELS} + level"
 
 
-def _indented(depth: int, lines: list[str]) -> str:
+def indented(depth: int, lines: list[str]) -> str:
+    """Lines behind so many spaces."""
     return "\n".join(" " * depth + line for line in lines)
 
 

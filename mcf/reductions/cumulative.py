@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from mcf.kernels import operations, registry
 from mcf.kernels.formats import format_of
-from mcf.kernels.row_tasks import RowTask
+from mcf.kernels.row_tasks import RowTask, along
 from mcf.reductions.folds import finish, register_of, state_of, widened
 from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows
@@ -119,7 +118,7 @@ def _swept(name: str, x: Components, dim: int) -> Components | None:
     """The same by the executor's loop over rows, where it has one."""
     if x[0].dtype is not torch.float64:
         return None
-    count, inner = x[0].shape[dim], math.prod(x[0].shape[dim % x[0].ndim + 1 :])
+    count, inner = along(x[0].shape, dim)
     rows = x[0].numel() // count
     if rows > 1 and count < _SHORT and rows * count < _FEW:
         return None

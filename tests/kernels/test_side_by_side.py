@@ -10,6 +10,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import mcf
+from tests.helpers import assert_all_same_bits
 from tests.kernels.test_scan import _numbers, _same
 
 # Shapes and the dimension: neighbours in memory, all or some of them, none; a piece that is not
@@ -47,6 +49,37 @@ def test_running_sums_of_pairs() -> None:
 def test_all(terms: int, name: str) -> None:
     _check(terms, name)
     _specials(terms, name)
+
+
+def _extremes(terms: int, names: list[str]) -> None:
+    """With equal numbers, zeros of both signs, NaN and what differs in the last component."""
+    for shape, dim in [*SHAPES, ((9, 500), 1), ((3, 2000), 1)]:
+        generator = torch.Generator().manual_seed(5)
+        count = torch.Size(shape).numel()
+        parts = [torch.randint(-4, 4, (count,), generator=generator).double() for _ in range(terms)]
+        parts = [c * 2.0 ** (-60 * k) for k, c in enumerate(parts)]
+        parts[0] *= 1.0 + (torch.arange(count) > count // 2)
+        parts[0][count // 3 :: 997] = float("nan")
+        parts[0][count // 5 :: 1013] = -0.0
+        for k in (0, -1):
+            parts[k][::511] *= 1.5
+        x = mcf.MCFTensor([c.reshape(shape) for c in parts])
+        for name in names:
+            got = getattr(x, name)(dim)
+            with mcf.executor("torch"):
+                expected = getattr(x, name)(dim)
+            assert torch.equal(got.indices, expected.indices), (name, shape)
+            assert_all_same_bits(got.values.components, expected.values.components, name)
+
+
+def test_extremes_of_pairs() -> None:
+    _extremes(2, ["cummax", "max"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_all_extremes(terms: int) -> None:
+    _extremes(terms, ["cummax", "cummin", "max", "min"])
 
 
 @pytest.mark.slow

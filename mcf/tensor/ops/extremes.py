@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.row_tasks import RowTask
+from mcf.kernels.row_tasks import RowTask, along
 from mcf.reductions.rows import Rows
 from mcf.tensor.ops.order import canonical, reduced
 from mcf.tensor.ops.ranks import decided, extremes
@@ -34,14 +34,18 @@ def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
 
 def _by_loop(x: MCFTensor, dim: int, largest: bool) -> Tensor | None:
     """The same by an executor's loop over rows; None where it has none."""
-    keys = [k.movedim(dim, -1) for k in canonical(x)]
-    *outer, count = keys[0].shape
-    given = [k.reshape(-1, count).to(torch.float64).contiguous() for k in keys]
-    index = torch.empty(len(given[0]), dtype=torch.int64, device=x.device)
-    task = RowTask("largest" if largest else "smallest", len(given))
-    if not registry.rows(task, (len(index), count), [index, *given]):
+    keys = [k.to(torch.float64).contiguous() for k in canonical(x)]
+    count, inner = along(keys[0].shape, dim)
+    shape = list(x.shape)
+    shape[dim] = 1
+    index = torch.empty(shape, dtype=torch.int64, device=x.device)
+    task = RowTask("largest" if largest else "smallest", len(keys), inner=inner)
+    if registry.rows(task, (index.numel(), count), [index, *keys]):
+        return index
+    if inner == 1:
         return None
-    return index.view(*outer, 1).movedim(-1, dim)
+    found = _by_loop(wrap([c.movedim(dim, -1).contiguous() for c in x.components]), -1, largest)
+    return None if found is None else found.movedim(-1, dim)
 
 
 def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.row_tasks import RowTask
+from mcf.kernels.row_tasks import RowTask, along
 from mcf.kernels.running import running_extremes
 from mcf.tensor.ops.order import canonical
 from mcf.tensor.recorded import recorded
@@ -59,7 +59,7 @@ def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
 
 def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
     """Numbers and places by an executor's loop over rows; None where it has none for them."""
-    if type(x) is not MCFTensor or recorded(x) or dim not in (-1, x.dim() - 1):
+    if type(x) is not MCFTensor or recorded(x):
         return None
     given = list(x.components)
     first = given[0]
@@ -71,9 +71,9 @@ def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
     index = torch.empty(first.shape, dtype=torch.int64, device=first.device)
     out = [torch.empty_like(c) for c in given]
     name = "running_largest" if largest else "running_smallest"
-    shape = first.numel() // first.shape[-1], first.shape[-1]
-    task = RowTask(name, len(keys), len(out))
-    if not registry.rows(task, shape, [index, *out, *keys, *given]):
+    count, inner = along(first.shape, dim)
+    task = RowTask(name, len(keys), len(out), inner=inner)
+    if not registry.rows(task, (first.numel() // count, count), [index, *out, *keys, *given]):
         return None
     return wrap(out), index
 
