@@ -62,8 +62,17 @@ _ALGORITHMS = {
 
 
 def along(shape: Sequence[int], dim: int) -> tuple[int, int]:
-    """How long rows along a dimension of a shape are, and how far apart their elements."""
-    return shape[dim], math.prod(shape[dim % len(shape) + 1 :])
+    """How long rows along a dimension of a shape are, and how far apart their elements.
+
+    Raises:
+        IndexError: if the shape has no such dimension.
+    """
+    n = len(shape)
+    if not -n <= dim < n:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})"
+        )
+    return shape[dim], math.prod(shape[dim % n + 1 :])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,8 +34,8 @@ def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
 
 def _by_loop(x: MCFTensor, dim: int, largest: bool) -> Tensor | None:
     """The same by an executor's loop over rows; None where it has none."""
+    count, inner = along(x.shape, dim)
     keys = [k.to(torch.float64).contiguous() for k in canonical(x)]
-    count, inner = along(keys[0].shape, dim)
     shape = list(x.shape)
     shape[dim] = 1
     index = torch.empty(shape, dtype=torch.int64, device=x.device)

@@ -67,11 +67,11 @@ def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
         return None
     if not first.is_contiguous():
         return None
+    count, inner = along(first.shape, dim)
     keys = [k.contiguous() for k in canonical(x)]
     index = torch.empty(first.shape, dtype=torch.int64, device=first.device)
     out = [torch.empty_like(c) for c in given]
     name = "running_largest" if largest else "running_smallest"
-    count, inner = along(first.shape, dim)
     task = RowTask(name, len(keys), len(out), inner=inner)
     if not registry.rows(task, (first.numel() // count, count), [index, *out, *keys, *given]):
         return None
