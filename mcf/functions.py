@@ -39,7 +39,7 @@ from mcf.tensor.conversion import promote, to_plain
 from mcf.tensor.creation import tensor
 from mcf.tensor.ops.elementary import normal_pdf as _normal_pdf
 from mcf.tensor.plans import selected
-from mcf.tensor.promotion import aligned
+from mcf.tensor.promotion import aligned, common_device
 from mcf.tensor.recorded import recorded
 from mcf.tensor.tensor import wrap
 
@@ -155,7 +155,9 @@ def fma(x: Any, y: Any, z: Any) -> Any:
         found = selected(FMA, x, y, z)
         if found is not None:
             return found
-    a, b, c = _tensors(x, y, z)
+    values = _tensors(x, y, z)
+    device = common_device(*values)
+    a, b, c = (v if v.dim() else v.to(device) for v in values)
     shape = torch.broadcast_shapes(a.shape, b.shape, c.shape)  # type: ignore[no-untyped-call]
     return _Fma.apply(a.expand(shape), b.expand(shape), c.expand(shape))  # type: ignore[no-untyped-call]
 

@@ -23,7 +23,13 @@ from mcf.kernels.components import padded
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
 from mcf.kernels.register_choice import get_registers
 from mcf.tensor.launches import SMALL, Plan
-from mcf.tensor.promotion import as_components, exactly, operands, result_format
+from mcf.tensor.promotion import (
+    as_components,
+    common_device,
+    exactly,
+    operands,
+    result_format,
+)
 from mcf.tensor.recorded import functorch, modes
 from mcf.tensor.recorded import watched as watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
@@ -218,7 +224,7 @@ def unrounded(*values: Any) -> list[Components]:
     dtype, _ = result_format(*values)
     if not all(exactly(v, dtype) for v in values):
         dtype = torch.float64
-    device = next(v.device for v in values if isinstance(v, MCFTensor))
+    device = common_device(*values)
     out = []
     for v in values:
         c = as_components(v, dtype, v.terms if isinstance(v, MCFTensor) else 4, device)

@@ -45,15 +45,43 @@ def operands(*values: Any) -> tuple[Components, ...]:
     otherwise the number of terms of the result.
     """
     dtype, terms = result_format(*values)
-    device = next(v.device for v in values if isinstance(v, MCFTensor))
+    device = common_device(*values)
     return tuple(as_components(v, dtype, terms, device) for v in values)
+
+
+def common_device(*values: Any) -> torch.device:
+    """The device of a result: that of all tensors but those on the CPU without dimensions.
+
+    Errors are those that torch raises, no `TypeError`, which `==` would take for "not equal".
+
+    Raises:
+        RuntimeError: tensors on two devices, or one that is sparse.
+    """
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    for v in tensors:
+        if v.layout is not torch.strided:
+            raise RuntimeError(
+                f"expansion tensors take dense operands, got one of layout {v.layout}; "
+                "v.to_dense() is the same tensor without it"
+            )
+    devices = {v.device: None for v in tensors if v.dim() or v.device.type != "cpu"}
+    if len(devices) > 1:
+        first, other, *_ = devices
+        raise RuntimeError(
+            f"operands are on the devices {first} and {other}; bring one to the other's, "
+            "x.to(device): tensors with dimensions are not moved silently"
+        )
+    return next(iter(devices), tensors[0].device)
 
 
 def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.device) -> Components:
     """A tensor's or a Python number's components in a format that holds its dtype.
 
-    Integers and numbers that the format cannot hold become the nearest expansion.
+    Integers and numbers that the format cannot hold become the nearest expansion. A tensor without
+    dimensions comes to the device, as in torch.
     """
+    if isinstance(value, Tensor) and not value.dim() and value.device != device:
+        value = value.to(device)
     if isinstance(value, MCFTensor):
         c = widen(value.components, dtype)
         if 1 < len(c) < terms:

@@ -64,6 +64,14 @@ def _new(packet: Any, func: OpOverload) -> OpOverload | None:
     return None
 
 
+def _same_device(func: OpOverload, result: Tensor, target: Tensor) -> None:
+    if result.device != target.device:
+        raise RuntimeError(
+            f"{readable(func)}: the result is on {result.device}, the tensor that it is written to "
+            f"on {target.device}; nothing is moved silently"
+        )
+
+
 def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator that writes to its first argument."""
     if "out" in kwargs or not _writes_first(func):
@@ -80,6 +88,7 @@ def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             f"{readable(func)}: the result has shape {list(result.shape)} and cannot be written "
             f"into a tensor of shape {list(target.shape)}"
         )
+    _same_device(func, result, target)
     aten.copy_.default(target, result)
     return target
 
@@ -107,6 +116,7 @@ def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             f"{readable(func)}: `out` has shape {list(target.shape)}; allowed is the result's, "
             f"{list(result.shape)}"
         )
+    _same_device(func, result, target)
     aten.copy_.default(target, result)
     return target
 
