@@ -71,11 +71,11 @@ def bound(
             wanted, below 1, or of more coefficients than the bound of "polyval" has room for.
         TypeError: for another dtype, or a count that is no int.
     """
-    ordered = special_bounds.of_order(operation) is not None
+    ordered = special_bounds.of_order(operation) is not None or operation in special_bounds.SLOPES
     if operation not in _OPERATIONS and not ordered:
         last = polygamma.LAST
         orders = f"polygamma_5 to polygamma_{last}, zeta_3 to zeta_{last + 1}"
-        known = ", ".join((*_OPERATIONS, orders))
+        known = ", ".join((*_OPERATIONS, orders, *special_bounds.SLOPES))
         raise ValueError(f"no bound for operation {operation!r}; known are {known}")
     register = _register(registers)
     if operation in ("fft", "rfft"):

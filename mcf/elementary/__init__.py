@@ -35,6 +35,7 @@ from mcf.elementary.error import gelu as gelu
 from mcf.elementary.error import gelu_tanh as gelu_tanh
 from mcf.elementary.error import normal_cdf as normal_cdf
 from mcf.elementary.error import normal_pdf as normal_pdf
+from mcf.elementary.error_slopes import erf_1 as erf_1
 from mcf.elementary.gamma import digamma as digamma
 from mcf.elementary.gamma import lgamma as lgamma
 from mcf.elementary.gamma import trigamma as trigamma

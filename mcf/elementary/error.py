@@ -57,25 +57,44 @@ def _erf_series(k: int) -> Fraction:
 
 def _erfcx(z: Components) -> Components:
     """exp(z^2) erfc(z) for 0 <= z < 32."""
+    return at_node("erfcx_series", z, ERFCX_DEGREES)
+
+
+def at_node(name: str, z: Components, degrees: int, spare: float = 0.0) -> Components:
+    """A series at the nearest node for 0 <= z < 32, whose coefficients are 2**spare times theirs.
+
+    Args:
+        name: of the table.
+        z: the argument.
+        degrees: coefficients that a node has.
+        spare: bits by which the series falls less than by 6 a degree.
+    """
     terms = len(z)
     octave = (exponent(z[0]) + 1).clamp(0, ERFCX_OCTAVES - 1)
     # Intervals of 1/32 below 1, and 2**(octave - 1) / 32 above.
     width = power((octave - 1).clamp(min=0) - 5)
     start = torch.where(octave == 0, 0.0, power((octave - 1).clamp(min=0)))
     j = ((z[0] - start) / width).floor().clamp(0, ERFCX_STEPS - 1)
-    node = start + width * (j + 0.5)
-    v = beside(z, node, terms)
+    v = beside(z, start + width * (j + 0.5), terms)
     v = tuple(c * (2.0 / width) for c in v)
-    row = (octave * ERFCX_STEPS + j.to(torch.int64)) * ERFCX_DEGREES
-    p = working().format.p
-    wanted = p * terms + 8
-    degree = min(ERFCX_DEGREES - 1, int(wanted / FALL) + 1)
+    row = (octave * ERFCX_STEPS + j.to(torch.int64)) * degrees
     return series.at_node(
         v,
-        degree,
-        lambda k, count: lookup("erfcx_series", row + k, count),
-        lambda k: min(terms, max(1, -int(-(wanted - k * FALL) // p))),
+        degree_needed(terms, degrees, spare),
+        lambda k, count: lookup(name, row + k, count),
+        lambda k: components_needed(terms, k, spare),
     )
+
+
+def degree_needed(terms: int, degrees: int, spare: float = 0.0) -> int:
+    """Degree of the series at a node that `terms` components need."""
+    return min(degrees - 1, int((working().format.p * terms + 8 + spare) / FALL) + 1)
+
+
+def components_needed(terms: int, k: int, spare: float = 0.0) -> int:
+    """Components in which the coefficient of degree k is added."""
+    p = working().format.p
+    return min(terms, max(1, -int(-(p * terms + 8 + spare - k * FALL) // p)))
 
 
 def _gauss(x: Components, count: int, halves: int, sign: float = -1.0) -> tuple[Components, Tensor]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 
-from mcf.elementary import error, scaled_error, tables
+from mcf.elementary import error, error_slopes, scaled_error, tables
 from mcf.elementary.bessel_bounds import at_nodes
 from mcf.elementary.error_bounds import exp, log, sigmoid
 from mcf.elementary.error_steps import Steps
@@ -15,13 +16,13 @@ from mcf.elementary.series import FALL
 from mcf.kernels.formats import FP64
 
 
-def scaled(e: Steps) -> float:
-    """exp(z^2) erfc(z) by its Taylor series at 192 nodes, of an exact z."""
-    series = tables.table("erfcx_series", torch.device("cpu"))[0]
-    table = series.reshape(-1, tables.ERFCX_DEGREES)
-    p = e.fmt.p
-    degree = min(tables.ERFCX_DEGREES - 1, int((p * e.terms + 8) / FALL) + 1)
-    needed = [min(e.terms, max(1, -int(-(p * e.terms + 8 - k * FALL) // p))) for k in range(degree)]
+def scaled(
+    e: Steps, name: str = "erfcx_series", degrees: int = tables.ERFCX_DEGREES, spare: float = 0.0
+) -> float:
+    """exp(z^2) erfc(z), or a derivative, by its Taylor series at 192 nodes, of an exact z."""
+    table = tables.table(name, torch.device("cpu"))[0].reshape(-1, degrees)
+    degree = error.degree_needed(e.terms, degrees, spare)
+    needed = [error.components_needed(e.terms, k, spare) for k in range(degree)]
     steps = e.at_node([*needed, 1])
     worst = 0.0
     for row in table.abs().tolist():
@@ -97,6 +98,25 @@ def _from_zero(e: Steps) -> float:
         limit, scaled_error.BITS, scaled_error.asymptotic, 0.0, 2 * e.div() + e.mul()
     )
     return max(scaled(e), far + e.div() + 2 * e.mul() + e.constant())
+
+
+def erf_1(e: Steps) -> tuple[float, float]:
+    """Gauss times a constant."""
+    return _gauss(e, 0) + e.mul() + e.constant(), 0.0
+
+
+def erfcx_slope(e: Steps, m: int) -> tuple[float, float]:
+    """As `erfcx`; below 0 a product with a polynomial of positive coefficients, m // 2 steps."""
+    near = scaled(e, f"erfcx_{m}_series", error_slopes.DEGREES, error_slopes.SPARE)
+    limit, bits = 2.0**-scaled_error.BITS, scaled_error.BITS
+    coefficient = functools.partial(error_slopes.asymptotic, m)
+    tail = e.polynomial(limit, bits, coefficient, 0.0, 2 * e.div() + e.mul())
+    far = tail + (m + 1) * e.div() + (m + 2) * e.mul() + e.constant()
+    up = max(near, far)
+    grown = _gauss(e, 0) + (m // 2) * (2 * e.mul() + e.add()) + 3 * e.mul()
+    # Of a difference at least half is left.
+    down = grown + e.add() if m % 2 else 2 * grown + up + e.add()
+    return max(up, down), 0.0
 
 
 def log_ndtr(e: Steps) -> tuple[float, float]:

@@ -137,7 +137,7 @@ def declared(
 
 def is_known(name: str) -> bool:
     """Whether a function runs as one kernel."""
-    return name in _FUSED or name.startswith(("power_", "polygamma_", "zeta_"))
+    return name in _FUSED or name.startswith(("power_", "polygamma_", "zeta_", "erf_", "erfcx_"))
 
 
 def kernel_for(

@@ -16,6 +16,7 @@ from mcf.elementary import (
     bessel_bounds,
     bessel_jy_bounds,
     error_function_bounds,
+    error_slopes,
     function_bounds,
     gamma,
     gamma_arguments,
@@ -183,6 +184,16 @@ FUNCTIONS = tuple(DERIVED)
 OBSERVED = ("erfinv", "ndtri")
 
 
+# Derivatives that autograd asks for.
+SLOPES: dict[str, Callable[[Steps], Errors]] = {
+    "erf_1": error_function_bounds.erf_1,
+    **{
+        f"erfcx_{m}": functools.partial(error_function_bounds.erfcx_slope, m=m)
+        for m in range(1, error_slopes.LAST + 1)
+    },
+}
+
+
 def of_order(function: str) -> int | None:
     """The order of a polygamma or zeta function that is made when it is asked for, or None."""
     kind, _, digits = function.rpartition("_")
@@ -195,7 +206,7 @@ def of_order(function: str) -> int | None:
 def _errors_of(function: str) -> Callable[[Steps], Errors]:
     order = of_order(function)
     if order is None:
-        return DERIVED[function]
+        return (DERIVED | SLOPES)[function]
     zeta = function.startswith("zeta")
     # Makes the table.
     (polygamma.zeta(order + 1) if zeta else polygamma.polygamma(order))

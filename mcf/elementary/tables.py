@@ -275,23 +275,31 @@ def erfcx_nodes() -> list[tuple[Fraction, Fraction]]:
     return nodes
 
 
-@_table
-def erfcx_series() -> Tensor:
-    """Taylor coefficients at the nodes: [_KEPT, nodes * ERFCX_DEGREES], a node's lying together.
+@functools.cache
+def erfcx_at_nodes(count: int) -> list[tuple[list[int], Fraction]]:
+    """Taylor coefficients of erfcx at each node, as `fixed`, and half of its interval's width.
 
-    Of the argument v = 2 (z - node) / width. Continued from node to node downwards, in which
-    direction errors shrink.
+    Continued from node to node downwards, in which direction errors shrink.
     """
-    nodes = erfcx_nodes()
     at, value = Fraction(32), fixed.erfcx_by_fraction(32)
-    coefficients: list[tuple[int, int]] = []
-    for node, width in reversed(nodes):
+    found = []
+    for node, width in reversed(erfcx_nodes()):
         while at > node:
             following = max(node, at - width)
             series = fixed.erfcx_series(at, value, 160)
             value, at = fixed.evaluate(series, following - at), following
-        series = fixed.erfcx_series(at, value, ERFCX_DEGREES)
-        p, q = (width / 2).as_integer_ratio()
-        scaled = [(c * p**k, fixed.ONE * q**k) for k, c in enumerate(series)]
-        coefficients = scaled + coefficients
+        found.append((fixed.erfcx_series(at, value, count), width / 2))
+    return found[::-1]
+
+
+@_table
+def erfcx_series() -> Tensor:
+    """Taylor coefficients at the nodes: [_KEPT, nodes * ERFCX_DEGREES], a node's lying together.
+
+    Of the argument v = 2 (z - node) / width.
+    """
+    coefficients = []
+    for series, half in erfcx_at_nodes(ERFCX_DEGREES):
+        p, q = half.as_integer_ratio()
+        coefficients += [(c * p**k, fixed.ONE * q**k) for k, c in enumerate(series)]
     return _rows(coefficients)

@@ -67,7 +67,7 @@ def _writer(direct: Callable[..., Any]) -> Callable[[tuple[Any, ...], Any], bool
 # Whose results have the shape and the format of an argument, or are numbers.
 _IN_PLACE = (
     "add sub mul div pow lerp addcmul addcdiv clamp clamp_min clamp_max neg square frac floor ceil "
-    "round trunc exp expm1 log log1p sqrt rsqrt reciprocal sin cos tan atan sinh cosh asinh hypot "
+    "round trunc exp log log1p sqrt rsqrt reciprocal sin cos tan atan sinh cosh hypot "
     "atan2 masked_fill"
 ).split()
 _WITH_OUT = "neg pow lerp addcmul addcdiv hypot atan2 clamp square frac dot mm mv".split()

@@ -76,7 +76,7 @@ def _function(name: str, *functions: Any, derivative: Derivative | None = None) 
 
 
 for _name in (
-    "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "atan", "sinh", "cosh", "asinh", "floor",
+    "exp", "log", "log1p", "sin", "cos", "tan", "atan", "sinh", "cosh", "floor",
     "ceil", "round", "trunc", "lgamma", "digamma",
 ):  # fmt: skip
     _function(_name)
@@ -98,30 +98,31 @@ _function(
 )  # fmt: skip
 _function(
     "acosh", torch.acosh, Tensor.acosh, torch.arccosh, Tensor.arccosh,
-    derivative=lambda x: 1 / ((x - 1) * (x + 1)).sqrt(),
+    derivative=lambda x: 1 / ((x - 1).sqrt() * (x + 1).sqrt()),
 )  # fmt: skip
 _function(
     "atanh", torch.atanh, Tensor.atanh, torch.arctanh, Tensor.arctanh,
     derivative=lambda x: 1 / ((1 - x) * (1 + x)),
 )  # fmt: skip
+# x^2 is beyond the range where its root is not.
+_function(
+    "asinh", torch.asinh, Tensor.asinh, torch.arcsinh, Tensor.arcsinh,
+    derivative=lambda x: 1 / torch.hypot(x, torch.ones_like(x)),
+)  # fmt: skip
+# torch's is the result and 1, which leaves nothing of a small exponential.
+_function(
+    "expm1", torch.expm1, Tensor.expm1, torch.special.expm1, derivative=lambda x: torch.exp(x)
+)
 # 1 - tanh^2 and 1 - sigmoid would be rounded away for large arguments.
 _function("tanh", torch.tanh, Tensor.tanh, F.tanh, derivative=lambda x: x.cosh() ** -2)
 _function(
     "sigmoid", torch.sigmoid, Tensor.sigmoid, torch.special.expit, F.sigmoid,
     derivative=lambda x: torch.sigmoid(x) * torch.sigmoid(-x),
 )  # fmt: skip
-_function(
-    "erf", torch.erf, Tensor.erf, torch.special.erf,
-    derivative=lambda x: constant(fixed.two_over_root_pi(), x) * torch.exp(-x * x),
-)  # fmt: skip
-_function(
-    "erfc", torch.erfc, Tensor.erfc, torch.special.erfc,
-    derivative=lambda x: -constant(fixed.two_over_root_pi(), x) * torch.exp(-x * x),
-)  # fmt: skip
-_function(
-    "erfinv", torch.erfinv, Tensor.erfinv, torch.special.erfinv,
-    derivative=lambda x: torch.erfinv(x).square().exp() / constant(fixed.two_over_root_pi(), x),
-)  # fmt: skip
+# x^2 of as many components as x has would be off by x^2 times what the exponential may be.
+erf_slope: Any = differentiable("erf_1", computed("erf_1"), lambda x: -2 * x * erf_slope(x))
+_function("erf", torch.erf, Tensor.erf, torch.special.erf, derivative=lambda x: erf_slope(x))
+_function("erfc", torch.erfc, Tensor.erfc, torch.special.erfc, derivative=lambda x: -erf_slope(x))
 
 _normal_cdf = computed("normal_cdf")
 

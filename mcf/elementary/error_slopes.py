@@ -1,0 +1,158 @@
+"""Derivatives of erf and of erfcx, without cancellation.
+
+f(x) = exp(x^2) erfc(x) is 2/sqrt(pi) times the integral of exp(-t^2 - 2 x t) over t > 0, so that
+(-1)^m times its derivative of order m is positive everywhere. From 0 to 32 it is the derivative of
+the series that f is, whose coefficients have alternating signs; beyond, of the asymptotic series,
+
+    sqrt(pi) x^(m+1) |f^(m)(x)| / m! = 1 - C(m+2, m)/(2 x^2) + C(m+4, m) 1 3/(2 x^2)^2 - ...
+
+and below zero 2 h_m(|x|) exp(x^2) - f^(m)(|x|) with h_0 = 1, h_(m+1) = 2 x h_m + h_m', polynomials
+of positive coefficients: a sum for odd m, and for even m a difference of which at least half is
+left (NIST's Digital Library of Mathematical Functions, 7.12 and 7.18, https://dlmf.nist.gov/7.18).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import arithmetic as ex
+from mcf.elementary import error, fixed, scaled_error, series, tables
+from mcf.elementary.few_products import raised
+from mcf.elementary.format import working
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components, _rows, _table, constant
+from mcf.elementary.working import (
+    enter,
+    head,
+    leave,
+    mantissa,
+    minus,
+    sanitized,
+    scale_all,
+    select,
+    sign_of,
+    signed,
+    special,
+    working_terms,
+)
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+# Orders from 1 on; beyond, f^(m+1) = 2 x f^(m) + 2 m f^(m-1) has to do.
+LAST = 4
+# Bits by which binomial coefficients, up to C(44, 4), make a series fall less.
+SPARE = 18.0
+DEGREES = 44
+
+
+def _table_of(m: int) -> Tensor:
+    """Of (-1)^m f^(m), at the nodes of `tables.erfcx_series`."""
+    rows = []
+    for found, half in tables.erfcx_at_nodes(DEGREES + LAST):
+        for k, c in enumerate(found[m : m + DEGREES]):
+            value = (-1) ** m * math.perm(k + m, m) * c * half**k
+            rows.append((value.numerator, value.denominator * fixed.ONE))
+    return _rows(rows)
+
+
+def growing(m: int) -> list[int]:
+    """Coefficients of h_m from that of x^0 or x^1 on, every second one."""
+    h = [1]
+    for _ in range(m):
+        slope = [k * c for k, c in enumerate(h)][1:]
+        h = [a + b for a, b in zip([0, *(2 * c for c in h)], [*slope, 0, 0], strict=True)]
+    return h[m % 2 :: 2]
+
+
+def asymptotic(m: int, k: int) -> Fraction:
+    """Of x^(-2 k)."""
+    return scaled_error.asymptotic(k) * math.comb(2 * k + m, m)
+
+
+def _far(m: int, z: Components, terms: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of |f^(m)(z)| for z >= 32."""
+    normal, e = mantissa(z)
+    inverse = ex.div(head((torch.ones_like(z[0]),), terms), normal)
+    small = scale_all(inverse, -e.clamp(max=400))
+    # Beyond, the series is 1.
+    square = sanitized(ex.mul(small, small), z[0] < working().huge, 0.0)
+    tail = series.polynomial(square, scaled_error.BITS, functools.partial(asymptotic, m))
+    factor = fixed.to_fraction(fixed.two_over_root_pi()) / 2 * math.factorial(m)
+    value = ex.mul(ex.mul(tail, raised(inverse, m + 1)), constant(factor, terms, z[0].device))
+    return value, -(m + 1) * e
+
+
+def _grown(m: int, a: Components) -> Components:
+    """h_m(a), all terms of which are positive."""
+    square, (last, *others) = ex.mul(a, a), growing(m)[::-1]
+    total = head((torch.full_like(a[0], float(last)),), len(a))
+    for c in others:
+        total = ex.add(ex.mul(total, square), torch.full_like(a[0], float(c)))
+    return ex.mul(total, a) if m % 2 else total
+
+
+def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components:
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = y[0].isfinite() & (y[0] >= -working().erf_far)
+    down = good & (y[0] < 0)
+    whole = signed(sanitized(y, good), sign_of(down))
+    a = head(whole, w)
+    far = a[0] >= scaled_error.FAR
+    beyond, e = _far(m, sanitized(a, far, scaled_error.FAR), w)
+    near = error.at_node(f"erfcx_{m}_series", sanitized(a, ~far), DEGREES, SPARE)
+    value, k = select(far, beyond, near), torch.where(far, e, 0)
+    growth, j = error._gauss(sanitized(whole, down), w, 0, 1.0)
+    growth = series.scaled(ex.mul(growth, _grown(m, sanitized(a, down))), 2.0)
+    beside = scale_all(sanitized(value, ~far), -j)
+    below = ex.add(growth, beside if m % 2 else minus(beside))
+    most = -working().bottom
+    value, k = select(down, below, value), torch.where(down, j, k).clamp(-most, most)
+    out = leave(signed(value, torch.full_like(a[0], (-1.0) ** m)), fmt, terms, k)
+    end = torch.where(y[0] > 0, 0.0, math.inf) * (-1.0) ** m
+    return special(~good, torch.where(y[0].isnan(), y[0], end).to(fmt.dtype), out)
+
+
+@functools.cache
+def slope(m: int) -> Callable[..., Components]:
+    """The derivative of an order from 1 to `LAST` of erfcx, of component tuples."""
+
+    def compute(arguments: Arguments, fmt: Format, terms: int) -> Components:
+        return _evaluated(arguments, fmt, terms, m)
+
+    compute.__name__ = f"erfcx_{m}"
+    compute.__doc__ = f"""The derivative of order {m} of exp(x^2) erfc(x).
+
+    Relative to the result everywhere.
+    """
+    table: Any = functools.partial(_table_of, m)
+    table.__name__ = f"erfcx_{m}_series"
+    _table(table)
+    return function("x")(compute)
+
+
+for _m in range(1, LAST + 1):
+    slope(_m)
+
+
+@function("x")
+def erf_1(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The derivative of erf, 2/sqrt(pi) exp(-x^2).
+
+    Relative to the result everywhere: what x^2 has beyond a component counts.
+    """
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = y[0].abs() <= working().erf_far
+    g, e = error._gauss(sanitized(y, good), w, 0)
+    factor = fixed.to_fraction(fixed.two_over_root_pi())
+    out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
+    return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
