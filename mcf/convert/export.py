@@ -38,6 +38,16 @@ def nested(values: Sequence[Any], shape: Sequence[int]) -> Any:
     return [nested(values[k * step : (k + 1) * step], shape[1:]) for k in range(shape[0])]
 
 
+def few_floats(components: Sequence[Tensor]) -> list[float] | None:
+    """The values, each rounded once to nearest, in order; None where a sum leaves the range."""
+    rows = [c.reshape(-1).tolist() for c in components]
+    try:
+        # Python adds up exactly and rounds once. What has nothing below it keeps its sign of zero.
+        return [math.fsum(v) if any(v[1:]) else v[0] for v in zip(*rows, strict=True)]
+    except (OverflowError, ValueError):
+        return None
+
+
 def mpmath_number() -> Callable[[Number], Any]:
     """The function that makes an mpf of a number exactly, whatever `mpmath.mp.prec` is."""
     import mpmath

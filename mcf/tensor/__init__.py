@@ -11,6 +11,7 @@ from mcf.tensor import ops as ops
 from mcf.tensor import shortcuts as shortcuts
 from mcf.tensor import shortcuts_of_closeness as shortcuts_of_closeness
 from mcf.tensor import shortcuts_of_numbers as shortcuts_of_numbers
+from mcf.tensor import shortcuts_of_products as shortcuts_of_products
 from mcf.tensor import shortcuts_of_rows as shortcuts_of_rows
 from mcf.tensor import text as text
 from mcf.tensor import torch_functions as torch_functions

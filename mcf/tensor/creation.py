@@ -15,6 +15,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels.formats import Format, format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.promotion import integer_components
+from mcf.tensor.recorded import watched
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
@@ -26,6 +27,8 @@ def check_format(terms: int, dtype: torch.dtype) -> Format:
     return format_of(dtype)
 
 
+# Up to so many numbers are rounded one by one: a conversion takes as long, whatever their count.
+_FEW = 8
 # One number, which is its value.
 _SINGLE = frozenset({int, float, Fraction})
 
@@ -56,27 +59,55 @@ def tensor(
         ValueError: for another `terms`, a string that is no number, ragged lists.
     """
     fmt = check_format(terms, dtype)
-    if type(data) in _SINGLE and not (requires_grad or torch.compiler.is_compiling()):
+    compiling = torch.compiler.is_compiling()
+    if type(data) in _SINGLE and not (requires_grad or compiling):
         found = components_of(data, fmt, terms)
         return wrap([torch.full((), v, dtype=dtype, device=device) for v in found])
     if isinstance(data, str) and data.lstrip().startswith("["):
         data = printed(data)
     if isinstance(data, np.ndarray):
         source = _array_components(data, fmt, terms)
+    elif device is None and not compiling and _is_held(data, dtype):
+        first = data.detach().clone()
+        result = wrap([first, *(torch.zeros_like(first) for _ in range(terms - 1))])
+        return _recorded(result, requires_grad)
     elif isinstance(data, Tensor):
         source = _tensor_components(data)
     elif isinstance(data, (list, tuple)) and any(_is_array(item) for item in data):
         rows: list[Tensor] = [tensor(item, terms, dtype, device) for item in data]
-        result = torch.stack(rows).requires_grad_(requires_grad)
-        assert isinstance(result, MCFTensor)
-        return result
+        joined = torch.stack(rows).requires_grad_(requires_grad)
+        assert isinstance(joined, MCFTensor)
+        return joined
     else:
-        source = _number_components(data, fmt, terms)
+        shape, leaves = flatten(data)
+        if 0 < len(leaves) <= _FEW and not compiling:
+            few = _columns(leaves, fmt, terms)
+            result = wrap([torch.tensor(c, dtype=dtype, device=device).reshape(shape) for c in few])
+            return _recorded(result, requires_grad)
+        source = _number_components(shape, leaves, fmt, terms)
     if device is None and not isinstance(data, Tensor):
         device = torch.get_default_device()
     result = wrap(convert([c.to(device=device) for c in source], dtype, terms))
-    result.requires_grad_(requires_grad)
-    return result
+    return _recorded(result, requires_grad)
+
+
+def _recorded(x: MCFTensor, requires_grad: bool) -> MCFTensor:
+    if requires_grad:
+        x.requires_grad_()
+    return x
+
+
+def _is_held(data: Any, dtype: torch.dtype) -> bool:
+    """Whether data is a plain tensor that is a component as it is, at which nobody looks."""
+    if type(data) is not Tensor or data.dtype is not dtype or data.layout is not torch.strided:
+        return False
+    if dtype not in _WIDE or not data.is_contiguous() or data.is_neg():
+        return False
+    return not watched()
+
+
+# A conversion of 16 bits sets the quiet bit of NaN.
+_WIDE = frozenset({torch.float32, torch.float64})
 
 
 def _is_array(item: Any, depth: int = 0) -> bool:
@@ -98,16 +129,20 @@ def _tensor_components(data: Tensor) -> Components:
     return (data,)
 
 
-def _number_components(data: Any, fmt: Format, terms: int) -> Components:
-    shape, leaves = flatten(data)
+def _columns(leaves: list[Any], fmt: Format, terms: int) -> Any:
+    """The components of numbers, those of one order after the other."""
+    return zip(*[components_of(exact(x), fmt, terms) for x in leaves], strict=True)
+
+
+def _number_components(
+    shape: tuple[int, ...], leaves: list[Any], fmt: Format, terms: int
+) -> Components:
     if all(type(x) is float or (type(x) is int and abs(x) <= 2**53) for x in leaves):
         return (torch.tensor(leaves, dtype=torch.float64, device="cpu").reshape(shape),)
-    rows = [components_of(exact(x), fmt, terms) for x in leaves]
-    columns = zip(*rows, strict=True)
     # Numbers of the format: float64 holds each.
     return tuple(
         torch.tensor(c, dtype=torch.float64, device="cpu").to(fmt.dtype).reshape(shape)
-        for c in columns
+        for c in _columns(leaves, fmt, terms)
     )
 
 
@@ -128,10 +163,9 @@ def _array_components(data: np.ndarray[Any, Any], fmt: Format, terms: int) -> Co
     if data.dtype.kind not in "biufOUT":
         raise TypeError(f"data must be numbers or strings, got an array of {data.dtype}")
     if data.dtype.kind not in "biuf":
-        flat = _number_components(
-            [number_in(x, "each element of data") for x in data.ravel().tolist()], fmt, terms
-        )
-        return tuple(c.reshape(data.shape) for c in flat)
+        shape, flat = flatten([number_in(x, "each element of data") for x in data.ravel().tolist()])
+        found = _number_components(shape, flat, fmt, terms)
+        return tuple(c.reshape(data.shape) for c in found)
     data = np.array(data, dtype=data.dtype.newbyteorder("="), order="C")
     if data.dtype != np.dtype(np.longdouble) or data.dtype == np.dtype(np.float64):
         return _tensor_components(torch.from_numpy(data))

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from mcf.convert import export
 
+# Up to so many numbers are added up one by one.
+_FEW = 32
+
 
 class Exports:
     """Conversion of an `MCFTensor` to Fractions, mpmath numbers, NumPy arrays, plain tensors."""
@@ -97,5 +100,7 @@ class Exports:
 
     def tolist(self: Any) -> Any:
         """Nested lists of Python floats, each rounded to nearest; see `to_fractions`."""
-        flat = export.array(self.components, np.float64).ravel().tolist()
-        return export.nested(flat, self.shape)
+        parts = self.components
+        found = export.few_floats(parts) if parts[0].numel() <= _FEW else None
+        flat = export.array(parts, np.float64).ravel().tolist() if found is None else found
+        return export.nested(flat, parts[0].shape)

@@ -16,9 +16,10 @@ from mcf.kernels import registry
 from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import settle_kernel
+from mcf.tensor.copies import Copies
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
-from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64 = torch.float64
@@ -28,7 +29,10 @@ _plans: dict[tuple[Any, ...], ProductPlan | None] = {}
 
 
 def multiplied(x: Any, y: Any) -> MCFTensor | None:
-    """x @ y of two matrices, a matrix and a vector or two batches; None where there is no plan."""
+    """x @ y of two matrices, a matrix and a vector, two batches or a batch and one of the others.
+
+    None where there is no plan.
+    """
     if type(x) is not MCFTensor or type(y) is not MCFTensor or watched():
         return None
     one, two = x.__dict__, y.__dict__
@@ -46,17 +50,18 @@ def multiplied(x: Any, y: Any) -> MCFTensor | None:
         plan = _plans[key] = ProductPlan.of(a, b, terms)
     if plan is None:
         return None
-    parts = [*COMPONENTS[terms](one), *COMPONENTS[terms](two)]
-    if not (a.is_contiguous() and b.is_contiguous()):
-        parts = [c.contiguous() for c in parts]
-    return plan.run(parts)
+    return plan.run(COMPONENTS[terms](one), COMPONENTS[terms](two))
 
 
 class ProductPlan:
     """The launches of a product of contiguous components of float64."""
 
-    def __init__(self, size: torch.Size, terms: int, state: int, call: Any) -> None:
-        """A plan of a prepared fold."""
+    def __init__(
+        self, size: torch.Size, terms: int, state: int, call: Any, shapes: tuple[Any, Any]
+    ) -> None:
+        """A plan of a prepared fold, for operands of these shapes."""
+        # Of operands that are not contiguous.
+        self._copies = [Copies(terms, shape, range(len(shape))) for shape in shapes]
         self._call, self._size, self._terms, self._state = call, size, terms, state
         self._count = size.numel()
         like = torch.empty(size, dtype=_FLOAT64, device="cpu")
@@ -81,20 +86,25 @@ class ProductPlan:
             size, batch = [a.shape[0]], 1
         elif dims == (1, 2):
             size, batch = [b.shape[1]], 1
+        elif dims[0] > 2 and dims[1] in (1, 2):
+            # A vector or a matrix beside a batch is one for all rows.
+            size, batch = [*a.shape[:-1], *b.shape[1:]], 1
         elif dims == (3, 3) and a.shape[0] == b.shape[0]:
             size, batch = [a.shape[0], a.shape[1], b.shape[2]], a.shape[0]
         else:
             return None
-        rows = a.shape[-2] if a.ndim > 1 else 1
+        rows = 1 if a.ndim == 1 else a.numel() // (batch * a.shape[-1])
         columns = b.shape[-1] if b.ndim > 1 else 1
         if max(a.numel(), b.numel(), batch * rows * columns) > SMALL:
             return None
         spec = product_fold(FP64, terms, terms, terms)
         call = registry.prepare_product(spec, (batch, rows, a.shape[-1], columns), a.device)
-        return None if call is None else cls(torch.Size(size), terms, spec.state, call)
+        if call is None:
+            return None
+        return cls(torch.Size(size), terms, spec.state, call, (a.shape, b.shape))
 
-    def run(self, parts: list[Tensor]) -> MCFTensor:
-        """The product of components of the kind, those of the left one first."""
+    def run(self, x: Components, y: Components) -> MCFTensor:
+        """The product of operands of the kind."""
         # A call's room is one that no other call has at the time.
         try:
             found = self._free.pop()
@@ -102,7 +112,18 @@ class ProductPlan:
             found = self._room()
         _, partial, rest = found
         out = [_empty_like(self._like) for _ in range(self._terms)]
-        self._call([*map(_address, parts)], partial[0])
+        given: list[int] = []
+        taken = []
+        for copies, parts in zip(self._copies, (x, y), strict=True):
+            if parts[0].is_contiguous():
+                given += map(_address, parts)
+            else:
+                copied = copies.taken(parts)
+                given += copied[1]
+                taken.append((copies, copied))
+        self._call(given, partial[0])
+        for copies, copied in taken:
+            copies.freed(copied)
         self._settle([*map(_address, out), *rest, *partial])
         self._free.append(found)
         return fresh(out, self._size, _FLOAT64, self._device)

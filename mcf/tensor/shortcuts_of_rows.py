@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.tensor.product_plans import multiplied
 from mcf.tensor.registry import DIRECT, OPERATORS
 from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -85,42 +84,6 @@ for _name in ("argmax", "argmin"):
 operator(aten.dot.default, 2, also="vdot", kinds=TENSORS)
 
 
-def _matmul(x: Any, y: Any) -> Any:
-    if type(x) is not MCFTensor or type(y) is not MCFTensor:
-        return NotImplemented
-    if x.dim() == y.dim() == 1:
-        return OPERATORS[aten.dot.default](x, y)
-    few = multiplied(x, y)
-    return NotImplemented if few is None else few
-
-
-register(counted(_matmul, 2), torch.matmul, Tensor.matmul, Tensor.__matmul__)
-for _name in "mm mv bmm".split():
-    operator(getattr(aten, _name).default, 2, kinds=TENSORS)
-
-
-def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    """x @ weight.T + bias of a vector or a matrix, by torch's names of them."""
-    x = input
-    if type(x) is not MCFTensor or type(weight) is not MCFTensor or weight.dim() != 2:
-        return NotImplemented
-    few = multiplied(weight, x) if x.dim() == 1 else multiplied(x, weight.t())
-    if few is None or x.dim() > 2:
-        return NotImplemented
-    return few if bias is None else OPERATORS[aten.add.Tensor](few, bias)
-
-
-register(_linear, torch.nn.functional.linear)
-
-
-def _outer(x: Any, y: Any) -> Any:
-    """The products of all pairs of elements of two vectors."""
-    if type(x) is not MCFTensor or type(y) is not MCFTensor or x.dim() != 1 or y.dim() != 1:
-        return NotImplemented
-    rows = wrap([c.unsqueeze(1) for c in x.components])
-    return OPERATORS[aten.mul.Tensor](rows, wrap([c.unsqueeze(0) for c in y.components]))
-
-
 def _diff(x: Any) -> Any:
     """Differences of neighbours in a vector."""
     if type(x) is not MCFTensor or x.dim() != 1 or x.shape[0] < 2:
@@ -130,7 +93,6 @@ def _diff(x: Any) -> Any:
 
 
 _LATER, _BEFORE = slice(1, None), slice(None, -1)
-register(counted(_outer, 2), *forms("outer"))
 register(counted(_diff, 1), *forms("diff"))
 
 

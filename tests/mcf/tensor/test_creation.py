@@ -233,3 +233,46 @@ def test_a_sum_of_components_whose_partial_sums_overflow(dtype: torch.dtype) -> 
         assert x.to_fractions() == [sum(map(Fraction, given))], given
     x = mcf.from_components(torch.tensor([v], dtype=dtype) for v in (top, top, -top / 2))
     assert x.components[0].item() == math.inf
+
+
+ENDS = [0.1, -0.0, 0.0, 1e300, -1e-310, math.inf, -math.inf, math.nan, 65519.99, 65520.0, 1e-8]
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
+def test_few_numbers_are_what_an_array_of_them_is(dtype: torch.dtype) -> None:
+    """Mutant: lower components of what is no number of the format left out."""
+    for terms in (1, 2, 4):
+        rows = [ENDS[:8], [*ENDS[8:], 2.0**-149 * 1.5, 1 + 2.0**-30, 3, 2**53 - 1, -7.5]]
+        for row in rows:
+            for given in (row, [[row[0], row[1]], [row[2], row[3]]], row[:1]):
+                few = mcf.tensor(given, terms, dtype)
+                expected = mcf.tensor(np.array(given, dtype=np.float64), terms, dtype)
+                assert few.shape == expected.shape
+                assert_all_same_bits(few.components, expected.components, given)
+    leaf = mcf.tensor(["0.1"], 2, dtype, requires_grad=True)
+    assert leaf.requires_grad
+    assert leaf.is_leaf
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
+def test_a_plain_tensor_is_copied_whatever_its_layout(dtype: torch.dtype) -> None:
+    plain = torch.tensor([ENDS[:8], ENDS[3:]], dtype=torch.float64).to(dtype)
+    wide = torch.stack([plain, plain], -1)[..., 0]
+    for terms in (1, 3):
+        one, other = mcf.tensor(plain, terms, dtype), mcf.tensor(wide, terms, dtype)
+        assert_all_same_bits(one.components, other.components, "plain")
+        assert one.components[0].data_ptr() != plain.data_ptr()
+    assert mcf.tensor(plain, 2, dtype, requires_grad=True).requires_grad
+    assert not mcf.tensor(plain.clone().requires_grad_(), 2, dtype).requires_grad
+
+
+def test_few_floats_are_rounded_as_many() -> None:
+    """Mutant: the first component in the place of the sum."""
+    x = mcf.MCFTensor(hard(torch.float32, 3, 30, 5))
+    largest = torch.finfo(torch.float64).max
+    beyond = mcf.MCFTensor([torch.tensor([v], dtype=torch.float64) for v in (largest, 2.0**969)])
+    for few in (x, x.to(torch.float64, terms=2), beyond, mcf.tensor([-0.0, math.inf, math.nan])):
+        many = torch.cat([few, few.new_zeros(40)]).tolist()
+        got = torch.tensor(few.tolist(), dtype=torch.float64)
+        expected = torch.tensor(many[: few.numel()], dtype=torch.float64)
+        assert_all_same_bits([got], [expected], "floats")

@@ -1,0 +1,123 @@
+"""The same as `mcf.tensor.shortcuts` for products of matrices and what is one."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.product_plans import multiplied
+from mcf.tensor.registry import OPERATORS
+from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, made, wrap
+
+aten = torch.ops.aten
+
+
+def _matmul(x: Any, y: Any) -> Any:
+    if type(x) is not MCFTensor or type(y) is not MCFTensor:
+        return NotImplemented
+    if x.dim() == y.dim() == 1:
+        return OPERATORS[aten.dot.default](x, y)
+    few = multiplied(x, y)
+    return NotImplemented if few is None else few
+
+
+register(counted(_matmul, 2), torch.matmul, Tensor.matmul, Tensor.__matmul__)
+for _name in "mm mv bmm".split():
+    operator(getattr(aten, _name).default, 2, kinds=TENSORS)
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """x @ weight.T + bias of a vector or a matrix, by torch's names of them."""
+    x = input
+    if type(x) is not MCFTensor or type(weight) is not MCFTensor or weight.dim() != 2:
+        return NotImplemented
+    few = multiplied(weight, x) if x.dim() == 1 else multiplied(x, _turned(weight, (1, 0)))
+    if few is None:
+        return NotImplemented
+    return few if bias is None else OPERATORS[aten.add.Tensor](few, bias)
+
+
+register(_linear, torch.nn.functional.linear)
+
+
+def _outer(x: Any, y: Any) -> Any:
+    """The products of all pairs of elements of two vectors."""
+    if type(x) is not MCFTensor or type(y) is not MCFTensor or x.dim() != 1 or y.dim() != 1:
+        return NotImplemented
+    rows = wrap([c.unsqueeze(1) for c in x.components])
+    return OPERATORS[aten.mul.Tensor](rows, wrap([c.unsqueeze(0) for c in y.components]))
+
+
+register(counted(_outer, 2), *forms("outer"))
+
+
+def _inner(x: Any, y: Any) -> Any:
+    """Products of all rows with all rows."""
+    if type(x) is not MCFTensor or type(y) is not MCFTensor or 0 in (x.dim(), y.dim()):
+        return NotImplemented
+    if x.dim() == y.dim() == 1:
+        return OPERATORS[aten.dot.default](x, y)
+    few = multiplied(x, _turned(y, (1, 0))) if y.dim() == 2 and x.dim() > 1 else None
+    return NotImplemented if few is None else few
+
+
+register(counted(_inner, 2), *forms("inner"))
+
+
+def _turned(x: MCFTensor, order: tuple[int, ...], new: int | None = None) -> MCFTensor:
+    """A tensor with its dimensions in another order, which nobody writes to, and one of size 1."""
+    own = x.__dict__
+    parts = COMPONENTS[own["_terms"]](own)
+    if order != _ORDERS[: len(order)]:
+        parts = tuple([c.permute(order) for c in parts])
+    return made(parts if new is None else [c.unsqueeze(new) for c in parts])
+
+
+_ORDERS = tuple(range(64))
+
+
+@functools.lru_cache(1024)
+def _read(equation: str, *dims: int) -> tuple[tuple[int, ...], tuple[int, ...], bool] | None:
+    """The orders of both operands' dimensions in which an equation is a product of matrices.
+
+    And whether it has no common index. None for what is no such product, or gives its dimensions in
+    another order.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    labels = left.split(",")
+    if [*map(len, labels)] != [*dims] or not all(a.isalpha() and a.isascii() for a in labels):
+        return None
+    a, b = labels
+    common = [k for k in a if k in b]
+    kept = [k for k in a if k not in common], [k for k in b if k not in common]
+    named = "".join(kept[0] + kept[1])
+    if not arrow:
+        # As torch has it: capitals first.
+        right = "".join(sorted(named))
+    repeated = len(set(a)) < len(a) or len(set(b)) < len(b)
+    if repeated or right != named or len(common) > 1 or not kept[0] or len(kept[1]) > 1:
+        return None
+    orders = ([a.index(k) for k in kept[0] + common], [b.index(k) for k in common + kept[1]])
+    return tuple(orders[0]), tuple(orders[1]), not common
+
+
+def _einsum(equation: Any, *operands: Any) -> Any:
+    """A sum over products that is a product of matrices, or of a matrix and a vector."""
+    if type(equation) is not str or [*map(type, operands)] != [MCFTensor, MCFTensor]:
+        return NotImplemented
+    x, y = operands
+    found = _read(equation, x.dim(), y.dim())
+    if found is None:
+        return NotImplemented
+    first, second, apart = found
+    few = multiplied(
+        _turned(x, first, -1 if apart else None), _turned(y, second, 0 if apart else None)
+    )
+    return NotImplemented if few is None else few
+
+
+register(_einsum, torch.einsum)
