@@ -48,8 +48,6 @@ from mcf.elementary.hyperbolic import sinh as sinh
 from mcf.elementary.hyperbolic import tanh as tanh
 from mcf.elementary.integers import ceil as ceil
 from mcf.elementary.integers import floor as floor
-from mcf.elementary.integers import fmod as fmod
-from mcf.elementary.integers import remainder as remainder
 from mcf.elementary.integers import round as round
 from mcf.elementary.integers import trunc as trunc
 from mcf.elementary.inverse_error import erfinv as erfinv
@@ -59,6 +57,8 @@ from mcf.elementary.polygamma import polygamma_3 as polygamma_3
 from mcf.elementary.polygamma import polygamma_4 as polygamma_4
 from mcf.elementary.power import hypot as hypot
 from mcf.elementary.power import pow as pow
+from mcf.elementary.remainders import fmod as fmod
+from mcf.elementary.remainders import remainder as remainder
 from mcf.elementary.scaled_error import erfcx as erfcx
 from mcf.elementary.scaled_error import log_ndtr as log_ndtr
 from mcf.elementary.softmax import log_softmax as log_softmax

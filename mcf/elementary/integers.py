@@ -1,14 +1,9 @@
-"""floor, ceil, round, trunc, fmod, remainder: exact, but for the rounding to a result."""
+"""floor, ceil, round, trunc: exact, but for the rounding to a result."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import torch
 
-from mcf.convert.few import ratio, rows
-from mcf.convert.numbers import nearest
 from mcf.elementary import arithmetic as ex
 from mcf.elementary.operator import function
 from mcf.elementary.tables import Components
@@ -98,58 +93,3 @@ def round(arguments: Arguments, fmt: Format, terms: int) -> Components:
     up = (above > 0) | ((above == 0) & odd)
     n = len(low)
     return _finish(x, ex.add(low, head((up.to(y[0].dtype),), n)), fmt, terms)
-
-
-def modulo(
-    a: Sequence[float], b: Sequence[float], towards_zero: bool, fmt: Format, terms: int
-) -> tuple[float, ...]:
-    """a - q b of two expansions of floats in integers; rounded once, to the nearest expansion."""
-    zeros = (0.0,) * (terms - 1)
-    x, y = a[0], b[0]
-    if not math.isfinite(x) or math.isnan(y) or y == 0:
-        return (math.nan, *zeros)
-    other = math.copysign(1.0, x) != math.copysign(1.0, y)
-    if math.isinf(y):
-        if x and other and not towards_zero:
-            return (y, *zeros)
-        return (*a, *zeros)[:terms]
-    n, d = ratio(a)
-    m, e = ratio(b)
-    # Powers of two.
-    n, m, d = (n * (e // d), m, e) if e > d else (n, m * (d // e), d)
-    r = n % m
-    if towards_zero and r and (n < 0) != (m < 0):
-        r -= m
-    first, *rest = nearest(r, d, fmt, terms)
-    return (first if first else math.copysign(0.0, x), *rest)
-
-
-def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -> Components:
-    x, y = arguments
-    found = [modulo(a, b, towards_zero, fmt, terms) for a, b in zip(rows(x), rows(y), strict=True)]
-    t = torch.tensor(found, dtype=torch.float64, device="cpu").to(x[0].device, fmt.dtype)
-    return tuple(t[:, k].reshape(x[0].shape) for k in range(terms))
-
-
-@function("x", "y")
-def fmod(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x - y trunc(x/y), with the sign of x; nan for infinite x or y = 0.
-
-    A zero has the sign of x. Exact but for the rounding of the result to its components; by
-    rational arithmetic on the host, some microseconds an element.
-
-    x - y trunc(x / y), in rational arithmetic on the host.
-    """
-    return _modulo(arguments, fmt, terms, True)
-
-
-@function("x", "y")
-def remainder(arguments: Arguments, fmt: Format, terms: int) -> Components:
-    """x - y floor(x/y), with the sign of y; nan for infinite x or y = 0.
-
-    A zero has the sign of x. Exact but for the rounding of the result to its components; by
-    rational arithmetic on the host, some microseconds an element.
-
-    x - y floor(x / y), in rational arithmetic on the host.
-    """
-    return _modulo(arguments, fmt, terms, False)

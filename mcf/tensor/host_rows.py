@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mcf.convert.few import ratio, readable, rows, tensors
 from mcf.convert.numbers import components_of
-from mcf.elementary.integers import modulo
+from mcf.elementary.remainders import modulo
 from mcf.kernels.formats import FORMATS, Format
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
 

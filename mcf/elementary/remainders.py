@@ -1,0 +1,169 @@
+"""fmod and remainder: exact, but for the rounding to a result.
+
+A quotient of fewer bits than a float is known within 1 from the leading components, and what x is
+off by from so many y is the sum of some floats, whose sign says which whole number it is. Where
+the quotient is longer, or the numbers are near an end of the range, integers on the host compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.convert.few import ratio, rows
+from mcf.convert.numbers import nearest
+from mcf.elementary import steps
+from mcf.elementary.format import working
+from mcf.elementary.operator import function
+from mcf.elementary.steps import Step
+from mcf.elementary.tables import TERMS, Components
+from mcf.elementary.working import (
+    collected,
+    enter,
+    minus,
+    sanitized,
+    sign_of,
+    signed,
+    special,
+    two_prod,
+)
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+
+# On a CPU fewer numbers are integers on the host: a kernel takes some seconds to compile.
+_FEWEST = 256
+
+
+def modulo(
+    a: Sequence[float], b: Sequence[float], towards_zero: bool, fmt: Format, terms: int
+) -> tuple[float, ...]:
+    """a - q b of two expansions of floats in integers; rounded once, to the nearest expansion."""
+    zeros = (0.0,) * (terms - 1)
+    x, y = a[0], b[0]
+    if not math.isfinite(x) or math.isnan(y) or y == 0:
+        return (math.nan, *zeros)
+    other = math.copysign(1.0, x) != math.copysign(1.0, y)
+    if math.isinf(y):
+        if x and other and not towards_zero:
+            return (y, *zeros)
+        return (*a, *zeros)[:terms]
+    n, d = ratio(a)
+    m, e = ratio(b)
+    # Powers of two.
+    n, m, d = (n * (e // d), m, e) if e > d else (n, m * (d // e), d)
+    r = n % m
+    if towards_zero and r and (n < 0) != (m < 0):
+        r -= m
+    first, *rest = nearest(r, d, fmt, terms)
+    return (first if first else math.copysign(0.0, x), *rest)
+
+
+def _less(x: Components, q: Tensor, y: Components) -> Components:
+    """Floats whose sum is x - q y exactly."""
+    return (*x, *(-t for c in y for t in two_prod(c, q)))
+
+
+def _exactly(arguments: Arguments, towards_zero: bool) -> Components:
+    """Four components of the exact remainder, and 1 where they are it, else 0.
+
+    Let q be floor(x0 / y0) of magnitudes. The quotient of the leading components is off by 3 u of
+    itself at most, which is below 1/2, so q is the whole quotient or a neighbour of it. Products
+    with a whole number have no bit below those of y: nothing underflows.
+    """
+    x, y = arguments
+    width = working()
+    down, other = torch.signbit(x[0]), torch.signbit(x[0]) ^ torch.signbit(y[0])
+    a, b = signed(x, sign_of(down)), signed(y, sign_of(torch.signbit(y[0])))
+    usual = (a[0] < 1 / width.low) & (b[0] < 1 / width.low) & (b[0] > width.low)
+    for c in b[1:]:
+        usual = usual & ((c == 0) | (c.abs() > width.low))
+    a, b = sanitized(a, usual), sanitized(b, usual)
+    q = (a[0] / b[0]).floor()
+    usual = usual & (q < 2.0 ** (width.format.p - 3))
+    q = torch.where(usual, q, 0.0)
+    floats = _less(a, q, b)
+    (first,) = collected(floats, 1)
+    (beyond,) = collected((*floats, *minus(b)), 1)
+    under, over = first < 0, beyond >= 0
+    q = torch.where(under, q - 1.0, torch.where(over, q + 1.0, q))
+    if not towards_zero:
+        # The sign of y: the next multiple, unless there is no remainder.
+        some = (first != 0) & (beyond != 0)
+        q = torch.where(other & some, q + 1.0, q)
+    floats = _less(a, q, b)
+    found = collected(floats, TERMS)
+    if len(y) > 2:
+        (rest,) = collected((*floats, *minus(found)), 1)
+    else:
+        # The last component is that of what the others leave.
+        rest = found[-1]
+    known = usual & (rest == 0)
+    return (*signed(found, sign_of(down)), known.to(found[0].dtype))
+
+
+def _of(towards_zero: bool) -> Step:
+    def compute(arguments: Arguments, fmt: Format, count: int) -> Components:
+        x, y = (enter(v, fmt) for v in arguments)
+        return _exactly((x, y), towards_zero)
+
+    name = "truncated_remainder" if towards_zero else "floored_remainder"
+    return Step(name, compute, ("x", "y"), enters=True)
+
+
+_STEPS = {towards_zero: _of(towards_zero) for towards_zero in (True, False)}
+
+
+def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -> Components:
+    x, y = (tuple(c.contiguous() for c in v) for v in arguments)
+    if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
+        return _of_rows(x, y, towards_zero, fmt, terms)
+    *exact, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
+    first, *lower = torch.ops.mcf.convert(exact, fmt.dtype, terms)
+    first = torch.where(first == 0, torch.copysign(first, x[0]), first)
+    undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
+    out = special(undefined, math.nan, (first, *lower))
+    (at,) = ((known == 0) & ~undefined).nonzero(as_tuple=True)
+    if len(at) == 0:
+        return out
+    few = _of_rows(*(tuple(c[at] for c in v) for v in (x, y)), towards_zero, fmt, terms)
+    return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
+
+
+def _of_rows(
+    x: Components, y: Components, towards_zero: bool, fmt: Format, terms: int
+) -> Components:
+    """By integers."""
+    given = zip(rows(x), rows(y), strict=True)
+    found = [modulo(a, b, towards_zero, fmt, terms) for a, b in given]
+    t = torch.tensor(found, dtype=torch.float64, device="cpu").to(x[0].device, fmt.dtype)
+    return tuple(t[:, k].reshape(x[0].shape) for k in range(terms))
+
+
+@function("x", "y")
+def fmod(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """x - y trunc(x/y), with the sign of x; nan for infinite x or y = 0.
+
+    A zero has the sign of x. Exact but for the rounding of the result to its components. Quotients
+    below 2**50 (2**21 in float32 registers) of numbers of usual size are some sums of floats;
+    others integers on the host, some microseconds an element.
+
+    x - y trunc(x / y), from the exact quotient.
+    """
+    return _modulo(arguments, fmt, terms, True)
+
+
+@function("x", "y")
+def remainder(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """x - y floor(x/y), with the sign of y; nan for infinite x or y = 0.
+
+    A zero has the sign of x. Exact but for the rounding of the result to its components. Quotients
+    below 2**50 (2**21 in float32 registers) of numbers of usual size are some sums of floats;
+    others integers on the host, some microseconds an element.
+
+    x - y floor(x / y), from the exact quotient.
+    """
+    return _modulo(arguments, fmt, terms, False)
