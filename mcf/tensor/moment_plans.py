@@ -6,8 +6,9 @@ that the plan keeps.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,33 +135,45 @@ class MomentPlan:
             room = self._free.pop()
         except IndexError:
             room = _Room(self._terms, self._rows, self._length)
+        out = [*map(_empty_like, self._likes)]
+        done = self._write(room, parts, out)
+        self._free.append(room)
+        return fresh(out, self._size, _FLOAT64, self._device) if done else None
+
+    def bound(self, parts: list[Components], out: Sequence[Tensor]) -> Callable[[], bool]:
+        """The same of operands and to results that stay where they are; True where it is done."""
+        return functools.partial(
+            self._write, _Room(self._terms, self._rows, self._length), parts, out
+        )
+
+    def _write(self, room: _Room, parts: list[Components], out: Sequence[Tensor]) -> bool:
+        """Write the moment of components; False for what is scaled otherwise."""
         if self._moved or not parts[0][0].is_contiguous():
             copies = self._copies.taken(parts[0])
-            out = self._found(room, parts, copies[1])
+            done = self._of_rows(room, parts, copies[1], out)
             self._copies.freed(copies)
-        else:
-            out = self._found(room, parts, [*map(_address, parts[0])])
-        self._free.append(room)
-        return None if out is None else fresh(out, self._size, _FLOAT64, self._device)
+            return done
+        return self._of_rows(room, parts, [*map(_address, parts[0])], out)
 
-    def _found(self, room: _Room, parts: list[Components], x: list[int]) -> list[Tensor] | None:
-        """The moment of components that lie in rows at some addresses."""
-        out = [*map(_empty_like, self._likes)]
+    def _of_rows(
+        self, room: _Room, parts: list[Components], x: list[int], out: Sequence[Tensor]
+    ) -> bool:
+        """The same of components that lie in rows at some addresses."""
         places = [*map(_address, out)]
         if self._name == "dot":
             self._products([*x, *map(_address, parts[1])], room.partial[0])
             self._settle(places + room.partial)
-            return out
+            return True
         if self._name == "var":
             self._variance(room, x, places)
-            return out
+            return True
         if self._length * self._rows <= _LISTED and all(map(_is_moderate, parts[0])):
             self._rooted(room, x, places)
-            return out
+            return True
         # Rows are scaled each on its own.
         exponent = _exponent(parts[0][0]) if self._rows == 1 else None
         if exponent is None:
-            return None
+            return False
         # As std and norm have it: the largest is brought below 1, and the root goes back.
         down, up = 2.0**-exponent, 2.0**exponent
         for scaled, c in zip(room.scaled, parts[0], strict=True):
@@ -168,7 +181,7 @@ class MomentPlan:
         self._rooted(room, room.scaled_places, places)
         for c in out:
             c.mul_(up)
-        return out
+        return True
 
     def _rooted(self, room: _Room, x: list[int], out: list[int]) -> None:
         """Write the root of a variance or of a sum of squares to some addresses."""

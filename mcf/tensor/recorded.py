@@ -73,7 +73,7 @@ def differentiated(values: Iterable[Any]) -> bool:
 
 
 # Arguments that no autograd records.
-_NO_TENSORS = frozenset({int, float, bool, str, type(None)})
+_NO_TENSORS = frozenset({int, float, bool, str, type(None), torch.dtype})
 
 
 def at_once(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ other in room that the plan keeps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,6 +194,22 @@ class SoftmaxPlan:
         if self._dim is not None and not self._sums:
             out = [c.movedim(-1, self._dim).contiguous() for c in out]
         return fresh(out, self._size, self._dtype, self._device)
+
+    def bound(self, x: Components, out: Sequence[Tensor]) -> Callable[[], bool] | None:
+        """The same of operands and to results that stay where they are; True where it is done.
+
+        None where they would have to be copied.
+        """
+        if self._dim is not None or not x[0].is_contiguous():
+            return None
+        room, write = _Room(self._terms, self._working, *self._shape), self._write
+        places, given = [*map(_address, out)], [*map(_address, x)]
+
+        def call() -> bool:
+            write(places, given, room)
+            return True
+
+        return call
 
     def _write(self, out: list[int], x: list[int], room: _Room) -> None:
         if self._entered is not None:

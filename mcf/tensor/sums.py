@@ -5,6 +5,7 @@ They are the kernels of `mcf.reductions.sums`, prepared once for operands of a k
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,21 +109,41 @@ class SumPlan:
             found = self._free.pop()
         except IndexError:
             found = self._room()
-        _, partial, whole, rest = found
         out = [*map(_empty_like, self._likes)]
         if self._moved or not x[0].is_contiguous():
             copies = self._copies.taken(x)
-            self._fold(copies[1], partial[0])
+            self._write([*map(_address, out)], copies[1], found)
             self._copies.freed(copies)
         else:
-            self._fold([*map(_address, x)], partial[0])
-        if self._quotient is None:
-            self._settle([*map(_address, out), *rest, *partial])
-        else:
-            self._settle(whole + partial)
-            self._quotient([*map(_address, out), *rest, *whole, self._number])
+            self._write([*map(_address, out)], [*map(_address, x)], found)
         self._free.append(found)
         return fresh(out, self._size, _FLOAT64, self._device)
+
+    def _write(self, out: list[int], x: list[int], room: Any) -> None:
+        _, partial, whole, rest = room
+        self._fold(x, partial[0])
+        if self._quotient is None:
+            self._settle([*out, *rest, *partial])
+        else:
+            self._settle(whole + partial)
+            self._quotient([*out, *rest, *whole, self._number])
+
+    def bound(self, x: Components, out: Sequence[Tensor]) -> Callable[[], bool]:
+        """The same of operands and to results that stay where they are; True where it is done."""
+        room, write, copies = self._room(), self._write, self._copies
+        places, given = [*map(_address, out)], [*map(_address, x)]
+        moved = self._moved or not x[0].is_contiguous()
+
+        def call() -> bool:
+            if moved:
+                found = copies.taken(x)
+                write(places, found[1], room)
+                copies.freed(found)
+            else:
+                write(places, given, room)
+            return True
+
+        return call
 
 
 def _fold(terms: int) -> Fold:
