@@ -34,18 +34,18 @@ def _runs(rows: MCFTensor) -> Tensor:
 
 
 def _unique(
-    rows: MCFTensor, order: Tensor, return_inverse: bool, return_counts: bool, shape: torch.Size
+    rows: Any, order: Tensor, return_inverse: bool, return_counts: bool, shape: torch.Size
 ) -> Unique:
-    """The first of each run of equal rows, once rows are brought in an order."""
+    """The first of each run of equal rows, which have been brought in an order."""
     none = torch.empty(0, dtype=torch.int64, device=rows.device)
-    first = _runs(rows[order])  # type: ignore[arg-type]
+    first = _runs(rows)
     number = first.cumsum(0) - 1
     inverse, counts = none, none
     if return_inverse:
         inverse = torch.empty_like(number).scatter_(0, order, number).reshape(shape)
     if return_counts:
         counts = torch.bincount(number, minlength=int(first.sum()))
-    return rows[order][first], inverse, counts
+    return rows[first], inverse, counts
 
 
 @implements(aten._unique2.default)
@@ -54,7 +54,7 @@ def unique(
 ) -> Unique:
     """The different values, sorted; each NaN is one."""
     flat: Any = x.reshape(-1)
-    return _unique(flat, flat.argsort(), return_inverse, return_counts, x.shape)
+    return _unique(*flat.sort(), return_inverse, return_counts, x.shape)
 
 
 @implements(aten.unique_dim.default)
@@ -74,7 +74,7 @@ def unique_dim(
     for k in reversed(range(columns.shape[1])):
         # Stable: the first column decides at the end.
         order = order[columns[order, k].argsort()]
-    out, inverse, counts = _unique(rows, order, return_inverse, return_counts, order.shape)
+    out, inverse, counts = _unique(rows[order], order, return_inverse, return_counts, order.shape)
     return out.movedim(0, dim), inverse, counts
 
 
