@@ -15,6 +15,7 @@ from mcf.complexes import orthogonal as orthogonal
 from mcf.complexes import products as products
 from mcf.complexes import questions as questions
 from mcf.complexes import real_side as real_side
+from mcf.complexes import running as running
 from mcf.complexes import spectral as spectral
 from mcf.complexes import text as text
 from mcf.complexes import triangular as triangular

@@ -54,7 +54,8 @@ def unique(
 ) -> Unique:
     """The different values, sorted; each NaN is one."""
     flat: Any = x.reshape(-1)
-    return _unique(*flat.sort(), return_inverse, return_counts, x.shape)
+    rows, order = flat.sort()
+    return _unique(rows, order, return_inverse, return_counts, x.shape)
 
 
 @implements(aten.unique_dim.default)
