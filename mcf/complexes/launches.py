@@ -14,7 +14,7 @@ from mcf.kernels import operations
 from mcf.kernels.operators import Operation
 from mcf.tensor.plans import found_for
 from mcf.tensor.promotion import operands
-from mcf.tensor.recorded import watched
+from mcf.tensor.recorded import differentiated, watched
 from mcf.tensor.tensor import fresh, wrap
 
 _duals = torch.autograd.forward_ad
@@ -22,11 +22,9 @@ _duals = torch.autograd.forward_ad
 
 def unrecorded(values: Sequence[Any]) -> bool:
     """Whether neither autograd, a mode, a transform nor torch.compile sees what becomes of them."""
-    if torch.is_grad_enabled():
-        for v in values:
-            if isinstance(v, Tensor) and v.requires_grad:
-                return False
-    return not (torch.compiler.is_compiling() or _duals._current_level >= 0 or watched())
+    if torch.compiler.is_compiling() or _duals._current_level >= 0 or watched():
+        return False
+    return not differentiated(values)
 
 
 def planned(operation: Operation | Formula, *values: Any) -> MCFComplexTensor | None:

@@ -58,6 +58,9 @@ class Plan:
         self.dtypes = result_dtypes(spec)
         few = first.numel() <= _FEW
         self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
+        self._rooms: list[tuple[list[Tensor], list[int]]] = []
+        # By the dtype of operands that are broadcast.
+        self._wide: dict[torch.dtype, Tensor] = {}
 
     def _new(self, dtype: torch.dtype) -> Tensor:
         return torch.empty(self.size, dtype=dtype, device=self.device)
@@ -134,7 +137,18 @@ class Plan:
 
     def spread(self, groups: Sequence[Components]) -> list[Components]:
         """Operands as contiguous tensors of the result's shape, but for numbers."""
-        return _spread(groups, self.size)
+        if self._likes is None:
+            return _spread(groups, self.size)
+        size = self.size
+        return [g if g[0].shape == size or not g[0].ndim else self._copied(g) for g in groups]
+
+    def _copied(self, group: Components) -> Components:
+        """Few components in the result's shape, to which a copy broadcasts them."""
+        kind = group[0].dtype
+        like = self._wide.get(kind)
+        if like is None:
+            like = self._wide[kind] = self._new(kind)
+        return tuple([_empty_like(like).copy_(c) for c in group])
 
     def run(self, groups: Sequence[Components]) -> list[Tensor] | None:
         """The components of the result for operands of the kind.
@@ -147,6 +161,28 @@ class Plan:
             out = [*map(_empty_like, self._likes)]
         counted = self.launch([*map(_address, out), *self.addresses(groups)])
         return out if counted is None or not counted[0] else None
+
+    def aside(self, read: list[int], parts: Components) -> bool:
+        """Write the result for operands at some addresses into tensors that may be operands.
+
+        It is computed in room that the plan keeps. False, with nothing written, as in `run`.
+        """
+        # A call's room is one that no other call has at the time.
+        try:
+            room = self._rooms.pop()
+        except IndexError:
+            # What is made in inference mode could not be copied from where autograd records.
+            with torch.inference_mode(False):
+                out = [self._new(dtype) for dtype in self.dtypes]
+            room = out, [*map(_address, out)]
+        counted = self.launch(room[1] + read)
+        done = counted is None or not counted[0]
+        if done:
+            for t, r in zip(parts, room[0], strict=True):
+                t.copy_(r)
+        if self._likes is not None:
+            self._rooms.append(room)
+        return done
 
     def addresses(self, groups: Sequence[Components]) -> list[int]:
         """Where the operands are, in the order of the kernel's."""

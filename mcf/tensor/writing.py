@@ -47,12 +47,8 @@ def into(operation: Operation | Formula, values: Sequence[Any], target: Tensor) 
         counted = plan.launch(written + read)
         return counted is None or not counted[0]
     if isinstance(operation, Formula) or (plan.count <= _BLOCK or _displaced(written, read, size)):
-        out = plan.run(groups)
-        if out is None:
-            return False
-        _copy(out, parts)
-    else:
-        _in_blocks(operation, groups, parts)
+        return plan.aside(read, parts)
+    _in_blocks(operation, groups, parts)
     return True
 
 

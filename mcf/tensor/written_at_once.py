@@ -70,7 +70,10 @@ _IN_PLACE = (
     "round trunc exp log log1p sqrt rsqrt reciprocal sin cos tan atan sinh cosh hypot "
     "atan2 masked_fill"
 ).split()
-_WITH_OUT = "neg pow lerp addcmul addcdiv hypot atan2 clamp square frac dot mm mv".split()
+_WITH_OUT = (
+    "neg pow lerp addcmul addcdiv hypot atan2 clamp square frac dot mm mv bmm matmul outer inner "
+    "sum mean prod amax amin"
+).split()
 
 for _name in _IN_PLACE:
     if hasattr(Tensor, _name + "_"):

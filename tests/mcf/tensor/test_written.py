@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.tensor import writing
+from mcf.tensor import plans, writing
 from tests.helpers import assert_all_same_bits
 from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
@@ -237,3 +237,39 @@ def test_set_elements_count_as_a_change_and_are_recorded() -> None:
     with pytest.raises(IndexError, match="out of"):
         kept[2] = 1.0
     assert kept.to_plain().tolist() == [3.0, 4.0]
+
+
+def test_products_and_reductions_with_out(on_torch: None) -> None:
+    a, b = _tensor(3, 4), _tensor(4, 2, seed=2)
+    calls: list[tuple[Any, tuple[Any, ...]]] = [
+        (torch.matmul, (a, b)), (torch.mm, (a, b)), (torch.bmm, (a[None], b[None])),
+        (torch.outer, (a[0], b[0])), (torch.inner, (a, b.T.contiguous())), (torch.sum, (a, 0)),
+        (torch.mean, (a, (0, 1), True)), (torch.prod, (a, 1)), (torch.amax, (a, -1)),
+        (torch.amin, (a, 0)),
+    ]  # fmt: skip
+    for function, given in calls:
+        expected = function(*given)
+        for out in (torch.empty_like(expected), torch.zeros_like(expected.to(terms=3))):
+            before = out._version
+            assert function(*given, out=out) is out
+            assert out._version > before
+            _same(out, expected.to(terms=out.terms), function.__name__)
+    square = _tensor(3, 3)
+    expected = square @ square
+    _same(torch.matmul(square, square, out=square), expected, "an operand")
+    with pytest.raises(RuntimeError, match="out"):
+        torch.sum(a.clone().requires_grad_(), 0, out=torch.empty_like(a[0]))
+
+
+def test_room_of_inference_mode_serves_outside() -> None:
+    """Of what is written in place, and of operands that are broadcast."""
+    plans._plans.clear()
+    x, y = _tensor(2, 3), _tensor(3, seed=4)
+    with torch.inference_mode():
+        inside = x.clone().mul_(0.5), x + y
+    w = _tensor(2, 3, seed=5).requires_grad_()
+    outside = (w * 1).mul_(0.5), x.clone().mul_(0.5), x + y
+    _same(outside[1], inside[0], "in place")
+    _same(outside[2], inside[1], "broadcast")
+    outside[0].sum().backward()
+    assert not w.grad.is_inference()
