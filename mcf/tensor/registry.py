@@ -49,12 +49,14 @@ def implements(*names: Any) -> Callable[[Implementation], Implementation]:
 
     def register(implementation: Implementation) -> Implementation:
         for name in names:
+            table: dict[Any, Implementation]
             if not isinstance(name, OpOverload):
-                FUNCTIONS[name] = implementation
-            elif name.is_view or is_in_place(name):
-                ALIASING[name] = implementation
+                table = FUNCTIONS
             else:
-                OPERATORS[name] = implementation
+                table = ALIASING if name.is_view or is_in_place(name) else OPERATORS
+            # Some functions have two names; two functions of one name are a mistake.
+            if table.setdefault(name, implementation) is not implementation:
+                raise ValueError(f"{name} has an implementation already, {table[name]}")
         return implementation
 
     return register

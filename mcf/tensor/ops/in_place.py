@@ -38,11 +38,16 @@ def _functional(func: OpOverload) -> OpOverload:
     name = func._schema.name.split("::")[1].removesuffix("_")
     packet = getattr(torch.ops.aten, name, None)
     overload = getattr(packet, func._overloadname, None)
-    if overload is None and packet is not None:
+    # TorchScript's functions of numbers have the names of functions of tensors.
+    if packet is not None and (overload is None or not _takes_tensor(overload)):
         overload = _new(packet, func)
     if overload is None:
         raise unsupported(func)
     return overload  # type: ignore[no-any-return]
+
+
+def _takes_tensor(func: OpOverload) -> bool:
+    return str(func._schema.arguments[0].type) == "Tensor"
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Exponents and neighbours: frexp, ldexp, nextafter."""
+"""Exponents and neighbours: frexp, nextafter."""
 
 from __future__ import annotations
 
@@ -54,27 +54,6 @@ def _parts(k: Tensor) -> list[Tensor]:
     return [first, second, (k - first - second).clamp(-1000, 1000)]
 
 
-class _Ldexp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: MCFTensor, k: Tensor) -> Tensor:
-        ctx.k = k
-        return wrap(convert(broadcast(*_scaled(x.components, k)), x.dtype, x.terms))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        # Not torch's, which inside a backward pass is not replaced.
-        return ldexp(grad, ctx.k), None
-
-
-@implements(torch.ldexp, Tensor.ldexp)
-def ldexp(x: Any, k: Any) -> Tensor:
-    """x * 2**k for whole k, exact within the range."""
-    if not isinstance(x, MCFTensor) or (isinstance(k, Tensor) and k.is_floating_point()):
-        raise TypeError("ldexp of an expansion tensor needs a tensor of integers for k")
-    k = torch.as_tensor(k, device=x.device)
-    return _Ldexp.apply(x, k)  # type: ignore[no-any-return, no-untyped-call]
-
-
 def largest(fmt: Format, terms: int) -> tuple[float, ...]:
     """The components of the largest finite expansion."""
     # Each component is the last number before half an ulp of the one above: that would be a tie,
@@ -94,6 +73,8 @@ def nextafter(x: MCFTensor, y: Any) -> Tensor:
     Where the lowest component is 0 or far below, that is closer than an ulp of terms * p digits.
     """
     a, b = aligned(x, y)
+    parts = broadcast(*a, *b)
+    a, b = parts[: len(a)], parts[len(a) :]
     c = convert(a, a[0].dtype, len(a))
     up = less(x, y)
     target = torch.where(up, torch.inf, -torch.inf).to(c[0].dtype)

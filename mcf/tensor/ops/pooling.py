@@ -54,7 +54,7 @@ def _averaged(dims: int) -> None:
     ) -> Any:
         x, batched = batched_as(input, dims)
         size = each(kernel_size, dims)
-        steps = size if stride is None or stride == [] else each(stride, dims)
+        steps = size if stride in (None, [], ()) else each(stride, dims)
         own, ones = each(padding, dims), (1,) * dims
         pads = _pads(x.shape[2:], size, steps, own, ones, ceil_mode)
         total = windows(padded(x, pads), size, steps, ones)[0].sum(2)
@@ -86,7 +86,7 @@ def _largest(dims: int) -> None:
     ) -> Any:
         x, batched = batched_as(input, dims)
         size, gaps = each(kernel_size, dims), each(dilation, dims)
-        steps = size if stride is None or stride == [] else each(stride, dims)
+        steps = size if stride in (None, [], ()) else each(stride, dims)
         space, own = x.shape[2:], each(padding, dims)
         pads = _pads(space, size, steps, own, gaps, ceil_mode)
         found, out = windows(padded(x, pads, -math.inf), size, steps, gaps)

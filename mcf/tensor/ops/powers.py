@@ -102,3 +102,9 @@ def ldexp(x: Any, other: Any) -> Any:
         e = e - step
         x = x * torch.ldexp(torch.ones_like(step, dtype=torch.float64), step).to(x.dtype)
     return x
+
+
+@implements(Tensor.ldexp_)
+def ldexp_(x: Any, other: Any) -> Any:
+    """The same, in place."""
+    return x.copy_(ldexp(x, other))

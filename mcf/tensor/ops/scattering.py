@@ -134,7 +134,12 @@ def embedding_bag(
         )
     bag, count = _bags(indices, offsets, include_last_offset)
     kept = torch.ones_like(bag, dtype=torch.bool)
-    if padding_idx is not None and padding_idx != -1:
+    if padding_idx is not None:
+        if not -len(weight) <= padding_idx < len(weight):
+            raise RuntimeError(
+                f"padding_idx must be within the number of embeddings, -{len(weight)} through "
+                f"{len(weight) - 1}, but got {padding_idx}"
+            )
         kept = indices != padding_idx % len(weight)
     bag, rows = bag[kept], weight[indices[kept]]
     if per_sample_weights is not None:

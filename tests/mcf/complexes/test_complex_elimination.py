@@ -189,7 +189,7 @@ def gaussian(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_backward_errors_of_gaussian_integers(terms: int) -> None:
     """Below the bound of the steps; mutants err a hundred times as much at least."""
     n = 6
-    zeros = [torch.zeros(n, n, dtype=F64)] * (terms - 1)
+    zeros = torch.zeros(terms - 1, n, n, dtype=F64).unbind()
     real, imag = gaussian(n, 1)
     a = (real, *zeros, imag, *zeros)
     whole = exact(a)

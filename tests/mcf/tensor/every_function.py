@@ -38,6 +38,8 @@ OTHERWISE = {
     "linalg.eig": "in another order, vectors with another phase",
     "linalg.eigvals": "in another order",
     "linalg.eigh": "eigenvectors have another sign",
+    "linalg.svd": "singular vectors have another sign",
+    "svd": "singular vectors have another sign",
     **dict.fromkeys(
         (
             "polygamma.polygamma_n_0",

@@ -198,6 +198,9 @@ def test_nextafter_is_the_nearest_expansion_on_that_side(dtype: torch.dtype) -> 
     top = torch.nextafter(mcf.tensor(["inf"], 2, dtype), mcf.tensor([0.0], 2, dtype))
     assert top.isfinite().all()
     assert torch.nextafter(x, x).to_fractions() == x.to_fractions()
+    x, y = mcf.tensor([["0.1"], ["0.2"]], 2, dtype), mcf.tensor([0.15, 1.0, 0.0], 2, dtype)
+    each = [[torch.nextafter(a, b).to_fractions() for b in y] for a in x[:, 0]]
+    assert torch.nextafter(x, y).to_fractions() == each
 
 
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])

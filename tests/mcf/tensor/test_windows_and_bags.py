@@ -91,10 +91,17 @@ def test_elements_that_share_a_place(reduce: str, include_self: bool) -> None:
 
 def test_bags_that_are_empty_or_padding() -> None:
     weight, indices = whole(6, 2), torch.tensor([1, 2, 0, 5, 5, 3])
-    for mode in ("sum", "mean", "max"):
-        given = {"offsets": torch.tensor([0, 2, 2, 5]), "mode": mode, "padding_idx": 5}
+    # -1 is the last row, not torch's old name for none.
+    for mode, padding in [("sum", 5), ("mean", 5), ("max", 5), ("sum", -1), ("mean", -4)]:
+        given = {"offsets": torch.tensor([0, 2, 2, 5]), "mode": mode, "padding_idx": padding}
         want = F.embedding_bag(indices, weight, **given)
         assert torch.equal(F.embedding_bag(indices, pair(weight), **given).to_plain(), want)
+
+
+def test_an_empty_stride_is_the_size_of_the_window() -> None:
+    x = whole(1, 1, 4, 4)
+    for pool in (F.avg_pool2d, F.max_pool2d):
+        assert torch.equal(pool(pair(x), 2, stride=()).to_plain(), pool(x, 2))
 
 
 def test_points_between_elements_are_rational() -> None:
@@ -113,6 +120,8 @@ def test_refusals_name_what_was_given() -> None:
         x.scatter_reduce(0, torch.zeros(1, 3, 4, dtype=torch.int64), x, "median")
     with pytest.raises(mcf.UnsupportedError, match="scale_grad_by_freq"):
         F.embedding_bag(torch.tensor([[0]]), x[0], scale_grad_by_freq=True)
+    with pytest.raises(RuntimeError, match=r"padding_idx must be within .*, -3 through 2, but got 3"):
+        F.embedding_bag(torch.tensor([[0]]), x[0], padding_idx=3)
     with pytest.raises(RuntimeError, match="invalid max index"):
         F.max_unpool2d(x, torch.full((1, 3, 4), 99), 1)
 
