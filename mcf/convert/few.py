@@ -23,14 +23,16 @@ _level = torch._C._functorch.maybe_current_level
 _modes = torch._C._len_torch_dispatch_stack
 
 
-def readable(components: Sequence[Tensor]) -> bool:
-    """Whether plain components have few numbers, which nobody traces, in the host's memory."""
+def visible(first: Tensor) -> bool:
+    """Whether a plain tensor's numbers, which nobody traces, are in the host's memory."""
     if torch.compiler.is_compiling() or _modes() or _level() is not None:
         return False
-    first = components[0]
-    if type(first) is not Tensor or first.device.type != "cpu":
-        return False
-    return first.numel() <= MOST
+    return type(first) is Tensor and first.device.type == "cpu"
+
+
+def readable(components: Sequence[Tensor]) -> bool:
+    """Whether plain components have few numbers, which nobody traces, in the host's memory."""
+    return visible(components[0]) and components[0].numel() <= MOST
 
 
 def rows(components: Sequence[Tensor]) -> list[tuple[float, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.convert.few import converted_few, readable
+from mcf.convert.few import converted_few, visible
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
 from mcf.kernels.formats import FORMATS, format_of
@@ -135,15 +135,16 @@ def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
     """Expansions as they are, other elements renormalised."""
     count = len(components)
     result = _total(components, count)
-    # A partial sum that is beyond the largest number may be part of a sum that is not: sixteenths,
-    # and what dividing leaves of subnormal numbers.
-    sixteenths = [c / 16 for c in components]
-    left = [c - 16 * s for c, s in zip(components, sixteenths, strict=True)]
-    smaller = _total([*(16 * t for t in _total(sixteenths, count)), *left], count)
     overflow = ~result[0].isfinite()
     for c in components:
         overflow &= c.isfinite()
-    result = [torch.where(overflow, a, r) for a, r in zip(smaller, result, strict=True)]
+    if not visible(components[0]) or overflow.any():
+        # A partial sum that is beyond the largest number may be part of a sum that is not:
+        # sixteenths, and what dividing leaves of subnormal numbers.
+        sixteenths = [c / 16 for c in components]
+        left = [c - 16 * s for c, s in zip(components, sixteenths, strict=True)]
+        smaller = _total([*(16 * t for t in _total(sixteenths, count)), *left], count)
+        result = [torch.where(overflow, a, r) for a, r in zip(smaller, result, strict=True)]
     # An infinity with something below it is no expansion, though that leaves it as it is.
     already = components[0].isfinite()
     for above, below in itertools.pairwise(components):
@@ -152,12 +153,12 @@ def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _are_expansions(components: Sequence[Tensor]) -> bool:
-    """Whether few floats that nobody records are seen to be normalised, and alike."""
+    """Whether floats that nobody records are seen to be normalised, and alike."""
     first = components[0]
     if first.dtype not in (torch.float32, torch.float64):
         return False
     for c in components:
-        if not readable((c,)) or not c.is_contiguous() or c.layout is not torch.strided:
+        if not visible(c) or not c.is_contiguous() or c.layout is not torch.strided:
             return False
         if c.shape != first.shape or c.dtype is not first.dtype:
             return False

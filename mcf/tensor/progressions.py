@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
+from mcf.kernels import operations
 from mcf.kernels.algorithms import ieee
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64, format_of
@@ -18,11 +19,13 @@ from mcf.tensor.tensor import Components
 
 # Elements at a time, for one thread; and how few are faster one by one.
 _BLOCK, _FEW = 2**15, 256
+# From so many on in all, kernels are worth the second in which they are compiled.
+_MANY = 2**17
 # Powers of two between which nothing leaves the range on the way.
 _RANGE = 600
 
 # As torch's operations on every executor: a loop for each number would be compiled for a program's
-# one `arange`.
+# one `arange`. Those of many are the kernels of the same algorithms.
 _bind = Binder(lambda f: f, primitives(FP64, FP64, {"rc": FP64}), {})
 # By float64 components: products, sums, and how many bits of |a| + k |s| a + k s has for certain.
 # The bounds of the operations leave more than 2**-102 and 2**-200 of it.
@@ -62,7 +65,7 @@ def _fill(out: Components, a: Fraction, s: Fraction) -> None:
     for start in range(0, count, _BLOCK):
         part = tuple(c[start : start + _BLOCK] for c in out)
         first = a + start * s
-        doubtful = _block(part, first, s, exact)
+        doubtful = _block(part, first, s, exact, count >= _MANY)
         if finite:
             doubtful = doubtful[(doubtful + (start - finite.start)) % finite.step != 0]
         places = doubtful.tolist()
@@ -100,7 +103,7 @@ def _finite(a: Fraction, s: Fraction, count: int) -> range:
     return range(start, count, min(period, count))
 
 
-def _block(out: Components, a: Fraction, s: Fraction, exact: int) -> Tensor:
+def _block(out: Components, a: Fraction, s: Fraction, exact: int, many: bool) -> Tensor:
     """Fill a block; which of its numbers may be rounded to the wrong side."""
     dtype, terms, count = out[0].dtype, len(out), len(out[0])
     k = torch.arange(count, device="cpu")
@@ -111,6 +114,8 @@ def _block(out: Components, a: Fraction, s: Fraction, exact: int) -> Tensor:
         return k
     width = widths[0]
     product, total, bits = _WORKING[width]
+    if many and width > 1:
+        product, total = operations.mul, operations.add
     first, step = (
         tuple(torch.tensor(x, dtype=torch.float64, device="cpu") for x in parts)
         for parts in (components_of(a, FP64, width), components_of(s, FP64, width))

@@ -13,6 +13,7 @@ from mcf.elementary import fixed
 from mcf.tensor.ops.constants import constant, in_format
 from mcf.tensor.ops.elementary import computed, differentiable, normal_cdf, normal_pdf
 from mcf.tensor.ops.movement import where
+from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 
 aten = torch.ops.aten
@@ -114,6 +115,9 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
 @implements(F.hardtanh, aten.hardtanh.default)
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """The input clamped; its derivative is 0 at the ends, too."""
+    if not recorded(input):
+        out = input.clamp(min_val, max_val)
+        return input.copy_(out) if inplace else out
     inside = (input > min_val) & (input < max_val)
     out = torch.where(inside | input.isnan(), input, input.detach().clamp(min_val, max_val))
     return input.copy_(out) if inplace else out
