@@ -72,7 +72,11 @@ def _named(method: Any, name: str) -> Any:
 
 
 # Methods that torch has written in Python around these, which asks types once more.
-_BARE = {"__pow__": torch.Tensor.pow, "__rsub__": torch.rsub}
+_BARE: dict[str, Any] = {
+    "__pow__": torch.Tensor.pow,
+    "__rpow__": lambda exponent, base: torch.pow(base, exponent),
+    "__rsub__": torch.rsub,
+}
 
 
 def _arithmetic(name: str, function: Any) -> Any:

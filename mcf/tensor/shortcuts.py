@@ -86,11 +86,25 @@ register(counted(lambda x: power(x, 2), 1), *forms("square"))
 
 def _power(x: Any, y: Any) -> Any:
     # A number as base becomes an expansion.
-    return power(x, y) if isinstance(x, Tensor) else NotImplemented
+    return power(x, y) if isinstance(x, Tensor) or type(y) is MCFTensor else NotImplemented
 
 
 for _function in (torch.pow, Tensor.pow, Tensor.__pow__):
     DIRECT[_function] = counted(_power, 2)
+
+
+def _copied_out(x: Any) -> Any:
+    """What is contiguous is itself."""
+    if type(x) is not MCFTensor:
+        return NotImplemented
+    own = x.__dict__
+    if own["_c0"].is_contiguous():
+        return x
+    return wrap([c.contiguous() for c in COMPONENTS[own["_terms"]](own)])
+
+
+register(counted(_copied_out, 1), Tensor.contiguous)
+operator(aten.nan_to_num.default, 1, "nan", "posinf", "neginf")
 
 operator(aten.add.Tensor, 2, "alpha", also="__add__ __radd__")
 operator(aten.sub.Tensor, 2, "alpha", also="__sub__ subtract")

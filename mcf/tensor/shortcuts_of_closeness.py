@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from mcf.convert.numbers import components_of
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import ABS, ADD, EQ, LE, LT, MUL, SUB, WHERE
 from mcf.tensor.chains import chained
+from mcf.tensor.launches import SMALL
 from mcf.tensor.plans import planned
 from mcf.tensor.recorded import writable, written
 from mcf.tensor.registry import DIRECT
@@ -49,30 +51,47 @@ register(_isclose, *forms("isclose"))
 register(_allclose, *forms("allclose"))
 
 # a x b = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0): what is subtracted comes last.
-_LEFT = torch.tensor([1, 2, 0, 2, 0, 1], device="cpu")
-_RIGHT = torch.tensor([2, 0, 1, 1, 2, 0], device="cpu")
+_LEFT, _RIGHT = ((1, 2, 0), (2, 0, 1)), ((2, 0, 1), (1, 2, 0))
+
+
+@functools.lru_cache(256)
+def _places(size: torch.Size, dim: int) -> tuple[Tensor, Tensor]:
+    """The numbers of both factors' elements, those of what is subtracted behind the others."""
+    with torch.inference_mode(False):
+        number = torch.arange(size.numel(), device="cpu").view(size)
+        both = []
+        for order in (_LEFT, _RIGHT):
+            parts = [number.index_select(dim, torch.tensor(o, device="cpu")) for o in order]
+            both.append(torch.stack(parts))
+    return both[0], both[1]
 
 
 def _cross(a: Any, b: Any, *, dim: Any = -1) -> Any:
-    """The vector product of two vectors of three numbers."""
-    if type(a) is not MCFTensor or type(b) is not MCFTensor or dim not in (0, -1, None):
+    """The vector product of few vectors of three numbers."""
+    if type(a) is not MCFTensor or type(b) is not MCFTensor or type(dim) not in (int, type(None)):
         return NotImplemented
-    if a.shape != (3,) or b.shape != (3,) or a.device.type != "cpu" or b.device.type != "cpu":
+    first, second = a.__dict__["_c0"], b.__dict__["_c0"]
+    size = first.shape
+    if size != second.shape or first.dtype is not second.dtype or first.numel() > SMALL:
         return NotImplemented
-    products = planned(MUL, _picked(a, _LEFT), _picked(b, _RIGHT))
+    if first.device.type != "cpu" or second.device.type != "cpu" or a.terms != b.terms:
+        return NotImplemented
+    if dim is None:
+        # By its old name: the first dimension of three.
+        dim = next((d for d, s in enumerate(size) if s == 3), -1)
+    if not -len(size) <= dim < len(size) or size[dim] != 3:
+        return NotImplemented
+    left, right = _places(size, dim)
+    products = planned(MUL, _picked(a, left), _picked(b, right))
     own = products.__dict__
-    parts = COMPONENTS[own["_terms"]](own)
-    halves = [[c[at] for c in parts] for at in (_FIRST, _LAST)]
-    return planned(SUB, *(fresh(h, h[0].shape, h[0].dtype, h[0].device) for h in halves))
+    halves = zip(*[c.unbind() for c in COMPONENTS[own["_terms"]](own)], strict=True)
+    return planned(SUB, *(fresh(h, size, first.dtype, first.device) for h in halves))
 
 
-_FIRST, _LAST = slice(3), slice(3, None)
-
-
-def _picked(x: MCFTensor, index: Tensor) -> MCFTensor:
+def _picked(x: MCFTensor, places: Tensor) -> MCFTensor:
     own = x.__dict__
-    parts = [c[index] for c in COMPONENTS[own["_terms"]](own)]
-    return fresh(parts, parts[0].shape, parts[0].dtype, parts[0].device)
+    parts = [c.take(places) for c in COMPONENTS[own["_terms"]](own)]
+    return fresh(parts, places.shape, parts[0].dtype, parts[0].device)
 
 
 DIRECT[torch.linalg.cross] = _cross

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,11 @@ from mcf import elementary
 from mcf.elementary import fixed
 from mcf.elementary.fused import Formula
 from mcf.kernels.components import padded
+from mcf.tensor.launches import SMALL
 from mcf.tensor.ops.constants import constant
-from mcf.tensor.plans import selected
+from mcf.tensor.plans import rounded_number, selected
 from mcf.tensor.promotion import operands
-from mcf.tensor.recorded import recorded
+from mcf.tensor.recorded import recorded, watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -148,9 +150,23 @@ def sigmoid_backward(grad: Any, result: Any) -> Any:
     return grad * ((1 - result) * result)
 
 
+def _filled(x: float, y: MCFTensor) -> MCFTensor | None:
+    """Few copies of a number in a tensor's format and shape, as the operator has it padded."""
+    own = y.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    if type(first) is not Tensor or first.numel() > SMALL or watched():
+        return None
+    number = rounded_number(x, math.copysign(1.0, x), first.dtype, terms, first.device)
+    if number is None:
+        return None
+    parts = [torch.empty_like(first).copy_(c) for c in number]
+    return wrap(parts + [torch.zeros_like(first) for _ in range(terms - len(parts))])
+
+
 def of_two(name: str, x: Any, y: Any) -> MCFTensor:
     """An elementary function of two expansions, plain tensors or numbers, by its name."""
-    found = selected(Formula(name), x, y)
+    filled = _filled(x, y) if type(x) in (int, float) and type(y) is MCFTensor else None
+    found = selected(Formula(name), x if filled is None else filled, y)
     if found is not None:
         return found
     function = getattr(elementary, name)

@@ -54,6 +54,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "cross": lambda: [
         torch.linalg.cross(V[0], V[1]), torch.cross(V[1], V[2], dim=0), V[2].cross(V[0], -1),
         torch.linalg.cross(X.reshape(8, 3), V[0]), V[0].cross(V[1], dim=-1),
+        torch.linalg.cross(X.reshape(8, 3), Y.reshape(8, 3)), torch.linalg.cross(V[0], V[0]),
+        torch.cross(X.reshape(2, 3, 4), Y.reshape(2, 3, 4)), torch.linalg.cross(
+            X.reshape(8, 3).T, Y.reshape(8, 3).T, dim=0),
     ],
     "fill_": lambda: [X.clone().fill_(v) for v in (0.1, -0.0, 2**60 + 1, INF)] + [
         X.reshape(4, 6).t().clone().t().fill_(3)],
@@ -80,6 +83,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "dtype": lambda: torch.isclose(X, Y.float()),
     "shape": lambda: torch.isclose(X, Y[:5]),
     "two numbers": lambda: torch.linalg.cross(X[:2], Y[:2]),
+    "dim of many": lambda: torch.linalg.cross(X.reshape(8, 3), Y.reshape(8, 3), dim=2),
+    "dim of others": lambda: torch.linalg.cross(X.reshape(8, 3), Y.reshape(8, 3), dim=0),
     "dim": lambda: torch.cross(V[0], V[1], dim=1),
     "shape copied": lambda: X.clone().copy_(Y[:5]),
     "an integer": lambda: X.clone().fill_(2**70),

@@ -65,6 +65,10 @@ CALLS: dict[str, Callable[[], Any]] = {
                      A.norm(dim=0), A.norm(1), torch.norm(A, 2, 0), torch.norm(A, dim=(0, 1)),
                      torch.linalg.norm(A, dim=-1), torch.linalg.norm(X, 2), A.var(0, keepdim=True),
                      A.std(dim=(0, 1)), A.var(0, False), torch.linalg.vector_norm(A, 1, 0)],
+    "bases": lambda: [2**X, 2.5 ** A.T, torch.pow(3, X), 0**X, (-2.0) ** X, 10 ** X[0],
+                      True**X, torch.pow(X, 2.5)],
+    "others": lambda: [A.T.contiguous(), A.contiguous(), X.nan_to_num(), X[:3].nan_to_num(1.0),
+                       A.T.nan_to_num(neginf=2.0), (X / 0).nan_to_num(posinf=0.1)],
     "small": lambda: [X[3] * 0.5, X[0] + X, A[:, :1] * A, torch.stack([X[0], Y[1]])],
 }  # fmt: skip
 
