@@ -124,6 +124,29 @@ def _atanh(real: Real) -> float:
     return max(angle, composed(ratio, real("log1p"), real("add"), real("add")))
 
 
+def _expm1(real: Real) -> float:
+    """|expm1 x| is at most |w|, and 2 sin(y/2)^2 twice that: s^2 <= s sqrt(1 - s^2) or 1 <= |w|."""
+    grown = composed(real("expm1"), real("cos"), real("mul"))
+    turned = composed(real("sin"), real("sin"), real("square"))
+    first = composed(grown + 2 * turned, real("add"))
+    return math.hypot(first, composed(real("exp"), real("sin"), real("mul")))
+
+
+def _log1p(real: Real) -> float:
+    """As `_log` near 1, of v = x (2 + x) + y^2 for |x| <= 1/2, |y| <= 1; elsewhere of 1 + z.
+
+    T = |x (2 + x)| + y^2 is at most 2.2 times 2 |1 + z|^2 |log1p z|, at -1/2, and |1 + z|^2 at
+    least 1/4. Elsewhere |log(1 + z)| is log(3/2) and more.
+    """
+    e = composed(max(composed(real("add"), real("mul")), real("square")), real("add"))
+    near = 2.2 * e / (1 - 12 * e) + max(real("log1p"), composed(real("add"), real("atan2")))
+    return max(near, composed(real("add") / math.log(1.5), _log(real)))
+
+
+def _to_base(real: Real) -> float:
+    return composed(_log(real), real("mul"), real("mul"))
+
+
 OPERATIONS: dict[str, Callable[[Real], float]] = {
     "complex_add": lambda real: real("add"),
     "complex_mul": mul,
@@ -133,6 +156,10 @@ OPERATIONS: dict[str, Callable[[Real], float]] = {
 FUNCTIONS: dict[str, Callable[[Real], float]] = {
     "complex_exp": _exp,
     "complex_log": _log,
+    "complex_log1p": _log1p,
+    "complex_log2": _to_base,
+    "complex_log10": _to_base,
+    "complex_expm1": _expm1,
     "complex_sqrt": _sqrt,
     "complex_sinh": _hyperbolic,
     "complex_cosh": _hyperbolic,

@@ -60,7 +60,8 @@ FUNCTIONS = frozenset(
 
 # Those of complex numbers, from two parts to two; each is `complex_<name>`.
 COMPLEX = frozenset(
-    "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh".split()
+    "acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 sin sinh sqrt tan "
+    "tanh".split()
 )
 _FUSED = FUNCTIONS | {f"complex_{name}" for name in COMPLEX}
 

@@ -78,7 +78,7 @@ def degrees(m: int, bits: float | None = None) -> int:
     """Coefficients of a table's row, two more than four components need."""
     if m <= _FEW:
         return 44
-    return int((53 * 4 + 8 + (spare(m) if bits is None else bits)) / gamma.FALL) + 5
+    return int((53 * 4 + 8 + (spare(m) if bits is None else bits)) / series.FALL) + 5
 
 
 def _bits(m: int) -> int:
