@@ -1,8 +1,8 @@
 """Exact: what runs along rows that lie side by side has the bits of torch's tree.
 
-Caught mutants: a row's place among its neighbours counted on where the dimension ends; the last
-rows written for those that there are not; special values of one row looked at in the first
-component only; what ran before kept for one row.
+Caught mutants: a row's place among its neighbours counted on where the dimension ends; -0 taken for
+a usual number; rows usual again after what was not; of equal extremes of a long row any; a long
+row's last elements left out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from tests.helpers import assert_all_same_bits
 from tests.kernels.test_scan import _numbers, _same
 
 # Shapes and the dimension: neighbours in memory, all or some of them, none; a piece that is not
-# full; few long rows, which are done one by one.
-SHAPES = [((33, 130), 0), ((3, 21, 70), 1), ((50, 9, 11), 1), ((500, 10), 1), ((2500, 2), 0)]
+# full; few long rows, which are done one by one. More elements than go by plan.
+SHAPES = [((127, 130), 0), ((3, 80, 70), 1), ((140, 11, 11), 1), ((1700, 10), 1), ((8500, 2), 0)]
+
+COLUMNS = 1900
 
 
 def _check(terms: int, name: str) -> None:
@@ -27,15 +29,18 @@ def _check(terms: int, name: str) -> None:
 
 def _specials(terms: int, name: str) -> None:
     for special in (float("inf"), float("nan"), -0.0, 2.0**1023):
-        x = _numbers(terms, 9 * 500)
-        for at in (0, 500 * 4 + 70, 500 * 8 + 499):
+        x = _numbers(terms, 9 * COLUMNS)
+        for at in (0, COLUMNS * 4 + 70, COLUMNS * 8 + 499):
             x.components[0][at] = special
-        _same(x.reshape(9, 500), name, 0)
-        _same(x.reshape(500, 9), name, 1)
-    low = _numbers(terms, 9 * 500)
+        _same(x.reshape(9, COLUMNS), name, 0)
+        _same(x.reshape(COLUMNS, 9), name, 1)
+    zeros = torch.full((9, COLUMNS), -0.0, dtype=torch.float64)
+    zeros[5, ::2] = 0.0
+    _same(mcf.MCFTensor([zeros.clone() for _ in range(terms)]), name, 0)
+    low = _numbers(terms, 9 * COLUMNS)
     for c in low.components[1:]:
-        c[500 * 3 + 5] = float("-inf")
-    _same(low.reshape(9, 500), name, 0)
+        c[COLUMNS * 3 + 5] = float("-inf")
+    _same(low.reshape(9, COLUMNS), name, 0)
 
 
 def test_running_sums_of_pairs() -> None:
@@ -53,7 +58,7 @@ def test_all(terms: int, name: str) -> None:
 
 def _extremes(terms: int, names: list[str]) -> None:
     """With equal numbers, zeros of both signs, NaN and what differs in the last component."""
-    for shape, dim in [*SHAPES, ((9, 500), 1), ((3, 2000), 1)]:
+    for shape, dim in [*SHAPES, ((40, 500), 1), ((3, 6001), 1)]:
         generator = torch.Generator().manual_seed(5)
         count = torch.Size(shape).numel()
         parts = [torch.randint(-4, 4, (count,), generator=generator).double() for _ in range(terms)]
@@ -63,6 +68,7 @@ def _extremes(terms: int, names: list[str]) -> None:
         parts[0][count // 5 :: 1013] = -0.0
         for k in (0, -1):
             parts[k][::511] *= 1.5
+        parts[0].view(-1, shape[-1])[::3, -1] = 16.0
         x = mcf.MCFTensor([c.reshape(shape) for c in parts])
         for name in names:
             got = getattr(x, name)(dim)
