@@ -119,6 +119,44 @@ OF_FEW: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "x // y": lambda x, y, o, c: x // y,
 }
 
+# Operations of two 3 x 3 matrices, two vectors of three numbers, a mask of them and a tensor to
+# write to.
+OF_MATRICES: dict[str, Callable[[Any, Any, Any, Any, Any, Any], Any]] = {
+    "A[0, 1]": lambda a, b, v, w, c, o: a[0, 1],
+    "A[1:, :2]": lambda a, b, v, w, c, o: a[1:, :2],
+    "A.T": lambda a, b, v, w, c, o: a.T,
+    "v.unbind()": lambda a, b, v, w, c, o: v.unbind(),
+    "v.split(1)": lambda a, b, v, w, c, o: v.split(1),
+    "A + v": lambda a, b, v, w, c, o: a + v,
+    "A.sum(0)": lambda a, b, v, w, c, o: a.sum(0),
+    "A.mean(-1)": lambda a, b, v, w, c, o: a.mean(-1),
+    "A.amax(0)": lambda a, b, v, w, c, o: a.amax(0),
+    "A.max(0)": lambda a, b, v, w, c, o: a.max(0),
+    "A.prod(0)": lambda a, b, v, w, c, o: a.prod(0),
+    "A.argmax(0)": lambda a, b, v, w, c, o: a.argmax(0),
+    "A.sort(0)": lambda a, b, v, w, c, o: a.sort(0),
+    "A.var(0)": lambda a, b, v, w, c, o: a.var(0),
+    "A.std(-1)": lambda a, b, v, w, c, o: a.std(-1),
+    "A.norm(dim=1)": lambda a, b, v, w, c, o: a.norm(dim=1),
+    "A @ B": lambda a, b, v, w, c, o: a @ b,
+    "A @ A.T": lambda a, b, v, w, c, o: a @ a.T,
+    "A @ v": lambda a, b, v, w, c, o: a @ v,
+    "torch.addmm": lambda a, b, v, w, c, o: torch.addmm(a, a, b),
+    "F.linear": lambda a, b, v, w, c, o: F.linear(a, b),
+    "F.linear, bias": lambda a, b, v, w, c, o: F.linear(a, b, v),
+    "einsum ij,jk->ik": lambda a, b, v, w, c, o: torch.einsum("ij,jk->ik", a, b),
+    "torch.outer": lambda a, b, v, w, c, o: torch.outer(v, w),
+    "linalg.cross": lambda a, b, v, w, c, o: torch.linalg.cross(v, w),
+    "linalg.cross(A, B)": lambda a, b, v, w, c, o: torch.linalg.cross(a, b),
+    "v.diff()": lambda a, b, v, w, c, o: v.diff(),
+    "A.trace()": lambda a, b, v, w, c, o: a.trace(),
+    "torch.matmul, out": lambda a, b, v, w, c, o: torch.matmul(a, b, out=o),
+    "torch.where(c, v, 0.0)": lambda a, b, v, w, c, o: torch.where(c, v, 0.0),
+    "v.nan_to_num()": lambda a, b, v, w, c, o: v.nan_to_num(),
+    "v.tolist()": lambda a, b, v, w, c, o: v.tolist(),
+    "2 ** v": lambda a, b, v, w, c, o: 2**v,
+}
+
 
 class Bare(torch.Tensor):
     """A tensor around a plain one, whose operations make another and compute nothing."""
@@ -167,6 +205,18 @@ def operands(size: int) -> list[tuple[Any, Any, Any, Any]]:
     return found
 
 
+def matrices() -> list[tuple[Any, ...]]:
+    """The operands of `OF_MATRICES`: of expansions and of their leading components."""
+    generator = torch.Generator().manual_seed(1)
+    whole = [
+        torch.randint(1, 2**40, shape, generator=generator).to(torch.float64) * 2.0**-40
+        for shape in ((3, 3), (3, 3), (3,), (3,))
+    ]
+    held = [mcf.MCFTensor([t, t.flip(0) * 2.0**-60]) for t in whole]
+    mask = torch.tensor([True, False, True])
+    return [(*of, mask, torch.empty_like(of[0])) for of in (held, whole)]
+
+
 def seconds(calls: list[Callable[[], Any]], rounds: int, each: int) -> list[list[float]]:
     """Seconds of each call in each round; they take turns."""
     found: list[list[float]] = [[] for _ in calls]
@@ -190,6 +240,9 @@ def rows_of(size: int, most: int) -> list[dict[str, Any]]:
         for name, operation in {**OPERATIONS, **(OF_FEW if few else {})}.items()
     }
     if few:
+        both_kinds = matrices()
+        for name, function in OF_MATRICES.items():
+            timed[name] = [lambda o=o, f=function: f(*o) for o in both_kinds]
         bare, plain = Bare(both[1][0]), both[1][0]
         timed["floor"] = [lambda: bare * bare, lambda: plain * plain]
     for name, calls in timed.items():

@@ -50,7 +50,6 @@ def chained(formula: Written, *values: Any) -> Any:
     if watched():
         return None
     groups: list[Components] = []
-    given: list[Any] = []
     kind: list[Any] = [formula, registry.get_executor(), get_registers()]
     like = next((x.__dict__ for x in values if type(x) is MCFTensor), None)
     if like is None or like["_c0"].numel() > _FEW:
@@ -69,16 +68,10 @@ def chained(formula: Written, *values: Any) -> Any:
             if found is None:
                 return None
             parts = found
-            x = (
-                parts[0]
-                if len(parts) == 1
-                else fresh(parts, parts[0].shape, first.dtype, first.device)
-            )
         first = parts[0]
         if type(first) is not Tensor or not first.is_contiguous():
             return None
         groups.append(parts)
-        given.append(x)
         kind += (len(parts), first.dtype, first.shape, first.device)
     key = tuple(kind)
     try:
@@ -86,8 +79,16 @@ def chained(formula: Written, *values: Any) -> Any:
     except KeyError:
         if len(_chains) >= _MOST:
             _chains.clear()
-        chain = _chains[key] = Chain.of(formula, given)
+        chain = _chains[key] = Chain.of(formula, [*map(_held, values, groups)])
     return None if chain is None else chain.run(groups)
+
+
+def _held(value: Any, parts: Components) -> Any:
+    """An operand as a tensor: a number is one of its components, or an expansion of them."""
+    if isinstance(value, Tensor):
+        return value
+    first = parts[0]
+    return first if len(parts) == 1 else fresh(parts, first.shape, first.dtype, first.device)
 
 
 class Chain:
