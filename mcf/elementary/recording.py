@@ -66,7 +66,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "index":
             flat = args[1]
         if func in _CONSTANT or not any(w.has(a) for a in flat):
-            return func(*args, **kwargs)
+            return _apart(func, args, kwargs)
         if func is aten.any.default:
             self._conditions.add(w.value(args[0], torch.bool))
             return torch.ones((), dtype=torch.bool, device="cpu")
@@ -165,6 +165,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 # As a method of the class statement it would be wrapped for torch.compile, whose import takes
 # seconds.
 _Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign,assignment]
+
+
+def _apart(func: Any, args: Any, kwargs: Any) -> Any:
+    """What depends on no number of the formula: what a table leaves out, the formula does not."""
+    token = left_out.set(None)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        left_out.reset(token)
 
 
 def _tuple(values: Sequence[str]) -> str:
