@@ -187,19 +187,27 @@ def _serve(pipe: Any) -> None:
             gc.collect()
             if distributed.is_initialized():
                 distributed.destroy_process_group()
+            # And what the groups themselves held, before it is frozen.
+            gc.collect()
             # What is left, mostly torch's modules, is not looked through again after every run.
             gc.freeze()
 
 
 def forget_layouts() -> None:
-    """What DTensor keeps of operators names meshes, whose groups of processes are gone."""
+    """Empty DTensor's caches, whose meshes keep threads of groups of processes that are gone."""
     if "torch.distributed.tensor" not in sys.modules:
         return
-    from torch.distributed.tensor import debug
+    from torch.distributed.tensor import _collective_utils, _redistribute, debug
 
-    clear = getattr(debug, "_clear_sharding_prop_cache", None)
-    if clear is not None:
-        clear()
+    # Under these names in some versions of torch.
+    topology = getattr(_collective_utils, "MeshTopoInfo", None)
+    for owner, name in (
+        (debug, "_clear_sharding_prop_cache"),
+        (_redistribute, "clear_redistribute_planner_cache"),
+        (getattr(_redistribute, "_gen_transform_infos", None), "cache_clear"),
+        (getattr(topology, "build_from_mesh", None), "cache_clear"),
+    ):
+        getattr(owner, name, lambda: None)()
 
 
 @functools.cache
