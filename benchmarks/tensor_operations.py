@@ -32,8 +32,8 @@ import mcf
 COLUMNS = ["elements", "operation", "mcf µs", "median", "torch µs", "torch median", "ratio"]
 
 # Operations of x, y, a tensor to write to and others: a condition, a plain tensor, x sorted, z of
-# numbers below 1, that as a square matrix m, and classes for its rows; of expansions and plain
-# tensors alike.
+# numbers below 1, that as a square matrix m, classes for its rows, and halves; of expansions and
+# plain tensors alike.
 OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "x + y": lambda x, y, o, c: x + y,
     "x * y": lambda x, y, o, c: x * y,
@@ -110,13 +110,13 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "o.fill_(0.1)": lambda x, y, o, c: o.fill_(0.1),
     "o.copy_(y)": lambda x, y, o, c: o.copy_(y),
     "torch.searchsorted": lambda x, y, o, c: torch.searchsorted(c[2], y),
-}
-
-# What integers on the host do, some microseconds an element.
-OF_FEW: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "torch.fmod": lambda x, y, o, c: torch.fmod(x, y),
     "x % y": lambda x, y, o, c: x % y,
     "x // y": lambda x, y, o, c: x // y,
+    "torch.round, 2": lambda x, y, o, c: torch.round(x, decimals=2),
+    "x.long()": lambda x, y, o, c: x.long(),
+    "x ** -1.5": lambda x, y, o, c: x**-1.5,
+    "x ** halves": lambda x, y, o, c: torch.pow(c[3], c[6]),
 }
 
 # Operations of two 3 x 3 matrices, two vectors of three numbers, a mask of them and a tensor to
@@ -197,11 +197,12 @@ def operands(size: int) -> list[tuple[Any, Any, Any, Any]]:
     p, q = whole[0], whole[2]
     rows = math.isqrt(size)
     classes = torch.randint(rows, (rows,), generator=generator)
+    halves = torch.randint(-3, 4, (size,), generator=generator).to(torch.float64) / 2
     found = []
     for a, b in ((x, y), (p, q)):
         z = a * 2.0**-40
         m = z[: rows * rows].reshape(rows, rows).clone()
-        found.append((a, b, torch.empty_like(a), (*others, a.sort().values, z, m, classes)))
+        found.append((a, b, torch.empty_like(a), (*others, a.sort().values, z, m, classes, halves)))
     return found
 
 
@@ -237,7 +238,7 @@ def rows_of(size: int, most: int) -> list[dict[str, Any]]:
     rows = []
     timed = {
         name: [lambda o=o, f=operation: f(*o) for o in both]
-        for name, operation in {**OPERATIONS, **(OF_FEW if few else {})}.items()
+        for name, operation in OPERATIONS.items()
     }
     if few:
         both_kinds = matrices()

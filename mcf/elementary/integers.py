@@ -82,14 +82,17 @@ def round(arguments: Arguments, fmt: Format, terms: int) -> Components:
     Integer nearest to x, the even one of two: floor(x + 1/2), less 1 if that is odd at a tie.
     """
     (x,) = arguments
-    y = _prepared(x, fmt)
+    return _finish(x, nearest_whole(_prepared(x, fmt)), fmt, terms)
+
+
+def nearest_whole(y: Components) -> Components:
+    """The integer nearest to a finite number, the even one of two."""
     low = _floor(y)
-    # x - floor(x) - 1/2, of which only the sign is wanted.
+    # y - floor(y) - 1/2, of which only the sign is wanted.
     half = torch.full_like(y[0], -0.5)
     above = collected((*y, *_minus(low), half), 1)[0]
     odd = torch.zeros_like(above, dtype=torch.bool)
     for c in low:
         odd ^= torch.remainder(c, 2.0) == 1.0
     up = (above > 0) | ((above == 0) & odd)
-    n = len(low)
-    return _finish(x, ex.add(low, head((up.to(y[0].dtype),), n)), fmt, terms)
+    return ex.add(low, head((up.to(y[0].dtype),), len(low)))

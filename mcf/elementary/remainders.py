@@ -129,7 +129,8 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     (at,) = ((known == 0) & ~undefined).nonzero(as_tuple=True)
     if len(at) == 0:
         return out
-    few = _of_rows(*(tuple(c[at] for c in v) for v in (x, y)), towards_zero, fmt, terms)
+    a, b = (tuple(c[at] for c in v) for v in (x, y))
+    few = _of_rows(a, b, towards_zero, fmt, terms)
     return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
 
 

@@ -10,17 +10,23 @@ import torch
 from torch import Tensor
 
 from mcf.convert import export
+from mcf.elementary.decimals import MOST, rounded
 from mcf.elementary.fused import Formula
+from mcf.kernels.components import Components
+from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.operators import SUB
+from mcf.kernels.register_choice import registers_for
 from mcf.tensor.creation import tensor
 from mcf.tensor.host_rows import modulo_rows, on_rows, quotient_rows
 from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.elementary import of_two
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
 
+# Fewer are rounded as fractions on the host: kernels take some seconds to compile.
+_FEWEST = 256
 _FMOD, _REMAINDER = modulo_rows(True), modulo_rows(False)
 _WHOLE = {"floor": quotient_rows(False), "trunc": quotient_rows(True)}
 
@@ -86,11 +92,24 @@ def _without_whole(o: Any, x: Any) -> Any:
 
 
 @implements(aten.round.decimals)
-def round_decimals(x: MCFTensor, *, decimals: int = 0) -> MCFTensor:
+def round_decimals(x: MCFTensor, *, decimals: int = 0) -> Tensor:
     """The nearest expansion of x rounded to a number of decimals, ties to even: both exact."""
-    flat = export.fractions(x.components)
-    rounded = [_round(v, decimals) for v in flat]
-    return tensor(rounded, x.terms, x.dtype, x.device).reshape(x.shape)  # type: ignore[return-value]
+    fmt = format_of(x.dtype)
+    many = x.numel() >= _FEWEST and registers_for(fmt, x.device) is FP64
+    if not many or not 1 <= decimals <= MOST:
+        return _by_fractions(x.components, decimals).reshape(x.shape)
+    flat = tuple(c.reshape(-1).contiguous() for c in x.components)
+    out, known = rounded(flat, fmt, x.terms, decimals)
+    (at,) = (~known).nonzero(as_tuple=True)
+    if len(at) > 0:
+        few = _by_fractions(tuple(c[at] for c in flat), decimals).components
+        out = tuple(c.index_put((at,), f) for c, f in zip(out, few, strict=True))
+    return wrap([c.view(x.shape) for c in out])
+
+
+def _by_fractions(x: Components, decimals: int) -> MCFTensor:
+    numbers = [_round(v, decimals) for v in export.fractions(x)]
+    return tensor(numbers, len(x), x[0].dtype, x[0].device)
 
 
 def _round(value: Fraction | float, decimals: int) -> Fraction | float:

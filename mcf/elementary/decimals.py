@@ -1,0 +1,85 @@
+"""Numbers rounded to some decimals: k / 10**d with k the integer nearest to x 10**d, both exactly.
+
+10**d is a float, so x 10**d is a sum of floats, whose nearest integer is k, ties to even. In four
+components k / 10**d has so small an error that the result's rounding hardly ever lies between: it
+is known where both ends of the error have one rounding, or where that is the quotient exactly.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import arithmetic as ex
+from mcf.elementary import steps
+from mcf.elementary.format import working
+from mcf.elementary.integers import nearest_whole
+from mcf.elementary.steps import Step
+from mcf.elementary.tables import TERMS, Components
+from mcf.elementary.working import collected, enter, minus, sanitized, two_prod
+from mcf.kernels.formats import FP64, Format
+
+# Beyond, 10**d is no float of float64.
+MOST = 22
+# Beyond 2**150 a sum of whole floats and 1 might not be exact.
+_LARGEST = 2.0**150
+# The error of a quotient of four components is below 2**-200 of it.
+_ERROR = 2.0**-190
+
+
+def _times(x: Components, factor: float) -> Components:
+    """Floats whose sum is their product."""
+    f = torch.full_like(x[0], factor)
+    return tuple(t for c in x for t in two_prod(c, f))
+
+
+def _decimals(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> Components:
+    """Four components of k and of k / 10**d, and 1 where k is known, else 0."""
+    x = enter(arguments[0], fmt)
+    ten, width = 10.0**decimals, working()
+    usual = x[0].abs() < _LARGEST / ten
+    for c in x:
+        usual = usual & ((c == 0) | (c.abs() > width.low))
+    floats = _times(sanitized(x, usual), ten)
+    y = collected(floats, TERMS)
+    (rest,) = collected((*floats, *minus(y)), 1)
+    k = nearest_whole(y)
+    quotient = ex.div(k, torch.full_like(y[0], ten))
+    return (*k, *quotient, (usual & (rest == 0)).to(y[0].dtype))
+
+
+def _left(arguments: tuple[Components, ...], fmt: Format, decimals: int) -> Components:
+    """k - 10**d x, whose sign is exact."""
+    k, x = arguments
+    return collected((*k, *minus(_times(x, 10.0**decimals))), 1)
+
+
+_STEP = Step("decimals", _decimals, ("x",), enters=True)
+_LEFT = Step("left_of_decimals", _left, ("k", "x"))
+
+
+def rounded(x: Components, fmt: Format, terms: int, decimals: int) -> tuple[Components, Tensor]:
+    """Numbers rounded to decimals, and where these are right; zeros have the sign of x.
+
+    Args:
+        x: contiguous components.
+        fmt: their format.
+        terms: how many there are.
+        decimals: 1 to `MOST`.
+    """
+    found = steps.run(_STEP, fmt, decimals, (x,))
+    k, quotient, known = found[:TERMS], found[TERMS:-1], found[-1]
+    error = quotient[0].abs() * _ERROR
+    to = functools.partial(torch.ops.mcf.convert, dtype=fmt.dtype, terms=terms)
+    low, high = (to([*ex.add(quotient, e)]) for e in (-error, error))
+    same = torch.ones_like(known, dtype=torch.bool)
+    for a, b in zip(low, high, strict=True):
+        same &= a == b
+    # Twice: an error may have led away from a tie, which leaves the sum but not its components.
+    out = to(to([*quotient]))
+    wide = tuple(torch.ops.mcf.convert(out, torch.float64, terms))
+    (rest,) = steps.run(_LEFT, FP64, decimals, (k, wide))
+    first = torch.where(out[0] == 0, torch.copysign(out[0], x[0]), out[0])
+    return (first, *out[1:]), (known > 0) & (same | (rest == 0))
