@@ -6,7 +6,6 @@ that the plan keeps.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from mcf.reductions.rows import Rows
 from mcf.tensor.copies import Copies
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
+from mcf.tensor.sums import Parts
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
@@ -140,11 +140,13 @@ class MomentPlan:
         self._free.append(room)
         return fresh(out, self._size, _FLOAT64, self._device) if done else None
 
-    def bound(self, parts: list[Components], out: Sequence[Tensor]) -> Callable[[], bool]:
-        """The same of operands and to results that stay where they are; True where it is done."""
-        return functools.partial(
-            self._write, _Room(self._terms, self._rows, self._length), parts, out
-        )
+    def bound(self, parts: list[Components], out: Sequence[Tensor]) -> Parts:
+        """What writes the moment of operands that stay where they are."""
+        return [(self._counting, (_Room(self._terms, self._rows, self._length), parts, out))], None
+
+    def _counting(self, *arguments: Any) -> tuple[bool]:
+        """As a launch that counts what is of no use."""
+        return (not self._write(*arguments),)
 
     def _write(self, room: _Room, parts: list[Components], out: Sequence[Tensor]) -> bool:
         """Write the moment of components; False for what is scaled otherwise."""

@@ -24,6 +24,7 @@ from mcf.kernels.register_choice import get_registers, registers_for
 from mcf.kernels.row_tasks import RowTask
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
+from mcf.tensor.sums import Parts
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
@@ -195,21 +196,15 @@ class SoftmaxPlan:
             out = [c.movedim(-1, self._dim).contiguous() for c in out]
         return fresh(out, self._size, self._dtype, self._device)
 
-    def bound(self, x: Components, out: Sequence[Tensor]) -> Callable[[], bool] | None:
-        """The same of operands and to results that stay where they are; True where it is done.
+    def bound(self, x: Components, out: Sequence[Tensor]) -> Parts | None:
+        """What writes to results of operands that stay where they are.
 
         None where they would have to be copied.
         """
         if self._dim is not None or not x[0].is_contiguous():
             return None
-        room, write = _Room(self._terms, self._working, *self._shape), self._write
-        places, given = [*map(_address, out)], [*map(_address, x)]
-
-        def call() -> bool:
-            write(places, given, room)
-            return True
-
-        return call
+        room = _Room(self._terms, self._working, *self._shape)
+        return [(self._write, ([*map(_address, out)], [*map(_address, x)], room))], None
 
     def _write(self, out: list[int], x: list[int], room: _Room) -> None:
         if self._entered is not None:

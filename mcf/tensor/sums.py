@@ -5,7 +5,7 @@ They are the kernels of `mcf.reductions.sums`, prepared once for operands of a k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ _MOST = 1024
 _plans: dict[tuple[Any, ...], SumPlan | None] = {}
 
 _FLOAT64 = torch.float64
+# Launches and their arguments, one after the other, and what they need to live as long.
+Parts = tuple[list[tuple[Any, tuple[Any, ...]]], Any]
 
 
 def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFTensor | None:
@@ -128,22 +130,22 @@ class SumPlan:
             self._settle(whole + partial)
             self._quotient([*out, *rest, *whole, self._number])
 
-    def bound(self, x: Components, out: Sequence[Tensor]) -> Callable[[], bool]:
-        """The same of operands and to results that stay where they are; True where it is done."""
-        room, write, copies = self._room(), self._write, self._copies
-        places, given = [*map(_address, out)], [*map(_address, x)]
-        moved = self._moved or not x[0].is_contiguous()
+    def bound(self, x: Components, out: Sequence[Tensor]) -> Parts:
+        """The launches for operands and results that stay where they are."""
+        room, places = self._room(), [*map(_address, out)]
+        _, partial, whole, rest = room
+        if self._moved or not x[0].is_contiguous():
+            return [(self._moving, (x, places, room))], room
+        folded = self._fold, ([*map(_address, x)], partial[0])
+        if self._quotient is None:
+            return [folded, (self._settle, ([*places, *rest, *partial],))], room
+        quotient = self._quotient, ([*places, *rest, *whole, self._number],)
+        return [folded, (self._settle, (whole + partial,)), quotient], room
 
-        def call() -> bool:
-            if moved:
-                found = copies.taken(x)
-                write(places, found[1], room)
-                copies.freed(found)
-            else:
-                write(places, given, room)
-            return True
-
-        return call
+    def _moving(self, x: Components, places: list[int], room: Any) -> None:
+        copies = self._copies.taken(x)
+        self._write(places, copies[1], room)
+        self._copies.freed(copies)
 
 
 def _fold(terms: int) -> Fold:

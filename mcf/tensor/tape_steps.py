@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,11 +43,17 @@ class Called(NamedTuple):
         call: makes it, on the tensors that there were.
         tensors: those that it reads and writes.
         of_expansions: whether it is an operator of expansion tensors.
+        parts: the launches and their addresses that it is, one after the other.
+        keep: what these need.
+        simple: what it is among `sequence.simple`: the name, the operands, the result.
     """
 
     call: Callable[[], Any]
     tensors: list[Tensor]
     of_expansions: bool
+    parts: Sequence[tuple[Any, tuple[Any, ...]]] = ()
+    keep: Any = None
+    simple: tuple[str, list[Tensor], Tensor] | None = None
 
 
 class ChangedError(Exception):
@@ -91,7 +97,10 @@ def called(
     form = None if of_expansions else _into(func)
     ready = None if of_expansions else on_arrays(func, args, kwargs, made)
     if ready is not None:
-        return Called(ready, used, False)
+        return ready._replace(tensors=used)
+    simple = None
+    if func is aten.where.self and not of_expansions:
+        simple = "where", [*args], made[0]
     if form is not None and len(made) == 1:
         operator, [target] = form._op, made
 
@@ -110,7 +119,7 @@ def called(
         raise RefusedError(f"{func}: {error}") from None
     call.own = func.namespace == "mcf"  # type: ignore[attr-defined]
     call.slow = of_expansions or call.own  # type: ignore[attr-defined]
-    return Called(call, used, of_expansions)
+    return Called(call, used, of_expansions, simple=simple)
 
 
 # Functions of elements that NumPy computes with the same bits, in a fourth of the time.
@@ -130,18 +139,21 @@ _ARRAYS: dict[str, Any] = {
 _DTYPES = frozenset({torch.float64, torch.float32, torch.bool, torch.int64})
 
 
-def on_arrays(func: Any, args: Any, kwargs: Any, made: list[Tensor]) -> Any:
+def on_arrays(func: Any, args: Any, kwargs: Any, made: list[Tensor]) -> Called | None:
     """A call on the arrays that tensors are, or None."""
-    function = _ARRAYS.get(func._schema.name.removeprefix("aten::"))
+    name = func._schema.name.removeprefix("aten::")
+    function = _ARRAYS.get(name)
     if function is None or len(made) != 1 or (kwargs and kwargs.keys() != {"memory_format"}):
         return None
-    read = [*args, *made]
-    if not all(type(t) is Tensor and t.dtype in _DTYPES for t in read):
+    used = [*args, *made]
+    if not all(type(t) is Tensor and t.dtype in _DTYPES for t in used):
         return None
+    arrays = [t.detach().numpy() for t in used]
     if function is np.positive:
         function = np.copyto
-        read.reverse()
-    return functools.partial(function, *(t.detach().numpy() for t in read))
+        arrays.reverse()
+    simple = name, [*args], made[0]
+    return Called(functools.partial(function, *arrays), used, False, simple=simple)
 
 
 _OPERATIONS = {f"mcf::{o.operator}": o for o in (*OPERATIONS, *COMPARISONS)}
@@ -182,7 +194,8 @@ def _dense(t: Tensor, copies: list[Called]) -> Tensor:
     if t.is_contiguous():
         return t
     dense = t.contiguous()
-    copies.append(Called(functools.partial(dense.copy_, t), [dense, t], False))
+    copy = on_arrays(aten.copy_.default, [t], {}, [dense])
+    copies.append(copy or Called(functools.partial(dense.copy_, t), [dense, t], False))
     return dense
 
 
@@ -222,18 +235,26 @@ def launch_of(
         if other is None or not {*map(id, others)} <= {id(t) for g in other[1] for t in g}:
             return None
     if type(plan) is not Plan:
-        ready = plan.bound(groups if type(plan) is MomentPlan else groups[0], results)
-        return None if ready is None else Called(_checked(ready), [*results, *read], True)
+        found = plan.bound(groups if type(plan) is MomentPlan else groups[0], results)
+        if found is None:
+            return None
+        return Called(_one_by_one(found[0]), [*results, *read], True, *found)
     ordered = [t for k in plan.order for t in groups[k]]
     return Launched(plan.launch, [*results, *ordered], plan.behind, plan)
 
 
-def _checked(ready: Callable[[], bool]) -> Callable[[], None]:
+def _one_by_one(parts: Sequence[tuple[Any, tuple[Any, ...]]]) -> Callable[[], None]:
     def call() -> None:
-        if not ready():
-            raise ChangedError
+        for launch, arguments in parts:
+            checked(launch(*arguments))
 
     return call
+
+
+def checked(counted: Any) -> None:
+    """Raise where a launch counted elements whose results are of no use."""
+    if counted is not None and counted[0]:
+        raise ChangedError
 
 
 def _one(out: Any, launches: list[Any]) -> Any:

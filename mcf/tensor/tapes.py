@@ -7,10 +7,11 @@ it is called for the second time; after that only its steps are made.
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -19,8 +20,9 @@ from torch import Tensor
 
 from mcf.kernels import registry
 from mcf.kernels.register_choice import get_registers
+from mcf.kernels.sequence import SOURCE, TARGET, Bound, Together, bound, simple
 from mcf.tensor.plans import addressed
-from mcf.tensor.tape_steps import ChangedError, Launched, is_slow
+from mcf.tensor.tape_steps import Called, ChangedError, Launched, checked, is_slow
 from mcf.tensor.tape_tensors import RefusedError, memory_of
 from mcf.tensor.tape_watching import unread
 from mcf.tensor.taping import Recorder
@@ -112,7 +114,8 @@ def _small(x: Tensor) -> bool:
 class Tape:
     """The steps of a function for operands of a kind, and the memory that they use.
 
-    One call at a time has it; another one meanwhile goes torch's way.
+    Launches that follow each other are one call, as are copies of operands and of results. One call
+    at a time has the memory; another one meanwhile goes torch's way.
     """
 
     def __init__(self, recorder: Recorder, operands: list[Tensor], result: Any) -> None:
@@ -122,47 +125,17 @@ class Tape:
             raise RefusedError("a result shares memory with an operand")
         if not all(t.is_contiguous() for t in results):
             raise RefusedError("a result is not contiguous")
-        self._alive = recorder
         steps = recorder.steps
         if _SLOW * sum(map(is_slow, steps)) >= len(steps):
             raise RefusedError("there is little to be left out")
-        # Memory that nothing but kernels sees, from its start on, may be another's at each call.
-        bound = {
-            memory_of(t) for step in steps for t in step.tensors if not isinstance(step, Launched)
-        }
-        bound |= {memory_of(t) for s in steps for t in s.tensors if t.data_ptr() != memory_of(t)}
-        written = [memory_of(t) for s in steps if isinstance(s, Launched)
-                   for t in s.tensors[: len(s.plan.dtypes)]]  # fmt: skip
-        memories = [*map(memory_of, results)]
-        self._copied = [(k, t) for k, t in enumerate(operands) if memory_of(t) in bound]
-        free = [
-            written.count(m) == 1 and m not in bound and memories.count(m) == 1 for m in memories
-        ]
-        free = [f and t.data_ptr() == memory_of(t) for f, t in zip(free, results, strict=True)]
-        self._likes = [t for t, f in zip(results, free, strict=True) if f]
-        self._results = [None if f else t for t, f in zip(results, free, strict=True)]
-        slots = {memory_of(t): k for k, t in enumerate(operands) if memory_of(t) not in bound}
-        for t in self._likes:
-            slots[memory_of(t)] = len(operands) + len(slots.keys() - {*map(memory_of, operands)})
-        self._places = [0] * (len(operands) + len(self._likes))
-        self._count = len(operands)
-        self._steps = [self._step(step, slots) for step in steps]
+        self._alive = recorder
+        self._likes = [torch.empty_like(t) for t in results]
+        first = [_copied(t, t) for t in operands]
+        last = [_copied(t, t) for t in results]
+        self._into = [x.keep[0] for x in first]
+        self._from = [x.keep[0] for x in last]
+        self._calls = _joined([*first, *(p for step in steps for p in _pieces(step)), *last])
         self._free = [True]
-
-    def _step(self, step: Any, slots: dict[int, int]) -> tuple[Any, Any]:
-        if not isinstance(step, Launched):
-            return step.call, None
-        taken = []
-        for address, at in [
-            *((t.data_ptr(), memory_of(t)) for t in step.tensors),
-            *((a, None) for a in step.behind),
-        ]:
-            slot = None if at is None else slots.get(at)
-            if slot is None:
-                slot = len(self._places)
-                self._places.append(address)
-            taken.append(slot)
-        return step.launch, itemgetter(*taken)
 
     def run(self, operands: Sequence[Tensor]) -> Any:
         """The result for operands of these components, or NotImplemented."""
@@ -170,27 +143,54 @@ class Tape:
             self._free.pop()
         except IndexError:
             return NotImplemented
-        places, count = self._places, self._count
         try:
-            places[:count] = map(_address, operands)
-            for k, t in self._copied:
-                t.copy_(operands[k])
+            for table, t in zip(self._into, operands, strict=True):
+                table[SOURCE] = _address(t)
             new = [*map(_empty_like, self._likes)]
-            places[count : count + len(new)] = map(_address, new)
-            for call, taken in self._steps:
-                if taken is None:
-                    call()
-                    continue
-                counted = call(taken(places))
-                if counted is not None and counted[0]:
+            for table, t in zip(self._from, new, strict=True):
+                table[TARGET] = _address(t)
+            for call in self._calls:
+                if call() is False:
                     return NotImplemented
-            fill = iter(new)
-            return self._build([next(fill) if t is None else t.clone() for t in self._results])
+            return self._build(new)
         except (ChangedError, RuntimeError, IndexError, ValueError, TypeError):
             # Whatever is wrong with these numbers is said on torch's way.
             return NotImplemented
         finally:
             self._free.append(True)
+
+
+def _copied(x: Tensor, out: Tensor) -> Bound:
+    found = simple("copy_", [x], out)
+    if found is None:
+        raise RefusedError(f"{x.dtype} is not copied")
+    return found
+
+
+def _pieces(step: Launched | Called) -> Iterator[Bound | Callable[[], Any]]:
+    """A step as calls in one, where they are such, and others."""
+    if isinstance(step, Launched):
+        yield _piece(step.launch, ([*map(_address, step.tensors), *step.behind],))
+    elif step.parts:
+        for launch, arguments in step.parts:
+            yield _piece(launch, arguments)
+    else:
+        found = None if step.simple is None else simple(*step.simple)
+        yield step.call if found is None else found
+
+
+def _piece(launch: Any, arguments: tuple[Any, ...]) -> Bound | Callable[[], Any]:
+    found = bound(launch, *arguments)
+    return (lambda: checked(launch(*arguments))) if found is None else found
+
+
+def _joined(pieces: Sequence[Bound | Callable[[], Any]]) -> list[Callable[[], Any]]:
+    """Calls with those that follow each other made one."""
+    calls: list[Callable[[], Any]] = []
+    for of, found in itertools.groupby(pieces, lambda x: isinstance(x, Bound)):
+        group: list[Any] = [*found]
+        calls += [Together(group)] if of else group
+    return calls
 
 
 def _taken_apart(result: Any) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:

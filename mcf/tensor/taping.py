@@ -156,10 +156,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if constant & self._read or (not copied and (constant or memory & self._filled)):
             raise RefusedError(f"{func} writes to a constant")
         self._filled |= constant
-        call: Any = functools.partial(run_operator, func, args, kwargs)
+        step = Called(functools.partial(run_operator, func, args, kwargs), given, False)
         if name == "aten::copy_":
-            call = on_arrays(func, args[1:2], {}, [args[0]]) or call
-        self._add(Called(call, given, False), written)
+            step = on_arrays(func, args[1:2], {}, [args[0]]) or step
+        self._add(step, written)
         return out
 
     def _in_place(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -42,10 +42,12 @@ def sinc(x: Any) -> Any:
     pi = constant(fixed.pi(), x)
     zero = x == 0
     whole = x.detach().round()
-    odd = whole.remainder(2) == 1
+    half = whole * 0.5
+    # Of an infinity or NaN nothing is odd.
+    odd = (half - half.round()).square() == 0.25
     safe = torch.where(zero, 1, x)
     wave = torch.sin(pi * (safe - torch.where(zero, 1, whole))) / (pi * safe)
-    near_zero = torch.where(zero, 1, torch.where(odd & ~zero, -wave, wave))
+    near_zero = torch.where(zero, 1, torch.where(odd, -wave, wave))
     return torch.where(x.isinf(), 0, near_zero)
 
 
