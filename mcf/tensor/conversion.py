@@ -73,17 +73,33 @@ def plain(x: MCFTensor, dtype: torch.dtype) -> Tensor:
 
 def _truncated(x: MCFTensor) -> Tensor:
     """The values without their fractions, as int64; what torch gives for inf and NaN."""
+    first = x.components[0]
+    if visible(first) and (first.abs() < 2.0 ** (format_of(x.dtype).p - 1)).all():
+        return _short(x.components).to(torch.int64)
     parts = convert(x.components, torch.float64, x.terms)
     whole = [p.trunc() for p in parts]
     integer = sum((w.to(torch.int64) for w in whole[1:]), whole[0].to(torch.int64))
     # Exact; the floor of their sum is what the integer lacks.
-    rest = operations.renormalize([p - w for p, w in zip(parts, whole, strict=True)], x.terms)
+    left = [torch.where(parts[0].isfinite(), p - w, 0.0) for p, w in zip(parts, whole, strict=True)]
+    rest = operations.renormalize(left, x.terms)
     first = rest[0].floor()
     lower = rest[1] if x.terms > 1 else torch.zeros_like(first)
     carry = first - ((rest[0] == first) & (lower < 0)).to(first.dtype)
     integer = integer + carry.to(torch.int64)
     fraction = (rest[0] != carry) | (lower != 0)
     return integer + ((integer < 0) & fraction).to(torch.int64)
+
+
+def _short(x: Components) -> Tensor:
+    """The first component without its fraction, where it has one or could have one.
+
+    What is below it matters where it is whole and that leads towards zero: less than 1.
+    """
+    whole = x[0].trunc()
+    if len(x) == 1:
+        return whole
+    sign = x[0].sign()
+    return torch.where((x[0] == whole) & (x[1] * sign < 0), whole - sign, whole)
 
 
 class _Convert(torch.autograd.Function):
