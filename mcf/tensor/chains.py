@@ -125,8 +125,11 @@ class Chain:
             self._steps.append((step.plan.launch, itemgetter(*taken)))
 
     @classmethod
-    def of(cls, formula: Written, values: Sequence[Any]) -> Chain | None:
-        """The chain for operands of one kind, or None where it is not one of plans alone."""
+    def of(cls, formula: Written, values: Sequence[Any], most: int = _FEW) -> Chain | None:
+        """The chain for operands of one kind, or None where it is not one of plans alone.
+
+        Results of more than so many elements are not kept.
+        """
         # A tensor that comes twice would be one operand.
         values = [_copied(x) for x in values]
         own = [c for x in values for c in _parts(x)]
@@ -134,7 +137,7 @@ class Chain:
 
         def apply(operation: Operation | Formula, *operands: Any) -> Any:
             found = found_for(operation, operands)
-            if found is None or found[0].broadcasts or found[0].size.numel() > _FEW:
+            if found is None or found[0].broadcasts or found[0].size.numel() > most:
                 raise _NoChainError
             plan, groups = found
             out = plan.run(groups)
@@ -153,6 +156,10 @@ class Chain:
 
     def run(self, groups: Sequence[Components]) -> Any:
         """The result for operands of the kind; None where a function's kernel lacks a step."""
+        return self.run_at([place for group in groups for place in map(_address, group)])
+
+    def run_at(self, given: list[int]) -> Any:
+        """The same for components at some addresses."""
         # A call's room is one that no other call has at the time.
         try:
             found = self._free.pop()
@@ -160,11 +167,7 @@ class Chain:
             between = [*map(_empty_like, self._between)]
             found = between, [*map(_address, between), *self._fixed]
         out = [*map(_empty_like, self._likes)]
-        places: list[int] = []
-        for group in groups:
-            places += map(_address, group)
-        places += map(_address, out)
-        places += found[1]
+        places = [*given, *map(_address, out), *found[1]]
         for launch, taken in self._steps:
             counted = launch(taken(places))
             if counted is not None and counted[0]:

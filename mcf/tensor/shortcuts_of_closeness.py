@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,12 +13,11 @@ from mcf.convert.numbers import components_of
 from mcf.kernels.formats import FORMATS
 from mcf.kernels.operators import ABS, ADD, EQ, LE, LT, MUL, SUB, WHERE
 from mcf.tensor.chains import chained
-from mcf.tensor.launches import SMALL
-from mcf.tensor.plans import planned
+from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.recorded import writable, written
 from mcf.tensor.registry import DIRECT
 from mcf.tensor.shortcuts import forms, register
-from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
+from mcf.tensor.tensor import COMPONENTS, MCFTensor
 
 
 def _close(o: Any, x: Any, y: Any, rtol: Any, atol: Any) -> Any:
@@ -50,48 +49,34 @@ def _allclose(*args: Any, **kwargs: Any) -> Any:
 register(_isclose, *forms("isclose"))
 register(_allclose, *forms("allclose"))
 
-# a x b = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0): what is subtracted comes last.
-_LEFT, _RIGHT = ((1, 2, 0), (2, 0, 1)), ((2, 0, 1), (1, 2, 0))
+# a x b = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0).
+_ONE, _OTHER = (1, 2, 0), (2, 0, 1)
 
 
-@functools.lru_cache(256)
-def _places(size: torch.Size, dim: int) -> tuple[Tensor, Tensor]:
-    """The numbers of both factors' elements, those of what is subtracted behind the others."""
-    with torch.inference_mode(False):
-        number = torch.arange(size.numel(), device="cpu").view(size)
-        both = []
-        for order in (_LEFT, _RIGHT):
-            parts = [number.index_select(dim, torch.tensor(o, device="cpu")) for o in order]
-            both.append(torch.stack(parts))
-    return both[0], both[1]
+def _difference_of_products(o: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return o(SUB, o(MUL, a, b), o(MUL, c, d))
 
 
 def _cross(a: Any, b: Any, *, dim: Any = -1) -> Any:
     """The vector product of few vectors of three numbers."""
     if type(a) is not MCFTensor or type(b) is not MCFTensor or type(dim) not in (int, type(None)):
         return NotImplemented
-    first, second = a.__dict__["_c0"], b.__dict__["_c0"]
-    size = first.shape
-    if size != second.shape or first.dtype is not second.dtype or first.numel() > SMALL:
-        return NotImplemented
-    if first.device.type != "cpu" or second.device.type != "cpu" or a.terms != b.terms:
+    size = a.shape
+    if size != b.shape or size.numel() > MOST:
         return NotImplemented
     if dim is None:
         # By its old name: the first dimension of three.
         dim = next((d for d, s in enumerate(size) if s == 3), -1)
     if not -len(size) <= dim < len(size) or size[dim] != 3:
         return NotImplemented
-    left, right = _places(size, dim)
-    products = planned(MUL, _picked(a, left), _picked(b, right))
-    own = products.__dict__
-    halves = zip(*[c.unbind() for c in COMPONENTS[own["_terms"]](own)], strict=True)
-    return planned(SUB, *(fresh(h, size, first.dtype, first.device) for h in halves))
 
+    def places() -> Any:
+        number = np.arange(size.numel()).reshape(size)
+        one, other = number.take(_ONE, dim), number.take(_OTHER, dim)
+        return [(0, one), (1, other), (0, other), (1, one)]
 
-def _picked(x: MCFTensor, places: Tensor) -> MCFTensor:
-    own = x.__dict__
-    parts = [c.take(places) for c in COMPONENTS[own["_terms"]](own)]
-    return fresh(parts, places.shape, parts[0].dtype, parts[0].device)
+    found = gathered(("cross", size, dim), _difference_of_products, places, a, b)
+    return NotImplemented if found is None else found
 
 
 DIRECT[torch.linalg.cross] = _cross

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.kernels.operators import MUL
+from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.product_plans import multiplied
 from mcf.tensor.registry import OPERATORS
 from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
@@ -44,10 +47,23 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
 register(_linear, torch.nn.functional.linear)
 
 
+def _product(o: Any, x: Any, y: Any) -> Any:
+    return o(MUL, x, y)
+
+
 def _outer(x: Any, y: Any) -> Any:
     """The products of all pairs of elements of two vectors."""
     if type(x) is not MCFTensor or type(y) is not MCFTensor or x.dim() != 1 or y.dim() != 1:
         return NotImplemented
+    sizes = x.shape[0], y.shape[0]
+
+    def places() -> Any:
+        return [(0, np.indices(sizes)[0]), (1, np.indices(sizes)[1])]
+
+    if sizes[0] * sizes[1] <= MOST:
+        found = gathered(("outer", sizes), _product, places, x, y)
+        if found is not None:
+            return found
     rows = wrap([c.unsqueeze(1) for c in x.components])
     return OPERATORS[aten.mul.Tensor](rows, wrap([c.unsqueeze(0) for c in y.components]))
 

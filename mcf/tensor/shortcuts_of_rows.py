@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.kernels.operators import SUB
+from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.registry import DIRECT, OPERATORS
 from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -88,8 +91,22 @@ def _diff(x: Any) -> Any:
     """Differences of neighbours in a vector."""
     if type(x) is not MCFTensor or x.dim() != 1 or x.shape[0] < 2:
         return NotImplemented
+    count = x.shape[0]
+    if count <= MOST:
+        found = gathered(("diff", count), _later_less_before, lambda: _neighbours(count), x)
+        if found is not None:
+            return found
     later, before = (wrap([c[at] for c in x.components]) for at in (_LATER, _BEFORE))
     return OPERATORS[aten.sub.Tensor](later, before)
+
+
+def _later_less_before(o: Any, later: Any, before: Any) -> Any:
+    return o(SUB, later, before)
+
+
+def _neighbours(count: int) -> Any:
+    number = np.arange(count)
+    return [(0, number[1:]), (0, number[:-1])]
 
 
 _LATER, _BEFORE = slice(1, None), slice(None, -1)

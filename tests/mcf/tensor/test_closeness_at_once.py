@@ -58,6 +58,11 @@ CALLS: dict[str, Callable[[], Any]] = {
         torch.cross(X.reshape(2, 3, 4), Y.reshape(2, 3, 4)), torch.linalg.cross(
             X.reshape(8, 3).T, Y.reshape(8, 3).T, dim=0),
     ],
+    "gathered": lambda: [
+        X.diff(), X[::2].diff(), X[:2].diff(), X[:1].diff(), torch.outer(X, Y), torch.outer(
+            X.reshape(4, 6)[:, 1], Y[::3]), torch.outer(X[:0], Y), torch.linalg.cross(
+                X.reshape(4, 6)[:, :3], Y.reshape(4, 6)[:, 3:]),
+    ],
     "fill_": lambda: [X.clone().fill_(v) for v in (0.1, -0.0, 2**60 + 1, INF)] + [
         X.reshape(4, 6).t().clone().t().fill_(3)],
     "one value": lambda: [_set(PLACES, Y[3]), _set(PLACES, Y[3:4]), _set((PLACES[:2],), Y[0]),
