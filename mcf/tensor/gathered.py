@@ -87,8 +87,8 @@ class Gathered:
         except IndexError:
             arrays = [[np.empty(at.shape) for _ in range(self._terms)] for _, at in self._places]
             room = arrays, [a.ctypes.data for each in arrays for a in each]
-        for (which, at), arrays in zip(self._places, room[0], strict=True):
-            for c, a in zip(groups[which], arrays, strict=True):
+        for (which, at), targets in zip(self._places, room[0], strict=True):
+            for c, a in zip(groups[which], targets, strict=True):
                 # All places are in range; else NumPy would look first.
                 _array(c).take(at, out=a, mode="clip")
         found = self._chain.run_at(room[1])
