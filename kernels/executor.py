@@ -113,6 +113,14 @@ class Executor(abc.ABC):
             The partial sums, float64 [spec.state, M].
         """
 
+    def fold_columns(self, spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
+        """Fold rows along the middle of contiguous [M / inner, count, inner], where it has a loop.
+
+        Returns:
+            The partial sums, float64 [spec.state, M]; None where it has none.
+        """
+        return None
+
     @abc.abstractmethod
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         """Fold the inner dimension of [B, M, K] and [B, K, N] as one lane.

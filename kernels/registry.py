@@ -184,6 +184,11 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     return on(operands[0][0].device).fold(spec, operands)
 
 
+def fold_columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
+    """Fold rows that lie side by side, where the executor has a loop: `Executor.fold_columns`."""
+    return on(x[0].device).fold_columns(spec, x, count, inner)
+
+
 def prepare_fold(
     spec: Fold, rows: int, length: int, device: torch.device
 ) -> Callable[[list[int], int], None] | None:

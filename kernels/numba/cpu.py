@@ -188,6 +188,10 @@ class Cpu(Executor):
         """See `Executor`."""
         return fold_loops.fold(spec, operands)
 
+    def fold_columns(self, spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
+        """See `Executor`."""
+        return fold_loops.columns(spec, x, count, inner)
+
     def prepare_fold(
         self, spec: Fold, rows: int, length: int, device: torch.device
     ) -> Callable[[list[int], int], None] | None:

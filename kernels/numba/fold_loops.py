@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.fold import BLOCK, CHUNK, GROUP, LANES, STEP, Fold
-from mcf.kernels.numba import fold_text, keys, objects, rewrite, stored, team
+from mcf.kernels.formats import FP64
+from mcf.kernels.numba import column_fold_text, fold_text, keys, objects, rewrite, stored, team
 from mcf.kernels.numba.fold_text import PRODUCT, SUM
 
 # Rows and columns of a matrix product that one item computes: GROUP rows of the right matrix stay
@@ -22,6 +23,7 @@ _SOURCES = {
     "sum": fold_text.sum_source,
     "product": fold_text.product_source,
     "halving": fold_text.halving_source,
+    "columns": column_fold_text.source,
 }
 _NUMBERS = {
     "LANES": LANES,
@@ -31,6 +33,7 @@ _NUMBERS = {
     "BLOCK": BLOCK,
     "ROWS": ROWS,
     "COLUMNS": COLUMNS,
+    "TILE": column_fold_text.TILE,
 }
 
 
@@ -55,7 +58,8 @@ def _run(spec: Fold, kind: str, threads: int, items: int, words: dict[str, int])
     words |= {"shares": shares.buffer_info()[0], "parts": parts}
     with stored.lock:
         address = _compiled(spec, kind).address
-    table = array("Q", [words[name] for name in (SUM if kind == "sum" else PRODUCT)])
+    names = {"sum": SUM, "columns": column_fold_text.WORDS}.get(kind, PRODUCT)
+    table = array("Q", [words[name] for name in names])
     team.run(address, table.buffer_info()[0], parts)
 
 
@@ -88,6 +92,37 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     # Blocks by row and rows inside: halving then runs over contiguous rows.
     by_row = out.reshape(-1, outer, blocks).transpose(1, 2).contiguous()
     return _halve(spec, by_row).reshape(spec.state, outer)
+
+
+# Elements that are worth a loop of their own, and neighbours in memory.
+_MANY, _BESIDE = 1 << 15, 16
+
+
+def columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
+    """See `mcf.kernels.executor.Executor.fold_columns`; of float64."""
+    size = x[0].numel()
+    if size < _MANY or inner < _BESIDE or spec.formats != (FP64,) or spec.register != FP64:
+        return None
+    results, blocks = size // count, -(-count // BLOCK)
+    tiles = -(-inner // column_fold_text.TILE)
+    items = results // inner * blocks * tiles
+    threads = _threads(size)
+    bases = array("Q", [c.data_ptr() for c in x])
+    out = torch.empty((spec.state, blocks, results), dtype=torch.float64, device="cpu")
+    width = LANES * column_fold_text.TILE
+    lanes = torch.empty((threads, spec.state, width), dtype=torch.float64, device="cpu")
+    words = {
+        "bases": bases.buffer_info()[0],
+        "out": out.data_ptr(),
+        "lanes_of_all": lanes.data_ptr(),
+        "total": count,
+        "inner": inner,
+        "blocks": blocks,
+        "tiles": tiles,
+        "results": results,
+    }
+    _run(spec, "columns", threads, items, words)
+    return out[:, 0] if blocks == 1 else _halve(spec, out)
 
 
 class OneFold:

@@ -51,6 +51,16 @@ def row_sums(x: Sequence[Tensor], terms: int) -> Components:
     return settle(registry.fold(spec, [list(x)]))
 
 
+def column_sums(x: Sequence[Tensor], count: int, inner: int, terms: int) -> Components:
+    """The same of rows along the middle of contiguous [M / inner, count, inner]."""
+    spec = sum_fold(format_of(x[0].dtype), len(x), terms, register_of(x[0]))
+    found = registry.fold_columns(spec, list(x), count, inner)
+    if found is not None:
+        return settle(found)
+    turned = [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
+    return row_sums(turned, terms)
+
+
 def row_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Components:
     """Dot products of the rows of contiguous [M, K] components, expansions [M] in registers."""
     spec = _product_spec(x, y, terms)

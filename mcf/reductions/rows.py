@@ -13,6 +13,9 @@ from mcf.kernels.components import Components as Components
 
 Dim = int | Sequence[int] | None
 
+# Elements of which executors may have loops over rows that lie side by side.
+_MANY = 1 << 15
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -58,6 +61,15 @@ class Rows:
     def length(self) -> int:
         """How many elements become one."""
         return math.prod([self.shape[d] for d in self.dims])
+
+    def beside(self, x: Components) -> int:
+        """How far apart neighbours of many rows are that need not be turned; 1 where they must."""
+        if not self.dims or x[0].numel() < _MANY or not all(c.is_contiguous() for c in x):
+            return 1
+        first, last = self.dims[0], self.dims[-1]
+        if last - first + 1 != len(self.dims) or self.length == 0:
+            return 1
+        return math.prod(self.shape[last + 1 :])
 
     def gather(self, x: Components) -> list[Tensor]:
         """Each component as a contiguous [outer, length] tensor."""

@@ -18,6 +18,7 @@ from mcf.kernels.formats import FP32, format_of
 from mcf.reductions.exact import exact_dots, exact_sums
 from mcf.reductions.folds import (
     brought_down,
+    column_sums,
     finish,
     pad,
     paired,
@@ -63,6 +64,10 @@ def sum(
     format_of(x[0].dtype, "sum: x")
     count = terms or len(x)
     rows = Rows.of(x[0].shape, dim)
+    inner = 1 if reproducible else rows.beside(x)
+    if inner > 1:
+        wide = list(pad(tuple(x), count))
+        return _shaped(_column_sums(wide, rows.length, inner, count), rows, keepdim)
     given = rows.gather(x)
     if reproducible:
         return _shaped(exact_sums(given, count), rows, keepdim)
@@ -79,6 +84,15 @@ def _row(x: list[Tensor], *others: object) -> list[Tensor]:
 @operator("row_sums(Tensor[] x, int terms)", _row)
 def _row_sums(x: list[Tensor], terms: int) -> list[Tensor]:
     return list(finish(row_sums(x, terms), format_of(x[0].dtype), terms))
+
+
+@operator(
+    "column_sums(Tensor[] x, int count, int inner, int terms)",
+    lambda x, count, inner, terms: [x[0].new_empty(x[0].numel() // count) for _ in range(terms)],
+)
+def _column_sums(x: list[Tensor], count: int, inner: int, terms: int) -> list[Tensor]:
+    found = column_sums([c.contiguous() for c in x], count, inner, terms)
+    return list(finish(found, format_of(x[0].dtype), terms))
 
 
 @operator("row_products(Tensor[] x, Tensor[] y, int terms)", _row)
@@ -121,7 +135,20 @@ def mean(
     """The sum over dimensions divided by the number of elements; NaN for none."""
     format_of(x[0].dtype, "mean: x")
     rows = Rows.of(x[0].shape, dim)
+    inner = 1 if reproducible else rows.beside(x)
+    if inner > 1:
+        return _shaped(_column_means(list(x), rows.length, inner), rows, keepdim)
     return _shaped(_row_means(rows.gather(x), reproducible), rows, keepdim)
+
+
+@operator(
+    "column_means(Tensor[] x, int count, int inner)",
+    lambda x, count, inner: [c.new_empty(c.numel() // count) for c in x],
+)
+def _column_means(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
+    total = column_sums([c.contiguous() for c in x], count, inner, len(x))
+    quotient = _divided(total, count, x[0])
+    return list(finish(quotient, format_of(x[0].dtype), len(x)))
 
 
 @operator("row_means(Tensor[] x, bool reproducible)", lambda x, _: one_each(x, len(x)))
