@@ -33,6 +33,10 @@ for _name in "mm mv bmm".split():
     operator(getattr(aten, _name).default, 2, kinds=TENSORS)
 
 
+for _name in "addmm addmv baddbmm".split():
+    operator(getattr(aten, _name).default, 3, "beta", "alpha", kinds=TENSORS)
+
+
 def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """x @ weight.T + bias of a vector or a matrix, by torch's names of them."""
     x = input
