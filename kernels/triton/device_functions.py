@@ -253,7 +253,7 @@ def _gather(table, index):
 
 def _gather_cuda(table, index):
     """An entry, by a load that Triton takes for arithmetic: see `element_kernels._blocks`."""
-    if not isinstance(index, tl.tensor) or not index.type.is_block():
+    if not index.type.is_block():
         return tl.load(table + index)
     elif table.dtype.element_ty == tl.float64:
         return tl.inline_asm_elementwise(

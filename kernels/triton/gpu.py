@@ -151,7 +151,8 @@ class Gpu(Executor):
     name = "triton"
     devices = ("cpu", "cuda")
     tensors = "GPU and CPU tensors"
-    # Its compiler takes seconds for so many, and minutes for four times as many.
+    # Chosen when its compiler took minutes for four times as many. It takes seconds now, but what
+    # longer programs make of registers has been seen on no GPU.
     longest = 1_500
 
     def run(
