@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -82,8 +83,12 @@ def guard(func: Any, args: Any, kwargs: Any, value: Any, given: list[Tensor]) ->
         if type(args[0]) is Tensor and args[0].dtype in _DTYPES:
             read = args[0].detach().numpy().item
 
+    # What follows from a number may have its sign of zero.
+    zero = math.copysign(1.0, value) if type(value) is float and value == 0 else 0.0
+
     def call() -> None:
-        if read() != value:
+        found = read()
+        if found != value or (zero and math.copysign(1.0, found) != zero):
             raise ChangedError
 
     return Called(call, given, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,32 @@ from mcf.tensor.recorded import modes
 from mcf.tensor.softmax_plans import SoftmaxPlan
 from mcf.tensor.sums import SumPlan
 from mcf.tensor.tape_tensors import RefusedError, tensors
+
+
+class _OfThread(type):
+    """A category of the warnings of one thread: filters are those of the whole process."""
+
+    thread: int | None = None
+
+    def __subclasscheck__(cls, category: type) -> bool:
+        return cls.thread == threading.get_ident()
+
+
+class _Heard(Warning, metaclass=_OfThread):
+    """Any warning of the thread that writes down."""
+
+
+@contextlib.contextmanager
+def warned() -> Iterator[None]:
+    """Raise this thread's warnings inside the block, those that have been shown before as well."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", _Heard)
+        _Heard.thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            # Another thread that changes filters meanwhile may keep this one.
+            _Heard.thread = None
 
 
 @contextlib.contextmanager

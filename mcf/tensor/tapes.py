@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
@@ -24,7 +23,7 @@ from mcf.kernels.sequence import SOURCE, TARGET, Bound, Together, bound, simple
 from mcf.tensor.plans import addressed
 from mcf.tensor.tape_steps import Called, ChangedError, Launched, checked, is_slow
 from mcf.tensor.tape_tensors import RefusedError, memory_of
-from mcf.tensor.tape_watching import unread
+from mcf.tensor.tape_watching import unread, warned
 from mcf.tensor.taping import Recorder
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh, wrap
 
@@ -240,9 +239,7 @@ _asked: Any = torch._C._EnableTorchFunction
 def _taped(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tape | None:
     """The steps of a call; None where they would not always be the same."""
     flat: list[Tensor] = []
-    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-        # What is said once must be said again.
-        warnings.simplefilter("error")
+    with torch.inference_mode(False), torch.no_grad(), warned():
         given = [_copies(x, flat) for x in args]
         named = {name: _copies(x, flat) for name, x in kwargs.items()}
         recorder = Recorder(flat)

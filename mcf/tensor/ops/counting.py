@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mcf.kernels.row_tasks import along
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.draws import uniform
 from mcf.tensor.registry import implements
@@ -21,6 +22,7 @@ def mode(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Any, Tenso
 
     As in torch a NaN equals nothing, not even another NaN.
     """
+    along(x.shape or (1,), dim)
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     if x.shape[dim] == 0:

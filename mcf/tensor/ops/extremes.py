@@ -91,6 +91,7 @@ def _index_of(largest: bool) -> Any:
         if dim is None:
             index = _extreme(wrap([c.reshape(-1) for c in x.components]), 0, largest)
             return index.reshape([1] * x.ndim if keepdim else [])
+        along(x.shape or (1,), dim)
         index = _extreme(x, dim, largest)
         return index if keepdim or x.ndim == 0 else index.squeeze(dim)
 

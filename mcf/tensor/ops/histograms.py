@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.row_tasks import along
 from mcf.tensor.creation import tensor
 from mcf.tensor.registry import implements
 
@@ -45,6 +46,7 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
         raise RuntimeError(
             f"renorm: p must be above 0 and maxnorm from 0, got p={p}, maxnorm={maxnorm}"
         )
+    along(input.shape, dim)
     others = [d for d in range(input.dim()) if d != dim % input.dim()]
     norm = torch.linalg.vector_norm(input, p, others, keepdim=True)
     return torch.where(norm > maxnorm, input * (maxnorm / (norm + 1e-7)), input)

@@ -95,7 +95,8 @@ def ldexp(x: Any, other: Any) -> Any:
     if isinstance(other, Tensor) and other.is_floating_point():
         return x * torch.exp2(other)
     fmt = format_of(x.dtype)
-    e = torch.as_tensor(other, device=x.device)
+    # Eight bits have no room for the exponents of a format.
+    e = torch.as_tensor(other, device=x.device).to(torch.int64)
     # Of more than three no bit is left, or infinity is reached.
     for _ in range(3):
         step = e.clamp(fmt.emin, fmt.emax)

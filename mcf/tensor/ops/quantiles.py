@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.row_tasks import along
 from mcf.tensor.creation import tensor
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
@@ -55,6 +56,7 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
     if dim is None:
         rows = x.reshape(-1)
     else:
+        along(x.shape or (1,), dim)
         rows = x.movedim(dim, -1) if x.dim() else x.reshape(1)
         kept_shape = [1 if d == dim % max(x.dim(), 1) else n for d, n in enumerate(x.shape)]
     ordered = rows.sort(-1).values
@@ -111,6 +113,7 @@ def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         return input.new_full((), torch.nan)
     if dim is None:
         return nanmedian(input.reshape(-1), 0)[0]
+    along(input.shape or (1,), dim)
     if input.dim() == 0:
         return torch.return_types.nanmedian(
             (input.clone(), torch.zeros((), dtype=torch.int64, device=input.device))

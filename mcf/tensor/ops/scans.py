@@ -36,6 +36,7 @@ def _doubling(function: Callable[[Any, Any], Any], x: Any, dim: int) -> Any:
 @implements(torch.logcumsumexp, Tensor.logcumsumexp, aten.logcumsumexp.default)
 def logcumsumexp(x: Any, dim: int) -> Any:
     """log(exp(x_0) + ... + exp(x_k)), as a tree."""
+    along(x.shape or (1,), dim)
     return x.clone() if x.dim() == 0 else _doubling(torch.logaddexp, x, dim)
 
 
@@ -46,6 +47,7 @@ def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
         if few is not None:
             return few
     if x.dim() == 0:
+        along((1,), dim)
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     found = _by_loop(x, dim, largest)
     if found is not None:

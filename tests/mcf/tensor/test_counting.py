@@ -127,6 +127,9 @@ def test_ldexp(dtype: torch.dtype) -> None:
     assert torch.ldexp(got, torch.tensor(lowest - highest)).to_fractions() == [
         value * Fraction(2) ** lowest
     ]
+    for kind in (torch.uint8, torch.int8):
+        raised = torch.ldexp(small, torch.tensor(3, dtype=kind))
+        assert raised.to_fractions() == [8 * v for v in small.to_fractions()]
     assert torch.ldexp(got, torch.tensor(2**40)).to_plain().tolist() == [torch.inf]
     assert torch.ldexp(got, torch.tensor(-(2**40))).to_plain().tolist() == [0]
     leaf = mcf.tensor([3], 2, dtype, requires_grad=True)
