@@ -14,7 +14,8 @@ from mcf.tensor.tapes import taped
 _ROOMS: dict[Any, str] = {
     torch: (
         "angle deg2rad exp2 float_power heaviside ldexp logaddexp2 logit rad2deg sinc xlogy "
-        "batch_norm group_norm instance_norm layer_norm rms_norm celu selu prelu threshold"
+        "batch_norm celu group_norm instance_norm layer_norm logaddexp nan_to_num prelu rms_norm "
+        "selu threshold"
     ),
     torch.special: "entr exp2 logit sinc xlog1py xlogy",
     F: (
@@ -27,8 +28,8 @@ _ROOMS: dict[Any, str] = {
         "triplet_margin_loss"
     ),
     Tensor: (
-        "angle deg2rad exp2 float_power hardshrink heaviside ldexp logaddexp2 logit prelu rad2deg "
-        "sinc xlogy"
+        "angle deg2rad exp2 float_power hardshrink heaviside ldexp logaddexp logaddexp2 logit "
+        "nan_to_num prelu rad2deg sinc xlogy"
     ),
 }
 
