@@ -68,7 +68,7 @@ def _less(x: Components, q: Tensor, y: Components) -> Components:
 
 
 def _exactly(arguments: Arguments, towards_zero: bool) -> Components:
-    """Four components of the exact remainder, and 1 where they are it, else 0.
+    """Four components of the exact remainder, the whole quotient, and 1 where these are it, else 0.
 
     Let q be floor(x0 / y0) of magnitudes. The quotient of the leading components is off by 3 u of
     itself at most, which is below 1/2, so q is the whole quotient or a neighbour of it. Products
@@ -102,7 +102,7 @@ def _exactly(arguments: Arguments, towards_zero: bool) -> Components:
         # The last component is that of what the others leave.
         rest = found[-1]
     known = usual & (rest == 0)
-    return (*signed(found, sign_of(down)), known.to(found[0].dtype))
+    return (*signed(found, sign_of(down)), q * sign_of(other), known.to(found[0].dtype))
 
 
 def _of(towards_zero: bool) -> Step:
@@ -121,7 +121,7 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     x, y = (tuple(c.contiguous() for c in v) for v in arguments)
     if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
         return _of_rows(x, y, towards_zero, fmt, terms)
-    *exact, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
+    *exact, _, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
     first, *lower = torch.ops.mcf.convert(exact, fmt.dtype, terms)
     first = torch.where(first == 0, torch.copysign(first, x[0]), first)
     undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
@@ -132,6 +132,38 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     a, b = (tuple(c[at] for c in v) for v in (x, y))
     few = _of_rows(a, b, towards_zero, fmt, terms)
     return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
+
+
+def whole_quotients(
+    x: Components, y: Components, towards_zero: bool, fmt: Format, terms: int
+) -> Components | None:
+    """x / y rounded down, or towards zero, where that is small and the numbers are of usual size.
+
+    None for few numbers, and if any other is among them; see `mcf.tensor.host_rows.quotient_rows`.
+
+    Args:
+        x: contiguous components of a format, on a CPU.
+        y: others of the same shape.
+        towards_zero: which of the two.
+        fmt: the format.
+        terms: components of the result.
+    """
+    if x[0].numel() < _FEWEST:
+        return None
+    *_, whole, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
+    good = (known > 0) & (whole.abs() < 2.0 ** (fmt.p - 4))
+    for c in (x[0], y[0]):
+        size = c.abs()
+        good &= (size > 2.0 ** (fmt.emin // 2)) & (size < 2.0 ** (fmt.emax // 2))
+    if not bool(good.all()):
+        return None
+    zero = whole == 0
+    other = torch.signbit(x[0]) ^ torch.signbit(y[0])
+    # A zero over y, whose components take the sign of x / y where that is not y's.
+    sign, lower = (torch.where(t, -0.0, 0.0).to(fmt.dtype) for t in (other, torch.signbit(x[0])))
+    lower = torch.where(zero, lower, 0.0)
+    first = torch.where(zero, sign, whole.to(fmt.dtype))
+    return (first, *(lower.clone() for _ in range(terms - 1)))
 
 
 def _of_rows(

@@ -22,6 +22,7 @@ from mcf.elementary.steps import kernel
 from mcf.kernels import registry
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, FP64, Format
+from mcf.tensor.ops import division
 from tests.mcf.tensor.inputs import hard
 
 ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 3.0, -2.5, 1e300, 2.0**-1000, 5e-324)
@@ -142,3 +143,29 @@ def test_whole_quotients_of_many(on_torch: None) -> None:
     want = [math.floor(v / 7) for v in x.to_fractions()]
     assert (x // 7).to_fractions() == want
     assert (x - x % 7).to_fractions() == [7 * k for k in want]
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_small_quotients_of_many_are_those_of_the_formula(
+    mode: str, on_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the signs of zeros, multiples and neighbours of multiples."""
+    for fmt, terms in ((FP64, 2), (FORMATS[torch.float32], 1), (FORMATS[torch.bfloat16], 2)):
+        assert fmt.dtype is not None
+        k = (torch.arange(300) % 13 - 6).to(fmt.dtype)
+        one = [2.5, 2.0 ** (-fmt.p - 1), 0.0][:terms]
+        y = mcf.MCFTensor([torch.full((300,), v, dtype=fmt.dtype) for v in one])
+        small = torch.full((300,), 2.0 ** (4 - fmt.p), dtype=fmt.dtype) * (
+            torch.arange(300) % 3 - 1
+        )
+        x = y * torch.where(k == 0, 0.25, k) + small.to(fmt.dtype)
+        y = torch.where(torch.arange(300) % 2 == 0, y, -y)
+        found = torch.div(x, y, rounding_mode=mode)
+        monkeypatch.setattr(division, "_many_quotients", lambda *_: None)
+        wanted = torch.div(x, y, rounding_mode=mode)
+        monkeypatch.undo()
+        given = (x.components, y.components)
+        assert remainders.whole_quotients(*given, mode == "trunc", fmt, terms) is not None
+        for a, b in zip(found.components, wanted.components, strict=True):
+            assert torch.equal(bits(a), bits(b))
+            assert torch.equal(a.signbit(), b.signbit())

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from mcf.convert import export
+from mcf.convert.few import visible
 from mcf.elementary.decimals import MOST, rounded
 from mcf.elementary.fused import Formula
-from mcf.kernels.components import Components
+from mcf.elementary.remainders import whole_quotients
+from mcf.kernels.components import Components, padded
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.operators import SUB
 from mcf.kernels.register_choice import registers_for
@@ -20,6 +22,7 @@ from mcf.tensor.creation import tensor
 from mcf.tensor.host_rows import modulo_rows, on_rows, quotient_rows
 from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.elementary import of_two
+from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -55,6 +58,8 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
             f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
         )
     found = on_rows(_WHOLE[rounding_mode], x, y)
+    if found is None:
+        found = _many_quotients(x, y, rounding_mode == "trunc")
     if found is not None:
         return found
     rest, quotient = fmod(x, y), x / y
@@ -72,6 +77,19 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
         settled = settled | quotient.isinf()
     whole = torch.where(whole == 0, torch.copysign(whole, quotient), whole)
     return torch.where(settled, quotient, whole)
+
+
+def _many_quotients(x: Any, y: Any, towards_zero: bool) -> MCFTensor | None:
+    """Small whole quotients of many numbers on a CPU, or None."""
+    a, b = operands(x, y)
+    if not (visible(a[0]) and visible(b[0])):
+        return None
+    terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
+    flat = torch.broadcast_tensors(*padded(a, terms), *b)  # type: ignore[no-untyped-call]
+    given = [c.contiguous() for c in flat]
+    fmt = format_of(given[0].dtype)
+    found = whole_quotients(tuple(given[:terms]), tuple(given[terms:]), towards_zero, fmt, terms)
+    return None if found is None else wrap(found)
 
 
 @implements(aten.floor_divide.default)
