@@ -45,7 +45,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     else:
         args, kwargs = _multiplied(func, args, kwargs)
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
-        if not kwargs.keys().isdisjoint(_ALIASES) and type(func) is not FunctionType:
+        if not kwargs.keys().isdisjoint(_ALIASES) and not _has_own_names(func):
             kwargs = {_ALIASES.get(k, k): v for k, v in kwargs.items()}
     if func in WIDENED:
         args, kwargs = widened(func, args, kwargs)
@@ -78,6 +78,13 @@ COMPLEX: list[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 # NumPy's names of arguments, which torch's own functions take, but for those written in Python.
 _ALIASES = {"axis": "dim", "keepdims": "keepdim"}
+
+
+def _has_own_names(func: Any) -> bool:
+    """Whether a function calls its arguments what NumPy does, or would not take both names."""
+    return type(func) is FunctionType or func is torch.segment_reduce
+
+
 # Functions of x, y, ... that add alpha or value times what y, ... are.
 _MULTIPLES = {"add", "add_", "sub", "sub_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"}
 
