@@ -14,10 +14,6 @@ _BESSEL = (
     "there are the Bessel functions mcf.j0, j1, y0, y1, i0, i0e, i1, i1e, k0, k0e, k1 and k1e, of "
     "whole orders"
 )
-_GAMMA = (
-    "there are mcf.lgamma, digamma, trigamma, torch.polygamma and, for a = 1/2, mcf.erf and erfc "
-    "of the root of x"
-)
 
 
 def _refuse(name: str, operator: Any, instead: str) -> None:
@@ -31,5 +27,3 @@ def _refuse(name: str, operator: Any, instead: str) -> None:
 
 
 _refuse("torch.special.airy_ai", aten.special_airy_ai.default, _BESSEL)
-_refuse("torch.special.gammainc (igamma)", aten.igamma.default, _GAMMA)
-_refuse("torch.special.gammaincc (igammac)", aten.igammac.default, _GAMMA)

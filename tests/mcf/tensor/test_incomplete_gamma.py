@@ -1,0 +1,121 @@
+"""Incomplete gamma functions against ball arithmetic: observed errors, torch's special values.
+
+Caught mutants: no component more than the result has, Q as 1 - P for a small a, log Gamma(1 + a) of
+a rounded sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from flint import acb, arb, ctx
+
+import mcf
+from mcf.kernels.formats import format_of
+from mcf.tensor.ops import incomplete_gamma
+from tests.helpers.elementary import balls
+
+# Values: on the torch executor, which compiles nothing.
+pytestmark = pytest.mark.usefixtures("on_torch")
+F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
+SHARE = "0.9876543210987654321098765432109876543210987654321"
+
+
+def _given(dtype: torch.dtype, terms: int, few: bool) -> tuple[Any, Any]:
+    first = [0.5, 3.75, 20.25] if few else [2.0**-60, 2.0**-10, 0.5, 1.0, 3.75, 20.25, 100.0]
+    ratios = [0.5, 8.0] if few else [2.0**-30, 0.25, 0.9921875, 1.0625, 3.0, 7.9375, 20.0]
+    pairs = [(a, max(a, 1.0) * r) for a in first for r in ratios]
+    a, x = (mcf.tensor([p[k] for p in pairs], terms, dtype) for k in (0, 1))
+    return a, x * mcf.tensor(SHARE, terms, dtype)
+
+
+def _exactly(a: arb, x: arb) -> tuple[arb, arb]:
+    lower = acb(x).gamma_lower(acb(a), regularized=1).real
+    return lower, acb(x).gamma_upper(acb(a), regularized=1).real
+
+
+def _worst(dtype: torch.dtype, terms: int, *, few: bool, upper: bool) -> float:
+    """In units of u^n of the result, of results above 2^-900 (2^-60 of fp32)."""
+    a, x = _given(dtype, terms, few)
+    function = torch.special.gammaincc if upper else torch.special.gammainc
+    found: Any = function(a, x)
+    unit = arb(float(format_of(dtype).u ** terms))
+    worst, before = 0.0, ctx.prec
+    ctx.prec = 900
+    try:
+        for b, y, ours in zip(*(balls(v.components) for v in (a, x, found)), strict=True):
+            exact = _exactly(b, y)[upper]
+            if exact > arb(2) ** (-900 if dtype is F64 else -60):
+                worst = max(worst, float(abs(ours - exact) / (exact * unit)))
+    finally:
+        ctx.prec = before
+    return worst
+
+
+@pytest.mark.parametrize("upper", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_errors(upper: bool) -> None:
+    """Half of the last bit, which is u, and what 53 bits more leave of other errors."""
+    assert 0 < _worst(F32, 1, few=True, upper=upper) <= 1.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "terms", "limit"),
+    # Of four components as many are computed with: what the exponent's error does comes on top.
+    [(F64, 1, 1.001), (F64, 2, 1.001), (F64, 3, 1.001), (F32, 3, 1.001), (BF16, 2, 1.001),
+     (F64, 4, 4000.0)],
+)  # fmt: skip
+def test_errors_everywhere(dtype: torch.dtype, terms: int, limit: float, upper: bool) -> None:
+    assert 0 < _worst(dtype, terms, few=False, upper=upper) <= limit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", ["terms", "small", "log_gamma"])
+def test_mutants(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if broken == "terms":
+        monkeypatch.setattr(incomplete_gamma, "_terms", lambda x: x.terms)
+    elif broken == "small":
+        whole = incomplete_gamma._computed
+        one: Callable[..., Any] = lambda a, x, upper, spare: (  # noqa: E731
+            1 - whole(a, x, False, spare) if upper else whole(a, x, upper, spare)
+        )
+        monkeypatch.setattr(incomplete_gamma, "_computed", one)
+    else:
+        monkeypatch.setattr(incomplete_gamma, "_log_gamma", lambda a: torch.lgamma(1 + a))
+    # With 2^-60 for a.
+    assert _worst(F64, 2, few=False, upper=True) > 4
+
+
+def test_special_values() -> None:
+    numbers = [0.0, 1.0, -1.0, torch.inf, torch.nan]
+    a, x = (torch.tensor(v) for v in zip(*((p, q) for p in numbers for q in numbers), strict=True))
+    keep = ~((a == 1) & (x == 1))
+    for name in ("gammainc", "gammaincc"):
+        function = getattr(torch.special, name)
+        ours = function(mcf.tensor(a[keep], 2, F64), mcf.tensor(x[keep], 2, F64)).to_plain()
+        theirs = function(a.double(), x.double())[keep]
+        # Of a NaN beside an infinity or a zero torch has numbers.
+        theirs[a[keep].isnan() | x[keep].isnan()] = torch.nan
+        assert torch.equal(ours.nan_to_num(-7), theirs.nan_to_num(-7))
+
+
+def test_derivatives_and_refusals() -> None:
+    a, x = torch.tensor([2.0, 1.0], dtype=F64), mcf.tensor([3.0, 0.5], 2, F64).requires_grad_()
+    with pytest.raises(mcf.UnsupportedError, match="no derivative by a"):
+        torch.special.gammainc(mcf.tensor(a, 2).requires_grad_(), x)
+    with pytest.raises(mcf.UnsupportedError, match=r"up to 2\W+20, got 1048577.0"):
+        torch.igamma(mcf.tensor(2.0**20 + 1, 2, F64), mcf.tensor(3.0, 2, F64))
+    slopes = []
+    for function in (torch.special.gammainc, torch.special.gammaincc):
+        slopes += torch.autograd.grad(function(a, x).sum(), x, create_graph=True)
+    # x^(a - 1) e^-x / Gamma(a); the derivative of that is (a - 1) / x - 1 times it.
+    v: Any = x.detach()
+    exact = torch.where(torch.tensor([True, False]), v, 1.0) * torch.exp(-v)
+    assert ((slopes[0] - exact).abs() <= 2.0**-103 * exact).all()
+    assert ((slopes[0] + slopes[1]) == 0).all()
+    (curve,) = torch.autograd.grad(slopes[0].sum(), x)
+    assert ((curve - exact * ((a - 1) / v - 1)).abs() <= 2.0**-100).all()
