@@ -12,7 +12,7 @@ from tests.kernels.kernel_table import asked
 
 # Bytes of stack that a formula may take whose numbers do not find room in 255 registers, and in
 # ptxas's order of its operations. All others may take none.
-SPILLED = {"y0_2_fp64": 208, "y1_2_fp64": 208}
+SPILLED = {"y1_2_fp64": 208}
 
 
 def paths(spec: Elementwise) -> int:
