@@ -49,7 +49,7 @@ def implements(*names: Any) -> Callable[[Implementation], Implementation]:
 
     def register(implementation: Implementation) -> Implementation:
         for name in names:
-            table: dict[Any, Implementation]
+            table: dict[Any, Callable[..., Any]]
             if not isinstance(name, OpOverload):
                 table = FUNCTIONS
             else:
