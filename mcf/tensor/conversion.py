@@ -85,9 +85,9 @@ def _truncated(x: MCFTensor) -> Tensor:
     first = rest[0].floor()
     lower = rest[1] if x.terms > 1 else torch.zeros_like(first)
     carry = first - ((rest[0] == first) & (lower < 0)).to(first.dtype)
-    integer = integer + carry.to(torch.int64)
     fraction = (rest[0] != carry) | (lower != 0)
-    return integer + ((integer < 0) & fraction).to(torch.int64)
+    # Towards zero; at once, since the floor of what is just below -2**63 is no integer.
+    return integer + (carry.to(torch.int64) + ((parts[0] < 0) & fraction).to(torch.int64))
 
 
 def _short(x: Components) -> Tensor:

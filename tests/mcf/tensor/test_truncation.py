@@ -7,6 +7,7 @@ a fraction, or away from zero; numbers with NaN by the short way.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -46,3 +47,9 @@ def test_finite_numbers_have_no_nan_to_replace(on_torch: None) -> None:
     )
     mixed = mcf.tensor([1.0, math.nan, math.inf], 2, torch.float64)
     assert mixed.nan_to_num(nan=3.0, posinf=4.0).tolist() == [1.0, 3.0, 4.0]
+
+
+def test_what_is_cut_off_to_the_least_integer(on_torch: None) -> None:
+    values = [Fraction(-(2**63)) - Fraction(1, 3), 2**63 - Fraction(1, 3), -(2**63), 1 - 2**63]
+    x = mcf.tensor([*values, -(2**62) - Fraction(1, 3)] * 2, 3, torch.float64)
+    assert x.long().tolist() == [*map(math.trunc, values), -(2**62)] * 2
