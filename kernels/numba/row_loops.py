@@ -81,7 +81,7 @@ def _options(task: RowTask) -> list[int]:
 
 
 # Up to which length rows that could be done one by one are done side by side.
-_SHORT = {"cumsum": 80, "cumprod": 80, "running_largest": 80, "running_smallest": 80}
+_SHORT = {"cumsum": 80, "cumprod": 80, "running_largest": 0, "running_smallest": 0}
 # Elements that are done one by one, where there are loops for them: they would wait for a compiler.
 _FEW = 4096
 
