@@ -39,6 +39,7 @@ _SLOW = 4
 _tapes: dict[tuple[Any, ...], Any] = {}
 _recording = threading.Lock()
 _cpu = torch.device("cpu")
+_dtype = torch.get_default_dtype
 
 _VALUES = frozenset({str, type(None), torch.dtype, bool, int})
 _LISTS = frozenset({list, tuple, torch.Size})
@@ -49,7 +50,7 @@ def taped(function: Any) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         flat: list[Tensor] = []
-        kind: list[Any] = [function, registry.get_executor(), get_registers()]
+        kind: list[Any] = [function, registry.get_executor(), get_registers(), _dtype()]
         if not _looked_at(args, kind, flat):
             return NotImplemented
         if kwargs:

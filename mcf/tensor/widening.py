@@ -54,7 +54,7 @@ WIDENED = _widening()
 
 
 # Types of arguments that need no look: an expansion is a tensor of floats.
-_AS_THEY_ARE = frozenset({MCFTensor, int, float, bool, type(None)})
+_AS_THEY_ARE = frozenset({MCFTensor, int, float, bool, str, type(None)})
 
 
 def widened(
@@ -66,7 +66,12 @@ def widened(
     given = [*args, *kwargs.values()]
     if _AS_THEY_ARE.issuperset(map(type, given)):
         return args, kwargs
-    floats = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+    # An expansion is not asked: that would be a function of torch.
+    floats = [
+        x
+        for x in given
+        if type(x) is MCFTensor or (isinstance(x, Tensor) and x.is_floating_point())
+    ]
     if all(isinstance(x, MCFTensor) for x in floats) or not any(
         isinstance(x, MCFTensor) for x in floats
     ):
