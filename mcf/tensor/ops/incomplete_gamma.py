@@ -41,7 +41,7 @@ _MOST = 1 << 17
 def _terms(x: Any) -> int:
     """Components of float64 that are computed with."""
     fmt = format_of(x.dtype)
-    return min(4, -(-fmt.p * x.terms // FP64.p) + 1)
+    return int(min(4, -(-fmt.p * x.terms // FP64.p) + 1))
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def _log_gamma(a: Any) -> Any:
     return torch.where(small, total, torch.lgamma(1 + torch.where(small, 1.0, a)))
 
 
-def _done(term: Any, total: Any) -> Tensor:
+def _done(term: Any, total: Any) -> Any:
     least = 2.0 ** -(FP64.p * total.terms + 4)
     return term.components[0].abs() <= least * total.components[0].abs()
 
@@ -152,9 +152,9 @@ def _value(a: Any, x: Any, upper: bool) -> Any:
             f"2**20, got {float(first[good].max())}"
         )
     terms = _terms(x)
-    wide = [v[good].to(torch.float64, terms=terms) for v in (a, x)]
+    b, y = (v[good].to(torch.float64, terms=terms) for v in (a, x))
     spare = FP64.p * (terms - 1) >= format_of(x.dtype).p * x.terms
-    found = _computed(*wide, upper, spare).to(x.dtype, terms=x.terms)
+    found = _computed(b, y, upper, spare).to(x.dtype, terms=x.terms)
     # As torch: 0 and infinities one after the other.
     zero = torch.where(second == 0, 0.0, torch.where(second.isinf(), 1.0, torch.nan))
     zero = torch.where(first.isinf(), torch.where(second.isinf(), torch.nan, 0.0), zero)
@@ -170,7 +170,7 @@ def _density(a: Any, x: Any) -> Any:
     """The derivative of P by x: x^(a - 1) e^-x / Gamma(a)."""
     terms = _terms(x)
     b, y = (v.to(torch.float64, terms=terms) for v in (a, x))
-    found = torch.exp(torch.xlogy(b - 1, y) - y - torch.lgamma(b))
+    found: Any = torch.exp(torch.xlogy(b - 1, y) - y - torch.lgamma(b))
     return found.to(x.dtype, terms=x.terms)
 
 
@@ -180,7 +180,8 @@ def _of(name: str, upper: bool) -> Any:
             raise UnsupportedError(
                 f"torch.special.{name}(a, x) has no derivative by a, and a requires grad"
             )
-        a, x = promote(input), promote(other)
+        a: Any = promote(input)
+        x: Any = promote(other)
         a, x = a.detach() + torch.zeros_like(x.detach()), x + torch.zeros_like(a.detach())
         sign = -1 if upper else 1
         return differentiable(name, lambda v: _value(a, v, upper), lambda v: sign * _density(a, v))(

@@ -29,7 +29,9 @@ def _given(dtype: torch.dtype, terms: int, few: bool) -> tuple[Any, Any]:
     ratios = [0.5, 8.0] if few else [2.0**-30, 0.25, 0.9921875, 1.0625, 3.0, 7.9375, 20.0]
     pairs = [(a, max(a, 1.0) * r) for a in first for r in ratios]
     a, x = (mcf.tensor([p[k] for p in pairs], terms, dtype) for k in (0, 1))
-    return a, x * mcf.tensor(SHARE, terms, dtype)
+    # All bits of both count.
+    share = mcf.tensor(SHARE, terms, dtype)
+    return a * share, x * share
 
 
 def _exactly(a: arb, x: arb) -> tuple[arb, arb]:
