@@ -1,7 +1,6 @@
 """Incomplete gamma functions against ball arithmetic: observed errors, torch's special values.
 
-Caught mutants: no component more than the result has, Q as 1 - P for a small a, log Gamma(1 + a) of
-a rounded sum.
+Caught mutants: no component more than the result has, Q as 1 - P for a small a.
 """
 
 from __future__ import annotations
@@ -76,18 +75,16 @@ def test_errors_everywhere(dtype: torch.dtype, terms: int, limit: float, upper: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", ["terms", "small", "log_gamma"])
+@pytest.mark.parametrize("broken", ["terms", "small"])
 def test_mutants(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken == "terms":
         monkeypatch.setattr(incomplete_gamma, "_terms", lambda x: x.terms)
-    elif broken == "small":
+    else:
         whole = incomplete_gamma._computed
         one: Callable[..., Any] = lambda a, x, upper, spare: (  # noqa: E731
             1 - whole(a, x, False, spare) if upper else whole(a, x, upper, spare)
         )
         monkeypatch.setattr(incomplete_gamma, "_computed", one)
-    else:
-        monkeypatch.setattr(incomplete_gamma, "_log_gamma", lambda a: torch.lgamma(1 + a))
     # With 2^-60 for a.
     assert _worst(F64, 2, few=False, upper=True) > 4
 
