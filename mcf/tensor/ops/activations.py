@@ -115,6 +115,8 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
 @implements(F.hardtanh, aten.hardtanh.default)
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """The input clamped; its derivative is 0 at the ends, too."""
+    if min_val > max_val:
+        raise ValueError(f"min_val cannot be greater than max_val, got {min_val} and {max_val}")
     if not recorded(input):
         out = input.clamp(min_val, max_val)
         return input.copy_(out) if inplace else out
