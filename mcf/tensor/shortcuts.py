@@ -138,16 +138,7 @@ def _clamp(x: Any = None, min: Any = None, max: Any = None, **others: Any) -> An
 register(_clamp, *forms("clamp"), *forms("clip"))
 operator(aten.clamp_min.default, 2)
 operator(aten.clamp_max.default, 2)
-
-
-def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    # What has dimensions torch's way refuses.
-    if isinstance(value, Tensor) and value.dim():
-        return NotImplemented
-    return OPERATORS[aten.masked_fill.Tensor](x, mask, value)
-
-
-register(counted(_masked_fill, 3), *forms("masked_fill"))
+operator(aten.masked_fill.Tensor, 3)
 
 
 def _over(x: Any, y: Any) -> Any:

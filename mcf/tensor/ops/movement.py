@@ -116,7 +116,8 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 @implements(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """x with a number wherever the mask holds."""
-    if isinstance(x, MCFTensor):
+    # A value with dimensions is refused below, as torch has it.
+    if isinstance(x, MCFTensor) and not (isinstance(value, Tensor) and value.dim()):
         found = selected(WHERE, mask, value, x)
         if found is not None and found.dtype is x.dtype and found.terms == x.terms:
             return found

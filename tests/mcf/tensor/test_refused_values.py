@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.nn.functional as F
 
 import mcf
 
 
-def test_numbers_with_dimensions_fill_no_mask(on_torch: None) -> None:
-    x = mcf.ones(3)
+def test_numbers_with_dimensions_fill_no_mask() -> None:
+    x = mcf.ones(3, dtype=torch.float64)
     for given in (x.to_plain(), x):
         with pytest.raises(RuntimeError, match="0-dimensional value"):
             given.masked_fill(given > 0, given)
