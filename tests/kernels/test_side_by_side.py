@@ -78,6 +78,7 @@ def _extremes(terms: int, names: list[str]) -> None:
             assert_all_same_bits(got.values.components, expected.values.components, name)
 
 
+@pytest.mark.slow
 def test_extremes_of_pairs() -> None:
     _extremes(2, ["cummax", "max"])
 

@@ -60,7 +60,7 @@ def at(name: str, *x: float) -> float:
     return part(name, FP32, given, getattr(elementary, name)(given))[0]
 
 
-@pytest.mark.sampled(every=9)
+@pytest.mark.sampled(every=31)
 @pytest.mark.parametrize("name", sometimes(NAMES))
 def test_bound(name: str) -> None:
     for fmt, terms in ((FP32, 4), (FP32, 2), (BF16, 2)):

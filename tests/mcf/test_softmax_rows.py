@@ -71,6 +71,7 @@ def check(fmt: Format, terms: int, executor: str, shapes: Any = SHAPES) -> None:
             assert all(c.is_contiguous() for c in found)
 
 
+@pytest.mark.slow
 def test_loops_have_the_bits_of_launches() -> None:
     check(FP64, 2, "numba")
 

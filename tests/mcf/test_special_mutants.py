@@ -116,6 +116,7 @@ def test_a_step_of_erfinv(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _fails("erfinv")
 
 
+@pytest.mark.slow
 def test_the_start_of_erfinv() -> None:
     """It leaves what the terms of the inverse series are counted for."""
     e = -torch.cat([torch.arange(1, 1075), torch.arange(1, 60).repeat(40)])

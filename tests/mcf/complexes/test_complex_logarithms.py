@@ -89,6 +89,7 @@ def test_special_values(name: str) -> None:
         assert torch.equal(imag.signbit(), points.imag[real].signbit())
 
 
+@pytest.mark.slow
 def test_derivatives() -> None:
     given = [0.25 + 0.5j, -0.375 + 1.25j, 2.0 - 1.0j]
     for name in ("expm1", "log1p", "log2", "log10", "exp2", "sinc", "tanhshrink"):

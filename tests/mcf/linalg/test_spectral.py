@@ -97,7 +97,7 @@ SYMMETRIC: dict[str, Callable[[int], Components]] = {
         pytest.param(
             name,
             k,
-            marks=[] if k == (4 if name == "odd" else 2) and name != "two_clusters" else SLOW,
+            marks=[] if k == (4 if name == "odd" else 2) and name in ("one", "odd") else SLOW,
         )
         for name in SYMMETRIC
         for k in (1, 2, 3, 4)

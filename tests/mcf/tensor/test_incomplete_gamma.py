@@ -102,6 +102,7 @@ def test_special_values() -> None:
         assert torch.equal(ours.nan_to_num(-7), theirs.nan_to_num(-7))
 
 
+@pytest.mark.slow
 def test_derivatives_and_refusals() -> None:
     a, x = torch.tensor([2.0, 1.0], dtype=F64), mcf.tensor([3.0, 0.5], 2, F64).requires_grad_()
     with pytest.raises(mcf.UnsupportedError, match="no derivative by a"):
