@@ -103,6 +103,8 @@ def fmin(x: Any, y: Any) -> Tensor:
 @implements(aten.clamp.default, aten.clamp.Tensor)
 def clamp(x: MCFTensor, min: Any = None, max: Any = None) -> Tensor:
     """min(max(x, lower), upper) by value."""
+    if min is None and max is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     out: Tensor = x
     if min is not None and max is not None:
         found = selected(CLAMP, x, min, max)

@@ -24,3 +24,10 @@ def test_ends_of_hardtanh_in_the_wrong_order(on_torch: None) -> None:
     for given in (x.to_plain(), x, x.clone().requires_grad_()):
         with pytest.raises(ValueError, match="cannot be greater"):
             F.hardtanh(given, 1.0, -1.0)
+
+
+def test_clamp_without_ends() -> None:
+    x = mcf.ones(3)
+    for given in (x.to_plain(), x, x.clone().requires_grad_()):
+        with pytest.raises(RuntimeError, match="At least one of 'min' or 'max'"):
+            given.clamp()
