@@ -145,6 +145,7 @@ def _components(x: Fraction, count: int = 4) -> list[float]:
     return found
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "name",
     ["bessel_j0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1", "modified_bessel_k0",

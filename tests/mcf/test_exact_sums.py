@@ -73,7 +73,7 @@ def test_expansions() -> None:
     assert wrong(exact_dots(x, y, 3), [dot], FP64) == 0
 
 
-@pytest.mark.parametrize("executor", ["torch", "numba"])
+@pytest.mark.parametrize("executor", [pytest.param("torch", marks=pytest.mark.slow), "numba"])
 def test_any_order_gives_the_same_bits(executor: str) -> None:
     x = cancelling(FP64, 2, (5000,), 3)
     y = cancelling(FP64, 2, (5000,), 4)

@@ -116,6 +116,7 @@ LIMITS = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("limit", "name", "value", "x"),
     [

@@ -159,6 +159,7 @@ def test_special_values_of_bessel_functions() -> None:
         assert ours[7].abs() == ours[8].abs()
 
 
+@pytest.mark.slow
 def test_names_of_torch() -> None:
     x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)
     named = {

@@ -54,6 +54,7 @@ def assert_same_bits(call: Callable[[], Any]) -> None:
             assert torch.equal(torch.signbit(x) & (x == x), torch.signbit(y) & (y == y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "terms"), FORMATS)
 def test_lu(dtype: torch.dtype, terms: int) -> None:
     """Panels of fewer and of more rows than columns, a batch, a step without exchanges."""

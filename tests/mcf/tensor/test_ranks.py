@@ -127,6 +127,7 @@ def _running(keys: list[Any], largest: bool) -> list[int]:
     return places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", EXECUTORS[:2])
 def test_running_extremes(executor: str) -> None:
     with mcf.executor(executor):

@@ -30,6 +30,7 @@ def _rows(terms: int) -> Any:
     return mcf.MCFTensor([first, low][:terms])
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("terms", [1, 2])
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
 def test_long_rows(name: str, terms: int) -> None:
