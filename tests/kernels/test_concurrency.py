@@ -119,6 +119,7 @@ def test_first_calls_from_several_threads_at_once(said: list[str]) -> None:
     assert said[:2] == ["4 True", "4 True"]
 
 
+@pytest.mark.slow
 @needs_openmp
 def test_the_team_is_torchs_own(said: list[str]) -> None:
     # No thread beside torch's: after a parallel operation of torch a kernel starts none.

@@ -235,6 +235,7 @@ class Fifth(Executor):
         return REFERENCE.product(spec, left, right)
 
 
+@pytest.mark.slow
 def test_a_fifth_executor_is_three_methods_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     fifth, module = Fifth(), types.ModuleType("fifth_executor")
     module.EXECUTOR = fifth  # type: ignore[attr-defined]

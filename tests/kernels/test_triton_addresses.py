@@ -159,6 +159,7 @@ def test_partial_sums_of_many_rows() -> None:
         assert_same_bits(found, x[k], f"state {k}")
 
 
+@pytest.mark.slow
 @linux
 def test_results_of_large_products() -> None:
     spec, stride = product_fold(FP64, 1, 1, 4), 2**30

@@ -38,6 +38,7 @@ def test_executors_agree(name: str, executor: str) -> None:
                 assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["sin", "atan2"])
 def test_bits_do_not_depend_on_neighbours(

@@ -64,6 +64,7 @@ def test_ptx_has_no_float64(name: str) -> None:
         assert has_float64(element_ptx(fused.kernel(name, FP32, *terms)))
 
 
+@pytest.mark.slow
 def test_a_launch_runs_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not the program, which is gone; by plan and by the operator."""
     x = mcf.tensor([0.7, -1.3, 2.0], 2)

@@ -70,6 +70,7 @@ def test_stochastic_weights_arrive(precision: str) -> None:
     assert abs(gone(precision=precision) - 1) < 5 * spread / 7.5e-3
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("precision", ["split8", "8bit_split8"])
 def test_8_bits_more_do_not_take_the_smallest_updates(precision: str) -> None:

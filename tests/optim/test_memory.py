@@ -119,10 +119,12 @@ def test_growth(growths: dict[str, int]) -> None:
     assert growths["plus"] < SIZE // 100
 
 
+@pytest.mark.slow
 def test_strided_gradients_are_copied_in_slabs(growths: dict[str, int]) -> None:
     # Six tensors' slabs of 65536 bf16 elements are .8 MB; the large tensor's gradient is 8 MB.
     assert growths["strided"] < 2_000_000
 
 
+@pytest.mark.slow
 def test_the_measurement_sees_it(growths: dict[str, int]) -> None:
     assert growths["with a temporary"] > SIZE // 100

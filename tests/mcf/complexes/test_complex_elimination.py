@@ -95,6 +95,7 @@ def some(names: Any, usual: Any) -> list[Any]:
     return [pytest.param(n, marks=[] if n in usual else LONG) for n in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "terms", "size"),
     [

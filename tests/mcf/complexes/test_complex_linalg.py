@@ -150,6 +150,7 @@ VALUES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(VALUES, "repeated"))
 def test_clusters_of_eigenvalues_and_singular_values(name: str) -> None:
     q, p = (linalg.qr(numbers(F64, 2, 4, 4, seed=k)).Q for k in (1, 2))

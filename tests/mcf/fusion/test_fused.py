@@ -163,6 +163,7 @@ def test_every_shape_has_its_kernel(launched: list[Any]) -> None:
     assert None not in launched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, *(pytest.param(2.0**k, marks=SLOW) for k in (1020, -1000))])
 def test_functions_and_selections(scale: float, launched: list[Any]) -> None:
     """Where a formula lacks a step, as `sin` of 2**1020 does, the operators run."""

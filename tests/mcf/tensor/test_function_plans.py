@@ -57,6 +57,7 @@ def test_functions_of_16_bits(dtype: torch.dtype) -> None:
 LARGE = torch.tensor([1.0, 2.0**800, 3.0], dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_an_element_that_the_formula_lacks() -> None:
     x: Any = mcf.MCFTensor([LARGE.clone(), torch.zeros_like(LARGE)])
     with mcf.executor("torch"):

@@ -96,6 +96,7 @@ def test_ranks_and_extremes(
     assert sampled > 10
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_searches(executor: str) -> None:

@@ -71,6 +71,7 @@ def _check(dtype: torch.dtype, terms: int, names: Any) -> None:
     assert any(plan is not None for plan in plans._plans.values())
 
 
+@pytest.mark.slow
 def test_pairs_of_float64() -> None:
     _check(torch.float64, 2, ["maximum", "fmin", "where", "abs", "copysign"])
 

@@ -124,6 +124,7 @@ def test_shared_memory(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
             _same(out, expected, f"in place, shift {shift}, blocks of {block}")
 
 
+@pytest.mark.slow
 def test_in_place_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_BLOCK", 7)
     x, y = _tensor(4, 6), _tensor(4, 6, seed=2)
