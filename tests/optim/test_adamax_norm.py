@@ -30,6 +30,7 @@ CASES = [Case(p, BF16, FP32) for p in ("plain", "kahan", "light", "plus", "fp32_
 CASES += [Case(p, BF16, BF16) for p in STRICT]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_norm_after_500_steps(case: Case) -> None:

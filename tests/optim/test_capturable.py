@@ -84,6 +84,7 @@ def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
 _SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("nadam", "sgd-momentum")]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("executor", EXECUTORS[1:])
 @pytest.mark.parametrize("name", ["adamw", "radam-decoupled", *_SLOW])

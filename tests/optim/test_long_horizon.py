@@ -42,6 +42,7 @@ def test_low_words_stall(precision: str) -> None:
     assert abs(gone(precision=precision) - 2**-9 / 7.5e-3) < 0.01
 
 
+@pytest.mark.slow
 def test_weights_alone_do_not_move() -> None:
     assert gone(precision="plain") == gone(precision="fp32_states") == 0
 
@@ -52,6 +53,7 @@ def test_float32_weights_arrive(precision: str) -> None:
     assert abs(gone(precision=precision) - 1) < STEPS * 2**-24 / 7.5e-3
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(every=3)
 @pytest.mark.statistical
 @pytest.mark.parametrize("precision", ["kahan", "light", "plus"])

@@ -171,6 +171,7 @@ def test_numbers_that_change() -> None:
         assert_same(stored(changed(True, 0.5)), stored(changed(True, 0.25)))
 
 
+@pytest.mark.slow
 def test_muon_changes_its_kernel() -> None:
     kept, reference = matrices(Muon), in_full(matrices(Muon))
     for t in range(4):

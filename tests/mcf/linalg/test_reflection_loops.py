@@ -20,6 +20,7 @@ def panel(a: parts.Components) -> tuple[Any, ...]:
     return parts.each(torch.triu, r), v, t
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("terms", "shapes"),
     [

@@ -59,6 +59,7 @@ def test_out_of_two(name: str) -> None:
     _same(same, function(x, x), "both operands")
 
 
+@pytest.mark.slow
 def test_out_of_one_and_of_numbers() -> None:
     x, out = _tensor(24).abs(), _tensor(24, seed=3)
     for name in ("sqrt", "reciprocal", "rsqrt", "exp", "neg"):
