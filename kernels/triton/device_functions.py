@@ -15,6 +15,7 @@ from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.kernels.torch.registers import primitives as reference
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.rounding import jit, rounding
+from mcf.kernels.triton.words import WORDS
 
 
 def _neg(x):
@@ -94,78 +95,6 @@ def _fms_interpreted(a, b, c):
     parts = np.broadcast_arrays(*data)
     exact = fms(*(torch.from_numpy(np.ascontiguousarray(x)) for x in parts))
     return tl.tensor(type(like.handle)(exact.numpy(), like.handle.dtype), like.type)
-
-
-# Words: int32 tensors beside float32 registers.
-
-
-def _bits(x):
-    return x.to(tl.int32, bitcast=True)
-
-
-def _from_bits(w):
-    return w.to(tl.float32, bitcast=True)
-
-
-def _word(x):
-    return x.to(tl.int32)
-
-
-def _number(w):
-    return w.to(tl.float32)
-
-
-def _wadd(a, b):
-    return a + b
-
-
-def _wsub(a, b):
-    return a - b
-
-
-def _wmul(a, b):
-    return a * b
-
-
-def _wand(a, b):
-    return a & b
-
-
-def _wor(a, b):
-    return a | b
-
-
-def _wxor(a, b):
-    return a ^ b
-
-
-def _wshl(a, count):
-    return a << count
-
-
-def _wshr(a, count):
-    return (a.to(tl.uint32, bitcast=True) >> count).to(tl.int32, bitcast=True)
-
-
-def _wsar(a, count):
-    return a >> count
-
-
-WORDS = {
-    "bits": _bits,
-    "from_bits": _from_bits,
-    "word": _word,
-    "number": _number,
-    "wadd": _wadd,
-    "wsub": _wsub,
-    "wmul": _wmul,
-    "wand": _wand,
-    "wor": _wor,
-    "wxor": _wxor,
-    "wshl": _wshl,
-    "wshr": _wshr,
-    "wsar": _wsar,
-}
 
 
 def _signed_fp32(x):
@@ -298,8 +227,8 @@ LONGS = {
 SHORT_LONGS = {
     "const": _const_fp32,
     "whole": _whole_fp32,
-    "long": _word,
-    "floating": _number,
+    "long": WORDS["word"],
+    "floating": WORDS["number"],
     "rint": _rint_fp32,
     "floor": _floor_fp32,
 }
