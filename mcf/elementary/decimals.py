@@ -77,9 +77,10 @@ def rounded(x: Components, fmt: Format, terms: int, decimals: int) -> tuple[Comp
     same = torch.ones_like(known, dtype=torch.bool)
     for a, b in zip(low, high, strict=True):
         same &= a == b
-    # Twice: an error may have led away from a tie, which leaves the sum but not its components.
-    out = to(to([*quotient]))
+    out = to([*quotient])
     wide = tuple(torch.ops.mcf.convert(out, torch.float64, terms))
     (rest,) = steps.run(_LEFT, FP64, decimals, (k, wide))
+    # The error may have led away from a tie, which leaves the sum but not its components.
+    out = [torch.where(rest == 0, a, b) for a, b in zip(to(out), out, strict=True)]
     first = torch.where(out[0] == 0, torch.copysign(out[0], x[0]), out[0])
     return (first, *out[1:]), (known > 0) & (same | (rest == 0))

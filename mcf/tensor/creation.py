@@ -87,7 +87,10 @@ def tensor(
         source = _number_components(shape, leaves, fmt, terms)
     if device is None and not isinstance(data, Tensor):
         device = torch.get_default_device()
-    result = wrap(convert([c.to(device=device) for c in source], dtype, terms))
+    source = [c.to(device=device) for c in source]
+    # Components of numbers are those of the nearest expansion, not always of their sum's.
+    rounded = _are_numbers(data) and len(source) == terms and source[0].dtype is dtype
+    result = wrap(source if rounded else convert(source, dtype, terms))
     return _recorded(result, requires_grad)
 
 
@@ -108,6 +111,13 @@ def _is_held(data: Any, dtype: torch.dtype) -> bool:
 
 # A conversion of 16 bits sets the quiet bit of NaN.
 _WIDE = frozenset({torch.float32, torch.float64})
+
+
+def _are_numbers(data: Any) -> bool:
+    """Whether data are Python's numbers and strings, alone, in lists or in arrays of objects."""
+    if isinstance(data, np.ndarray):
+        return data.dtype.kind not in "biuf"
+    return not isinstance(data, Tensor)
 
 
 def _is_array(item: Any, depth: int = 0) -> bool:

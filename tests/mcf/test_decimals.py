@@ -74,6 +74,19 @@ def test_hardly_any_needs_fractions(on_torch: None) -> None:
         assert known.double().mean() > 0.97
 
 
+def test_what_rounds_beside_a_tie_has_the_components_of_fractions(on_torch: None) -> None:
+    """A sum that is a tie of its first component may stand for a number that is none.
+
+    1.99609 is below 2 - 2**-8, which two components of bfloat16 hold as 2 - 2**-8 or as
+    (2 - 2**-7) + 2**-8: its nearest expansion is the latter, of few numbers and of many.
+    """
+    x = mcf.MCFTensor([torch.full((300,), v, dtype=torch.bfloat16) for v in (2.0, -(2.0**-8))])
+    for some in (x, x[:1], -x):
+        found = torch.round(some, decimals=5).components
+        for c, v in zip(found, (2 - 2.0**-7, 2.0**-8), strict=True):
+            assert torch.equal(c.double(), some.components[0].sign().double() * v)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("fmt", "terms"), SHAPES, ids=lambda c: getattr(c, "name", str(c)))
 def test_numba_has_the_bits(fmt: Format, terms: int) -> None:

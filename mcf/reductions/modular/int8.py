@@ -41,7 +41,9 @@ def _part_on_units(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _part_in_floats(a: Tensor, b: Tensor) -> Tensor:
-    return (a.float() @ b.float()).int()
+    # Autocast would round the sums to 16 bits.
+    with torch.autocast(a.device.type, enabled=False):
+        return (a.float() @ b.float()).int()
 
 
 def _on_units(a: Tensor, b: Tensor, out: Tensor) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import mcf
+from mcf.reductions.modular import int8
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
 
@@ -47,4 +48,17 @@ def test_autocast_changes_no_bit(name: str, dtype: torch.dtype) -> None:
     with torch.autocast("cpu", dtype=dtype):
         got = CASES[name](w).detach()
     assert (got.dtype, got.terms) == (want.dtype, want.terms)
+    assert_all_same_bits(got.components, want.components)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_residues_in_floats_are_left_alone(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on processors without units for int8; the sums were rounded to 16 bits."""
+    monkeypatch.setattr(int8, "_units", lambda device: False)
+    x = mcf.arange(1, 301, terms=2, dtype=torch.float64).reshape(3, 100) / 7
+    want = mcf.matmul(x, x.mT, reproducible=True)
+    with torch.autocast("cpu", dtype=dtype):
+        got = mcf.matmul(x, x.mT, reproducible=True)
     assert_all_same_bits(got.components, want.components)

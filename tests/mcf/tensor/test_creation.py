@@ -255,6 +255,19 @@ def test_few_numbers_are_what_an_array_of_them_is(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
+def test_numbers_beside_a_tie_are_rounded_as_one_whatever_their_count(dtype: torch.dtype) -> None:
+    """Just above 1 + u, whose first component is 1 + 2u; the tie itself has 1 for its first."""
+    u = FORMATS[dtype].u
+    # Far beyond a second component, and within a fourth one of no format.
+    above = 1 + u + u**9
+    for count in (1, 8, 9, 40):
+        for given in ([above] * count, np.array([above] * count, dtype=object)):
+            first, second = mcf.tensor(given, 2, dtype).components
+            assert first.tolist() == [float(1 + 2 * u)] * count
+            assert second.tolist() == [float(-u)] * count
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
 def test_a_plain_tensor_is_copied_whatever_its_layout(dtype: torch.dtype) -> None:
     plain = torch.tensor([ENDS[:8], ENDS[3:]], dtype=torch.float64).to(dtype)
     wide = torch.stack([plain, plain], -1)[..., 0]
