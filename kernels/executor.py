@@ -191,6 +191,42 @@ class Executor(abc.ABC):
         """
         return False
 
+    def prepare_elimination(
+        self, spec: Elimination, shape: Sequence[int], sides: int = 0, determinant: bool = False
+    ) -> Callable[..., tuple[Any, Any]] | None:
+        """`eliminate` of whole matrices of a shape [B, m, n], m >= n, with exchanges, or None.
+
+        Returns:
+            A function of the addresses of A and, of "lu", of the right-hand sides and of the
+            determinants; it returns `info` and the pivots, as integers one after the other.
+        """
+        return None
+
+    def prepare_substitution(
+        self,
+        spec: Elimination,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        upper: bool,
+        unit: bool,
+    ) -> Callable[[list[int], list[int]], Any] | None:
+        """`substitute` of contiguous X of a shape [B, w, k] and A of these strides, or None.
+
+        Returns:
+            A function of the addresses of A and X.
+        """
+        return None
+
+    def prepare_reflection(
+        self, spec: Reflection, shape: Sequence[int], wanted: int
+    ) -> Callable[[list[int], list[int]], Any] | None:
+        """`reflect` of all columns of matrices of a shape [B, m, n], or None.
+
+        Returns:
+            A function of the addresses of R and of so many columns of Q.
+        """
+        return None
+
     def substitute(
         self,
         spec: Elimination,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.kernels.numba import keys, objects, reflection_text, rewrite, stored, team
+from mcf.kernels.numba.one_panel import OnePanel
 from mcf.kernels.numba.reflection_text import PAD
 from mcf.kernels.reflection import ComplexFold, Reflection
 
@@ -51,33 +52,58 @@ def panel(
     work = batch * height * width * (width + rest + wanted)
     threads = torch.get_num_threads() if work > team.SERIAL else 1
     parts = max(1, min(threads, batch))
-    length = width + PAD
-    side = max(rest, wanted) + PAD
-    s_size = max(length, side)
-    m_size = (2 * height + width) * length + height + length + (height + 2 * width) * side
-    v_size = 2 * (height + length) + s_size
-    sizes = [(m_size, spec.terms), (v_size, spec.terms), (s_size, spec.fold.state)]
-    scratch = [torch.zeros(n, parts * size, dtype=torch.float64, device="cpu") for size, n in sizes]
-    operands = [*r, *v, *t, *(q or t), *(c for memory in scratch for c in memory)]
-    bases = array("Q", [c.data_ptr() for c in operands])
+    words = {"rows": rows, "columns": columns, "start": start, "width": width}
+    words |= _sizes(height, width, rest, wanted)
+    _memory, scratch = _room(spec, words, parts)
+    bases = array("Q", [*map(Tensor.data_ptr, (*r, *(q or t), *v, *t)), *scratch])
     shares = team.shares(batch, parts)
-    words = {
-        "bases": bases.buffer_info()[0],
-        "shares": shares.buffer_info()[0],
-        "parts": parts,
-        "rows": rows,
-        "columns": columns,
-        "start": start,
-        "width": width,
-        "length": length,
-        "m_size": m_size,
-        "v_size": v_size,
-        "s_size": s_size,
-        "rest": rest,
-        "wanted": wanted,
-        "side": side,
-    }
+    words |= {"bases": bases.buffer_info()[0], "shares": shares.buffer_info()[0], "parts": parts}
     table = array("Q", [words[name] for name in reflection_text.WORDS])
     with stored.lock:
         address = _compiled(spec).address
     team.run(address, table.buffer_info()[0], parts)
+
+
+def _sizes(height: int, width: int, rest: int, wanted: int) -> dict[str, int]:
+    """The words that say how long rows are, and a thread's memory."""
+    length = width + PAD
+    side = max(rest, wanted) + PAD
+    s_size = max(length, side)
+    m_size = (2 * height + width) * length + height + length + (height + 2 * width) * side
+    words = {"length": length, "m_size": m_size, "v_size": 2 * (height + length) + s_size}
+    return words | {"s_size": s_size, "rest": rest, "wanted": wanted, "side": side}
+
+
+def _room(spec: Reflection, words: dict[str, int], parts: int) -> tuple[Any, list[int]]:
+    """Scratch memory for so many threads, and where it is."""
+    counts = {"m_size": spec.terms, "v_size": spec.terms, "s_size": spec.fold.state}
+    made = [
+        torch.zeros(count, parts * words[name], dtype=torch.float64, device="cpu")
+        for name, count in counts.items()
+    ]
+    return made, [c.data_ptr() for memory in made for c in memory]
+
+
+def one_reflection(
+    spec: Reflection, shape: Sequence[int], wanted: int
+) -> Callable[[list[int], list[int]], Any] | None:
+    """See `mcf.kernels.executor.Executor.prepare_reflection`."""
+    batch, rows, columns = shape
+    width = min(rows, columns)
+    rest = columns - width
+    if batch * rows * width * (width + rest + wanted) > team.SERIAL:
+        return None
+    words = {"rows": rows, "columns": columns, "start": 0, "width": width}
+    words |= _sizes(rows, width, rest, wanted)
+
+    def room() -> tuple[Any, list[int]]:
+        memory, scratch = _room(spec, words, 1)
+        # V and T, of which nobody asks.
+        sizes = [batch * rows * width] * spec.terms + [batch * width * width] * spec.terms
+        own = [torch.empty(size, dtype=torch.float64, device="cpu") for size in sizes]
+        return (memory, own), [*map(Tensor.data_ptr, own), *scratch]
+
+    with stored.lock:
+        address = _compiled(spec).address
+    call = OnePanel(address, reflection_text.WORDS, words, batch, room)
+    return lambda r, q: call(r + (q or r), [])

@@ -20,7 +20,7 @@ WORDS = (
 
 def source(spec: Reflection) -> str:
     """The kernel: an item is a matrix, whose panel is reflected in place, and its V and T."""
-    operands = {**dict.fromkeys("aytqmv", spec.terms), "s": spec.fold.state}
+    operands = {**dict.fromkeys("aqytmv", spec.terms), "s": spec.fold.state}
     text = PanelText(WORDS, ("bases", "shares"), operands, PAD)
     of_complex = spec.parts == 2
     _steps(text, spec)

@@ -1,0 +1,95 @@
+"""A loop over matrices that stay where they are, on the calling thread: addresses alone change."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mcf.kernels.numba import team
+
+_WORD = 8
+_SHARE = 8
+# Scratch memory of one thread: what keeps it, and its addresses in the order of the operands.
+Room = Callable[[], tuple[Any, list[int]]]
+
+
+class OnePanel:
+    """Call a loop of `panel_text` with the addresses of its operands.
+
+    A call's table is one that no other call has at the time: threads may call at once. Behind its
+    words lie `info`, the operands' addresses, the items and `pivots`.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        names: Sequence[str],
+        words: dict[str, int],
+        items: int,
+        room: Room,
+        pivots: int | None = None,
+    ) -> None:
+        """See `elimination_loops` and `reflection_loops`.
+
+        Args:
+            address: of the loop.
+            names: of its words.
+            words: those that are not addresses.
+            items: how many matrices, or tiles of such.
+            room: makes scratch memory.
+            pivots: how many of all matrices; None for a loop without `info` and pivots.
+        """
+        self._call = team.native(address)
+        self._names, self._items, self._room = names, items, room
+        self._words = {**words, "parts": 1}
+        self._pivots, self._info = pivots or 0, 0 if pivots is None else items
+        self._free: list[tuple[int, array[int], Any, list[int]]] = []
+
+    def _table(self, count: int) -> tuple[int, array[int], Any, list[int]]:
+        """A new table's address, the table, scratch memory for it and where that is."""
+        keep, scratch = self._room()
+        start = len(self._names)
+        bases = start + self._info
+        shares = bases + count + len(scratch)
+        pivots = shares + 2 * _SHARE
+        table = array("q", bytes(_WORD * (pivots + self._pivots)))
+        place = table.buffer_info()[0]
+        at = {"info": start, "bases": bases, "shares": shares, "pivots": pivots}
+        words = self._words | {name: place + _WORD * k for name, k in at.items()}
+        table[:start] = array("q", [words[name] for name in self._names])
+        # The end of the only share.
+        table[shares + _SHARE + 1] = self._items
+        return place, table, keep, scratch
+
+    def __call__(self, first: list[int], last: list[int]) -> tuple[array[int], array[int]]:
+        """Apply the loop.
+
+        Args:
+            first: the addresses of the operands before the scratch memory.
+            last: of those behind it.
+
+        Returns:
+            `info`, a number for each matrix, and the pivots.
+        """
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = self._table(len(first) + len(last))
+        place, table, _, scratch = found
+        start = len(self._names)
+        bases = [*first, *scratch, *last]
+        # `info` becomes 0, and so do who comes first and, a line further, which item is next.
+        _filled(self._info, len(bases)).pack_into(table, _WORD * start, *bases, 0, 0)
+        self._call(place)
+        pivots = table[len(table) - self._pivots :]
+        info = table[start : start + self._info]
+        self._free.append(found)
+        return info, pivots
+
+
+@functools.cache
+def _filled(zeros: int, count: int) -> struct.Struct:
+    return struct.Struct(f"={_WORD * zeros}x{count}QQ{_WORD * (_SHARE - 1)}xQ")

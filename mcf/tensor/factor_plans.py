@@ -1,0 +1,262 @@
+"""Factorisations and solutions of few small matrices by plan.
+
+They are the loops of `mcf.linalg`, prepared once for operands of a kind, which call them with
+copies of the operands. What is singular, or no such kind, is left to the operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry
+from mcf.kernels.elimination import elimination
+from mcf.kernels.formats import FP64
+from mcf.kernels.reflection import reflection
+from mcf.linalg.lu_factors import SIDES
+from mcf.linalg.triangular import BLOCK
+from mcf.tensor.copies import Copies
+from mcf.tensor.launches import SMALL
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
+
+_empty_like, _address, _array = torch.empty_like, Tensor.data_ptr, Tensor.numpy
+_FLOAT64, _cpu = torch.float64, torch.device("cpu")
+_copy, _words = np.copyto, np.frombuffer
+
+_MOST = 1024
+# What computes a result of the components of a matrix, and of another one; None where it cannot.
+Run = Callable[..., Any]
+_plans: dict[tuple[Any, ...], Run | None] = {}
+
+
+def factored(make: Callable[..., Run | None], a: Any, b: Any = None, *options: Any) -> Any:
+    """What a plan computes of square matrices or others, or None.
+
+    Args:
+        make: one of this module's functions, which makes the plan.
+        a: expansions of float64.
+        b: others with as many components.
+        *options: what else it takes.
+    """
+    own = a.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    if type(first) is not Tensor or first.dtype is not _FLOAT64:
+        return None
+    kind: tuple[Any, ...] = (make, terms, first.shape, first.stride(), first.device, options)
+    second, others = None, None
+    if b is not None:
+        others = b.__dict__
+        second = others["_c0"]
+        if type(second) is not Tensor or second.dtype is not _FLOAT64 or others["_terms"] != terms:
+            return None
+        kind += second.shape, second.device
+    key = (*kind, registry.get_executor())
+    try:
+        run = _plans[key]
+    except KeyError:
+        if len(_plans) >= _MOST:
+            _plans.clear()
+        run = _plans[key] = _made(make, terms, first, second, options)
+    if run is None:
+        return None
+    parts = COMPONENTS[terms](own)
+    return run(parts) if others is None else run(parts, COMPONENTS[terms](others))
+
+
+def _made(make: Any, terms: int, a: Tensor, b: Tensor | None, options: Any) -> Run | None:
+    for x in (a,) if b is None else (a, b):
+        if x.ndim == 0 or x.device != _cpu or not 0 < x.numel() <= SMALL:
+            return None
+    if a.ndim < 2 or a.shape[-1] > BLOCK:
+        return None
+    run: Run | None = make(terms, a, *options) if b is None else make(terms, a, b, *options)
+    return run
+
+
+def _flat(a: Tensor) -> tuple[int, int, int]:
+    """The shape of matrices in one dimension of batches."""
+    return math.prod(a.shape[:-2]), a.shape[-2], a.shape[-1]
+
+
+def new(size: Any, dtype: torch.dtype = _FLOAT64) -> Tensor:
+    """A tensor of a size, not filled."""
+    return torch.empty(size, dtype=dtype, device="cpu")
+
+
+def loop(kind: str, terms: int, a: Tensor, *more: Any) -> Any:
+    """The loop for such matrices."""
+    return registry.on(a.device).prepare_elimination(
+        elimination(kind, FP64, terms), _flat(a), *more
+    )
+
+
+def solution(terms: int, a: Tensor, b: Tensor) -> Run | None:
+    """X with A X = B of square A, for vectors or matrices B."""
+    n, batch = a.shape[-1], a.shape[:-2]
+    if a.shape[-2] != n:
+        return None
+    vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    of, sides = (b.shape[:-1], 1) if vector else (b.shape[:-2], b.shape[-1])
+    if b.shape[len(of)] != n or sides > SIDES or len(of) > len(batch):
+        return None
+    if any(s not in (1, t) for s, t in zip(reversed(of), reversed(batch), strict=False)):
+        return None
+    call = loop("lu", terms, a, sides)
+    if call is None:
+        return None
+    copies = Copies(terms, a.shape, range(a.ndim))
+    size = torch.Size((*batch, *b.shape[len(of) :]))
+    like = new(size)
+
+    def run(parts: Components, right: Components) -> MCFTensor | None:
+        room = copies.taken(parts)
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, right, strict=True):
+            _copy(_array(x), _array(c))
+        info, _ = call(room[1], [*map(_address, out)])
+        copies.freed(room)
+        return None if any(info) else fresh(out, size, _FLOAT64, _cpu)
+
+    return run
+
+
+def inverse(terms: int, a: Tensor) -> Run | None:
+    """Of square A."""
+    if a.shape[-1] != a.shape[-2]:
+        return None
+    call = loop("lu", terms, a, a.shape[-1])
+    if call is None:
+        return None
+    copies, size = Copies(terms, a.shape, range(a.ndim)), a.shape
+    like, eye = new(size), np.eye(a.shape[-1])
+    sides = [eye, *(np.zeros(()) for _ in range(terms - 1))]
+
+    def run(parts: Components) -> MCFTensor | None:
+        room = copies.taken(parts)
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, sides, strict=True):
+            _copy(_array(x), c)
+        info, _ = call(room[1], [*map(_address, out)])
+        copies.freed(room)
+        return None if any(info) else fresh(out, size, _FLOAT64, _cpu)
+
+    return run
+
+
+def pivoted(terms: int, a: Tensor) -> Run | None:
+    """L and U in one matrix, and pivots, of A with at least as many rows as columns."""
+    if a.shape[-2] < a.shape[-1]:
+        return None
+    call = loop("lu", terms, a)
+    if call is None:
+        return None
+    size, rows = a.shape, torch.Size((*a.shape[:-2], a.shape[-1]))
+    like, numbers = new(size), new(rows, torch.int32)
+
+    def run(parts: Components) -> tuple[MCFTensor, Tensor] | None:
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, parts, strict=True):
+            _copy(_array(x), _array(c))
+        info, found = call([*map(_address, out)])
+        if any(info):
+            return None
+        pivots = _empty_like(numbers)
+        _copy(_array(pivots), _words(found, np.int64).reshape(rows), casting="unsafe")
+        return fresh(out, size, _FLOAT64, _cpu), pivots
+
+    return run
+
+
+def root(terms: int, a: Tensor, upper: bool) -> Run | None:
+    """L with A = L L^T, or its transpose."""
+    if a.shape[-1] != a.shape[-2]:
+        return None
+    call = loop("cholesky", terms, a)
+    if call is None:
+        return None
+    order = tuple(range(a.ndim))
+    turned = (*order[:-2], order[-1], order[-2]) if upper else order
+    copies, size = Copies(terms, a.shape, turned), a.shape
+    like = new(size)
+    # Of the result: what is neither read nor written.
+    rest = np.triu(np.ones(size[-2:], dtype=bool), 1)
+    rest = rest.T if upper else rest
+
+    def run(parts: Components) -> MCFTensor | None:
+        room = copies.taken(parts)
+        info, _ = call(room[1])
+        if any(info):
+            return None
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, room[0], strict=True):
+            array = _array(x)
+            _copy(array, c)
+            _copy(array, 0.0, where=rest)
+        copies.freed(room)
+        return fresh(out, size, _FLOAT64, _cpu)
+
+    return run
+
+
+def substituted(terms: int, a: Tensor, b: Tensor, upper: bool, unit: bool) -> Run | None:
+    """X with A X = B of triangular A."""
+    batch, n, columns = _flat(b) if b.ndim > 1 else (0, 0, 0)
+    if a.shape[-2:] != (n, n) or a.shape[:-2] != b.shape[:-2]:
+        return None
+    if a.ndim > 3 and not a.is_contiguous():
+        return None
+    strides = (a.stride(0) if a.ndim == 3 else n * n, *a.stride()[-2:])
+    spec, size = elimination("substitution", FP64, terms), b.shape
+    shape = (batch, n, columns)
+    call = registry.on(a.device).prepare_substitution(spec, shape, strides, upper, unit)
+    if call is None:
+        return None
+    like = new(size)
+
+    def run(parts: Components, right: Components) -> MCFTensor:
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, right, strict=True):
+            _copy(_array(x), _array(c))
+        call([*map(_address, parts)], [*map(_address, out)])
+        return fresh(out, size, _FLOAT64, _cpu)
+
+    return run
+
+
+def orthogonal(terms: int, a: Tensor, mode: str) -> Run | None:
+    """Q and R of A = Q R, as many columns and rows as `mode` says; an empty Q for "r"."""
+    *batch, m, n = a.shape
+    count = min(m, n)
+    height = m if mode == "complete" else count
+    wanted = 0 if mode == "r" else height
+    # The bound of `mcf.linalg.qr_factors`.
+    if m > 2 * BLOCK:
+        return None
+    call = registry.on(a.device).prepare_reflection(reflection(terms), _flat(a), wanted)
+    if call is None:
+        return None
+    copies = Copies(terms, a.shape, range(a.ndim))
+    left = torch.Size((*batch, m, wanted) if wanted else (0,))
+    right = torch.Size((*batch, height, n))
+    likes = new(left), new(right)
+    below = np.tril(np.ones((height, n), dtype=bool), -1)
+    rows = (..., slice(height), slice(None))
+
+    def run(parts: Components) -> tuple[MCFTensor, MCFTensor]:
+        room = copies.taken(parts)
+        q = [_empty_like(likes[0]) for _ in parts]
+        call(room[1], [*map(_address, q)] if wanted else [])
+        r = [_empty_like(likes[1]) for _ in parts]
+        for x, c in zip(r, room[0], strict=True):
+            array = _array(x)
+            _copy(array, c[rows])
+            _copy(array, 0.0, where=below)
+        copies.freed(room)
+        return fresh(q, left, _FLOAT64, _cpu), fresh(r, right, _FLOAT64, _cpu)
+
+    return run

@@ -1,0 +1,83 @@
+"""The same as `mcf.tensor.shortcuts` for factorisations of matrices and what they solve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mcf.tensor import factor_plans as plans
+from mcf.tensor.determinant_plans import determinant, signed_logarithm
+from mcf.tensor.factor_plans import factored
+from mcf.tensor.registry import DIRECT
+from mcf.tensor.shortcuts import counted, forms, register
+from mcf.tensor.tensor import MCFTensor
+
+linalg = torch.linalg
+_EXPANSIONS = frozenset({MCFTensor})
+
+
+def _of_one(make: Any, kind: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
+    """A function of a matrix, whose results torch has a type for."""
+
+    def call(a: Any) -> Any:
+        found = factored(make, a)
+        if found is None:
+            return NotImplemented
+        return found if kind is None else kind(found)
+
+    return counted(call, 1, kinds=_EXPANSIONS)
+
+
+# These have replacements, for their derivatives.
+for _function in (linalg.det, *forms("det")):
+    DIRECT[_function] = _of_one(determinant)
+register(_of_one(plans.inverse), linalg.inv, *forms("inverse"))
+_kinds: Any = torch.return_types
+register(_of_one(signed_logarithm, _kinds.linalg_slogdet), linalg.slogdet)
+register(_of_one(signed_logarithm, _kinds.slogdet), *forms("slogdet"))
+
+
+def _lu_factor(a: Any, pivot: Any = True) -> Any:
+    found = factored(plans.pivoted, a) if pivot is True else None
+    return NotImplemented if found is None else _kinds.linalg_lu_factor(found)
+
+
+def _cholesky(a: Any, upper: Any = False) -> Any:
+    found = factored(plans.root, a, None, upper) if type(upper) is bool else None
+    return NotImplemented if found is None else found
+
+
+def _qr(a: Any = None, mode: Any = "reduced", **others: Any) -> Any:
+    if others or type(a) is not MCFTensor or mode not in _MODES:
+        return NotImplemented
+    found = factored(plans.orthogonal, a, None, mode)
+    return NotImplemented if found is None else _kinds.linalg_qr(found)
+
+
+_MODES = ("reduced", "complete", "r")
+
+
+def _solve(a: Any, b: Any, left: Any = True) -> Any:
+    found = factored(plans.solution, a, b) if left is True else None
+    return NotImplemented if found is None else found
+
+
+def _solve_triangular(
+    a: Any, b: Any, upper: Any = None, left: Any = True, unitriangular: Any = False
+) -> Any:
+    if left is not True or type(upper) is not bool or type(unitriangular) is not bool:
+        return NotImplemented
+    found = factored(plans.substituted, a, b, upper, unitriangular)
+    return NotImplemented if found is None else found
+
+
+register(counted(_lu_factor, 1, "pivot", kinds=_EXPANSIONS), linalg.lu_factor)
+register(counted(_cholesky, 1, "upper", kinds=_EXPANSIONS), linalg.cholesky)
+register(_qr, linalg.qr)
+register(counted(_solve, 2, "left", kinds=_EXPANSIONS), linalg.solve)
+register(
+    counted(_solve_triangular, 2, "upper", "left", "unitriangular", kinds=_EXPANSIONS),
+    linalg.solve_triangular,
+)

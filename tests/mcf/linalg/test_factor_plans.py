@@ -1,0 +1,280 @@
+"""Exact: factorisations at once have the bits, the layouts and the errors of torch's way.
+
+Caught mutants: a determinant of A in the place of A^T's; scratch memory that another call has;
+`info` of the call before; a vector taken for a matrix of one row; what stands above a Cholesky
+factor left as it was; the last row of a triangular system taken from the first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from mcf.tensor import factor_plans, torch_functions
+from tests.helpers import assert_alike
+from tests.helpers.modes import Seen
+from tests.mcf.linalg.test_elimination_loops import F64, components
+
+linalg: Any = torch.linalg
+
+
+def numbers(*shape: int, terms: int = 2) -> Any:
+    return mcf.MCFTensor(components(F64, terms, *shape))
+
+
+def positive(a: Any) -> Any:
+    return a @ a.mT + torch.eye(a.shape[-1], dtype=F64)
+
+
+# Functions of a square matrix, or of a batch.
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "det": lambda a: [torch.det(a), a.det(), linalg.det(a)],
+    "slogdet": lambda a: [torch.slogdet(a), linalg.slogdet(a)],
+    "inv": lambda a: [linalg.inv(a), torch.inverse(a), a.inverse()],
+    "solve": lambda a: [linalg.solve(a, a.flip(-1)), linalg.solve(a, a[..., :1])],
+    "vectors": lambda a: [linalg.solve(a, a[..., 0]), linalg.solve(a, a.flatten()[: a.shape[-1]])],
+    "lu_factor": lambda a: [linalg.lu_factor(a), linalg.lu_factor(a[..., :-1])],
+    "cholesky": lambda a: [linalg.cholesky(positive(a)), linalg.cholesky(positive(a), upper=True),
+                           linalg.cholesky(positive(a).tril())],
+    "triangular": lambda a: [linalg.solve_triangular(a, a.flip(0), upper=upper, unitriangular=unit)
+                             for upper in (False, True) for unit in (False, True)],
+    "qr": lambda a: [linalg.qr(b, mode) for b in (a, a[..., 1:], a[..., 1:, :])
+                     for mode in ("reduced", "complete", "r")],
+}  # fmt: skip
+
+OPERANDS: dict[str, Callable[[], Any]] = {
+    "2 rows": lambda: numbers(2, 2),
+    "3 rows turned": lambda: numbers(3, 3).mT,
+    "5 rows of others": lambda: numbers(7, 9)[1:6, ::2],
+    "8 rows": lambda: numbers(8, 8),
+    "a batch": lambda: numbers(3, 4, 4),
+    "a batch turned": lambda: numbers(4, 4, 3).permute(2, 1, 0),
+    "batches": lambda: numbers(2, 3, 3, 3),
+    "one for all": lambda: numbers(3, 3).expand(2, 3, 3),
+}
+
+
+def flattened(result: Any) -> list[Any]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [each for part in result for each in flattened(part)]
+
+
+def kinds(result: Any) -> Any:
+    return type(result), [*map(type, result)] if isinstance(result, list | tuple) else None
+
+
+def both(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """What is computed at once, and on torch's way."""
+    at_once = call()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_functions, "DIRECT", {})
+        return at_once, call()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for what, made in OPERANDS.items():
+        a = made()
+        factor_plans._plans.clear()
+        at_once, expected = both(lambda a=a: CALLS[name](a), monkeypatch)
+        assert any(run is not None for run in factor_plans._plans.values()), what
+        assert kinds(at_once[0]) == kinds(expected[0])
+        pairs = zip(flattened(at_once), flattened(expected), strict=True)
+        for k, (got, want) in enumerate(pairs):
+            assert_alike(got, want, f"{name} of {what}, {k}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terms", [1, 3, 4])
+@pytest.mark.parametrize("name", CALLS)
+def test_other_lengths(name: str, terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = numbers(3, 4, 4, terms=terms)
+    at_once, expected = both(lambda: CALLS[name](a), monkeypatch)
+    for got, want in zip(flattened(at_once), flattened(expected), strict=True):
+        assert_alike(got, want, f"{name} {terms}")
+
+
+INF, NAN = float("inf"), float("nan")
+SPECIAL = {
+    "zeros": [[0.0, 0.0], [0.0, 0.0]],
+    "singular": [[1.0, 2.0], [2.0, 4.0]],
+    "zeros of either sign": [[-0.0, 1.0], [1.0, -0.0]],
+    "negative": [[-3.0, 0.0], [-0.0, 2.0]],
+    "not finite": [[INF, 1.0], [NAN, 2.0]],
+    "not a number": [[NAN, 1.0], [1.0, 2.0]],
+    "large": [[1e300, 1e300], [-1e300, 1e300]],
+    "exchanged": [[0.0, 2.0], [-3.0, 0.0]],
+    "a NaN and a zero": [[0.0, NAN], [0.0, 0.0]],
+}
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_special_values_and_errors(special: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Singular matrices are refused with torch's words, alone and in a batch."""
+    leading = torch.tensor(SPECIAL[special], dtype=F64)
+    one = mcf.MCFTensor([leading, torch.zeros_like(leading)])
+    whole = torch.stack([numbers(2, 2), one])
+    calls = {name: call for name, call in CALLS.items() if name not in ("cholesky", "vectors")}
+    calls["cholesky"] = linalg.cholesky
+    calls["upper"] = lambda a: linalg.cholesky(a, upper=True)
+    for a in (one, whole):
+        for name, call in calls.items():
+
+            def tried(a: Any = a, call: Any = call) -> Any:
+                try:
+                    return call(a)
+                except RuntimeError as error:
+                    return error
+
+            at_once, expected = both(tried, monkeypatch)
+            if isinstance(expected, RuntimeError):
+                assert type(at_once) is type(expected)
+                assert str(at_once) == str(expected)
+                continue
+            for got, want in zip(flattened(at_once), flattened(expected), strict=True):
+                assert_alike(got, want, f"{name} of {special}")
+
+
+A, B = numbers(3, 3), numbers(3, 2)
+REFUSED: dict[str, Callable[[], Any]] = {
+    "rows": lambda: linalg.det(B),
+    "a vector": lambda: linalg.inv(B[0]),
+    "right sides": lambda: linalg.solve(A, B.mT),
+    "batches": lambda: linalg.solve(numbers(2, 3, 3), numbers(3, 3, 2)),
+    "a short vector": lambda: linalg.solve(A, B[0]),
+    "more matrices": lambda: linalg.solve_triangular(numbers(2, 3, 3), B[:2], upper=True),
+    "no side": lambda: linalg.solve_triangular(A, B),
+    "a number": lambda: linalg.solve(A, 2.0),
+    "a mode": lambda: linalg.qr(A, "other"),
+    "no mode": lambda: linalg.qr(A, None),
+    "positions": lambda: linalg.cholesky(A, True),
+    "no factors": lambda: linalg.lu_factor(B[0]),
+    "an argument": lambda: linalg.qr(A, some=True),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_of_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = (TypeError, RuntimeError)
+    with pytest.raises(kinds) as at_once:
+        REFUSED[name]()
+    monkeypatch.setattr(torch_functions, "DIRECT", {})
+    with pytest.raises(kinds) as expected:
+        REFUSED[name]()
+    assert type(at_once.value) is type(expected.value)
+    assert str(at_once.value) == str(expected.value)
+
+
+def test_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other formats, sizes and sides, plain operands, one matrix for several right-hand sides."""
+    plain, eye = A.to_plain(), torch.eye(3, dtype=F64)
+    calls: list[Callable[[], Any]] = [
+        lambda: linalg.det(A.float()),
+        lambda: linalg.det(numbers(33, 33)),
+        lambda: linalg.det(numbers(0, 0)),
+        lambda: linalg.lu_factor(A, pivot=False),
+        lambda: linalg.lu_factor(B.mT),
+        lambda: linalg.solve(A, eye),
+        lambda: linalg.solve(plain, A),
+        lambda: linalg.solve(A, A, left=False),
+        lambda: linalg.solve(A, numbers(2, 3, 2)),
+        lambda: linalg.solve(A, B.to(terms=3)),
+        lambda: linalg.solve(A, numbers(3, 0)),
+        lambda: linalg.solve(numbers(2, 3, 3), B),
+        lambda: linalg.solve(numbers(3, 3, 3), A),
+        lambda: linalg.solve_triangular(A, A, upper=True, left=False),
+        lambda: linalg.solve_triangular(numbers(2, 3, 3), B, upper=True),
+        lambda: torch.cholesky_solve(B, A.tril()),
+    ]
+    for k, call in enumerate(calls):
+        at_once, expected = both(call, monkeypatch)
+        for got, want in zip(flattened(at_once), flattened(expected), strict=True):
+            assert_alike(got, want, f"{k}")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_recorded_or_watched_goes_torchs_way(name: str) -> None:
+    """A gradient, a mode, torch.func's transforms, forward derivatives; inference is at once."""
+    call, a = CALLS[name], positive(A).detach()
+    expected = flattened(call(a))
+    factor_plans._plans.clear()
+
+    def check(found: list[Any]) -> None:
+        for got, want in zip(found, expected, strict=True):
+            assert_alike(got.detach().clone(), want.clone(), name)
+
+    leaf = a.clone().requires_grad_()
+    found = flattened(call(leaf))
+    assert any(x.requires_grad for x in found)
+    check(found)
+    with torch.no_grad():
+        assert not any(x.requires_grad for x in flattened(call(leaf)))
+    factor_plans._plans.clear()
+    with Seen() as seen:
+        check(flattened(call(a)))
+    assert seen.seen
+    mapped = torch.func.vmap(lambda x: tuple(flattened(call(x))))(torch.stack([a, a]))
+    for got, want in zip(mapped, expected, strict=True):
+        # Q of mode "r" has no elements.
+        assert got.numel() == 0 or torch.equal(got[1], want)
+    if name != "qr":  # torch refuses the derivative of mode "r".
+        primal, tangent = torch.func.jvp(lambda x: flattened(call(x))[0], (a,), (a,))
+        assert torch.equal(primal, expected[0])
+        assert tangent.shape == primal.shape
+    assert not factor_plans._plans
+    with torch.inference_mode():
+        check(flattened(call(a)))
+    assert factor_plans._plans
+    # What was kept in inference mode is used elsewhere.
+    check(flattened(call(a)))
+    (result,) = flattened(call(a))[:1]
+    (result * leaf.sum()).sum().backward()
+    with mcf.executor("torch"):
+        check(flattened(call(a)))
+
+
+def test_threads_share_plans() -> None:
+    """Each thread has its own operands; the loops run without the interpreter's lock."""
+    operands = [positive(numbers(6, 6) * (k + 1)) for k in range(4)]
+    expected = [[*map(flattened, (c(a) for c in CALLS.values()))] for a in operands]
+    start, wrong = threading.Barrier(len(operands)), []
+
+    def work(k: int) -> None:
+        start.wait()
+        try:
+            for _ in range(10):
+                for call, want in zip(CALLS.values(), expected[k], strict=True):
+                    for x, y in zip(flattened(call(operands[k])), want, strict=True):
+                        assert_alike(x, y, "a thread's")
+        except AssertionError as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(operands))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_results_are_not_written_to_again() -> None:
+    """Nor are operands, and a singular matrix says nothing of the next."""
+    a = numbers(3, 3)
+    before = a.clone()
+    first = [flattened(call(a)) for name, call in CALLS.items() if name != "cholesky"]
+    kept = [[x.clone() for x in each] for each in first]
+    with pytest.raises(linalg.LinAlgError):
+        linalg.inv(a * 0)
+    for name, call in CALLS.items():
+        if name != "cholesky":
+            call(a + 1)
+    assert_alike(a, before, "an operand")
+    for each, was in zip(first, kept, strict=True):
+        for x, y in zip(each, was, strict=True):
+            assert_alike(x, y, "a result")
