@@ -102,7 +102,7 @@ def signed_logarithm(terms: int, a: Tensor) -> Run | None:
                 sign = sign if other == at else -sign
             signs.append(sign)
         out = [_empty_like(like) for _ in parts]
-        _array(out[0])[...] = np.reshape(signs, size)
+        _array(out[0]).reshape(-1)[:] = signs
         for x in out[1:]:
             _array(x).fill(0.0)
         return fresh(out, size, _FLOAT64, _cpu), found
