@@ -27,6 +27,7 @@ class Bound(NamedTuple):
         zeros: addresses of two words that are 0 before each call.
         counted: the address of a float64 number that has to be 0 after it; 0 for none.
         keep: what all of these belong to.
+        at: of each operand, in their order, the address of the word that says where it is.
     """
 
     function: int
@@ -34,6 +35,7 @@ class Bound(NamedTuple):
     zeros: tuple[int, int]
     counted: int
     keep: Any
+    at: Sequence[int] = ()
 
 
 def bound(call: Any, *arguments: Any) -> Bound | None:
@@ -42,11 +44,15 @@ def bound(call: Any, *arguments: Any) -> Bound | None:
     from mcf.kernels.numba.fold_loops import OneFold
     from mcf.kernels.numba.one_row import OneRow
     from mcf.kernels.numba.row_loops import FewRows
+    from mcf.kernels.program import Program
 
+    if type(call) is Program:
+        return call.bound(*arguments)
     if type(call) not in (OneRow, OneFold, FewRows):
         return None
     found: Any
     addresses = [*arguments[0]]
+    behind: list[int] = []
     if isinstance(call, OneRow):
         found = call._table()
         start, counts = _WORD * len(Table._fields), found[2]
@@ -57,6 +63,7 @@ def bound(call: Any, *arguments: Any) -> Bound | None:
     elif isinstance(call, OneFold):
         found, counted = call._table(), 0
         found[1][call._out] = arguments[1]
+        behind = [found[0] + _WORD * call._out]
         start = call._end
         call._filled.pack_into(found[1], start, *addresses, 0, 0)
     else:
@@ -68,7 +75,8 @@ def bound(call: Any, *arguments: Any) -> Bound | None:
     end = found[0] + start + _WORD * len(addresses)
     function = ctypes.cast(call._call, ctypes.c_void_p).value
     assert function is not None
-    return Bound(function, found[0], (end, end + 8 * _WORD), counted, (call, found))
+    at = [*range(found[0] + start, end, _WORD), *behind]
+    return Bound(function, found[0], (end, end + 8 * _WORD), counted, (call, found), at)
 
 
 # Of an element, of what size it is, and of another one: how `simple` names it.
@@ -137,7 +145,7 @@ def simple(name: str, given: Sequence[Tensor], out: Tensor) -> Bound | None:
         table[k] = t.data_ptr()
     place = table.buffer_info()[0]
     zero = place + _WORD * 8
-    return Bound(_native("simple", _SIMPLE).address, place, (zero, zero), 0, (table, given, out))
+    return Bound(native_of("simple", _SIMPLE).address, place, (zero, zero), 0, (table, given, out))
 
 
 SOURCE, TARGET, _CHOICE = 5, 7, 9
@@ -211,7 +219,7 @@ class Together:
         self._place = self._table.buffer_info()[0]
         from mcf.kernels.numba import team
 
-        self._call = team.native(_native("together", _ALL).address)
+        self._call = team.native(native_of("together", _ALL).address)
 
     def __call__(self) -> bool:
         """Make them; False where one counted an element whose result is of no use."""
@@ -220,7 +228,8 @@ class Together:
 
 
 @functools.cache
-def _native(name: str, text: str) -> Any:
+def native_of(name: str, text: str) -> Any:
+    """The code of a text, which calls what is in `_instructions`."""
     from mcf.kernels.numba import stored
 
     def make() -> tuple[Any, str]:

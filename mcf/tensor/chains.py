@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from mcf.elementary.fused import Formula
 from mcf.kernels import registry
 from mcf.kernels.operators import Operation
+from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.register_choice import get_registers
 from mcf.tensor.launches import Plan
 from mcf.tensor.plans import addressed, found_for, rounded_number
@@ -31,6 +31,8 @@ _FEW = 256
 _MOST = 1024
 # Of a formula, an operation and its operands: its result.
 Apply = Callable[..., Any]
+# The places of tensors, and of which of their elements an operand is, as an array of integers.
+Moved = tuple[Sequence[int], Any]
 # A formula of `Apply` and the operands: all that is computed is computed by that.
 Written = Callable[..., Any]
 _chains: dict[tuple[Any, ...], Chain | None] = {}
@@ -92,43 +94,31 @@ def _held(value: Any, parts: Components) -> Any:
 
 
 class Chain:
-    """The launches of a formula.
+    """The launches of a formula, as a program of the operands' addresses and the result's."""
 
-    A call's addresses are one list, of the operands, of the result and of what the plan keeps; each
-    launch takes some of them.
-    """
-
-    def __init__(self, steps: list[_Step], own: list[Tensor]) -> None:
-        """The steps in their order, for operands of these components."""
+    def __init__(
+        self, steps: list[_Step], own: list[Tensor], moves: Sequence[Moved], program: Program
+    ) -> None:
+        """The steps in their order, for operands of these components; see `_program`."""
         last = steps[-1].plan
-        self._size, self._dtype, self._device = last.size, last.dtypes[0], last.device
+        self.size, self.dtypes, self.device = last.size, last.dtypes, last.device
+        self._dtype = last.dtypes[0]
         self._likes = [torch.empty(last.size, dtype=d, device=last.device) for d in last.dtypes]
-        between = [c for step in steps[:-1] for c in step.written]
-        places = {id(c): k for k, c in enumerate([*own, *steps[-1].written, *between])}
-        # Numbers of the formula, and what kernels read behind their operands.
-        self._fixed: list[int] = []
-        self._alive: list[Any] = [steps]
-        self._between = between
-        self._free: list[tuple[list[Tensor], list[int]]] = []
-        start = len(places)
-        self._steps = []
-        for step in steps:
-            taken = [places[id(c)] for c in step.written]
-            for c in step.read:
-                if id(c) not in places:
-                    places[id(c)] = start + len(self._fixed)
-                    self._fixed.append(c.data_ptr())
-                taken.append(places[id(c)])
-            for table in step.plan.behind:
-                taken.append(start + len(self._fixed))
-                self._fixed.append(table)
-            self._steps.append((step.plan.launch, itemgetter(*taken)))
+        self._program, self._steps, self._own, self._moves = program, steps, own, moves
+        self._aside: Program | None = None
 
     @classmethod
-    def of(cls, formula: Written, values: Sequence[Any], most: int = _FEW) -> Chain | None:
+    def of(
+        cls,
+        formula: Written,
+        values: Sequence[Any],
+        moves: Sequence[Moved] = (),
+        most: int = _FEW,
+    ) -> Chain | None:
         """The chain for operands of one kind, or None where it is not one of plans alone.
 
-        Results of more than so many elements are not kept.
+        Results of more than so many elements are not kept. Where there are moves the operands are
+        what they gather, and a call is given the tensors that they gather from.
         """
         # A tensor that comes twice would be one operand.
         values = [_copied(x) for x in values]
@@ -152,7 +142,8 @@ class Chain:
             formula(apply, *values)
         except _NoChainError:
             return None
-        return cls(steps, own)
+        program = _program(steps, own, moves, aside=False) if steps else None
+        return None if program is None else cls(steps, own, moves, program)
 
     def run(self, groups: Sequence[Components]) -> Any:
         """The result for operands of the kind; None where a function's kernel lacks a step."""
@@ -160,25 +151,69 @@ class Chain:
 
     def run_at(self, given: list[int]) -> Any:
         """The same for components at some addresses."""
-        # A call's room is one that no other call has at the time.
-        try:
-            found = self._free.pop()
-        except IndexError:
-            between = [*map(_empty_like, self._between)]
-            found = between, [*map(_address, between), *self._fixed]
         out = [*map(_empty_like, self._likes)]
-        places = [*given, *map(_address, out), *found[1]]
-        for launch, taken in self._steps:
-            counted = launch(taken(places))
-            if counted is not None and counted[0]:
-                out = []
-                break
-        self._free.append(found)
-        if not out:
+        if not self._program([*given, *map(_address, out)]):
             return None
         if self._dtype is torch.bool:
             return out[0]
-        return fresh(out, self._size, self._dtype, self._device)
+        return fresh(out, self.size, self._dtype, self.device)
+
+    def into(self, given: list[int], targets: Components) -> bool:
+        """Write the result into contiguous components of its format, which may be operands.
+
+        It is computed beside them. False, with nothing written, as in `run`.
+        """
+        if self._aside is None:
+            self._aside = _program(self._steps, self._own, self._moves, aside=True)
+            assert self._aside is not None
+        return self._aside([*given, *map(_address, targets)])
+
+
+def _program(
+    steps: list[_Step], own: list[Tensor], moves: Sequence[Moved], aside: bool
+) -> Program | None:
+    """The launches of some steps on operands of these components.
+
+    Args:
+        steps: in their order.
+        own: the components.
+        moves: how they are gathered; none where they are given.
+        aside: whether the result is copied to its place when nothing reads operands any more.
+    """
+    results = steps[-1].written
+    between = [c for step in steps[:-1] for c in step.written]
+    sources = 1 + max([k for sources, _ in moves for k in sources]) if moves else len(own)
+    given = sources + len(results)
+    rooms = [*(own if moves else []), *between, *(results if aside else [])]
+    first = [None] * sources if moves else own
+    order = [*first, *([None] * len(results) if aside else results), *rooms]
+    places = {id(c): k for k, c in enumerate(order) if c is not None}
+    made: list[Step] = []
+    at = given
+    for sources_of, index in moves:
+        targets = range(at, at + len(sources_of))
+        made.append(Move(sources_of, targets, index.size, index))
+        at += len(sources_of)
+    # Numbers of the formula, and what kernels read behind their operands.
+    fixed: list[int] = []
+    for step in steps:
+        taken = []
+        for c in (*step.written, *step.read):
+            if id(c) not in places:
+                places[id(c)] = len(order) + len(fixed)
+                fixed.append(c.data_ptr())
+            taken.append(places[id(c)])
+        taken += range(len(order) + len(fixed), len(order) + len(fixed) + len(step.plan.behind))
+        fixed += step.plan.behind
+        made.append(Launch(step.plan.launch, taken))
+    if aside:
+        size = results[0].element_size()
+        words = results[0].numel() * size
+        unit = 8 if words % 8 == 0 else 1
+        targets = range(sources, given)
+        made.append(Move([places[id(c)] for c in results], targets, words // unit, size=unit))
+    sizes = [c.numel() * c.element_size() for c in rooms]
+    return Program.of(made, given, sizes, fixed, steps)
 
 
 class _Step(NamedTuple):

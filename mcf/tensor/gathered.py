@@ -1,7 +1,7 @@
 """Formulas of elements in other places: vector products, outer ones, differences of neighbours.
 
-Elements are gathered into memory that a plan keeps, and a chain of kernels computes there. The bits
-are those of the operations on views and copies.
+Elements are gathered into memory that a chain of kernels has, which computes there. The bits are
+those of the operations on views and copies.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mcf.tensor.chains import Chain, Written
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 
-_array, _FLOAT64 = Tensor.numpy, torch.float64
+_address, _FLOAT64 = Tensor.data_ptr, torch.float64
 # Elements of a result up to which it is computed so; more take longer than a call.
 MOST = 2048
 _KINDS = 1024
-_plans: dict[tuple[Any, ...], Gathered | None] = {}
+_chains: dict[tuple[Any, ...], Chain | None] = {}
 # The numbers of the elements that stand at each place, in the result's shape, for each operand of
 # the formula, and which of the tensors each is of.
 Places = Sequence[tuple[int, Any]]
@@ -42,8 +42,9 @@ def gathered(
     """
     if watched():
         return None
-    groups = []
+    given: list[int] = []
     terms = tensors[0].__dict__["_terms"]
+    key: list[Any] = [kind, terms, registry.get_executor(), get_registers()]
     for x in tensors:
         own = x.__dict__
         first = own["_c0"]
@@ -51,46 +52,42 @@ def gathered(
             return None
         if first.device.type != "cpu":
             return None
-        groups.append(COMPONENTS[terms](own))
-    key = (kind, terms, registry.get_executor(), get_registers())
+        key.append(None if first.is_contiguous() else first.stride())
+        given += map(_address, COMPONENTS[terms](own))
+    known = tuple(key)
     try:
-        plan = _plans[key]
+        chain = _chains[known]
     except KeyError:
-        if len(_plans) >= _KINDS:
-            _plans.clear()
-        plan = _plans[key] = Gathered.of(formula, places(), terms)
-    return None if plan is None else plan.run(groups)
+        if len(_chains) >= _KINDS:
+            _chains.clear()
+        chain = _chains[known] = _of(formula, places(), terms, tensors)
+    return None if chain is None else chain.run_at(given)
 
 
-class Gathered:
-    """A chain of kernels on gathered elements."""
+def _of(
+    formula: Written, places: Places, terms: int, tensors: Sequence[MCFTensor]
+) -> Chain | None:
+    """The chain of a kind, or None where the formula is none."""
+    if not places[0][1].size:
+        return None
+    ones = [torch.ones(at.shape, dtype=_FLOAT64, device="cpu") for _, at in places]
+    moves = []
+    for which, at in places:
+        first = tensors[which].__dict__["_c0"]
+        moves.append((range(terms * which, terms * (which + 1)), elements(first, at)))
+    return Chain.of(formula, [wrap([one] * terms) for one in ones], moves, MOST)
 
-    def __init__(self, chain: Chain, places: Places, terms: int) -> None:
-        """The chain for operands with elements from these places."""
-        self._chain, self._places, self._terms = chain, places, terms
-        self._free: list[tuple[list[list[Any]], list[int]]] = []
 
-    @classmethod
-    def of(cls, formula: Written, places: Places, terms: int) -> Gathered | None:
-        """The plan of a kind, or None where the formula is no chain."""
-        ones = [torch.ones(at.shape, dtype=_FLOAT64, device="cpu") for _, at in places]
-        chain = (
-            Chain.of(formula, [wrap([one] * terms) for one in ones]) if ones[0].numel() else None
-        )
-        return None if chain is None else cls(chain, places, terms)
+def elements(x: Tensor, index: Any) -> Any:
+    """How far from a tensor's address its elements of these numbers are, in elements."""
+    return sum(
+        (k * step for k, step in zip(np.unravel_index(index, x.shape), x.stride(), strict=True)),
+        np.zeros(index.shape, np.int64),
+    )
 
-    def run(self, groups: Sequence[Any]) -> Any:
-        """The result for components of the tensors."""
-        # A call's room is one that no other call has at the time.
-        try:
-            room = self._free.pop()
-        except IndexError:
-            arrays = [[np.empty(at.shape) for _ in range(self._terms)] for _, at in self._places]
-            room = arrays, [a.ctypes.data for each in arrays for a in each]
-        for (which, at), targets in zip(self._places, room[0], strict=True):
-            for c, a in zip(groups[which], targets, strict=True):
-                # All places are in range; else NumPy would look first.
-                _array(c).take(at, out=a, mode="clip")
-        found = self._chain.run_at(room[1])
-        self._free.append(room)
-        return found
+
+def elements_in_order(x: Tensor, order: Sequence[int]) -> Any:
+    """`elements` of all in an order of the dimensions; None where they lie in that order."""
+    numbers = np.arange(x.numel()).reshape(x.shape).transpose(order)
+    found = elements(x, numbers).ravel()
+    return None if np.array_equal(found, np.arange(x.numel())) else found

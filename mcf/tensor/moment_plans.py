@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import product_fold, sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, SQRT, SUB, kernel, settle_kernel
+from mcf.kernels.program import Launch, Move, Program, Step, Within
 from mcf.reductions.rows import Rows
-from mcf.tensor.copies import Copies
+from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
 from mcf.tensor.sums import Parts
@@ -60,10 +61,11 @@ def moment(
         first, terms = own["_c0"], own["_terms"]
         if first.dtype is not _FLOAT64 or type(first) is not Tensor:
             return None
-        if y is not None and not first.is_contiguous():
+        whole = first.is_contiguous()
+        if y is not None and not whole:
             return None
         parts.append(COMPONENTS[terms](own))
-        key += (terms, first.shape, first.device)
+        key += (terms, first.shape, first.device, None if whole else first.stride())
     try:
         plan = _plans[key]
     except KeyError:
@@ -74,31 +76,16 @@ def moment(
 
 
 class MomentPlan:
-    """The launches of a moment of rows."""
+    """A moment of rows as a program of the addresses of operands and of the result."""
 
     def __init__(
-        self, name: str, like: Tensor, terms: int, rows: Rows, size: Any, folds: Any, degrees: float
+        self, name: str, terms: int, rows: int, length: int, size: torch.Size, programs: Any
     ) -> None:
-        """A plan of prepared folds, of sums and of products."""
-        self._name, self._terms, self._length = name, terms, rows.length
-        self._sums, self._products = folds
-        order = (*rows.kept, *rows.dims)
-        self._moved = order != tuple(range(like.ndim))
-        self._copies = Copies(terms, like.shape, order)
-        self._rows = like.numel() // rows.length
+        """A plan for so many rows; its program, and that of contiguous numbers of any size."""
+        self._name, self._terms, self._rows, self._length = name, terms, rows, length
         one = torch.empty(size, dtype=_FLOAT64, device="cpu")
         self._likes, self._size, self._device = [one] * terms, size, one.device
-        self._settle = _row(settle_kernel(terms), one)
-        number = frozenset("y" if self._rows > 1 else "")
-        self._divide = _row(kernel(DIV, FP64, terms, 1, uniform=number), one)
-        self._root = _row(kernel(SQRT, FP64, terms), one)
-        # A mean of one row is one number; several are spread over theirs.
-        mean = frozenset("y" if self._length > 1 and self._rows == 1 else "")
-        all_of = torch.empty(like.shape, dtype=_FLOAT64, device="cpu")
-        self._minus = _row(kernel(SUB, FP64, terms, terms, uniform=mean), all_of)
-        numbers = torch.tensor([self._length, degrees], dtype=_FLOAT64, device="cpu")
-        self._numbers, self._places = numbers, [numbers.data_ptr(), numbers.data_ptr() + 8]
-        self._free: list[_Room] = []
+        self.program, self._of_scaled = programs
 
     @classmethod
     def of(
@@ -126,120 +113,109 @@ class MomentPlan:
         if 0 < degrees < 1:
             # A root beyond the range is not only multiplied by a power of two.
             return None
-        return cls(name, like, terms, rows, torch.Size(rows.result_shape(keepdim)), folds, degrees)
+        size = torch.Size(rows.result_shape(keepdim))
+        kind = _Kind(name, terms, *shape, degrees, folds)
+        index = elements_in_order(like, (*rows.kept, *rows.dims))
+        programs = kind.program(size, index, looked=True), kind.program(size, None, looked=False)
+        return None if None in programs else cls(name, terms, *shape, size, programs)
 
     def run(self, parts: list[Components]) -> MCFTensor | None:
         """The moment of components of the kind; None for what is scaled otherwise."""
-        # A call's room is one that no other call has at the time.
-        try:
-            room = self._free.pop()
-        except IndexError:
-            room = _Room(self._terms, self._rows, self._length)
         out = [*map(_empty_like, self._likes)]
-        done = self._write(room, parts, out)
-        self._free.append(room)
-        return fresh(out, self._size, _FLOAT64, self._device) if done else None
+        given = [place for group in parts for place in map(_address, group)]
+        if not self.program([*given, *map(_address, out)]) and not self._scaled(parts[0], out):
+            return None
+        return fresh(out, self._size, _FLOAT64, self._device)
 
     def bound(self, parts: list[Components], out: Sequence[Tensor]) -> Parts:
         """What writes the moment of operands that stay where they are."""
-        return [(self._counting, (_Room(self._terms, self._rows, self._length), parts, out))], None
+        given = [place for group in [*parts, out] for place in map(_address, group)]
+        return [(self.program, (given,))], None
 
-    def _counting(self, *arguments: Any) -> tuple[bool]:
-        """As a launch that counts what is of no use."""
-        return (not self._write(*arguments),)
-
-    def _write(self, room: _Room, parts: list[Components], out: Sequence[Tensor]) -> bool:
-        """Write the moment of components; False for what is scaled otherwise."""
-        if self._moved or not parts[0][0].is_contiguous():
-            copies = self._copies.taken(parts[0])
-            done = self._of_rows(room, parts, copies[1], out)
-            self._copies.freed(copies)
-            return done
-        return self._of_rows(room, parts, [*map(_address, parts[0])], out)
-
-    def _of_rows(
-        self, room: _Room, parts: list[Components], x: list[int], out: Sequence[Tensor]
-    ) -> bool:
-        """The same of components that lie in rows at some addresses."""
-        places = [*map(_address, out)]
-        if self._name == "dot":
-            self._products([*x, *map(_address, parts[1])], room.partial[0])
-            self._settle(places + room.partial)
-            return True
-        if self._name == "var":
-            self._variance(room, x, places)
-            return True
-        if self._length * self._rows <= _LISTED and all(map(_is_moderate, parts[0])):
-            self._rooted(room, x, places)
-            return True
+    def _scaled(self, x: Components, out: Sequence[Tensor]) -> bool:
+        """Write the root of one row, as std and norm have it: its largest is brought below 1."""
         # Rows are scaled each on its own.
-        exponent = _exponent(parts[0][0]) if self._rows == 1 else None
+        exponent = _exponent(x[0]) if self._rows == 1 else None
         if exponent is None:
             return False
-        # As std and norm have it: the largest is brought below 1, and the root goes back.
-        down, up = 2.0**-exponent, 2.0**exponent
-        for scaled, c in zip(room.scaled, parts[0], strict=True):
-            torch.mul(c.reshape(-1), down, out=scaled)
-        self._rooted(room, room.scaled_places, places)
+        scaled = [c.reshape(-1) * 2.0**-exponent for c in x]
+        self._of_scaled([*map(_address, scaled), *map(_address, out)])
         for c in out:
-            c.mul_(up)
+            c.mul_(2.0**exponent)
         return True
 
-    def _rooted(self, room: _Room, x: list[int], out: list[int]) -> None:
-        """Write the root of a variance or of a sum of squares to some addresses."""
-        if self._name == "std":
-            self._variance(room, x, room.other)
+
+class _Kind(NamedTuple):
+    """What a moment of so many rows takes: prepared folds, of sums and of products."""
+
+    name: str
+    terms: int
+    rows: int
+    length: int
+    degrees: float
+    folds: Any
+
+    def program(self, size: torch.Size, index: Any, looked: bool) -> Program | None:
+        """The steps of the moment.
+
+        Args:
+            size: of the result.
+            index: of the elements in their rows, where those are gathered first.
+            looked: whether roots are of numbers that need no scale, and else not taken.
+        """
+        terms, rows, count = self.terms, self.rows, self.rows * self.length
+        given = terms * (3 if self.name == "dot" else 2)
+        # Sums, what they settle to, means; differences, and rows or means as often as numbers.
+        few, many = 8 * rows, 8 * count
+        sizes = [few] * (3 * terms) + [many] * (2 * terms)
+        sizes += [many] * terms if index is not None else []
+        blocks = [[*range(given + k * terms, given + (k + 1) * terms)] for k in range(6)]
+        partial, whole, other, gap, spread, in_rows = blocks
+        lengths = np.array([self.length, self.degrees])
+        fixed = [lengths.ctypes.data, lengths.ctypes.data + 8]
+        length, degrees = given + len(sizes), given + len(sizes) + 1
+        one = torch.empty(size, dtype=_FLOAT64, device="cpu")
+        all_of = torch.empty(count, dtype=_FLOAT64, device="cpu")
+        sums, products = self.folds
+        settle = _row(settle_kernel(terms), one)
+        number = frozenset("y" if rows > 1 else "")
+        divide = _row(kernel(DIV, FP64, terms, 1, uniform=number), one)
+        # A mean of one row is one number; several are spread over theirs.
+        mean = frozenset("y" if self.length > 1 and rows == 1 else "")
+        minus = _row(kernel(SUB, FP64, terms, terms, uniform=mean), all_of)
+        steps: list[Step] = []
+        x, out = [*range(terms)], [*range(given - terms, given)]
+        rooted = self.name in _ROOTS
+        if index is not None:
+            steps.append(Move(x, in_rows, count, index))
+            x = in_rows
+        if rooted and looked:
+            steps.append(Within(x, count, _LEAST, _LARGEST))
+        before = other if rooted else out
+        if self.name in ("var", "std"):
+            steps += [Launch(sums, x, partial[0]), Launch(settle, whole + partial)]
+            steps.append(Launch(divide, [*other, *whole, length]))
+            means = other
+            if rows > 1:
+                each = np.repeat(np.arange(rows), self.length)
+                steps.append(Move(other, spread, count, each))
+                means = spread
+            steps.append(Launch(minus, gap + x + means))
+            steps += [Launch(products, gap + gap, partial[0]), Launch(settle, whole + partial)]
+            steps.append(Launch(divide, [*before, *whole, degrees]))
         else:
-            self._products(x + x, room.partial[0])
-            self._settle(room.other + room.partial)
-        self._root(out + room.other)
-
-    def _variance(self, room: _Room, x: list[int], out: list[int]) -> None:
-        """Write the variance of components at some addresses to others."""
-        length, degrees = self._places
-        self._sums(x, room.partial[0])
-        self._settle(room.whole + room.partial)
-        self._divide([*room.other, *room.whole, length])
-        if self._rows > 1:
-            np.copyto(room.spread, room.means)
-            self._minus(room.gap + x + room.spread_places)
-        else:
-            self._minus(room.gap + x + room.other)
-        self._products(room.gap + room.gap, room.partial[0])
-        self._settle(room.whole + room.partial)
-        self._divide([*out, *room.whole, degrees])
+            y = [*range(terms, 2 * terms)] if self.name == "dot" else x
+            steps += [Launch(products, x + y, partial[0]), Launch(settle, before + partial)]
+        if rooted:
+            steps.append(Launch(_row(kernel(SQRT, FP64, terms), one), out + before))
+        return Program.of(steps, given, sizes, fixed, lengths)
 
 
-class _Room:
-    """Memory for what a moment takes on the way, and the addresses in it."""
-
-    def __init__(self, terms: int, rows: int, length: int) -> None:
-        """For rows of so many numbers."""
-        # What is made in inference mode could not be written to outside.
-        with torch.inference_mode(False):
-            few = torch.empty(3, terms, rows, dtype=_FLOAT64, device="cpu")
-            many = torch.empty(2, terms, rows * length, dtype=_FLOAT64, device="cpu")
-        self._kept = few, many
-        self.partial, self.whole, self.other = ([*map(_address, row)] for row in few)
-        self.gap = [*map(_address, many[0])]
-        self.scaled = list(many[1])
-        self.scaled_places = [*map(_address, self.scaled)]
-        # Means, and room for each as often as its row has numbers: that of scaled ones, of which
-        # there are none then.
-        self.means = few[2].numpy()[:, :, None]
-        self.spread = many[1].numpy().reshape(terms, rows, length)
-        self.spread_places = self.scaled_places
-
-
-# Up to so many numbers are looked at one by one.
-_LISTED = 16
+# Roots of sums whose numbers may have to be scaled.
+_ROOTS = frozenset({"std", "norm"})
 # Numbers between these are not scaled: no product of two of them, of their differences or of what
 # scaling makes of them underflows, so a power of two would change no bit.
 _LEAST, _LARGEST = 2.0**-120, 2.0**60
-
-
-def _is_moderate(x: Tensor) -> bool:
-    return all(v == 0 or _LEAST <= abs(v) <= _LARGEST for v in x.reshape(-1).tolist())
 
 
 def _exponent(x: Tensor) -> int | None:

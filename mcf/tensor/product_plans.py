@@ -6,6 +6,7 @@ has the same bits in a product of any shape.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,25 +14,45 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
+from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import FP64
-from mcf.kernels.operators import settle_kernel
-from mcf.tensor.copies import Copies
+from mcf.kernels.operators import ADD, kernel, settle_kernel
+from mcf.kernels.program import Launch, Move, Program, Step
+from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
-from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64 = torch.float64
-_FEW = 64
 _MOST = 1024
 _plans: dict[tuple[Any, ...], ProductPlan | None] = {}
 
 
-def multiplied(x: Any, y: Any) -> MCFTensor | None:
+# An order of a tensor's dimensions, and where one of size 1 is added, in place of a view.
+Turned = tuple[tuple[int, ...], int | None]
+
+
+def multiplied(
+    x: Any,
+    y: Any,
+    first: Turned | None = None,
+    second: Turned | None = None,
+    plus: Any = None,
+    out: Any = None,
+) -> Any:
     """x @ y of two matrices, a matrix and a vector, two batches or a batch and one of the others.
 
     None where there is no plan.
+
+    Args:
+        x: the left operand.
+        y: the right one.
+        first: how the left one is turned before.
+        second: how the right one is.
+        plus: an expansion that is added.
+        out: contiguous, where the result goes; it may share memory with an operand.
     """
     if type(x) is not MCFTensor or type(y) is not MCFTensor or watched():
         return None
@@ -41,96 +62,153 @@ def multiplied(x: Any, y: Any) -> MCFTensor | None:
         return None
     if a.dtype is not _FLOAT64 or b.dtype is not _FLOAT64:
         return None
-    key = (terms, a.shape, a.device, b.shape, b.device, registry.get_executor())
+    key: tuple[Any, ...] = (terms, a.shape, a.device, b.shape, b.device, first, second)
+    key += (None if a.is_contiguous() else a.stride(), None if b.is_contiguous() else b.stride())
+    likes = [a, b]
+    given = [*map(_address, COMPONENTS[terms](one)), *map(_address, COMPONENTS[terms](two))]
+    if plus is not None:
+        if type(plus) is not MCFTensor:
+            return None
+        other = plus.__dict__
+        c = other["_c0"]
+        if type(c) is not Tensor or c.dtype is not _FLOAT64 or other["_terms"] != terms:
+            return None
+        key += (c.shape, c.device, c.stride())
+        likes.append(c)
+        given += map(_address, COMPONENTS[terms](other))
+    key += (registry.get_executor(),)
     try:
         plan = _plans[key]
     except KeyError:
         if len(_plans) >= _MOST:
             _plans.clear()
-        plan = _plans[key] = ProductPlan.of(a, b, terms)
+        plan = _plans[key] = ProductPlan.of(likes, terms, (first, second))
     if plan is None:
         return None
-    return plan.run(COMPONENTS[terms](one), COMPONENTS[terms](two))
+    return plan.run(given) if out is None else plan.into(given, out)
 
 
 class ProductPlan:
-    """The launches of a product of contiguous components of float64."""
+    """A product as a program of the addresses of the operands and of the result."""
 
-    def __init__(
-        self, size: torch.Size, terms: int, state: int, call: Any, shapes: tuple[Any, Any]
-    ) -> None:
-        """A plan of a prepared fold, for operands of these shapes."""
-        # Of operands that are not contiguous.
-        self._copies = [Copies(terms, shape, range(len(shape))) for shape in shapes]
-        self._call, self._size, self._terms, self._state = call, size, terms, state
-        self._count = size.numel()
+    def __init__(self, size: torch.Size, terms: int, program: Program, summed: bool) -> None:
+        """A plan of a program with a result of this size, which may be a sum with a third one."""
         like = torch.empty(size, dtype=_FLOAT64, device="cpu")
-        self._like, self._device = like, like.device
-        spec = settle_kernel(state)
-        launch = registry.prepare(spec, [[like] * len(spec.fields)])
-        assert launch is not None
-        self._settle = launch.row(np.ones((1, len(spec.scalars))))
-        self._free: list[tuple[Any, list[int], list[int]]] = []
+        self._like, self._size, self._terms, self._device = like, size, terms, like.device
+        self._program, self._summed = program, summed
 
     @classmethod
-    def of(cls, a: Tensor, b: Tensor, terms: int) -> ProductPlan | None:
+    def of(
+        cls, likes: Sequence[Tensor], terms: int, turned: Sequence[Turned | None]
+    ) -> ProductPlan | None:
         """The plan for tensors of one kind, or None if only the operators can take them."""
-        dims = a.ndim, b.ndim
-        if a.device.type != "cpu" or b.device.type != "cpu" or 0 in (a.numel(), b.numel()):
+        if any(c.device.type != "cpu" or not c.numel() for c in likes):
             return None
-        if a.shape[-1:] != b.shape[max(b.ndim - 2, 0) :][:1]:
+        a, b = (c if t is None else _view(c, t) for c, t in zip(likes, turned, strict=False))
+        found = _sizes(a.shape, b.shape)
+        if found is None:
             return None
-        if dims == (2, 2):
-            size, batch = [a.shape[0], b.shape[1]], 1
-        elif dims == (2, 1):
-            size, batch = [a.shape[0]], 1
-        elif dims == (1, 2):
-            size, batch = [b.shape[1]], 1
-        elif dims[0] > 2 and dims[1] in (1, 2):
-            # A vector or a matrix beside a batch is one for all rows.
-            size, batch = [*a.shape[:-1], *b.shape[1:]], 1
-        elif dims == (3, 3) and a.shape[0] == b.shape[0]:
-            size, batch = [a.shape[0], a.shape[1], b.shape[2]], a.shape[0]
-        else:
-            return None
-        rows = 1 if a.ndim == 1 else a.numel() // (batch * a.shape[-1])
-        columns = b.shape[-1] if b.ndim > 1 else 1
+        size, shape = found
+        batch, rows, inner, columns = shape
         if max(a.numel(), b.numel(), batch * rows * columns) > SMALL:
             return None
         spec = product_fold(FP64, terms, terms, terms)
-        call = registry.prepare_product(spec, (batch, rows, a.shape[-1], columns), a.device)
+        call = registry.prepare_product(spec, shape, a.device)
         if call is None:
             return None
-        return cls(torch.Size(size), terms, spec.state, call, (a.shape, b.shape))
+        state, count, number = spec.state, size.numel(), len(likes)
+        given = (number + 1) * terms
+        sizes: list[int] = []
 
-    def run(self, x: Components, y: Components) -> MCFTensor:
-        """The product of operands of the kind."""
-        # A call's room is one that no other call has at the time.
-        try:
-            found = self._free.pop()
-        except IndexError:
-            found = self._room()
-        _, partial, rest = found
-        out = [_empty_like(self._like) for _ in range(self._terms)]
-        given: list[int] = []
-        taken = []
-        for copies, parts in zip(self._copies, (x, y), strict=True):
-            if parts[0].is_contiguous():
-                given += map(_address, parts)
-            else:
-                copied = copies.taken(parts)
-                given += copied[1]
-                taken.append((copies, copied))
-        self._call(given, partial[0])
-        for copies, copied in taken:
-            copies.freed(copied)
-        self._settle([*map(_address, out), *rest, *partial])
-        self._free.append(found)
+        def rooms(each: int, elements: int) -> list[int]:
+            at = given + len(sizes)
+            sizes.extend([8 * elements] * each)
+            return [*range(at, at + each)]
+
+        steps: list[Step] = []
+        taken = [[*range(k * terms, (k + 1) * terms)] for k in range(number + 1)]
+        views = [a, b]
+        if number > 2:
+            try:
+                views.append(likes[2].expand(size))
+            except RuntimeError:
+                return None
+        for k, view in enumerate(views):
+            index = elements_in_order(view, range(view.ndim))
+            if index is not None:
+                moved = rooms(terms, view.numel())
+                steps.append(Move(taken[k], moved, view.numel(), index))
+                taken[k] = moved
+        partial = rooms(state, count)
+        steps.append(Launch(call, taken[0] + taken[1], partial[0]))
+        like = torch.empty(size, dtype=_FLOAT64, device="cpu")
+        product = taken[-1] if number == 2 else rooms(terms, count)
+        # What nobody asks for goes to room that nobody reads.
+        rest = rooms(state - terms, count)
+        steps.append(Launch(_row(settle_kernel(state), like), [*product, *rest, *partial]))
+        if number > 2:
+            total = _row(kernel(ADD, FP64, terms, terms), like)
+            steps.append(Launch(total, taken[-1] + product + taken[2]))
+        program = Program.of(steps, given, sizes)
+        return None if program is None else cls(size, terms, program, number > 2)
+
+    def run(self, given: list[int]) -> MCFTensor:
+        """The product of operands at some addresses."""
+        like = self._like
+        out = [_empty_like(like) for _ in range(self._terms)]
+        self._program([*given, *map(_address, out)])
         return fresh(out, self._size, _FLOAT64, self._device)
 
-    def _room(self) -> tuple[Any, list[int], list[int]]:
-        """Room for partial sums and for what nobody asks for: the addresses."""
-        state = self._state
-        room = torch.empty(2 * state, self._count, dtype=_FLOAT64, device="cpu")
-        places = [room.data_ptr() + 8 * self._count * k for k in range(2 * state)]
-        return room, places[:state], places[state + self._terms :]
+    def into(self, given: list[int], out: MCFTensor) -> MCFTensor | None:
+        """The same written to a tensor; None, with nothing written, of another format or layout.
+
+        What is written last reads no operand any more, but of a sum.
+        """
+        own = out.__dict__
+        first, terms = own["_c0"], own["_terms"]
+        if type(first) is not Tensor or terms != self._terms or first.dtype is not _FLOAT64:
+            return None
+        if first.shape != self._size or first.device != self._device or self._summed:
+            return None
+        if not first.is_contiguous():
+            return None
+        self._program([*given, *map(_address, COMPONENTS[terms](own))])
+        return out
+
+
+def _view(x: Tensor, turned: Turned) -> Tensor:
+    order, new = turned
+    x = x.permute(order)
+    return x if new is None else x.unsqueeze(new)
+
+
+def _sizes(
+    a: torch.Size, b: torch.Size
+) -> tuple[torch.Size, tuple[int, int, int, int]] | None:
+    """The result's size, and batch, rows, inner size and columns; None where there is no plan."""
+    dims = len(a), len(b)
+    if a[-1:] != b[max(len(b) - 2, 0) :][:1]:
+        return None
+    batch = 1
+    if dims == (2, 2):
+        size = [a[0], b[1]]
+    elif dims == (2, 1):
+        size = [a[0]]
+    elif dims == (1, 2):
+        size = [b[1]]
+    elif dims[0] > 2 and dims[1] in (1, 2):
+        # A vector or a matrix beside a batch is one for all rows.
+        size = [*a[:-1], *b[1:]]
+    elif dims == (3, 3) and a[0] == b[0]:
+        size, batch = [a[0], a[1], b[2]], a[0]
+    else:
+        return None
+    rows = 1 if len(a) == 1 else a.numel() // (batch * a[-1])
+    return torch.Size(size), (batch, rows, a[-1], b[-1] if len(b) > 1 else 1)
+
+
+def _row(spec: Elementwise, like: Tensor) -> Any:
+    """A kernel on tensors of one size, as a function of their addresses."""
+    launch = registry.prepare(spec, [[like] * len(spec.fields)])
+    assert launch is not None
+    return launch.row(np.ones((1, len(spec.scalars))))

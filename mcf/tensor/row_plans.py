@@ -1,7 +1,7 @@
 """Order, extremes and running sums of few elements by plan (`mcf.kernels.row_tasks`).
 
-A plan has the launch of the kernel that makes pairs canonical, which is what keys are, and that of
-the loop, and room for the keys.
+A plan has the launch of the kernel that makes pairs canonical, which is what keys are, that of the
+loop, and what brings elements into rows and back.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch import Tensor
 from mcf.kernels import registry
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import renormalize_kernel
+from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.row_tasks import RowTask
-from mcf.tensor.copies import Copies
+from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
@@ -64,7 +65,8 @@ def arranged(
     if first.dtype is not _FLOAT64 or type(first) is not Tensor:
         return None
     kind = (name, terms, first.shape, dim, option, keepdim, moved, first.device)
-    key = (*kind, registry.get_executor())
+    stride = None if first.is_contiguous() else first.stride()
+    key = (*kind, stride, registry.get_executor())
     try:
         plan = _plans[key]
     except KeyError:
@@ -77,12 +79,7 @@ def arranged(
     parts = COMPONENTS[terms](own)
     if terms > 2 and name not in _SCANS and not _are_keys(parts):
         return None
-    if plan.moved is False and first.is_contiguous():
-        return plan.run([*map(_address, parts)])
-    room = plan.copies.taken(parts)
-    found = plan.run(room[1])
-    plan.copies.freed(room)
-    return found
+    return plan.run([*map(_address, parts)])
 
 
 def _are_keys(parts: Components) -> bool:
@@ -113,39 +110,16 @@ def canonical_launch(terms: int, like: Tensor) -> Callable[[list[int]], Any]:
 
 
 class RowPlan:
-    """The launches of a task on contiguous components of float64.
+    """A task on components of float64 as a program of their addresses and of the results'."""
 
-    Attributes:
-        moved: whether rows are not the last dimensions.
-        copies: room for components that are not contiguous, with the rows as the last dimensions.
-    """
-
-    def __init__(
-        self,
-        task: RowTask,
-        shape: tuple[int, int],
-        size: torch.Size,
-        like: Tensor,
-        call: Any,
-        order: tuple[int, ...] | None,
-        back: tuple[int, ...] | None,
-    ) -> None:
-        """A plan of a prepared loop over rows, with results of a size and what puts them back."""
-        self.moved, self._back = order is not None, back
-        self.copies = Copies(task.terms, like.shape, order or range(like.ndim))
-        self._call, self._size, self._device = call, size, like.device
-        # Of three and four components only those come that are their own keys.
-        paired = task.name not in _SCANS and task.terms == 2
-        self._keys = task.terms * math.prod(shape) if paired else 0
-        self._terms, self._count = task.terms, math.prod(shape)
-        self._numbers = task.terms if task.name in _SCANS else task.moved
-        self._indexed = task.name not in _SCANS
-        kinds = [_INT64] * self._indexed + [_FLOAT64] * self._numbers
+    def __init__(self, task: RowTask, size: torch.Size, like: Tensor, program: Program) -> None:
+        """A plan of a program that writes results of a size: the index first, if there is one."""
+        self._size, self._device, self._program = size, like.device, program
+        indexed = task.name not in _SCANS
+        self._indexed, self._numbers = indexed, task.moved if indexed else task.terms
+        self._kinds = [_INT64] * indexed + [_FLOAT64] * self._numbers
         few = size.numel() <= _FEW
-        self._likes = [self._new(kind) for kind in kinds] if few else None
-        self._kinds = kinds
-        self._free: list[tuple[Tensor, list[int]]] = []
-        self._canonical = canonical_launch(task.terms, like) if self._keys else None
+        self._likes = [self._new(kind) for kind in self._kinds] if few else None
 
     def _new(self, kind: torch.dtype) -> Tensor:
         return torch.empty(self._size, dtype=kind, device=self._device)
@@ -176,8 +150,6 @@ class RowPlan:
         length = math.prod(size[d] for d in dims)
         kept = [d for d in range(like.ndim) if d not in dims]
         left = [1 if d in dims else s for d, s in enumerate(size) if keepdim or d not in dims]
-        # What has one element in each row but the last dimensions lies in rows already.
-        order = (*kept, *dims) if math.prod(size[min(dims, default=0) :]) != length else None
         options: tuple[int, ...] = ()
         if name == "sort":
             options = (option, 0, length, 0)
@@ -193,12 +165,13 @@ class RowPlan:
         call = registry.prepare_rows(task, shape, like.device)
         if call is None:
             return None
+        index = elements_in_order(like, (*kept, *dims))
         if name in _REDUCTIONS:
-            return cls(task, shape, torch.Size(left), like, call, order, None)
-        if order is None:
-            return cls(task, shape, like.shape, like, call, None, None)
-        back = tuple(sorted(range(like.ndim), key=order.__getitem__))
-        return cls(task, shape, torch.Size(size[d] for d in order), like, call, order, back)
+            size, back = torch.Size(left), None
+        else:
+            size, back = like.shape, _back(like.shape, (*kept, *dims))
+        program = _program(task, shape, call, index, size.numel(), back)
+        return None if program is None else cls(task, size, like, program)
 
     def run(self, given: list[int]) -> tuple[Any, Any]:
         """Numbers and indices of components at these addresses; None for what is not wanted."""
@@ -206,25 +179,56 @@ class RowPlan:
             out = [*map(self._new, self._kinds)]
         else:
             out = [*map(_empty_like, self._likes)]
-        if self._canonical is None:
-            keys = given if self._indexed else []
-            self._call([*map(_address, out), *keys, *given[: self._numbers]])
-        else:
-            # A call's room is one that no other call has at the time.
-            try:
-                found = self._free.pop()
-            except IndexError:
-                room = torch.empty(self._keys, dtype=_FLOAT64, device=self._device)
-                places = range(0, 8 * self._keys, 8 * self._count)
-                found = room, [room.data_ptr() + place for place in places]
-            self._canonical(found[1] + given)
-            self._call([*map(_address, out), *found[1], *given[: self._numbers]])
-            self._free.append(found)
-        size = self._size
-        if self._back is not None:
-            out = [c.permute(self._back).contiguous() for c in out]
-            size = out[0].shape
+        self._program([*given, *map(_address, out)])
         index = out.pop(0) if self._indexed else None
         if not self._numbers:
             return None, index
-        return fresh(out, size, _FLOAT64, self._device), index
+        return fresh(out, self._size, _FLOAT64, self._device), index
+
+
+def _back(shape: torch.Size, order: tuple[int, ...]) -> Any:
+    """Where in rows each element of a tensor lies; None where that is its place."""
+    moved = np.arange(shape.numel()).reshape([shape[d] for d in order])
+    found = moved.transpose(sorted(range(len(order)), key=order.__getitem__)).ravel()
+    return None if np.array_equal(found, np.arange(shape.numel())) else found
+
+
+def _program(
+    task: RowTask, shape: tuple[int, int], call: Any, index: Any, results: int, back: Any
+) -> Program | None:
+    """The steps of a task.
+
+    Args:
+        task: the task.
+        shape: of the rows.
+        call: the prepared loop.
+        index: of the elements in their rows, where those are gathered first.
+        results: how many elements a result has.
+        back: of the results in their places, where those are moved.
+    """
+    count, terms, scan = math.prod(shape), task.terms, task.name in _SCANS
+    made = terms if scan else 1 + task.moved
+    x, out = [*range(terms)], [*range(terms, terms + made)]
+    sizes: list[int] = []
+
+    def rooms(number: int, elements: int) -> list[int]:
+        at = terms + made + len(sizes)
+        sizes.extend([8 * elements] * number)
+        return [*range(at, at + number)]
+
+    steps: list[Step] = []
+    if index is not None:
+        rows = rooms(terms, count)
+        steps.append(Move(x, rows, count, index))
+        x = rows
+    keys = [] if scan else x
+    # Of three and four components only those come that are their own keys.
+    if not scan and terms == 2:
+        keys = rooms(terms, count)
+        like = torch.empty(count, dtype=_FLOAT64, device="cpu")
+        steps.append(Launch(canonical_launch(terms, like), keys + x))
+    first = out if back is None else rooms(made, results)
+    steps.append(Launch(call, [*first, *keys, *x[: terms if scan else task.moved]]))
+    if back is not None:
+        steps.append(Move(first, out, results, back))
+    return Program.of(steps, terms + made, sizes)

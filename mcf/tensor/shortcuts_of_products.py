@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.product_plans import multiplied
 from mcf.tensor.registry import OPERATORS
 from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
-from mcf.tensor.tensor import COMPONENTS, MCFTensor, made, wrap
+from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
 
@@ -33,8 +34,27 @@ for _name in "mm mv bmm".split():
     operator(getattr(aten, _name).default, 2, kinds=TENSORS)
 
 
-for _name in "addmm addmv baddbmm".split():
-    operator(getattr(aten, _name).default, 3, "beta", "alpha", kinds=TENSORS)
+# The dimensions of a matrix exchanged.
+_TRANSPOSED = (1, 0), None
+_SUMS = {"addmm": (2, 2), "addmv": (2, 1), "baddbmm": (3, 3)}
+
+
+def _sum(name: str) -> Callable[..., Any]:
+    """given + x @ y, in one where the factors are 1."""
+    function, dims = OPERATORS[getattr(aten, name).default], _SUMS[name]
+
+    def call(given: Any, x: Any, y: Any, **factors: Any) -> Any:
+        if not factors and type(x) is type(y) is MCFTensor and (x.dim(), y.dim()) == dims:
+            found = multiplied(x, y, plus=given)
+            if found is not None:
+                return found
+        return function(given, x, y, **factors)
+
+    return counted(call, 3, "beta", "alpha", kinds=TENSORS)
+
+
+for _name in _SUMS:
+    register(_sum(_name), *forms(_name))
 
 
 def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -42,7 +62,15 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
     x = input
     if type(x) is not MCFTensor or type(weight) is not MCFTensor or weight.dim() != 2:
         return NotImplemented
-    few = multiplied(weight, x) if x.dim() == 1 else multiplied(x, _turned(weight, (1, 0)))
+    if x.dim() == 1:
+        operands: Any = weight, x, None, None
+    else:
+        operands = x, weight, None, _TRANSPOSED
+    if bias is not None:
+        found = multiplied(*operands, bias)
+        if found is not None:
+            return found
+    few = multiplied(*operands)
     if few is None:
         return NotImplemented
     return few if bias is None else OPERATORS[aten.add.Tensor](few, bias)
@@ -81,23 +109,11 @@ def _inner(x: Any, y: Any) -> Any:
         return NotImplemented
     if x.dim() == y.dim() == 1:
         return OPERATORS[aten.dot.default](x, y)
-    few = multiplied(x, _turned(y, (1, 0))) if y.dim() == 2 and x.dim() > 1 else None
+    few = multiplied(x, y, None, _TRANSPOSED) if y.dim() == 2 and x.dim() > 1 else None
     return NotImplemented if few is None else few
 
 
 register(counted(_inner, 2), *forms("inner"))
-
-
-def _turned(x: MCFTensor, order: tuple[int, ...], new: int | None = None) -> MCFTensor:
-    """A tensor with its dimensions in another order, which nobody writes to, and one of size 1."""
-    own = x.__dict__
-    parts = COMPONENTS[own["_terms"]](own)
-    if order != _ORDERS[: len(order)]:
-        parts = tuple([c.permute(order) for c in parts])
-    return made(parts if new is None else [c.unsqueeze(new) for c in parts])
-
-
-_ORDERS = tuple(range(64))
 
 
 @functools.lru_cache(1024)
@@ -134,9 +150,7 @@ def _einsum(equation: Any, *operands: Any) -> Any:
     if found is None:
         return NotImplemented
     first, second, apart = found
-    few = multiplied(
-        _turned(x, first, -1 if apart else None), _turned(y, second, 0 if apart else None)
-    )
+    few = multiplied(x, y, (first, -1 if apart else None), (second, 0 if apart else None))
     return NotImplemented if few is None else few
 
 

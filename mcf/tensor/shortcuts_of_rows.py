@@ -13,6 +13,7 @@ from mcf.kernels.operators import SUB
 from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.registry import DIRECT, OPERATORS
 from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
+from mcf.tensor.sums import trace
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -116,6 +117,9 @@ register(counted(_diff, 1), *forms("diff"))
 def _trace(x: Any) -> Any:
     if type(x) is not MCFTensor or x.dim() != 2:
         return NotImplemented
+    found = trace(x)
+    if found is not None:
+        return found
     return OPERATORS[aten.sum.default](wrap([c.diagonal().contiguous() for c in x.components]))
 
 

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.fold import Fold, sum_fold
+from mcf.kernels.fold import sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, kernel, settle_kernel
+from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.reductions.rows import Rows
-from mcf.tensor.copies import Copies
+from mcf.tensor.gathered import elements, elements_in_order
 from mcf.tensor.launches import SMALL
 from mcf.tensor.plans import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
@@ -41,10 +42,13 @@ def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFT
         return None
     own = x.__dict__
     first, terms = own["_c0"], own["_terms"]
-    if type(first) is not Tensor or (first.numel() > SMALL and not first.is_contiguous()):
+    whole = first.is_contiguous()
+    if type(first) is not Tensor or (first.numel() > SMALL and not whole):
         return None
     over = tuple(dim) if isinstance(dim, list | tuple) else dim
     kind = (terms, first.dtype, first.shape, first.device, over, keepdim, mean)
+    if not whole:
+        kind += (first.stride(),)
     key = (*kind, registry.get_executor())
     try:
         plan = _plans[key]
@@ -55,31 +59,37 @@ def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFT
     return None if plan is None else plan.run(COMPONENTS[terms](own))
 
 
-class SumPlan:
-    """The launches of a sum over dimensions of components of float64."""
+def trace(x: MCFTensor) -> MCFTensor | None:
+    """The sum of the diagonal of a matrix, or None where there is no plan for it."""
+    if watched():
+        return None
+    own = x.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    if type(first) is not Tensor or first.numel() > SMALL:
+        return None
+    kind = (terms, first.dtype, first.shape, first.device, first.stride(), "trace")
+    key = (*kind, registry.get_executor())
+    try:
+        plan = _plans[key]
+    except KeyError:
+        if len(_plans) >= _MOST:
+            _plans.clear()
+        plan = None
+        if first.dtype is _FLOAT64 and first.device.type == "cpu" and first.numel():
+            index = elements(first, np.arange(min(first.shape)) * (first.shape[1] + 1))
+            plan = SumPlan.of_rows(terms, 1, index.size, torch.Size(()), False, index)
+        _plans[key] = plan
+    return None if plan is None else plan.run(COMPONENTS[terms](own))
 
-    def __init__(self, rows: Rows, terms: int, keepdim: bool, mean: bool, fold: Any) -> None:
-        """A plan of a prepared fold."""
-        self._fold, self._terms = fold, terms
-        order = (*rows.kept, *rows.dims)
-        self._moved = order != tuple(range(len(order)))
-        self._copies = Copies(terms, rows.shape, order)
-        self._size = torch.Size(rows.result_shape(keepdim))
-        self._count = self._size.numel()
-        spec = _fold(terms)
-        self._state = spec.state
-        like = torch.empty(self._size, dtype=_FLOAT64, device="cpu")
-        self._likes, self._device = [like] * terms, like.device
-        self._free: list[tuple[Any, list[int], list[int], list[int]]] = []
-        self._settle = _row(settle_kernel(spec.state), like)
-        self._quotient: Any = None
-        if mean:
-            # One number is as contiguous as its operand's result: the operator's kernels.
-            uniform = frozenset("y" if self._count > 1 else "")
-            self._length = torch.tensor(rows.length, dtype=_FLOAT64, device="cpu")
-            self._number = self._length.data_ptr()
-            divided = kernel(DIV, FP64, spec.state, 1, uniform=uniform)
-            self._quotient = _row(divided, like)
+
+class SumPlan:
+    """The launches of a sum over dimensions of components of float64, as a program."""
+
+    def __init__(self, terms: int, size: torch.Size, program: Program) -> None:
+        """A plan of a program of the addresses of components and of a result of some size."""
+        like = torch.empty(size, dtype=_FLOAT64, device="cpu")
+        self._likes, self._size, self._device = [like] * terms, size, like.device
+        self.program = program
 
     @classmethod
     def of(cls, x: Components, dim: Any, keepdim: bool, mean: bool) -> SumPlan | None:
@@ -89,67 +99,64 @@ class SumPlan:
             return None
         rows = Rows.of(first.shape, dim)
         order = (*rows.kept, *rows.dims)
-        if order != tuple(range(first.ndim)) and first.numel() > SMALL:
+        if first.numel() > SMALL and order != tuple(range(first.ndim)):
             return None
         count = first.numel() // rows.length
         if count > _FEW:
             return None
-        fold = registry.prepare_fold(_fold(terms), count, rows.length, first.device)
-        return None if fold is None else cls(rows, terms, keepdim, mean, fold)
+        # Where nothing is moved there may be many.
+        index = elements_in_order(first, order) if first.numel() <= SMALL else None
+        size = torch.Size(rows.result_shape(keepdim))
+        return cls.of_rows(terms, count, rows.length, size, mean, index)
 
-    def _room(self) -> tuple[Any, list[int], list[int], list[int]]:
-        """Room for partial sums, what they settle to and what nobody asks for: the addresses."""
-        room = torch.empty(3 * self._state, self._count, dtype=_FLOAT64, device="cpu")
-        places = [room.data_ptr() + 8 * self._count * k for k in range(3 * self._state)]
-        partial, whole, rest = (places[k * self._state : (k + 1) * self._state] for k in range(3))
-        return room, partial, whole, rest[self._terms :]
+    @classmethod
+    def of_rows(
+        cls, terms: int, rows: int, length: int, size: torch.Size, mean: bool, index: Any
+    ) -> SumPlan | None:
+        """The plan for rows of so many numbers, gathered from these places or lying in order."""
+        spec, cpu = sum_fold(FP64, terms, terms), torch.device("cpu")
+        fold = registry.prepare_fold(spec, rows, length, cpu)
+        if fold is None:
+            return None
+        state, like = spec.state, torch.empty(size, dtype=_FLOAT64, device=cpu)
+        # Partial sums, what they settle to, and rows.
+        sizes = [8 * rows] * (2 * state) + [8 * rows * length] * (terms if index is not None else 0)
+        at = 2 * terms
+        x, out = [*range(terms)], [*range(terms, at)]
+        partial, whole, in_rows = (
+            [*range(at, at + state)],
+            [*range(at + state, at + 2 * state)],
+            [*range(at + 2 * state, at + 2 * state + terms)],
+        )
+        steps: list[Step] = []
+        if index is not None:
+            steps.append(Move(x, in_rows, rows * length, index))
+            x = in_rows
+        steps.append(Launch(fold, x, partial[0]))
+        settle = _row(settle_kernel(state), like)
+        # What nobody asks for goes to room that nobody reads.
+        if mean:
+            # One number is as contiguous as its operand's result: the operator's kernels.
+            divided = kernel(DIV, FP64, state, 1, uniform=frozenset("y" if rows > 1 else ""))
+            number = at + len(sizes)
+            steps.append(Launch(settle, whole + partial))
+            rest = partial[terms:]
+            steps.append(Launch(_row(divided, like), [*out, *rest, *whole, number]))
+        else:
+            steps.append(Launch(settle, [*out, *whole[terms:], *partial]))
+        numbers = np.array([float(length)])
+        program = Program.of(steps, at, sizes, [numbers.ctypes.data], numbers)
+        return None if program is None else cls(terms, size, program)
 
     def run(self, x: Components) -> MCFTensor:
         """The sum or the mean of operands of the kind."""
-        # A call's room is one that no other call has at the time.
-        try:
-            found = self._free.pop()
-        except IndexError:
-            found = self._room()
         out = [*map(_empty_like, self._likes)]
-        if self._moved or not x[0].is_contiguous():
-            copies = self._copies.taken(x)
-            self._write([*map(_address, out)], copies[1], found)
-            self._copies.freed(copies)
-        else:
-            self._write([*map(_address, out)], [*map(_address, x)], found)
-        self._free.append(found)
+        self.program([*map(_address, x), *map(_address, out)])
         return fresh(out, self._size, _FLOAT64, self._device)
-
-    def _write(self, out: list[int], x: list[int], room: Any) -> None:
-        _, partial, whole, rest = room
-        self._fold(x, partial[0])
-        if self._quotient is None:
-            self._settle([*out, *rest, *partial])
-        else:
-            self._settle(whole + partial)
-            self._quotient([*out, *rest, *whole, self._number])
 
     def bound(self, x: Components, out: Sequence[Tensor]) -> Parts:
         """The launches for operands and results that stay where they are."""
-        room, places = self._room(), [*map(_address, out)]
-        _, partial, whole, rest = room
-        if self._moved or not x[0].is_contiguous():
-            return [(self._moving, (x, places, room))], room
-        folded = self._fold, ([*map(_address, x)], partial[0])
-        if self._quotient is None:
-            return [folded, (self._settle, ([*places, *rest, *partial],))], room
-        quotient = self._quotient, ([*places, *rest, *whole, self._number],)
-        return [folded, (self._settle, (whole + partial,)), quotient], room
-
-    def _moving(self, x: Components, places: list[int], room: Any) -> None:
-        copies = self._copies.taken(x)
-        self._write(places, copies[1], room)
-        self._copies.freed(copies)
-
-
-def _fold(terms: int) -> Fold:
-    return sum_fold(FP64, terms, terms)
+        return [(self.program, ([*map(_address, x), *map(_address, out)],))], None
 
 
 def _row(spec: Elementwise, like: Tensor) -> Any:

@@ -1,0 +1,269 @@
+"""Prepared launches one after the other in one call, on operands that are elsewhere each time.
+
+What lies between them, constants and tables stay where they are; where operands and results are is
+given at each call, and written into the launches' tables by the same native code that then calls
+them. So several launches take from Python little more than one.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mcf.kernels.sequence import Bound, bound, native_of
+
+_WORD = 8
+# Rooms of more bytes are not kept from call to call.
+_LARGEST = 1 << 21
+
+
+class Launch(NamedTuple):
+    """A launch that an executor has prepared.
+
+    Args:
+        call: the launch, of addresses, and of one more for a fold, where its sums go.
+        places: the numbers of what it takes, in its order.
+        out: that of the room for a fold's sums.
+    """
+
+    call: Any
+    places: Sequence[int]
+    out: int | None = None
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All places."""
+        return (*self.places,) if self.out is None else (*self.places, self.out)
+
+    def bound(self, addresses: list[int]) -> Bound | None:
+        """The call with its operands at some addresses, those of `all`."""
+        if self.out is None:
+            return bound(self.call, addresses)
+        return bound(self.call, addresses[:-1], addresses[-1])
+
+
+class Move(NamedTuple):
+    """Copies of elements into other tensors: out[i] = x[index[i]], or out[i] = x[i].
+
+    Args:
+        sources: the places of tensors of elements of 8 bytes, or of one byte.
+        targets: where they go, contiguous.
+        count: of elements of each.
+        index: int64, which they are; None for the same order.
+        size: bytes of an element.
+    """
+
+    sources: Sequence[int]
+    targets: Sequence[int]
+    count: int
+    index: Any = None
+    size: int = 8
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All places."""
+        return (*self.sources, *self.targets)
+
+    def bound(self, addresses: list[int]) -> Bound:
+        """The call with its operands at some addresses, those of `all`."""
+        index = None if self.index is None else np.ascontiguousarray(self.index, np.int64).ravel()
+        head = [self.count, len(self.sources), self.size, 0 if index is None else index.ctypes.data]
+        return _of_words("move", _MOVE, head, addresses, index)
+
+
+class Within(NamedTuple):
+    """A look at numbers of float64: unless all are zero or in a range, what follows is left out.
+
+    Args:
+        places: of the tensors.
+        count: of the elements of each.
+        least: the smallest magnitude allowed, positive.
+        most: the largest one, finite.
+    """
+
+    places: Sequence[int]
+    count: int
+    least: float
+    most: float
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All places."""
+        return (*self.places,)
+
+    def bound(self, addresses: list[int]) -> Bound:
+        """The call with its operands at some addresses, those of `all`."""
+        # Magnitudes are ordered as the integers that they are.
+        limits = np.array([self.least, self.most]).view(np.int64).tolist()
+        head = [self.count, len(self.places), *limits, 0]
+        found = _of_words("within", _WITHIN, head, addresses, None)
+        return found._replace(counted=found.data + 4 * _WORD)
+
+
+def _of_words(name: str, text: str, head: list[int], addresses: list[int], keep: Any) -> Bound:
+    """A native function of a table: some words, addresses and one word more."""
+    table = array("Q", [*head, *addresses, 0])
+    place = table.buffer_info()[0]
+    end = place + _WORD * (len(table) - 1)
+    at = range(place + _WORD * len(head), end, _WORD)
+    return Bound(native_of(name, text).address, place, (end, end), 0, (table, keep), at)
+
+
+_MOVE = """
+def kernel(data):
+    count, tensors, size, index = number(data, 0), number(data, 1), number(data, 2), word(data, 3)
+    for k in range(tensors):
+        source, target = word(data, 4 + k), word(data, 4 + tensors + k)
+        for i in range(count):
+            j = i
+            if index != 0:
+                j = number(index, i)
+            if size == 8:
+                put(target, i, number(source, j))
+            else:
+                put_byte(target, i, byte(source, j))
+"""
+
+_WITHIN = """
+def kernel(data):
+    count, tensors = number(data, 0), number(data, 1)
+    least, most = number(data, 2), number(data, 3)
+    outside = 0
+    for k in range(tensors):
+        source = word(data, 5 + k)
+        for i in range(count):
+            x = number(source, i) & 0x7FFFFFFFFFFFFFFF
+            if x != 0 and (x < least or x > most):
+                outside = 1
+    put(data, 4, outside)
+"""
+
+# The words: how many addresses go elsewhere, calls, given addresses, and whether a call counted.
+_HEAD = 4
+_ALL = """
+def kernel(data):
+    at = 4 + number(data, 2)
+    for k in range(number(data, 0)):
+        put(word(data, at + 1), 0, number(data, 4 + number(data, at)))
+        at += 2
+    for k in range(number(data, 1)):
+        put(word(data, at + 2), 0, 0)
+        put(word(data, at + 3), 0, 0)
+        call(word(data, at), word(data, at + 1))
+        counted = word(data, at + 4)
+        if counted != 0:
+            if number(counted, 0) != 0:
+                put(data, 3, 1)
+                return
+        at += 5
+    put(data, 3, 0)
+"""
+
+Step = Launch | Move | Within
+
+
+class Program:
+    """Steps one after the other.
+
+    Places are numbers: of what is given at each call, then of rooms that the program has for what
+    lies between its steps, then of what is always in one place. Calls may overlap in time: each has
+    rooms that no other has meanwhile.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        given: int,
+        rooms: Sequence[int],
+        fixed: Sequence[int],
+        keep: Any = None,
+    ) -> None:
+        """See `Program.of`."""
+        self._steps, self._given, self._rooms = steps, given, rooms
+        self._fixed, self._keep = fixed, keep
+        self._kept = sum(rooms) <= _LARGEST
+        self._pack = struct.Struct(f"={given}Q").pack_into
+        from mcf.kernels.numba import team
+
+        self._call = team.native(native_of("program", _ALL).address)
+        self._free: list[tuple[int, array[int], Any]] = []
+
+    @classmethod
+    def of(
+        cls,
+        steps: Sequence[Step],
+        given: int,
+        rooms: Sequence[int] = (),
+        fixed: Sequence[int] = (),
+        keep: Any = None,
+    ) -> Program | None:
+        """A program, or None where a launch is of an executor that has no native code for it.
+
+        Args:
+            steps: in their order.
+            given: how many addresses a call gets.
+            rooms: the bytes of each room; those of whole words follow each other in memory.
+            fixed: addresses.
+            keep: what these belong to.
+        """
+        program = cls(steps, given, rooms, fixed, keep)
+        first = program._new()
+        if first is None:
+            return None
+        program._free.append(first)
+        return program
+
+    def _new(self) -> tuple[int, array[int], Any] | None:
+        """A table, where it is, and what it needs."""
+        words = [-(-size // _WORD) for size in self._rooms]
+        room = np.empty(sum(words))
+        ends = np.cumsum(words).tolist()
+        first = room.ctypes.data
+        starts = [first + _WORD * (end - n) for end, n in zip(ends, words, strict=True)]
+        addresses = [*[0] * self._given, *starts, *self._fixed]
+        moved: list[int] = []
+        calls: list[int] = []
+        keep: list[Any] = [room]
+        for step in self._steps:
+            places = step.all
+            found = step.bound([addresses[k] for k in places])
+            if found is None:
+                return None
+            keep.append(found)
+            for place, at in zip(places, found.at, strict=True):
+                if place < self._given:
+                    moved += (place, at)
+            calls += (found.function, found.data, *found.zeros, found.counted)
+        head = [len(moved) // 2, len(self._steps), self._given, 0]
+        table = array("Q", [*head, *[0] * self._given, *moved, *calls])
+        return table.buffer_info()[0], table, keep
+
+    def bound(self, addresses: Sequence[int]) -> Bound:
+        """All of it as one step of something else, for these addresses."""
+        found = self._new()
+        assert found is not None
+        place, table, _ = found
+        self._pack(table, _HEAD * _WORD, *addresses)
+        end = place + 3 * _WORD
+        at = range(place + _HEAD * _WORD, place + (_HEAD + self._given) * _WORD, _WORD)
+        function = native_of("program", _ALL).address
+        return Bound(function, place, (end, end), end, (self, found), at)
+
+    def __call__(self, addresses: Sequence[int]) -> bool:
+        """Make the steps; False where one counted elements whose results are of no use."""
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = self._new()
+            assert found is not None
+        place, table, _ = found
+        self._pack(table, _HEAD * _WORD, *addresses)
+        self._call(place)
+        failed = table[3]
+        if self._kept:
+            self._free.append(found)
+        return not failed
