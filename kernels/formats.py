@@ -45,6 +45,11 @@ class Format:
         """Largest finite number."""
         return (2 - Fraction(2, 2**self.p)) * Fraction(2) ** self.emax
 
+    @functools.cached_property
+    def largest(self) -> float:
+        """The same as a Python float."""
+        return float(self.max)
+
     @property
     def min_normal(self) -> Fraction:
         """Smallest positive normal number."""

@@ -52,14 +52,14 @@ class Move(NamedTuple):
     Args:
         sources: the places of tensors of elements of 8 bytes, or of one byte.
         targets: where they go, contiguous.
-        count: of elements of each.
+        elements: how many each has.
         index: int64, which they are; None for the same order.
         size: bytes of an element.
     """
 
     sources: Sequence[int]
     targets: Sequence[int]
-    count: int
+    elements: int
     index: Any = None
     size: int = 8
 
@@ -71,7 +71,8 @@ class Move(NamedTuple):
     def bound(self, addresses: list[int]) -> Bound:
         """The call with its operands at some addresses, those of `all`."""
         index = None if self.index is None else np.ascontiguousarray(self.index, np.int64).ravel()
-        head = [self.count, len(self.sources), self.size, 0 if index is None else index.ctypes.data]
+        place = 0 if index is None else index.ctypes.data
+        head = [self.elements, len(self.sources), self.size, place]
         return _of_words("move", _MOVE, head, addresses, index)
 
 
@@ -80,13 +81,13 @@ class Within(NamedTuple):
 
     Args:
         places: of the tensors.
-        count: of the elements of each.
+        elements: how many each has.
         least: the smallest magnitude allowed, positive.
         most: the largest one, finite.
     """
 
     places: Sequence[int]
-    count: int
+    elements: int
     least: float
     most: float
 
@@ -99,7 +100,7 @@ class Within(NamedTuple):
         """The call with its operands at some addresses, those of `all`."""
         # Magnitudes are ordered as the integers that they are.
         limits = np.array([self.least, self.most]).view(np.int64).tolist()
-        head = [self.count, len(self.places), *limits, 0]
+        head = [self.elements, len(self.places), *limits, 0]
         found = _of_words("within", _WITHIN, head, addresses, None)
         return found._replace(counted=found.data + 4 * _WORD)
 
@@ -255,6 +256,7 @@ class Program:
 
     def __call__(self, addresses: Sequence[int]) -> bool:
         """Make the steps; False where one counted elements whose results are of no use."""
+        found: tuple[int, array[int], Any] | None
         try:
             found = self._free.pop()
         except IndexError:

@@ -6,8 +6,10 @@ hundred operations on tensors take longer than integers do for a number or two.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +39,8 @@ def readable(components: Sequence[Tensor]) -> bool:
 
 def rows(components: Sequence[Tensor]) -> list[tuple[float, ...]]:
     """The components of each element as Python's floats."""
+    if components[0].numel() == 1:
+        return [tuple([c.item() for c in components])]
     return [*zip(*(c.flatten().tolist() for c in components), strict=True)]
 
 
@@ -56,10 +60,25 @@ def tensors(
     numbers: Sequence[Sequence[float]], shape: Sequence[int], dtype: torch.dtype
 ) -> list[Tensor]:
     """Numbers of a format, each as its components, as tensors of a shape."""
-    if len(numbers) == 1:
-        return [torch.full(shape, v, dtype=dtype, device="cpu") for v in numbers[0]]
+    kind = _KINDS.get(dtype)
+    if len(numbers) == 1 and kind is not None:
+        return [_one(shape, dtype, kind, v) for v in numbers[0]]
     columns = zip(*numbers, strict=True)
     return [torch.tensor(c, dtype=dtype, device="cpu").view(shape) for c in columns]
+
+
+# What Python writes to memory; a tensor that is filled takes twice as long.
+_KINDS: dict[torch.dtype, Any] = {
+    torch.float64: ctypes.c_double,
+    torch.float32: ctypes.c_float,
+}
+
+
+def _one(shape: Sequence[int], dtype: torch.dtype, kind: Any, value: float) -> Tensor:
+    """A tensor of one element."""
+    made = torch.empty(shape, dtype=dtype, device="cpu")
+    kind.from_address(made.data_ptr()).value = value
+    return made
 
 
 def converted_few(
@@ -76,7 +95,7 @@ def converted_few(
         if n:
             found = nearest(n, d, fmt, terms)
             # Where a next component of half an ulp rounds the first to infinity the other says so.
-            if abs(found[0]) >= fmt.max:
+            if abs(found[0]) >= fmt.largest:
                 return None
             out.append(found)
         elif any(row):

@@ -42,12 +42,14 @@ class _NoChainError(Exception):
     """A formula has an operation that no plan does."""
 
 
-def chained(formula: Written, *values: Any) -> Any:
+def chained(formula: Written, *values: Any, out: Components | None = None) -> Any:
     """The result of a formula, or None where its operations have to be called one by one.
 
     Args:
         formula: a function of one that applies operations, and of the operands.
         *values: expansion tensors, plain tensors of floats and numbers.
+        out: components that are written to, and may be operands: if they are contiguous and of the
+            result's format and shape the result is True, else nothing is written and it is None.
     """
     if watched():
         return None
@@ -82,7 +84,9 @@ def chained(formula: Written, *values: Any) -> Any:
         if len(_chains) >= _MOST:
             _chains.clear()
         chain = _chains[key] = Chain.of(formula, [*map(_held, values, groups)])
-    return None if chain is None else chain.run(groups)
+    if chain is None:
+        return None
+    return chain.run(groups) if out is None else chain.into(groups, out)
 
 
 def _held(value: Any, parts: Components) -> Any:
@@ -101,7 +105,7 @@ class Chain:
     ) -> None:
         """The steps in their order, for operands of these components; see `_program`."""
         last = steps[-1].plan
-        self.size, self.dtypes, self.device = last.size, last.dtypes, last.device
+        self._size, self._device = last.size, last.device
         self._dtype = last.dtypes[0]
         self._likes = [torch.empty(last.size, dtype=d, device=last.device) for d in last.dtypes]
         self._program, self._steps, self._own, self._moves = program, steps, own, moves
@@ -156,17 +160,25 @@ class Chain:
             return None
         if self._dtype is torch.bool:
             return out[0]
-        return fresh(out, self.size, self._dtype, self.device)
+        return fresh(out, self._size, self._dtype, self._device)
 
-    def into(self, given: list[int], targets: Components) -> bool:
-        """Write the result into contiguous components of its format, which may be operands.
+    def into(self, groups: Sequence[Components], targets: Components) -> bool | None:
+        """Write the result into components, which may be operands, if they are of its kind.
 
-        It is computed beside them. False, with nothing written, as in `run`.
+        It is computed beside them. None, with nothing written, as in `run`.
         """
+        first = targets[0]
+        if first.dtype is not self._dtype or first.shape != self._size:
+            return None
+        if len(targets) != len(self._likes) or not first.is_contiguous():
+            return None
+        if type(first) is not Tensor or first.device != self._device:
+            return None
         if self._aside is None:
             self._aside = _program(self._steps, self._own, self._moves, aside=True)
             assert self._aside is not None
-        return self._aside([*given, *map(_address, targets)])
+        given = [place for group in groups for place in map(_address, group)]
+        return self._aside([*given, *map(_address, targets)]) or None
 
 
 def _program(

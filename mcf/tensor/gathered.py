@@ -64,9 +64,7 @@ def gathered(
     return None if chain is None else chain.run_at(given)
 
 
-def _of(
-    formula: Written, places: Places, terms: int, tensors: Sequence[MCFTensor]
-) -> Chain | None:
+def _of(formula: Written, places: Places, terms: int, tensors: Sequence[MCFTensor]) -> Chain | None:
     """The chain of a kind, or None where the formula is none."""
     if not places[0][1].size:
         return None

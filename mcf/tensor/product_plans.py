@@ -109,7 +109,7 @@ class ProductPlan:
         if found is None:
             return None
         size, shape = found
-        batch, rows, inner, columns = shape
+        batch, rows, _, columns = shape
         if max(a.numel(), b.numel(), batch * rows * columns) > SMALL:
             return None
         spec = product_fold(FP64, terms, terms, terms)
@@ -182,9 +182,7 @@ def _view(x: Tensor, turned: Turned) -> Tensor:
     return x if new is None else x.unsqueeze(new)
 
 
-def _sizes(
-    a: torch.Size, b: torch.Size
-) -> tuple[torch.Size, tuple[int, int, int, int]] | None:
+def _sizes(a: torch.Size, b: torch.Size) -> tuple[torch.Size, tuple[int, int, int, int]] | None:
     """The result's size, and batch, rows, inner size and columns; None where there is no plan."""
     dims = len(a), len(b)
     if a[-1:] != b[max(len(b) - 2, 0) :][:1]:

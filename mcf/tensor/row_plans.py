@@ -166,12 +166,11 @@ class RowPlan:
         if call is None:
             return None
         index = elements_in_order(like, (*kept, *dims))
-        if name in _REDUCTIONS:
-            size, back = torch.Size(left), None
-        else:
-            size, back = like.shape, _back(like.shape, (*kept, *dims))
-        program = _program(task, shape, call, index, size.numel(), back)
-        return None if program is None else cls(task, size, like, program)
+        ends = name in _REDUCTIONS
+        result = torch.Size(left) if ends else like.shape
+        back = None if ends else _back(like.shape, (*kept, *dims))
+        program = _program(task, shape, call, index, result.numel(), back)
+        return None if program is None else cls(task, result, like, program)
 
     def run(self, given: list[int]) -> tuple[Any, Any]:
         """Numbers and indices of components at these addresses; None for what is not wanted."""

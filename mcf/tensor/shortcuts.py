@@ -16,10 +16,12 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.kernels.formats import format_of
+from mcf.kernels.operators import WHERE
 from mcf.tensor import ops as ops  # What is registered there is called here.
 from mcf.tensor.ops.arithmetic import reciprocal_times
 from mcf.tensor.ops.masks import item
 from mcf.tensor.ops.powers import power
+from mcf.tensor.plans import selected
 from mcf.tensor.registry import DIRECT, FUNCTIONS, OPERATORS
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 
@@ -139,6 +141,19 @@ register(_clamp, *forms("clamp"), *forms("clip"))
 operator(aten.clamp_min.default, 2)
 operator(aten.clamp_max.default, 2)
 operator(aten.masked_fill.Tensor, 3)
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    found = selected(WHERE, condition, x, y)
+    return NotImplemented if found is None else found
+
+
+def _where_method(x: Any, condition: Any, y: Any) -> Any:
+    return _where(condition, x, y)
+
+
+DIRECT[torch.where] = counted(_where, 3)
+DIRECT[Tensor.where] = counted(_where_method, 3)
 
 
 def _over(x: Any, y: Any) -> Any:

@@ -62,15 +62,12 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
     x = input
     if type(x) is not MCFTensor or type(weight) is not MCFTensor or weight.dim() != 2:
         return NotImplemented
-    if x.dim() == 1:
-        operands: Any = weight, x, None, None
-    else:
-        operands = x, weight, None, _TRANSPOSED
+    left, right, turned = (weight, x, None) if x.dim() == 1 else (x, weight, _TRANSPOSED)
     if bias is not None:
-        found = multiplied(*operands, bias)
+        found = multiplied(left, right, None, turned, bias)
         if found is not None:
             return found
-    few = multiplied(*operands)
+    few = multiplied(left, right, None, turned)
     if few is None:
         return NotImplemented
     return few if bias is None else OPERATORS[aten.add.Tensor](few, bias)

@@ -47,9 +47,7 @@ def summed(x: MCFTensor, dim: Any, keepdim: bool, *, mean: bool = False) -> MCFT
         return None
     over = tuple(dim) if isinstance(dim, list | tuple) else dim
     kind = (terms, first.dtype, first.shape, first.device, over, keepdim, mean)
-    if not whole:
-        kind += (first.stride(),)
-    key = (*kind, registry.get_executor())
+    key = (*kind, None if whole else first.stride(), registry.get_executor())
     try:
         plan = _plans[key]
     except KeyError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -156,11 +157,27 @@ def _filled(x: float, y: MCFTensor) -> MCFTensor | None:
     first, terms = own["_c0"], own["_terms"]
     if type(first) is not Tensor or first.numel() > SMALL or watched():
         return None
-    number = rounded_number(x, math.copysign(1.0, x), first.dtype, terms, first.device)
+    kind = x, math.copysign(1.0, x), first.dtype, terms, first.shape, first.device
+    return _known_copies(*kind) if first.numel() <= _FEW else _copies(*kind)
+
+
+# Elements of copies that are kept: nobody writes to them.
+_FEW = 64
+
+
+def _copies(
+    x: float, sign: float, dtype: torch.dtype, terms: int, shape: torch.Size, device: torch.device
+) -> MCFTensor | None:
+    number = rounded_number(x, sign, dtype, terms, device)
     if number is None:
         return None
-    parts = [torch.empty_like(first).copy_(c) for c in number]
-    return wrap(parts + [torch.zeros_like(first) for _ in range(terms - len(parts))])
+    with torch.inference_mode(False):
+        parts = [c.expand(shape).contiguous().clone() for c in number]
+        parts += [torch.zeros_like(parts[0]) for _ in range(terms - len(parts))]
+        return wrap(parts)
+
+
+_known_copies = functools.lru_cache(256)(_copies)
 
 
 def of_two(name: str, x: Any, y: Any) -> MCFTensor:

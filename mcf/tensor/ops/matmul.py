@@ -30,7 +30,7 @@ def _check(name: str, x: Tensor, y: Tensor, dims: tuple[int, int]) -> None:
 
 def _product(name: str, x: Any, y: Any, *dims: int) -> Tensor:
     _check(name, x, y, (dims[0], dims[1]))
-    few = multiplied(x, y)
+    few: Tensor | None = multiplied(x, y)
     if few is not None:
         return few
     left, right = operands(x, y)
