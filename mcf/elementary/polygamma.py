@@ -199,9 +199,13 @@ def _evaluated(arguments: Arguments, fmt: Format, terms: int, m: int, *, zeta: b
     if zeta:
         value = _times(value, Fraction(1, math.factorial(m)))
     out = leave(value, fmt, terms, exponents.clamp(-most, most))
-    pole = torch.where(x[0].isnan(), x[0], torch.where(x[0] == math.inf, 0.0, math.inf))
-    out = special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
-    return out if m % 2 or zeta else minus(out)
+    # No NaN is negated: whether that turns its sign is the executor's choice.
+    if m % 2 == 0 and not zeta:
+        out = minus(out)
+    limit = 1.0 if m % 2 or zeta else -1.0
+    pole = torch.where(x[0] == math.inf, 0.0 * limit, limit * math.inf)
+    pole = torch.where(x[0].isnan(), x[0], pole)
+    return special(~at.good | (at.down & f.whole), pole.to(fmt.dtype), out)
 
 
 @functools.cache
