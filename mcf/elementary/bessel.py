@@ -87,13 +87,13 @@ def _inverse_e() -> int:
 
 
 @functools.cache
-def _series() -> list[list[int]]:
-    """Coefficients of i0e at each node, in v = (x - node) / half."""
+def _series(count: int = DEGREES) -> list[list[int]]:
+    """Coefficients of i0e at each node, in v = (x - node) / half; two more than counted."""
     found = []
     for c, h in _nodes():
         zero, one = _values(c)
         a = [zero, int((one - zero) * h)]
-        for k in range(DEGREES):
+        for k in range(count):
             total = (k + 1) * (k + 2 * c + 1) * h * a[k + 1] + (2 * k + 1) * h * h * a[k]
             a.append(int(-total / (c * (k + 2) * (k + 1))))
         found.append(a)
@@ -117,8 +117,10 @@ def i1e_series() -> Tensor:
     return _rows([(c, 1 << _BITS) for c in rows])
 
 
-def _taylor(name: str, a: Components, terms: int) -> Components:
-    """A series of the tables for 0 <= a < 256."""
+def _taylor(
+    name: str, a: Components, terms: int, degrees: int = DEGREES, spare: float = 0.0
+) -> Components:
+    """A series of the tables for 0 <= a < 256, of coefficients as much larger."""
     octave = (exponent(a[0]) + 1).clamp(0, OCTAVES - 1)
     below = (octave - 1).clamp(min=0)
     width = power(below - 5)
@@ -126,12 +128,12 @@ def _taylor(name: str, a: Components, terms: int) -> Components:
     j = ((a[0] - origin) / width).floor().clamp(0, STEPS - 1)
     v = beside(a, origin + width * (j + 0.5), terms)
     v = tuple(c * (2.0 / width) for c in v)
-    row, degree = (octave * STEPS + j.to(torch.int64)) * DEGREES, degree_needed(terms)
+    row = (octave * STEPS + j.to(torch.int64)) * degrees
     return series.at_node(
         v,
-        degree,
+        degree_needed(terms, spare, degrees),
         lambda k, count: lookup(name, row + k, count),
-        lambda k: components_needed(terms, k),
+        lambda k: components_needed(terms, k, spare),
     )
 
 

@@ -7,16 +7,16 @@ from fractions import Fraction
 
 import torch
 
-from mcf.elementary import bessel, bessel_k, gamma, series, tables
+from mcf.elementary import bessel, bessel_k, bessel_slopes, gamma, series, tables
 from mcf.elementary.error_bounds import exp, log
 from mcf.elementary.error_steps import Steps
 
 
-def at_nodes(e: Steps, name: str, degrees: int = bessel.DEGREES) -> float:
+def at_nodes(e: Steps, name: str, degrees: int = bessel.DEGREES, spare: float = 0.0) -> float:
     """Of a table's series that has no zero, in a v of at most 1, which is rounded once."""
     table = tables.table(name, torch.device("cpu"))[0]
-    degree = gamma.degree_needed(e.terms)
-    needed = [gamma.components_needed(e.terms, k) for k in range(degree)]
+    degree = gamma.degree_needed(e.terms, spare, degrees)
+    needed = [gamma.components_needed(e.terms, k, spare) for k in range(degree)]
     steps = e.at_node([*needed, 1])
     worst = 0.0
     for row in table.abs().reshape(-1, degrees).tolist():
@@ -57,14 +57,48 @@ def _positive(e: Steps, order: int, second: bool) -> tuple[float, float]:
 
 def second(e: Steps, order: int, *, scaled: bool) -> tuple[float, float]:
     """Power series and a logarithm up to 1, a series at nodes, Hankel's; times exp(x)."""
+    low = _of_second(e, order) + e.div() * order
+    growth = exp(e) + e.mul()
+    high = max(at_nodes(e, f"k{order}e_series"), _asymptotic(e, order))
+    return max(low + scaled * growth, high + (not scaled) * growth), 0.0
+
+
+def slope(e: Steps, name: str, m: int) -> tuple[float, float]:
+    """Series at nodes, times x - z of exp(-x) I_1(x); Hankel's over a root and x^m; K's below 1."""
+    near = at_nodes(e, f"{name}_{m}_series", bessel_slopes.DEGREES, bessel_slopes.SPARE)
+    near += (e.mul() + e.collect()) * (name == "i1e")
+    coefficient = functools.partial(bessel_slopes.hankel, name, m)
+    far = e.polynomial(1 / bessel.FAR, bessel.BITS, coefficient, 0.0, e.div())
+    far += e.sqrt() + (e.mul() + e.constant()) / 2 + 2 * e.div() + (m - 1) * e.mul()
+    return max(near, far, _slope_below_one(e, m) if name == "k0e" else 0.0), 0.0
+
+
+def _slope_below_one(e: Steps, m: int) -> float:
+    """exp(x) (a K_0 + b x K_1) / x^m, of which the terms are up to some parts of the sum.
+
+    Where x falls b x K_1 alone is left; what the terms are of the sum grows up to 1, and is largest
+    there: K_0(1) = .4210, K_1(1) = .6019.
+    """
+    a, b = bessel_slopes.factors("k0e", m)
+    zero, one = 0.42102443824070833, 0.6019072301972346
+    left = abs(sum(a) * zero + sum(b) * one)
+    parts = []
+    for order, factor in enumerate((a, b)):
+        steps = sum(1 for c in factor if c)
+        size = sum(map(abs, factor)) * (one if order else zero)
+        # Horner's rule adds to no more than the sum of its terms.
+        found = len(factor) * e.mul() + steps * e.add() + e.mul()
+        parts.append(size * (found + _of_second(e, order)))
+    add = e.add() + m * e.mul() + e.div() + exp(e) + e.mul()
+    return sum(parts) / left + add
+
+
+def _of_second(e: Steps, order: int) -> float:
+    """x^n K_n(x) up to 1."""
     grown = log(e) + _positive(e, order, False)[0] + e.mul()
     beside, _ = _positive(e, order, True)
     if order == 0:
         # K_0 falls to .4210 at 1.
-        low = grown + beside / 0.421 + e.add()
-    else:
-        # x K_1 is 1 less x^2/2 times a sum, falls to .6019, and -x log(x) I_1 is below .4.
-        low = (0.4 * (grown + 2 * e.mul() + e.add()) + beside / 2) / 0.6 + e.add() + e.div()
-    growth = exp(e) + e.mul()
-    high = max(at_nodes(e, f"k{order}e_series"), _asymptotic(e, order))
-    return max(low + scaled * growth, high + (not scaled) * growth), 0.0
+        return grown + beside / 0.421 + e.add()
+    # x K_1 is 1 less x^2/2 times a sum, falls to .6019, and -x log(x) I_1 is below .4.
+    return (0.4 * (grown + 2 * e.mul() + e.add()) + beside / 2) / 0.6 + e.add()

@@ -75,7 +75,7 @@ def _continued(y: int, slope: int, start: int, r: int, count: int) -> list[int]:
 
 @functools.cache
 def _series() -> list[tuple[list[int], list[int]]]:
-    """Coefficients of exp(x) K_0(x) and of exp(x) K_1(x) at each node.
+    """Coefficients of exp(x) K_0(x) and, to `_KEPT`, of exp(x) K_1(x) at each node.
 
     Continued from node to node downwards, in which direction errors shrink.
     """
@@ -97,14 +97,14 @@ def _series() -> list[tuple[list[int], list[int]]]:
         start, r = following
         a = _continued(y, slope, start, r, 120)
         second = [x - (k + 1) * a[k + 1] * 64 // start for k, x in enumerate(a[:_KEPT])]
-        found.append((a[:_KEPT], second))
+        found.append((a, second))
     return found[::-1]
 
 
 @_table
 def k0e_series() -> Tensor:
     """Of exp(x) K_0(x)."""
-    return _rows([(c, 1 << _BITS) for row, _ in _series() for c in row])
+    return _rows([(c, 1 << _BITS) for row, _ in _series() for c in row[:_KEPT]])
 
 
 @_table
@@ -138,17 +138,23 @@ def second(order: int, k: int) -> Fraction:
     return first(order, k) * (_euler() + (_harmonic(k) + _harmonic(k + order)) / 2)
 
 
-def _low(order: int, a: Components, terms: int) -> tuple[Components, Tensor]:
-    """Components and an exponent of K_n(a) for 0 < a <= 1."""
-    x = head(a, terms)
-    q = series.scaled(ex.mul(x, x), 0.25)
-    log_x = gamma._log(a, terms)
+def power_series(order: int, q: Components, log_x: Components) -> Components:
+    """x^n K_n(x) for 0 < x <= 1, of x^2 / 4 and log(x)."""
     growing = series.polynomial(q, BITS, functools.partial(first, order))
     beside = series.polynomial(q, BITS, functools.partial(second, order))
     total = ex.add(minus(ex.mul(log_x, growing)), beside)
     if order == 0:
-        return total, torch.zeros_like(a[0], dtype=torch.int64)
-    value = ex.add(series.scaled(ex.mul(q, total), -2.0), torch.ones_like(a[0]))
+        return total
+    return ex.add(series.scaled(ex.mul(q, total), -2.0), torch.ones_like(q[0]))
+
+
+def _low(order: int, a: Components, terms: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of K_n(a) for 0 < a <= 1."""
+    x = head(a, terms)
+    q = series.scaled(ex.mul(x, x), 0.25)
+    value = power_series(order, q, gamma._log(a, terms))
+    if order == 0:
+        return value, torch.zeros_like(a[0], dtype=torch.int64)
     m, e = mantissa(x)
     return ex.div(value, m), -e
 

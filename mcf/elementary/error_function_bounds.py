@@ -119,6 +119,12 @@ def erfcx_slope(e: Steps, m: int) -> tuple[float, float]:
     return max(up, down), 0.0
 
 
+def gelu_1(e: Steps) -> tuple[float, float]:
+    """A product with x - z, of a series whose argument counts for less than itself; 1 less that."""
+    series = scaled(e, "gelu_1_series") + e.mul() + e.constant() + e.mul() + e.collect()
+    return series + _gauss(e, 1) + 2 * e.mul() + e.constant() + e.add(), 0.0
+
+
 def log_ndtr(e: Steps) -> tuple[float, float]:
     """log(1 - c) with c up to 1/2, where c / ((1 - c) |log(1 - c)|) is 1 / log(2); two terms below.
 

@@ -1,4 +1,4 @@
-"""Derivatives of erf and of erfcx, without cancellation.
+"""Derivatives of erf, erfcx and gelu, without cancellation.
 
 f(x) = exp(x^2) erfc(x) is 2/sqrt(pi) times the integral of exp(-t^2 - 2 x t) over t > 0, so that
 (-1)^m times its derivative of order m is positive everywhere. From 0 to 32 it is the derivative of
@@ -9,6 +9,12 @@ the series that f is, whose coefficients have alternating signs; beyond, of the 
 and below zero 2 h_m(|x|) exp(x^2) - f^(m)(|x|) with h_0 = 1, h_(m+1) = 2 x h_m + h_m', polynomials
 of positive coefficients: a sum for odd m, and for even m a difference of which at least half is
 left (NIST's Digital Library of Mathematical Functions, 7.12 and 7.18, https://dlmf.nist.gov/7.18).
+
+With a = |x| the slope of gelu, x Phi(x), is T for x < 0 and 1 - T from 0 on,
+
+    T = exp(-a^2 / 2) / sqrt(2 pi) (r(a) - a),  r(a) = sqrt(pi/2) erfcx(a / sqrt(2)),
+
+and r(a) - a, which falls and has one zero a0, is a - a0 times a series at the nodes of erfcx.
 """
 
 from __future__ import annotations
@@ -26,9 +32,11 @@ from mcf.elementary import arithmetic as ex
 from mcf.elementary import error, fixed, scaled_error, series, tables
 from mcf.elementary.few_products import raised
 from mcf.elementary.format import working
+from mcf.elementary.gamma_series import quotient, quotient_about
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, _rows, _table, constant
+from mcf.elementary.tables import Components, _rows, _table, constant, table
 from mcf.elementary.working import (
+    collected,
     enter,
     head,
     leave,
@@ -156,3 +164,70 @@ def erf_1(arguments: Arguments, fmt: Format, terms: int) -> Components:
     factor = fixed.to_fraction(fixed.two_over_root_pi())
     out = leave(ex.mul(g, constant(factor, w, y[0].device)), fmt, terms, e)
     return special(~good, torch.where(x[0].isnan(), x[0], torch.zeros_like(x[0])), out)
+
+
+# Floats of the zero of gelu's slope; bits and coefficients from which the table is made.
+PARTS = 8
+_BITS = 448
+_COUNT = tables.ERFCX_DEGREES + 10
+
+
+@functools.cache
+def gelu_zero() -> Fraction:
+    """The z = a / sqrt(2) where r(a) = a: sqrt(pi) / 2 erfcx(z) = z, by Newton's steps."""
+    node, _ = tables.erfcx_nodes()[17]
+    whole = fixed.erfcx_series(node, tables.erfcx_at_nodes(_COUNT)[17][0][0], 180)
+    root, z = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.two_over_root_pi())), node
+    for _ in range(12):
+        f = fixed.to_fraction(fixed.evaluate(whole, z - node))
+        # erfcx' = 2 z erfcx - 2/sqrt(pi).
+        step = (root * f - z) / (2 * z * root * f - 2)
+        z = Fraction(round((z - step) * 2**640), 2**640)
+    return z
+
+
+@_table
+def gelu_1_series() -> Tensor:
+    """Of (a - r(a)) / (a - a0) in z."""
+    rows: list[int] = []
+    root = fixed.quotient(fixed.ONE, fixed.two_over_root_pi()) >> (fixed.BITS - _BITS)
+    nodes = tables.erfcx_nodes()
+    for (found, half), (node, _) in zip(tables.erfcx_at_nodes(_COUNT), nodes, strict=True):
+        p, q = half.as_integer_ratio()
+        row = [-(c * root * p**k // (q**k << fixed.BITS)) for k, c in enumerate(found)]
+        row[0] += (node.numerator << _BITS) // node.denominator
+        row[1] += (p << _BITS) // q
+        at = node - gelu_zero()
+        divide = quotient_about if abs(at) < half else quotient
+        rows += divide(row, round(at * (1 << _BITS)), half, _BITS)[: tables.ERFCX_DEGREES]
+    return _rows([(c, 1 << _BITS) for c in rows])
+
+
+@_table
+def gelu_1_zero() -> Tensor:
+    """Of a0."""
+    root = fixed.to_fraction(fixed.root(2 * fixed.ONE))
+    return _rows([(root * gelu_zero()).as_integer_ratio()], PARTS)[:, 0]
+
+
+@function("x")
+def gelu_1(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """The derivative of x Phi(x), relative to the result also next to its zero at -.7518."""
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = y[0].abs() <= working().gauss_far
+    y = sanitized(y, good)
+    down = y[0] < 0
+    a = signed(y, sign_of(down))
+    half_root = constant(fixed.to_fraction(fixed.root(fixed.ONE // 2)), w, a[0].device)
+    value = error.at_node("gelu_1_series", ex.mul(head(a, w), half_root), tables.ERFCX_DEGREES)
+    zero = table("gelu_1_zero", a[0].device)
+    parts = tuple(-zero[j].expand(a[0].shape) for j in range(PARTS))
+    value = ex.mul(value, collected((*a, *parts), w))
+    g, e = error._gauss(a, w, 1)
+    factor = fixed.to_fraction(fixed.quotient(fixed.ONE, fixed.root(2 * fixed.pi())))
+    value = ex.mul(value, ex.mul(g, constant(factor, w, a[0].device)))
+    above = ex.add(scale_all(value, e), torch.ones_like(a[0]))
+    out = leave(select(down, minus(value), above), fmt, terms, torch.where(down, e, 0))
+    beyond = torch.where(x[0].isnan(), x[0], (x[0] > 0).to(fmt.dtype))
+    return special(~good, beyond, out)

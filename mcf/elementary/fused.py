@@ -63,6 +63,8 @@ COMPLEX = frozenset(
     "acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 sin sinh sqrt tan "
     "tanh".split()
 )
+# Those of an order, and derivatives.
+_FAMILIES = ("power_", "polygamma_", "zeta_", "erf_", "erfcx_", "i0e_", "i1e_", "k0e_", "gelu_1")
 _FUSED = FUNCTIONS | {f"complex_{name}" for name in COMPLEX}
 
 NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
@@ -138,7 +140,7 @@ def declared(
 
 def is_known(name: str) -> bool:
     """Whether a function runs as one kernel."""
-    return name in _FUSED or name.startswith(("power_", "polygamma_", "zeta_", "erf_", "erfcx_"))
+    return name in _FUSED or name.startswith(_FAMILIES)
 
 
 def kernel_for(

@@ -123,6 +123,19 @@ def quotient(series: list[int], at: int, unit: Fraction, bits: int) -> list[int]
     return out
 
 
+def quotient_about(series: list[int], at: int, unit: Fraction, bits: int) -> list[int]:
+    """The same for |at| <= unit, of a series that is 0 where the divisor is.
+
+    From the last coefficient on, beyond which there is nothing, since from the first on errors grow
+    by unit / at a degree; the last few are of no use.
+    """
+    out = [0]
+    step = int(unit * (1 << bits))
+    for s in series[:0:-1]:
+        out.append(((s << bits) - at * out[-1]) // step)
+    return out[:0:-1]
+
+
 @functools.cache
 def digamma_zero() -> Fraction:
     """The positive zero of digamma, to some 600 bits, by Newton's steps."""

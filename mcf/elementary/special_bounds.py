@@ -15,6 +15,7 @@ import torch
 from mcf.elementary import (
     bessel_bounds,
     bessel_jy_bounds,
+    bessel_slopes,
     error_function_bounds,
     error_slopes,
     function_bounds,
@@ -187,9 +188,15 @@ OBSERVED = ("erfinv", "ndtri")
 # Derivatives that autograd asks for.
 SLOPES: dict[str, Callable[[Steps], Errors]] = {
     "erf_1": error_function_bounds.erf_1,
+    "gelu_1": error_function_bounds.gelu_1,
     **{
         f"erfcx_{m}": functools.partial(error_function_bounds.erfcx_slope, m=m)
         for m in range(1, error_slopes.LAST + 1)
+    },
+    **{
+        f"{name}_{m}": functools.partial(bessel_bounds.slope, name=name, m=m)
+        for name in ("i0e", "i1e", "k0e")
+        for m in range(1, bessel_slopes.LAST + 1)
     },
 }
 

@@ -101,6 +101,26 @@ def _slope(m: int, x: arb) -> arb:
     return f
 
 
+def bessel_slope(kind: str, order: int, m: int, x: arb) -> arb:
+    """Of exp(-|x|) I_n(x) and exp(x) K_n(x), by orders beside n; its sum cancels, too."""
+    letter, size = kind[0], abs(x)
+    of = acb(size).bessel_i if letter == "i" else acb(size).bessel_k
+    total, step = arb(0), -1 if letter == "i" else 1
+    for j in range(m + 1):
+        # The derivative of order j of I_n or K_n.
+        part = sum(
+            (math.comb(j, i) * of(acb(order + j - 2 * i)).real for i in range(j + 1)), arb(0)
+        )
+        total += math.comb(m, j) * step ** (m - j) * (-step) ** (j * (letter == "k")) * part / 2**j
+    sign = (-1) ** (order + m) if x < 0 else 1
+    return sign * total * (step * size).exp()
+
+
+REFERENCE |= {
+    f"{kind}_{m}": functools.partial(bessel_slope, kind, int(kind[1]), m)
+    for kind in ("i0e", "i1e", "k0e", "k1e")
+    for m in (1, 2, 3, 4)
+}
 REFERENCE |= {f"erfcx_{m}": functools.partial(_slope, m) for m in (1, 2, 3, 4)}
 REFERENCE["erf_1"] = lambda x: 2 / PI().sqrt() * (-x * x).exp()
 

@@ -51,6 +51,7 @@ from mcf.tensor.ops import scattering as scattering
 from mcf.tensor.ops import search as search
 from mcf.tensor.ops import sequences as sequences
 from mcf.tensor.ops import signs as signs
+from mcf.tensor.ops import smooth_activations as smooth_activations
 from mcf.tensor.ops import special as special
 from mcf.tensor.ops import spectral as spectral
 from mcf.tensor.ops import views as views

@@ -1,4 +1,4 @@
-"""Activations with their derivatives, in terms of other functions."""
+"""Activations of pieces, with their derivatives; smooth ones are in `smooth_activations`."""
 
 from __future__ import annotations
 
@@ -9,52 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.elementary import fixed
-from mcf.tensor.ops.constants import constant, in_format
-from mcf.tensor.ops.elementary import computed, differentiable, normal_cdf, normal_pdf
+from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.movement import where
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 
 aten = torch.ops.aten
-
-
-@implements(aten.silu.default)
-def silu(x: Tensor) -> Tensor:
-    """x sigmoid(x)."""
-    return x * x.sigmoid()
-
-
-@implements(aten.silu_backward.default)
-def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """Grad s (1 + x (1 - s)), s = sigmoid(x)."""
-    s = x.sigmoid()
-    return grad * (s * (1 + x * (1 - s)))
-
-
-@implements(aten.softplus.default)
-def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    """log(1 + exp(beta x)) / beta; there is no threshold, the value is accurate everywhere."""
-    z = x * beta
-    return (z.clamp_min(0) + (-z.abs()).exp().log1p()) / beta
-
-
-@implements(aten.softplus_backward.default)
-def softplus_backward(grad: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
-    """Grad sigmoid(beta x)."""
-    return grad * (x * beta).sigmoid()
-
-
-@implements(aten.log_sigmoid_forward.default)
-def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
-    """log(sigmoid(x)), and a buffer that its derivative does not need."""
-    return -softplus(-x), x.new_empty((0,))
-
-
-@implements(aten.log_sigmoid_backward.default)
-def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> Tensor:
-    """Grad sigmoid(-x)."""
-    return grad * (-x).sigmoid()
 
 
 @implements(aten.elu.default)
@@ -87,29 +47,6 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 def leaky_relu_backward(grad: Tensor, x: Tensor, negative_slope: float, is_result: bool) -> Tensor:
     """The gradient, times the slope where x is not positive."""
     return where(x > 0, grad, grad * negative_slope)
-
-
-_gelu = differentiable("gelu", computed("gelu"), lambda x: normal_cdf(x) + x * normal_pdf(x))
-
-
-def _gelu_tanh_slope(x: Any) -> Any:
-    """s + x s (1 - s) z' with s = sigmoid(z), z = 2 sqrt(2/pi) (x + a x^3), z' its derivative."""
-    root = constant(fixed.root(fixed.quotient(8 * fixed.ONE, fixed.pi())), x)
-    a = Fraction(44715, 1000000)
-    z = root * (x + a * (x * x * x))
-    s, t = torch.sigmoid(z), torch.sigmoid(-z)
-    return s + x * (s * t) * (root * (1 + 3 * a * (x * x)))
-
-
-_gelu_tanh = differentiable("gelu_tanh", computed("gelu_tanh"), _gelu_tanh_slope)
-
-
-@implements(F.gelu)
-def gelu(input: Any, *, approximate: str = "none") -> Any:
-    """x Phi(x), or its form with tanh; the constants have all components."""
-    if approximate not in ("none", "tanh"):
-        raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
-    return _gelu(input) if approximate == "none" else _gelu_tanh(input)
 
 
 @implements(F.hardtanh, aten.hardtanh.default)
@@ -206,13 +143,6 @@ def celu_(input: Any, alpha: float = 1.0) -> Any:
 def selu_(input: Any) -> Any:
     """`selu` in place."""
     return selu(input, True)
-
-
-@implements(F.mish)
-def mish(input: Any, inplace: bool = False) -> Any:
-    """x tanh(log(1 + exp(x)))."""
-    out = input * torch.tanh(F.softplus(input))
-    return input.copy_(out) if inplace else out
 
 
 @implements(F.glu)

@@ -29,13 +29,13 @@ Unary = Callable[[Any], MCFTensor]
 Derivative = Callable[[Any], Any]
 
 
-def differentiable(name: str, function: Unary, derivative: Derivative) -> Any:
+def differentiable(name: str, function: Derivative, derivative: Derivative) -> Any:
     """x -> function(x), whose derivative is the given function of x.
 
     It is differentiable as often as wanted: the derivative is written in functions that are.
     """
 
-    def run(ctx: Any, x: MCFTensor) -> MCFTensor:
+    def run(ctx: Any, x: MCFTensor) -> Any:
         ctx.save_for_backward(x)
         return function(x.detach())
 
@@ -90,22 +90,28 @@ _function(
     Tensor.log10,
     derivative=lambda x: 1 / (x * constant(fixed.ln10(), x)),
 )
-# 1 - x^2 would lose what is left of it near 1.
+# 1 - x^2 would lose what is left of it near 1; what it comes from, as a sum of two, near 0.
+_asin_slope: Any = differentiable(
+    "asin_1",
+    lambda x: 1 / ((1 - x) * (1 + x)).sqrt(),
+    lambda x: x * (_asin_slope(x) / ((1 - x) * (1 + x))),
+)
 _function(
-    "asin", torch.asin, Tensor.asin, torch.arcsin, Tensor.arcsin,
-    derivative=lambda x: 1 / ((1 - x) * (1 + x)).sqrt(),
+    "asin", torch.asin, Tensor.asin, torch.arcsin, Tensor.arcsin, derivative=_asin_slope,
 )  # fmt: skip
 _function(
     "acos", torch.acos, Tensor.acos, torch.arccos, Tensor.arccos,
-    derivative=lambda x: -1 / ((1 - x) * (1 + x)).sqrt(),
+    derivative=lambda x: -_asin_slope(x),
 )  # fmt: skip
 _function(
     "acosh", torch.acosh, Tensor.acosh, torch.arccosh, Tensor.arccosh,
     derivative=lambda x: 1 / ((x - 1).sqrt() * (x + 1).sqrt()),
 )  # fmt: skip
+_atanh_slope: Any = differentiable(
+    "atanh_1", lambda x: 1 / ((1 - x) * (1 + x)), lambda x: 2 * (x * _atanh_slope(x).square())
+)
 _function(
-    "atanh", torch.atanh, Tensor.atanh, torch.arctanh, Tensor.arctanh,
-    derivative=lambda x: 1 / ((1 - x) * (1 + x)),
+    "atanh", torch.atanh, Tensor.atanh, torch.arctanh, Tensor.arctanh, derivative=_atanh_slope,
 )  # fmt: skip
 # x^2 is beyond the range where its root is not.
 _function(
@@ -118,9 +124,14 @@ _function(
 )
 # 1 - tanh^2 and 1 - sigmoid would be rounded away for large arguments.
 _function("tanh", torch.tanh, Tensor.tanh, F.tanh, derivative=lambda x: x.cosh() ** -2)
+_sigmoid_slope: Any = differentiable(
+    "sigmoid_1",
+    lambda x: torch.sigmoid(x) * torch.sigmoid(-x),
+    lambda x: -(_sigmoid_slope(x) * torch.tanh(x / 2)),
+)
 _function(
     "sigmoid", torch.sigmoid, Tensor.sigmoid, torch.special.expit, F.sigmoid,
-    derivative=lambda x: torch.sigmoid(x) * torch.sigmoid(-x),
+    derivative=_sigmoid_slope,
 )  # fmt: skip
 # x^2 of as many components as x has would be off by x^2 times what the exponential may be.
 erf_slope: Any = differentiable("erf_1", computed("erf_1"), lambda x: -2 * x * erf_slope(x))

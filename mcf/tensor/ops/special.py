@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from mcf.elementary import fixed
 from mcf.tensor.conversion import promote
-from mcf.tensor.ops.constants import constant, in_format
+from mcf.tensor.ops.constants import beside, constant, in_format
+from mcf.tensor.ops.elementary import differentiable
+from mcf.tensor.ops.power_series import power_series
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
 
@@ -36,19 +39,64 @@ def angle(x: Any) -> Any:
     return torch.where(x.isnan(), x, flat)
 
 
-@implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)
-def sinc(x: Any) -> Any:
-    """sin(pi x) / (pi x); the angle is reduced before it is multiplied by pi."""
-    pi = constant(fixed.pi(), x)
-    zero = x == 0
+def _half_turns(x: Any) -> tuple[Any, Any]:
+    """X less the nearest whole number, and whether that is odd."""
     whole = x.detach().round()
     half = whole * 0.5
     # Of an infinity or NaN nothing is odd.
     odd = (half - half.round()).square() == 0.25
+    return x - torch.where(x == 0, 0, whole), odd
+
+
+def _sinc(x: Any) -> Any:
+    zero = x == 0
     safe = torch.where(zero, 1, x)
-    wave = torch.sin(pi * (safe - torch.where(zero, 1, whole))) / (pi * safe)
+    rest, odd = _half_turns(safe)
+    pi = constant(fixed.pi(), x)
+    wave = torch.sin(pi * rest) / (pi * safe)
     near_zero = torch.where(zero, 1, torch.where(odd, -wave, wave))
     return torch.where(x.isinf(), 0, near_zero)
+
+
+def _sinc_weight(x: Any) -> Any:
+    """(sinc(x) - cos(pi x)) / (pi x)^2, of small x as a series."""
+    pi, near = constant(fixed.pi(), x), x.abs() < 0.25
+    angle = pi * torch.where(near, x, 0)
+    far = torch.where(near, 1, x)
+    rest, odd = _half_turns(far)
+    cosine = torch.cos(pi * rest)
+    part = (_sinc(far) - torch.where(odd, -cosine, cosine)) / (pi * far) / (pi * far)
+    return torch.where(near, spherical_weight(angle * angle), part)
+
+
+def spherical_weight(q: Any) -> Any:
+    """The sum of (-q)^k (2 k + 2) / (2 k + 3)!, (sin(t) / t - cos(t)) / t^2 for q = t^2 <= 1."""
+    return power_series(
+        q,
+        lambda k: Fraction((-1) ** k * (2 * k + 2), math.factorial(2 * k + 3)),
+        Fraction(1),
+    )
+
+
+def _sinc_slope_of(x: Any) -> Any:
+    pi = constant(fixed.pi(), x)
+    return -(pi * pi) * (x * _sinc_weight(x))
+
+
+_sinc_slope = differentiable(
+    "sinc_1",
+    _sinc_slope_of,
+    lambda x: (
+        -constant(fixed.pi() * fixed.pi() >> fixed.BITS, x) * (_sinc_of(x) - 2 * _sinc_weight(x))
+    ),
+)
+_sinc_of: Any = differentiable("sinc", _sinc, lambda x: _sinc_slope(x))
+
+
+@implements(torch.sinc, Tensor.sinc, torch.special.sinc, aten.sinc.default)
+def sinc(x: Any) -> Any:
+    """sin(pi x) / (pi x); the angle is reduced before it is multiplied by pi."""
+    return _sinc_of(x)
 
 
 @implements(torch.xlogy, Tensor.xlogy, torch.special.xlogy, aten.xlogy.Tensor)
@@ -72,12 +120,46 @@ def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
     return in_format(x, like), in_format(y, like)
 
 
-@implements(torch.special.entr, aten.special_entr.default)
-def entr(x: Any) -> Any:
-    """-x log(x); 0 for 0, -inf for what is negative."""
+def _entr(x: Any) -> Any:
     inside = x > 0
     value = -x * torch.log(torch.where(inside | x.isnan(), x, 1))
     return torch.where(x < 0, -torch.inf, torch.where(x == 0, 0, value))
+
+
+def _entr_slope(x: Any) -> Any:
+    """-log(x) - 1, next to 1/e -log(1 + e d) with d = x - 1/e."""
+    d = beside(x, fixed.to_fraction(fixed.exp(-fixed.ONE)))
+    near = d.abs() < 0.125
+    slope = torch.log1p(torch.where(near, d, 0) * constant(fixed.exp(fixed.ONE), x))
+    return -torch.where(near, slope, torch.log(torch.where(near, 1, x)) + 1)
+
+
+_entr_of = differentiable("entr", _entr, differentiable("entr_1", _entr_slope, lambda x: -1 / x))
+
+
+@implements(torch.special.entr, aten.special_entr.default)
+def entr(x: Any) -> Any:
+    """-x log(x); 0 for 0, -inf for what is negative."""
+    return _entr_of(x)
+
+
+def _logit(x: Any) -> Any:
+    # Near 1/2 the quotient is near 1, and what it lacks to 1 is exact.
+    middle = (x - 0.5).abs() < 0.25
+    safe, outer = torch.where(middle, x, 0.5), torch.where(middle, 0.75, x)
+    return torch.where(
+        middle, torch.log1p((2 * safe - 1) / (1 - safe)), torch.log(outer / (1 - outer))
+    )
+
+
+def _logit_slope_of(x: Any) -> Any:
+    return torch.where((x < 0) | (x > 1), torch.nan, 1 / (x * (1 - x)))
+
+
+_logit_slope: Any = differentiable(
+    "logit_1", _logit_slope_of, lambda x: (2 * x - 1) * _logit_slope(x).square()
+)
+_logit_of = differentiable("logit", _logit, _logit_slope)
 
 
 @implements(torch.logit, Tensor.logit, torch.special.logit, aten.logit.default)
@@ -86,12 +168,7 @@ def logit(x: Any, eps: float | None = None) -> Any:
     if eps is not None:
         low = in_format(Fraction(eps), x)
         x = x.clamp(low, 1 - low)
-    # Near 1/2 the quotient is near 1, and what it lacks to 1 is exact.
-    middle = (x - 0.5).abs() < 0.25
-    safe, outer = torch.where(middle, x, 0.5), torch.where(middle, 0.75, x)
-    return torch.where(
-        middle, torch.log1p((2 * safe - 1) / (1 - safe)), torch.log(outer / (1 - outer))
-    )
+    return _logit_of(x)
 
 
 @implements(torch.mvlgamma, Tensor.mvlgamma, torch.special.multigammaln)

@@ -1,0 +1,297 @@
+"""Derivatives of the scaled modified Bessel functions, without cancellation.
+
+exp(-x) I_0(x) and exp(x) K_0(x) are integrals of exp(-x t) over t > 0 with positive weights, so
+that (-1)^m times their derivatives of order m are positive for x > 0, where differences of
+exp(-x) I_0(x) and exp(-x) I_1(x) lose a factor of x for each order. Of exp(-x) I_1(x) the weight
+changes its sign once, and each derivative has one zero z there. Up to 256 they are derivatives of
+the series that the functions are, those of exp(-x) I_1(x) divided by x - z; beyond, of Hankel's,
+
+    sqrt(2 pi x) x^m |f^(m)(x)| = (1/2)_m + (3/2)_m c_1 / x + (5/2)_m c_2 / x^2 + ...
+
+and below 1 x^m f^(m)(x) = exp(x) (a_m(x) K_0(x) + b_m(x) x K_1(x)) with polynomials a_m and b_m for
+f(x) = exp(x) K_0(x) (NIST's Digital Library of Mathematical Functions, 10.29, 10.32 and 10.40,
+https://dlmf.nist.gov/10.29). Derivatives of exp(x) K_1(x) are f^(m) - f^(m+1) for
+f(x) = exp(x) K_0(x), two terms of one sign.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.elementary import arithmetic as ex
+from mcf.elementary import bessel, bessel_k, exponential, fixed, gamma, series
+from mcf.elementary.few_products import raised
+from mcf.elementary.format import working
+from mcf.elementary.gamma_series import quotient, quotient_about
+from mcf.elementary.operator import function
+from mcf.elementary.tables import Components, _rows, _table, table
+from mcf.elementary.working import (
+    collected,
+    enter,
+    head,
+    leave,
+    mantissa,
+    sanitized,
+    select,
+    sign_of,
+    signed,
+    special,
+    working_terms,
+)
+from mcf.kernels.formats import Format
+
+Arguments = tuple[Components, ...]
+# Of 1, x, x^2, ...
+Polynomial = tuple[int, ...]
+
+# Orders from 1 on.
+LAST = 4
+# Bits by which binomial coefficients, up to C(44, 4), make a series fall less; coefficients kept.
+SPARE = 18.0
+DEGREES = 44
+# Coefficients that a division by x - z takes besides; floats of a zero, bits that it has.
+_MORE = 8
+PARTS = 8
+_ZERO_BITS = 640
+
+
+def _combined(a: Polynomial, b: Polynomial) -> Polynomial:
+    length = max(len(a), len(b))
+    return tuple(
+        x + y
+        for x, y in zip(a + (0,) * (length - len(a)), b + (0,) * (length - len(b)), strict=True)
+    )
+
+
+def _moved(a: Polynomial, m: int, sign: int) -> Polynomial:
+    """(sign x - m) a + x a'."""
+    return _combined((0, *(sign * c for c in a)), tuple((k - m) * c for k, c in enumerate(a)))
+
+
+@functools.cache
+def factors(kind: str, m: int) -> tuple[Polynomial, Polynomial]:
+    """a and b of x^m f^(m)(x) for f = exp(x) K_0(x) and f = exp(-x) I_1(x).
+
+    It is exp(x) (a K_0 + b x K_1) of the former, exp(-x) (a I_0 + b I_1) of the latter.
+    """
+    if m == 0:
+        return ((1,), (0,)) if kind == "k0e" else ((0,), (1,))
+    a, b = factors(kind, m - 1)
+    if kind == "k0e":
+        # K_0' = -K_1 and (x K_1)' = -x K_0.
+        return (
+            _combined(_moved(a, m - 1, 1), (0, 0, *(-c for c in b))),
+            _combined(_moved(b, m - 1, 1), tuple(-c for c in a)),
+        )
+    # I_0' = I_1 and I_1' = I_0 - I_1 / x.
+    return (
+        _combined(_moved(a, m - 1, -1), (0, *b)),
+        _combined(_combined(_moved(b, m - 1, -1), tuple(-c for c in b)), (0, *a)),
+    )
+
+
+def _value(a: Polynomial, x: Fraction) -> Fraction:
+    return sum((c * x**k for k, c in enumerate(a)), Fraction(0))
+
+
+def _beside_zero(m: int, x: Fraction) -> Fraction:
+    """a I_0 + b I_1 of `factors`, by power series."""
+    a, b = factors("i1e", m)
+    one = 1 << (_ZERO_BITS + 64)
+    p, q = (x * x / 4).as_integer_ratio()
+    term, zero, first, k = one, 0, 0, 0
+    while term:
+        zero, first = zero + term, first + term // (k + 1)
+        k += 1
+        term = term * p // (q * k * k)
+    return (_value(a, x) * zero + _value(b, x) * first * x / 2) / one
+
+
+@functools.cache
+def zero_of(m: int) -> Fraction:
+    """The zero of the derivative of order m of exp(-x) I_1(x), by bisection and the secant rule."""
+    low, high = Fraction(1, 4), Fraction(64)
+    for _ in range(24):
+        middle = (low + high) / 2
+        up = (_beside_zero(m, middle) > 0) == (m % 2 == 0)
+        low, high = (low, middle) if up else (middle, high)
+    before, at = low, high
+    old = _beside_zero(m, before)
+    for _ in range(8):
+        new = _beside_zero(m, at)
+        if new == old:
+            break
+        following = at - new * (at - before) / (new - old)
+        before, old, at = at, new, Fraction(round(following * 2**_ZERO_BITS), 2**_ZERO_BITS)
+    return at
+
+
+def _derived(row: list[int], m: int, half: Fraction, count: int = DEGREES) -> list[int]:
+    """Coefficients of (-1)^m times the derivative of order m."""
+    p, q = ((-half) ** m).as_integer_ratio()
+    return [math.perm(k + m, m) * c * q // p for k, c in enumerate(row[m : m + count])]
+
+
+def _i0e_table(m: int) -> Tensor:
+    rows: list[int] = []
+    for a, (_, half) in zip(bessel._series(DEGREES + LAST), bessel._nodes(), strict=True):
+        rows += _derived(a, m, half)
+    return _rows([(c, 1 << bessel._BITS) for c in rows])
+
+
+def _i1e_table(m: int) -> Tensor:
+    """Of the derivative divided by x - z."""
+    rows, bits, count = [], bessel._BITS, DEGREES + _MORE
+    for a, (c, half) in zip(bessel._series(count + LAST), bessel._nodes(), strict=True):
+        # The function is exp(-x) I_0(x) and its derivative.
+        slope = [int((k + 1) * b / half) for k, b in enumerate(a[1:])]
+        found = _derived([x + y for x, y in zip(a, slope, strict=False)], m, half, count)
+        at = c - zero_of(m)
+        divide = quotient_about if abs(at) < half else quotient
+        rows += divide(found, round(at * (1 << bits)), half, bits)[:DEGREES]
+    return _rows([(c, 1 << bits) for c in rows])
+
+
+def _k0e_table(m: int) -> Tensor:
+    rows: list[int] = []
+    nodes = [(2**j, Fraction(2**j, 64)) for j in range(bessel_k.OCTAVES) for _ in range(32)]
+    for (a, _), (_, half) in zip(bessel_k._series(), nodes, strict=True):
+        rows += _derived(a, m, half)
+    return _rows([(c, 1 << bessel_k._BITS) for c in rows])
+
+
+def _zero_table(m: int) -> Tensor:
+    return _rows([zero_of(m).as_integer_ratio()], PARTS)[:, 0]
+
+
+def hankel(name: str, m: int, k: int) -> Fraction:
+    """Of x^-k in Hankel's series of the derivative, divided by (1/2)_m."""
+    share = math.prod(Fraction(2 * (k + j) + 1, 2 * j + 1) for j in range(m))
+    c = bessel.hankel(int(name[1]), k) * share
+    return -c if name[0] == "k" and k % 2 else c
+
+
+def _far(name: str, m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of a derivative's size at a >= 256."""
+    share = math.prod((Fraction(2 * j + 1, 2) for j in range(m)), start=Fraction(1))
+    pi = fixed.to_fraction(fixed.pi())
+    square = (2 * pi if name[0] == "i" else 2 / pi) / share**2
+    value, k = bessel.asymptotic(functools.partial(hankel, name, m), square, a, terms)
+    normal, e = mantissa(head(a, terms))
+    return ex.div(value, raised(normal, m)), k - m * e
+
+
+def _polynomial(a: Polynomial, x: Components) -> Components:
+    """By Horner's rule; of a power times a constant without sums."""
+    lowest = next(k for k, c in enumerate(a) if c)
+    *others, last = a[lowest:]
+    total = head((torch.full_like(x[0], float(last)),), len(x))
+    for c in reversed(others):
+        total = ex.mul(total, x)
+        total = ex.add(total, torch.full_like(x[0], float(c))) if c else total
+    return ex.mul(total, raised(x, lowest)) if lowest else total
+
+
+def _low(m: int, a: Components, terms: int) -> tuple[Components, Tensor]:
+    """Components and an exponent of (-1)^m times the derivative of exp(x) K_0(x), 0 < a <= 1."""
+    x = head(a, terms)
+    q, log_x = series.scaled(ex.mul(x, x), 0.25), gamma._log(a, terms)
+    parts = (
+        ex.mul(_polynomial(factor, x), bessel_k.power_series(order, q, log_x))
+        for order, factor in enumerate(factors("k0e", m))
+    )
+    normal, e = mantissa(x)
+    value = ex.div(ex.add(*parts), raised(normal, m))
+    growth, j = exponential.exp(a, terms)
+    return signed(ex.mul(value, growth), torch.full_like(x[0], (-1.0) ** m)), j - m * e
+
+
+def _first(arguments: Arguments, fmt: Format, terms: int, order: int, m: int) -> Components:
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    down = torch.signbit(y[0])
+    a = signed(y, sign_of(down))
+    good = (a[0] > 0) & (a[0] <= float(working().format.max))
+    a = sanitized(a, good)
+    far = a[0] >= bessel.FAR
+    near, name = sanitized(a, ~far), f"i{order}e"
+    value = bessel._taylor(f"{name}_{m}_series", near, w, DEGREES, SPARE)
+    if order:
+        zero = table(f"{name}_{m}_zero", near[0].device)
+        parts = tuple(-zero[j].expand(near[0].shape) for j in range(PARTS))
+        value = ex.mul(value, collected((*near, *parts), w))
+    beyond, k = _far(name, m, sanitized(a, far, bessel.FAR), w)
+    value, k = select(far, beyond, value), torch.where(far, k, 0)
+    most = -working().bottom
+    out = leave(value, fmt, terms, k.clamp(-most, most))
+    # Of -x it is the derivative of exp(-x) I_n(x) times (-1)^(n + m).
+    side = torch.where(down, (-1.0) ** order, (-1.0) ** m).to(fmt.dtype)
+    out = signed(out, side)
+    end = torch.where(y[0].isnan(), y[0], 0.0)
+    if (order + m) % 2 == 0:
+        end = torch.where(y[0] == 0, _at_zero(order, m), end)
+    return special(~good, end.to(fmt.dtype), out)
+
+
+def _at_zero(order: int, m: int) -> float:
+    """The derivative of exp(-x) I_n(x) there: means of (1 - cos t)^m and that times cos t."""
+    mean = [math.comb(2 * j, j) / 2**j for j in (m, m + 1)]
+    value: float = mean[0] - mean[1] if order else mean[0]
+    return -value if m % 2 else value
+
+
+def _second(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components:
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = (y[0] > 0) & (y[0] <= float(working().format.max))
+    a = sanitized(y, good)
+    low, far = a[0] < 1.0, a[0] >= bessel.FAR
+    value, k = _low(m, sanitized(a, low), w)
+    middle = gamma.taylor(
+        f"k0e_{m}_series", sanitized(a, ~(low | far)), w, 0, bessel_k.OCTAVES, DEGREES, SPARE
+    )
+    beyond, j = _far("k0e", m, sanitized(a, far, bessel.FAR), w)
+    value = select(low, value, select(far, beyond, middle))
+    k, most = torch.where(low, k, torch.where(far, j, 0)), -working().bottom
+    sign = torch.full_like(a[0], (-1.0) ** m)
+    out = signed(leave(value, fmt, terms, k.clamp(-most, most)), sign.to(fmt.dtype))
+    end = torch.where(y[0] == 0, math.inf, torch.where(y[0] > 0, 0.0, math.nan))
+    return special(~good, (end * sign).to(fmt.dtype), out)
+
+
+@functools.cache
+def slope(name: str, m: int) -> Callable[..., Components]:
+    """The derivative of an order from 1 to `LAST` of i0e, i1e or k0e, of component tuples."""
+
+    def compute(arguments: Arguments, fmt: Format, terms: int) -> Components:
+        if name == "k0e":
+            return _second(arguments, fmt, terms, m)
+        return _first(arguments, fmt, terms, int(name[1]), m)
+
+    compute.__name__ = f"{name}_{m}"
+    what = {"i0e": "exp(-|x|) I_0(x)", "i1e": "exp(-|x|) I_1(x)", "k0e": "exp(x) K_0(x)"}[name]
+    compute.__doc__ = f"""The derivative of order {m} of {what}.
+
+    Relative to the result everywhere, also next to the zeros of those of exp(-|x|) I_1(x). At 0 the
+    mean of both sides.
+    """
+    makers: dict[str, Any] = {"i0e": _i0e_table, "i1e": _i1e_table, "k0e": _k0e_table}
+    made: dict[str, Any] = {f"{name}_{m}_series": functools.partial(makers[name], m)}
+    if name == "i1e":
+        made[f"{name}_{m}_zero"] = functools.partial(_zero_table, m)
+    for key, maker in made.items():
+        maker.__name__ = key
+        _table(maker)
+    return function("x")(compute)
+
+
+for _name in ("i0e", "i1e", "k0e"):
+    for _m in range(1, LAST + 1):
+        slope(_name, _m)
