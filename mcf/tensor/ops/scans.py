@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.elementary.fused import Formula
 from mcf.kernels import registry
+from mcf.kernels.operators import ADD, COPYSIGN, EQ, LT, MAXIMUM, MUL, SUB, WHERE
 from mcf.kernels.row_tasks import RowTask, along
 from mcf.kernels.running import running_extremes
+from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.order import canonical
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
@@ -20,24 +23,109 @@ from mcf.tensor.tensor import MCFTensor, wrap
 aten = torch.ops.aten
 
 
-def _doubling(function: Callable[[Any, Any], Any], x: Any, dim: int) -> Any:
-    """x_0, f(x_0, x_1), ... of an associative function, in log2(count) steps.
+# Rows of so many are combined in log2(count) steps of all their elements, fewer launches.
+SHORT = 4096
 
-    After the step of width k an element has the function of the 2 k before it and itself.
+Parts = tuple[Any, ...]
+Together = Callable[[Parts, Parts], Parts]
+
+
+def _cut(x: Parts, first: int, count: int) -> Parts:
+    return tuple(c.narrow(-1, first, count) for c in x)
+
+
+def _every_other(x: Parts, first: int, count: int) -> Parts:
+    return tuple(c[..., first : first + 2 * count : 2].contiguous() for c in x)
+
+
+def _doubling(together: Together, x: Parts) -> Parts:
+    """x_0, x_0 x_1, ... of an associative function along the last dimension.
+
+    After the step of width k an element has the function of the 2 k up to itself.
     """
-    count, width = x.shape[dim], 1
+    count, width = x[0].shape[-1], 1
     while width < count:
-        later = function(x.narrow(dim, 0, count - width), x.narrow(dim, width, count - width))
-        x = torch.cat([x.narrow(dim, 0, width), later], dim)
+        rest = count - width
+        later = together(_cut(x, 0, rest), _cut(x, width, rest))
+        both = zip(_cut(x, 0, width), later, strict=True)
+        x = tuple(torch.cat(pair, -1) for pair in both)
         width *= 2
     return x
 
 
+def _running(together: Together, x: Parts) -> Parts:
+    """The same of many elements: two functions for each of them in place of log2(count)."""
+    count = x[0].shape[-1]
+    if count <= SHORT:
+        return _doubling(together, x)
+    # What runs up to the second, fourth, ... is what runs of the pairs; to others one is added.
+    half, rest = count // 2, (count - 1) // 2
+    pairs = together(_every_other(x, 0, half), _every_other(x, 1, half))
+    even = _running(together, pairs)
+    odd = together(_cut(even, 0, rest), _every_other(x, 2, rest))
+    firsts = [torch.cat([c[..., :1], o], -1) for c, o in zip(x, odd, strict=True)]
+    found = []
+    for f, e in zip(firsts, even, strict=True):
+        mixed = torch.stack([f.narrow(-1, 0, half), e], -1).flatten(-2)
+        found.append(torch.cat([mixed, f.narrow(-1, half, 1)], -1) if count % 2 else mixed)
+    return tuple(found)
+
+
+def _added(x: Parts, y: Parts) -> Parts:
+    return (torch.logaddexp(x[0], y[0]),)
+
+
+def _sum(o: Any, m: Any, n: Any, s: Any, t: Any) -> Any:
+    """s exp(m - largest) + t exp(n - largest), of which one factor is 1."""
+    # Equal ones, infinities among them, have no difference.
+    gap = o(WHERE, o(EQ, m, n), 0, o(COPYSIGN, o(SUB, m, n), -1.0))
+    later = o(LT, m, n)
+    small, large = o(WHERE, later, s, t), o(WHERE, later, t, s)
+    return o(ADD, large, o(MUL, small, o(Formula("exp"), gap)))
+
+
+def _scaled(x: Parts, y: Parts) -> Parts:
+    """Of (m, s) and (n, t) what stands for s exp(m) + t exp(n), with the larger of m and n."""
+    larger = composed(lambda o, m, n: o(MAXIMUM, m, n), x[0], y[0])
+    return larger, composed(_sum, x[0], y[0], x[1], y[1])
+
+
+def _scaled_recorded(x: Parts, y: Parts) -> Parts:
+    """The same for autograd."""
+
+    def of_torch(operation: Any, *values: Any) -> Any:
+        return getattr(torch, operation.name)(*values)
+
+    return torch.maximum(x[0], y[0]), _sum(of_torch, x[0], y[0], x[1], y[1])
+
+
 @implements(torch.logcumsumexp, Tensor.logcumsumexp, aten.logcumsumexp.default)
 def logcumsumexp(x: Any, dim: int) -> Any:
-    """log(exp(x_0) + ... + exp(x_k)), as a tree."""
+    """log(exp(x_0) + ... + exp(x_k)), as a tree.
+
+    Of more than SHORT elements it is m_k + log(s_k) with m_k the largest so far and s_k the sum of
+    exp(x_i - m_k), from 1 to k + 1: trees of D = 2 log2(count) combinations at most (Brent and Kung
+    1982, doi:10.1109/TC.1982.1675982), each with an exponential of a difference of two elements.
+    With bounds a of a sum, p of a product, e of exp and l of log, to first order,
+
+        |error| <= D (a + p + e) + a log(count) + l log(s_k) + a |result|,
+
+    since the mean of m_k - x_i, weighted by exp(x_i), is at most log(count).
+    """
     along(x.shape or (1,), dim)
-    return x.clone() if x.dim() == 0 else _doubling(torch.logaddexp, x, dim)
+    if x.dim() == 0 or not x.numel():
+        return x.clone()
+    rows = x.movedim(dim, -1)
+    if x.shape[dim] <= SHORT:
+        return _doubling(_added, (rows,))[0].movedim(-1, dim)
+    m = rows.detach().contiguous()
+    if recorded(x):
+        # 1 with the derivatives of exp; infinite ones have no difference.
+        ones: Any = torch.where(m.isfinite(), rows - m, 0).exp()
+        m, s = _running(_scaled_recorded, (m, ones))
+    else:
+        m, s = _running(_scaled, (m, torch.ones_like(m)))
+    return (m + s.log()).movedim(-1, dim)
 
 
 def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
