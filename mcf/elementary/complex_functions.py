@@ -36,6 +36,8 @@ from mcf.kernels.formats import FP64, Format
 
 Arguments = tuple[Components, ...]
 Parts = tuple[Components, Components]
+# Below it a quotient of as much more has all components; the divisor is at least 2**-700.
+_SMALL, _LIFT = 2.0**-400, 600
 # Both parts of the argument, as many components each as those of the result.
 Formula = Callable[[Components, Components], Parts]
 
@@ -153,7 +155,10 @@ def tanh(x: Components, y: Components) -> Parts:
     t, s, c = real("tanh", x), real("sin", angle), real("cos", angle)
     q = squared(ex.reciprocal(real("cosh", x)))
     size = ex.add(squared(t), ex.mul(squared(c), q))
-    return held(x, ex.div(t, size)), held(y, ex.div(ex.mul(ex.mul(s, c), q), size))
+    # Beside a pole what a small t has below the range would count.
+    lift = torch.where(t[0].abs() < _SMALL, _LIFT, 0)
+    first = scale_all(ex.div(scale_all(t, lift), size), -lift)
+    return held(x, first), held(y, ex.div(ex.mul(ex.mul(s, c), q), size))
 
 
 @complex_function
@@ -178,7 +183,9 @@ def log(x: Components, y: Components) -> Parts:
     square = squared(select(near, q, 0.0))
     middle = ex.add(ex.mul(ex.sub(one, unit), ex.add(one, unit)), square)
     plain = (p[0] == 0) | p[0].isinf()
-    ratio = ex.div(sanitized(q, ~plain, 0.0), sanitized(p, ~plain))
+    # Scaled, since a quotient of numbers near the bottom of the range has lost its last components.
+    top, e = mantissa(sanitized(p, ~plain))
+    ratio = ex.div(scale_all(sanitized(q, ~plain, 0.0), -e), top)
     wide = ex.add(real("log", p), half(real("log1p", squared(ratio))))
     size = select(near, half(real("log1p", middle)), wide)
     size = special(x[0].isnan() | y[0].isnan(), math.nan, size)
