@@ -27,6 +27,8 @@ WRITERS: dict[Any, Callable[[tuple[Any, ...], Any], bool]] = {}
 # Functions of torch -> what computes them at once where nobody records or looks on, see
 # `mcf.tensor.shortcuts`; it returns NotImplemented for what it leaves to torch's way.
 DIRECT: dict[Any, Callable[..., Any]] = {}
+# Those of the latter that take plain operands as they are given, not as expansions.
+WIDE: set[Any] = set()
 # Functions of torch that view -> what is called of them without a question, with arguments by
 # position; it returns NotImplemented for what is no view.
 VIEWS: dict[Any, Callable[..., Any]] = {}

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.tensor.registry import DIRECT
+from mcf.tensor.registry import DIRECT, WIDE
 from mcf.tensor.tapes import taped
 
 _ROOMS: dict[Any, str] = {
     torch: (
-        "angle deg2rad exp2 float_power heaviside ldexp logaddexp2 logit rad2deg sinc xlogy "
+        "angle cdist deg2rad exp2 float_power heaviside ldexp logaddexp2 logit pdist rad2deg sinc "
         "batch_norm celu group_norm instance_norm layer_norm logaddexp nan_to_num prelu rms_norm "
-        "selu threshold"
+        "selu threshold xlogy"
     ),
     torch.special: "entr exp2 logit sinc xlog1py xlogy",
     F: (
@@ -36,4 +36,6 @@ _ROOMS: dict[Any, str] = {
 for _room, _names in _ROOMS.items():
     for _name in _names.split():
         _function = getattr(_room, _name)
-        DIRECT.setdefault(_function, taped(_function))
+        if _function not in DIRECT:
+            DIRECT[_function] = taped(_function)
+            WIDE.add(DIRECT[_function])

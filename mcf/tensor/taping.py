@@ -42,6 +42,15 @@ _MADE = frozenset(
     ).split()
 )
 _TAGS = {torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
+
+
+def _is_taking(func: Any, args: Any) -> bool:
+    """Whether an operator takes elements by their numbers; of masks the size would depend on."""
+    if func is not aten.index.Tensor:
+        return False
+    return all(t.dtype is torch.int64 for t in args[1] if t is not None)
+
+
 # An implementation of at most so many operators on components is written down as these.
 _SHORT = 4
 
@@ -78,7 +87,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = run_operator(func, args, kwargs)
             self._alive.append(out)
             return out
-        if not _TAGS.isdisjoint(func.tags):
+        if not _TAGS.isdisjoint(func.tags) and not _is_taking(func, args):
             raise RefusedError(f"{func}")
         with launched() as launches:
             out = run_operator(func, args, kwargs)

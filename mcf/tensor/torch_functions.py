@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mcf.tensor.conversion import promote
 from mcf.tensor.recorded import at_once, functorch
-from mcf.tensor.registry import DIRECT, FUNCTIONS, VIEWS, WRITERS, UnsupportedError
+from mcf.tensor.registry import DIRECT, FUNCTIONS, VIEWS, WIDE, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.widening import WIDENED, widened
@@ -47,9 +47,17 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
         if not kwargs.keys().isdisjoint(_ALIASES) and not _has_own_names(func):
             kwargs = {_ALIASES.get(k, k): v for k, v in kwargs.items()}
-    if func in WIDENED:
-        args, kwargs = widened(func, args, kwargs)
     direct = DIRECT.get(func)
+    if func in WIDENED:
+        if direct in WIDE:
+            # Plain operands become expansions by its steps.
+            found = at_once(direct, args, kwargs)
+            if found is not NotImplemented:
+                return found
+        given = args, kwargs
+        args, kwargs = widened(func, args, kwargs)
+        if direct in WIDE and args is given[0] and kwargs is given[1]:
+            direct = None
     if direct is not None:
         found = at_once(direct, args, kwargs)
         if found is not NotImplemented:

@@ -13,15 +13,30 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.conversion import reformat
+from mcf.tensor.recorded import watched
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.tensor import MCFTensor, wrap
 from mcf.tensor.torch_functions import forward, unasked
 
 
-def _made(*args: Any, **kwargs: Any) -> Any:
+def _made(outputs: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
     """torch's gradients to begin with: whose attributes are asked for is known."""
     with torch._C.DisableTorchFunctionSubclass():
-        return torch.autograd._make_grads(*args, **kwargs)
+        if len(outputs) == 1 and grads[0] is None and type(outputs[0]) is MCFTensor:
+            one = _one(outputs[0])
+            if one is not None:
+                return (one,)
+        return torch.autograd._make_grads(outputs, grads, *args, **kwargs)
+
+
+def _one(output: MCFTensor) -> MCFTensor | None:
+    """The gradient of one number that nobody looks at, as `torch.ones_like` makes it; else None."""
+    if watched() or not output.requires_grad or output.numel() != 1:
+        return None
+    first, *rest = output.components
+    if type(first) is not Tensor:
+        return None
+    return wrap([torch.ones_like(first), *map(torch.zeros_like, rest)])
 
 
 _BACKWARD = unasked(torch.autograd.backward, _make_grads=_made)
