@@ -210,7 +210,7 @@ def _first(x: MCFTensor, k: int, descending: bool) -> Tensor:
     return among[order[:k]]
 
 
-def _kth(x: MCFTensor, k: int, dim: int) -> Tensor:
+def kth(x: MCFTensor, k: int, dim: int) -> Tensor:
     """The index of the k-th smallest along a dimension, kept; stable."""
     size = x.shape[dim] if x.ndim else 1
     if not 1 <= k <= size:
@@ -227,7 +227,7 @@ def _kth(x: MCFTensor, k: int, dim: int) -> Tensor:
 def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The k-th smallest along a dimension and its index."""
     few = arranged("kth", x, dim, k, keepdim=keepdim)
-    return few if few is not None else reduced(x, _kth(x, k, dim), dim, keepdim)
+    return few if few is not None else reduced(x, kth(x, k, dim), dim, keepdim)
 
 
 @implements(aten.median.dim)
@@ -238,7 +238,7 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
         return few
     nan = x.components[0].isnan()
     size = x.shape[dim] if x.ndim else 1
-    index = _kth(x, (size + 1) // 2, dim)
+    index = kth(x, (size + 1) // 2, dim)
     if watched() or bool(nan.any()):
         any_nan, at = nan.max(dim, keepdim=True)
         index = torch.where(any_nan, at, index)

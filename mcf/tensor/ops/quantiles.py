@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +13,9 @@ from torch import Tensor
 
 from mcf.kernels.row_tasks import along
 from mcf.tensor.creation import tensor
+from mcf.tensor.ops.order import kth
+from mcf.tensor.ops.ranks import decided
+from mcf.tensor.recorded import watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
 
@@ -46,6 +51,31 @@ def _place(q: Fraction, count: int, way: str) -> tuple[int, Fraction]:
     return low, Fraction(1, 2) if way == "midpoint" else weight
 
 
+# Of one row of so many elements so many ranks take less time one by one than all in order.
+MANY, _RANKS = 1 << 18, 4
+
+
+def _selected(rows: Any) -> bool:
+    """Whether elements of one row are looked for by rank."""
+    if type(rows) is not MCFTensor or rows.numel() < MANY or watched():
+        return False
+    return decided(rows.components[0])
+
+
+def _ordered(rows: Any, ranks: int) -> Callable[[Tensor], Any]:
+    """Of ranks, from 0, in each row, the elements that a stable sort would put there."""
+    if ranks > _RANKS or not _selected(rows):
+        ordered = rows.sort(-1).values
+        return lambda k: ordered.gather(-1, k[..., None]).squeeze(-1)
+    plain = rows.detach()
+
+    @functools.cache
+    def element(k: int) -> Any:
+        return rows[kth(plain, k + 1, 0)[0]]
+
+    return lambda k: element(int(k))
+
+
 def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bool) -> Any:
     if way not in WAYS:
         raise RuntimeError(f"quantile: interpolation must be one of {WAYS}, got {way!r}")
@@ -59,7 +89,7 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
         along(x.shape or (1,), dim)
         rows = x.movedim(dim, -1) if x.dim() else x.reshape(1)
         kept_shape = [1 if d == dim % max(x.dim(), 1) else n for d, n in enumerate(x.shape)]
-    ordered = rows.sort(-1).values
+    ordered = _ordered(rows, 2 * len(wanted))
     nan = rows.isnan()
     counts = (~nan).sum(-1) if skip else (~nan | nan).sum(-1)
     results = []
@@ -71,7 +101,7 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
             low = torch.where(counts == count, index, low)
             weight = torch.where(counts == count, tensor(share, x.terms, x.dtype, x.device), weight)
         high = torch.where(weight > 0, low + 1, low)
-        a, b = (ordered.gather(-1, k[..., None]).squeeze(-1) for k in (low, high))
+        a, b = ordered(low), ordered(high)
         # No difference of equal infinities.
         value = torch.where(a == b, a, a + weight * torch.where(a == b, 0, b - a))
         bad = counts == 0 if skip else nan.any(-1)
@@ -119,8 +149,11 @@ def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
             (input.clone(), torch.zeros((), dtype=torch.int64, device=input.device))
         )
     count = (~input.isnan()).sum(dim, keepdim=True)
-    order = input.detach().argsort(dim)
-    index = order.gather(dim, ((count - 1) // 2).clamp_min(0))
+    rank = ((count - 1) // 2).clamp_min(0)
+    if _selected(input):
+        index = kth(input.detach(), int(rank) + 1, 0)
+    else:
+        index = input.detach().argsort(dim).gather(dim, rank)
     value = input.gather(dim, index)
     if not keepdim:
         value, index = value.squeeze(dim), index.squeeze(dim)
