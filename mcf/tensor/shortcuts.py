@@ -43,14 +43,14 @@ def register(implementation: Callable[..., Any], *functions: Any) -> None:
 
 
 # What stands beside an expansion in arithmetic; of anything else torch says what it thinks.
-_OPERANDS = frozenset({MCFTensor, Tensor, int, float})
+OPERANDS = frozenset({MCFTensor, Tensor, int, float})
 TENSORS = frozenset({MCFTensor, Tensor})
 # Arguments that are alike in all functions and say how a tensor is made, not of which elements.
 _MAKING = frozenset("out dtype layout device pin_memory requires_grad memory_format".split())
 
 
 def counted(
-    implementation: Callable[..., Any], count: int, *names: str, kinds: Any = _OPERANDS
+    implementation: Callable[..., Any], count: int, *names: str, kinds: Any = OPERANDS
 ) -> Callable[..., Any]:
     """A function of so many arguments, and of some by these names; torch does with others."""
     known = frozenset(names)
@@ -65,9 +65,7 @@ def counted(
     return call
 
 
-def operator(
-    overload: Any, count: int, *names: str, also: str = "", kinds: Any = _OPERANDS
-) -> None:
+def operator(overload: Any, count: int, *names: str, also: str = "", kinds: Any = OPERANDS) -> None:
     """The operator in the place of the functions of its name and of others."""
     known = overload._schema.name.split("::")[1]
     call = counted(OPERATORS[overload], count, *names, kinds=kinds)
@@ -132,7 +130,7 @@ def _clamp(x: Any = None, min: Any = None, max: Any = None, **others: Any) -> An
         return NotImplemented
     # Torch takes two tensors or two numbers, and None.
     bounds = {type(bound) for bound in (min, max) if bound is not None}
-    if not (bounds and (bounds <= TENSORS or bounds <= _OPERANDS - TENSORS)):
+    if not (bounds and (bounds <= TENSORS or bounds <= OPERANDS - TENSORS)):
         return NotImplemented
     return OPERATORS[aten.clamp.default](x, min, max)
 

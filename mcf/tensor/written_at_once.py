@@ -1,4 +1,7 @@
-"""Functions in place and with `out=` of those that are computed at once: the result is copied."""
+"""Functions in place and with `out=` of those that are computed at once.
+
+Formulas and products write where they are told; other results are copied.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,11 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.launches import SMALL
+from mcf.tensor.ops.arithmetic import addcdiv_into, addcmul_into, lerp_into
+from mcf.tensor.product_plans import multiplied
 from mcf.tensor.recorded import at_once, differentiated, writable, written
 from mcf.tensor.registry import DIRECT, WRITERS
+from mcf.tensor.shortcuts import OPERANDS, TENSORS
 from mcf.tensor.tensor import COMPONENTS, MCFTensor
 
 
@@ -64,6 +70,38 @@ def _writer(direct: Callable[..., Any]) -> Callable[[tuple[Any, ...], Any], bool
     return write
 
 
+def _direct_writer(
+    function: Callable[..., bool], count: int, kinds: frozenset[type]
+) -> Callable[[tuple[Any, ...], Any], bool]:
+    """What writes by itself into a tensor: a function of that and of so many arguments."""
+
+    def write(args: tuple[Any, ...], out: Any) -> bool:
+        if len(args) != count or not kinds.issuperset(map(type, args)):
+            return False
+        if type(out) is not MCFTensor or not writable(out):
+            return False
+        if at_once(function, (out, *args), {}) is not True:
+            return False
+        written(out)
+        return True
+
+    return write
+
+
+def _product_into(dims: tuple[int, int] | None) -> Callable[[Any, Any, Any], bool]:
+    """What writes a product of operands of so many dimensions; None for any."""
+
+    def write(out: Any, x: Any, y: Any) -> bool:
+        if dims is not None and (x.dim(), y.dim()) != dims:
+            return False
+        return multiplied(x, y, out=out) is not None
+
+    return write
+
+
+WRITERS[torch.lerp] = _direct_writer(lerp_into, 3, OPERANDS)
+WRITERS[torch.addcmul] = _direct_writer(addcmul_into, 3, TENSORS)
+WRITERS[torch.addcdiv] = _direct_writer(addcdiv_into, 3, TENSORS)
 # Whose results have the shape and the format of an argument, or are numbers.
 _IN_PLACE = (
     "add sub mul div pow lerp addcmul addcdiv clamp clamp_min clamp_max neg square frac floor ceil "
@@ -82,3 +120,15 @@ for _name, _operator in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "d
     DIRECT[getattr(Tensor, f"__i{_name}__")] = DIRECT[getattr(Tensor, _operator + "_")]
 for _name in _WITH_OUT:
     WRITERS.setdefault(getattr(torch, _name), _writer(DIRECT[getattr(torch, _name)]))
+
+
+def _first(
+    one: Callable[[tuple[Any, ...], Any], bool], other: Callable[[tuple[Any, ...], Any], bool]
+) -> Callable[[tuple[Any, ...], Any], bool]:
+    return lambda args, out: one(args, out) or other(args, out)
+
+
+for _name, _dims in {"matmul": None, "mm": (2, 2), "mv": (2, 1), "bmm": (3, 3)}.items():
+    _function = getattr(torch, _name)
+    _one = _direct_writer(_product_into(_dims), 2, TENSORS)
+    WRITERS[_function] = _first(_one, WRITERS[_function])

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from mcf.kernels.components import padded
 from mcf.kernels.operators import ADD, DIV, FMA, MUL, RECIPROCAL, RSQRT, SQRT, SUB, Operation
-from mcf.tensor.ops.composed import composed
+from mcf.tensor.ops.composed import composed, composed_into
 from mcf.tensor.plans import planned, selected
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.writing import into
 
 aten = torch.ops.aten
 
@@ -120,8 +121,11 @@ def sqrt(x: MCFTensor) -> MCFTensor:
     return planned(SQRT, x)
 
 
-def _combined(operation: Operation) -> Any:
-    """x + value * operation(a, b), the operation after the factor where it is a quotient."""
+def _combined(operation: Operation) -> tuple[Any, Any]:
+    """x + value * operation(a, b), the operation after the factor where it is a quotient.
+
+    And what writes x + operation(a, b) into a tensor.
+    """
 
     def plain(o: Any, x: Any, a: Any, b: Any) -> Any:
         return o(ADD, x, o(operation, a, b))
@@ -144,11 +148,20 @@ def _combined(operation: Operation) -> Any:
                 return found
         return composed(plain, x, a, b)
 
-    return combined
+    def combined_into(out: MCFTensor, x: Any, a: Any, b: Any) -> bool:
+        if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
+            return False
+        if operation is MUL and len({getattr(v, "terms", None) for v in (x, a, b)}) == 1:
+            return into(FMA, (a, b, x), out)
+        return composed_into(plain, (x, a, b), out)
+
+    return combined, combined_into
 
 
-addcmul = implements(aten.addcmul.default)(_combined(MUL))  # x + value * a * b
-addcdiv = implements(aten.addcdiv.default)(_combined(DIV))  # x + value * a / b
+addcmul, addcmul_into = _combined(MUL)  # x + value * a * b
+addcdiv, addcdiv_into = _combined(DIV)  # x + value * a / b
+implements(aten.addcmul.default)(addcmul)
+implements(aten.addcdiv.default)(addcdiv)
 
 
 def _between(o: Any, x: Any, end: Any, weight: Any) -> Any:
@@ -161,6 +174,13 @@ def lerp(x: Any, end: Any, weight: Any) -> Tensor:
     if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
         return composed(_between, x, end, weight)  # type: ignore[no-any-return]
     return x + weight * (end - x)  # type: ignore[no-any-return]
+
+
+def lerp_into(out: MCFTensor, x: Any, end: Any, weight: Any) -> bool:
+    """The same written into a tensor; whether that was done."""
+    if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
+        return composed_into(_between, (x, end, weight), out)
+    return False
 
 
 def _product_with_reciprocal(o: Any, x: Any, y: Any) -> Any:

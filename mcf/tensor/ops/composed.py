@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ from mcf.kernels.operators import COMPARISONS, SELECTIONS, Operation
 from mcf.tensor.chains import Written, chained
 from mcf.tensor.plans import compared, planned
 from mcf.tensor.registry import OPERATORS
+from mcf.tensor.tensor import COMPONENTS, MCFTensor
+from mcf.tensor.writing import into
 
 _aten = torch.ops.aten
 
@@ -22,6 +26,33 @@ def composed(formula: Written, *values: Any) -> Any:
     """
     found = chained(formula, *values)
     return formula(_apply, *values) if found is None else found
+
+
+def composed_into(formula: Written, values: Sequence[Any], out: MCFTensor) -> bool:
+    """The same written into a tensor, which may be an operand; whether that was done.
+
+    The last operation of many elements writes there. Nothing is written to a tensor of another
+    format, shape or layout.
+    """
+    own = out.__dict__
+    if chained(formula, *values, out=COMPONENTS[own["_terms"]](own)):
+        return True
+    left = _length(formula, len(values))
+
+    def apply(operation: Operation | Formula, *operands: Any) -> Any:
+        nonlocal left
+        left -= 1
+        return _apply(operation, *operands) if left else into(operation, operands, out)
+
+    return formula(apply, *values) is True
+
+
+@functools.lru_cache(256)
+def _length(formula: Written, count: int) -> int:
+    """How many operations a formula of so many operands has."""
+    found: list[Any] = []
+    formula(lambda *given: found.append(given), *[None] * count)
+    return len(found)
 
 
 def _apply(operation: Operation | Formula, *values: Any) -> Any:
