@@ -46,15 +46,19 @@ class Launch(NamedTuple):
         return bound(self.call, addresses[:-1], addresses[-1])
 
 
+# Bytes of elements that are moved.
+SIZES = (8, 4, 1)
+
+
 class Move(NamedTuple):
     """Copies of elements into other tensors: out[i] = x[index[i]], or out[i] = x[i].
 
     Args:
-        sources: the places of tensors of elements of 8 bytes, or of one byte.
+        sources: the places of tensors.
         targets: where they go, contiguous.
         elements: how many each has.
         index: int64, which they are; None for the same order.
-        size: bytes of an element.
+        size: bytes of an element, one of `SIZES`.
     """
 
     sources: Sequence[int]
@@ -125,6 +129,8 @@ def kernel(data):
                 j = number(index, i)
             if size == 8:
                 put(target, i, number(source, j))
+            elif size == 4:
+                put_half(target, i, half(source, j))
             else:
                 put_byte(target, i, byte(source, j))
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -180,7 +181,13 @@ def _are_expansions(components: Sequence[Tensor]) -> bool:
             return False
         if c.requires_grad and torch.is_grad_enabled():
             return False
-    if watched() or not first.isfinite().all():
+    if watched():
+        return False
+    if first.dtype is torch.float64 and first.numel() == 1:
+        # A sum of Python's is one of float64.
+        values = [c.item() for c in components]
+        return math.isfinite(values[0]) and all(a + b == a for a, b in itertools.pairwise(values))
+    if not first.isfinite().all():
         return False
     return all(torch.equal(a + b, a) for a, b in itertools.pairwise(components))
 

@@ -16,11 +16,14 @@ from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, FP32
 from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, result_dtypes
+from mcf.kernels.program import SIZES, Launch, Move, Program, Step
 from mcf.kernels.register_choice import registers_for
 from mcf.tensor.tensor import Components
 
 # Operands of results of at most so many elements are copied where they are broadcast.
 SMALL = 1 << 14
+# Room for what is broadcast to at most so many elements is kept.
+_KEPT = 1024
 # A result of at most so many elements is made in the likeness of one that the plan keeps.
 _FEW = 64
 
@@ -161,6 +164,50 @@ class Plan:
             out = [*map(_empty_like, self._likes)]
         counted = self.launch([*map(_address, out), *self.addresses(groups)])
         return out if counted is None or not counted[0] else None
+
+    def broadcast(self, groups: Sequence[Components]) -> list[Tensor] | None:
+        """`run` of operands of several shapes, contiguous ones."""
+        program = self._spreading(groups) if self.count <= _KEPT else None
+        if program is None:
+            return self.run(self.spread(groups))
+        if self._likes is None:
+            out = [self._new(dtype) for dtype in self.dtypes]
+        else:
+            out = [*map(_empty_like, self._likes)]
+        given = [place for group in groups for place in map(_address, group)]
+        return out if program([*given, *map(_address, out)]) else None
+
+    def _spreading(self, groups: Sequence[Components]) -> Program | None:
+        """The launch after copies of what has another shape; of these operands' kind."""
+        try:
+            return self._program
+        except AttributeError:
+            pass
+        flat = [c for group in groups for c in group]
+        given, results = len(flat), [*range(len(flat), len(flat) + len(self.dtypes))]
+        steps: list[Step] = []
+        rooms: list[int] = []
+        places: list[list[int]] = []
+        at = 0
+        for group in groups:
+            own, first = [*range(at, at + len(group))], group[0]
+            at += len(group)
+            if first.shape != self.size and first.ndim:
+                start = given + len(results) + len(rooms)
+                copied = [*range(start, start + len(group))]
+                number = np.arange(first.numel()).reshape(first.shape)
+                index = np.broadcast_to(number, self.size)
+                steps.append(Move(own, copied, self.count, index, first.element_size()))
+                rooms += [self.count * first.element_size()] * len(group)
+                own = copied
+            places.append(own)
+        behind = range(given + len(results) + len(rooms), 1 << 30)[: len(self.behind)]
+        read = [place for k in self.order for place in places[k]]
+        steps.append(Launch(self.launch, [*results, *read, *behind]))
+        self._program: Program | None = None
+        if all(c.element_size() in SIZES for c in flat):
+            self._program = Program.of(steps, given + len(results), rooms, self.behind, self)
+        return self._program
 
     def aside(self, read: list[int], parts: Components) -> bool:
         """Write the result for operands at some addresses into tensors that may be operands.

@@ -68,7 +68,7 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
     if found is None:
         return getattr(operations, operation.name)(*unrounded(x, y))  # type: ignore[no-any-return]
     plan, groups = found
-    out = plan.run(groups)
+    out = plan.broadcast(groups) if plan.broadcasts else plan.run(groups)
     assert out is not None
     return out[0]
 
@@ -78,11 +78,11 @@ def selected(operation: Operation | Formula, *values: Any) -> MCFTensor | None:
 
     Then torch's selections do what is one of `operators.SELECTIONS`, and the operator a function.
     """
-    found = found_for(operation, values)
+    found = _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
     if found is None:
         return None
     plan, groups = found
-    out = plan.run(groups)
+    out = plan.broadcast(groups) if plan.broadcasts else plan.run(groups)
     return None if out is None else fresh(out, plan.size, plan.dtypes[0], plan.device)
 
 
@@ -93,7 +93,10 @@ _NUMBERS = frozenset({int, float})
 def _launched(
     operation: Operation | Formula, values: Sequence[Any], number: Number
 ) -> tuple[Plan, list[Components]] | None:
-    """The plan of operands and their components, or None where the operator has to compute them."""
+    """The plan of operands and their components, or None where the operator has to compute them.
+
+    The components have their own shapes where the plan broadcasts.
+    """
     if modes() or functorch() is not None:
         return None
     groups: list[Components] = []
@@ -138,9 +141,7 @@ def _launched(
         plan = _plans[key]
     except KeyError:
         plan = _kept(key, operation, groups)
-    if plan is None:
-        return None
-    return plan, plan.spread(groups) if plan.broadcasts else groups
+    return None if plan is None else (plan, groups)
 
 
 def _kept(
@@ -172,7 +173,11 @@ def found_for(
     Numbers are rounded to the tensors' format where the operation rounds; elsewhere they are taken
     if that holds them.
     """
-    return _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
+    found = _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number))
+    if found is None or not found[0].broadcasts:
+        return found
+    plan, groups = found
+    return plan, plan.spread(groups)
 
 
 def addressed(x: Tensor) -> bool:
