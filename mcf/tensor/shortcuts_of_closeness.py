@@ -27,8 +27,16 @@ def _close(o: Any, x: Any, y: Any, rtol: Any, atol: Any) -> Any:
     return o(LE, error, o(WHERE, o(LT, error, math.inf), allowed, -1.0))
 
 
-def _isclose(x: Any, y: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False) -> Any:
-    if type(x) is not MCFTensor or type(y) is not MCFTensor or equal_nan is not False:
+def _isclose(
+    input: Any = None,
+    other: Any = None,
+    rtol: Any = 1e-5,
+    atol: Any = 1e-8,
+    equal_nan: Any = False,
+    **others: Any,
+) -> Any:
+    x, y = input, other
+    if others or type(x) is not MCFTensor or type(y) is not MCFTensor or equal_nan is not False:
         return NotImplemented
     if type(rtol) is not float or type(atol) is not float:
         return NotImplemented
@@ -57,9 +65,12 @@ def _difference_of_products(o: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     return o(SUB, o(MUL, a, b), o(MUL, c, d))
 
 
-def _cross(a: Any, b: Any, *, dim: Any = -1) -> Any:
+def _cross(input: Any = None, other: Any = None, *, dim: Any = -1, **others: Any) -> Any:
     """The vector product of few vectors of three numbers."""
-    if type(a) is not MCFTensor or type(b) is not MCFTensor or type(dim) not in (int, type(None)):
+    a, b = input, other
+    if others or type(a) is not MCFTensor or type(b) is not MCFTensor:
+        return NotImplemented
+    if type(dim) not in (int, type(None)):
         return NotImplemented
     size = a.shape
     if size != b.shape or size.numel() > MOST:
@@ -80,8 +91,14 @@ def _cross(a: Any, b: Any, *, dim: Any = -1) -> Any:
 
 
 DIRECT[torch.linalg.cross] = _cross
+
+
+def _old_cross(input: Any = None, other: Any = None, dim: Any = None, **others: Any) -> Any:
+    return _cross(input, other, dim=dim, **others)
+
+
 for _function in forms("cross"):
-    DIRECT[_function] = lambda a, b, dim=None: _cross(a, b, dim=dim)
+    DIRECT[_function] = _old_cross
 
 
 def _fill(x: Any, value: Any) -> Any:
@@ -99,17 +116,20 @@ def _fill(x: Any, value: Any) -> Any:
     return x
 
 
-def _copy(x: Any, source: Any, non_blocking: Any = False) -> Any:
+def _copy(x: Any, other: Any = None, non_blocking: Any = False, **others: Any) -> Any:
     """x.copy_ of an expansion of its format and shape."""
-    if type(x) is not MCFTensor or type(source) is not MCFTensor or non_blocking is not False:
+    source = other
+    if others or non_blocking is not False:
         return NotImplemented
-    own, other = x.__dict__, source.__dict__
-    terms, first, second = own["_terms"], own["_c0"], other["_c0"]
-    if type(first) is not Tensor or type(second) is not Tensor or other["_terms"] != terms:
+    if type(x) is not MCFTensor or type(source) is not MCFTensor:
+        return NotImplemented
+    own, given = x.__dict__, source.__dict__
+    terms, first, second = own["_terms"], own["_c0"], given["_c0"]
+    if type(first) is not Tensor or type(second) is not Tensor or given["_terms"] != terms:
         return NotImplemented
     if first.dtype is not second.dtype or first.shape != second.shape or not writable(x):
         return NotImplemented
-    for c, s in zip(COMPONENTS[terms](own), COMPONENTS[terms](other), strict=True):
+    for c, s in zip(COMPONENTS[terms](own), COMPONENTS[terms](given), strict=True):
         c.copy_(s)
     written(x)
     return x

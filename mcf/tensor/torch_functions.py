@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.argument_names import by_place
 from mcf.tensor.conversion import promote
 from mcf.tensor.recorded import at_once, functorch
 from mcf.tensor.registry import DIRECT, FUNCTIONS, VIEWS, WIDE, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
-from mcf.tensor.widening import WIDENED, widened
+from mcf.tensor.widening import BOUNDED, WIDENED, bounded, widened
 
 # Whether any device's autocast is on.
 _autocast = torch._C._is_any_autocast_enabled
@@ -58,6 +59,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = widened(func, args, kwargs)
         if direct in WIDE and args is given[0] and kwargs is given[1]:
             direct = None
+    elif func in BOUNDED:
+        args, kwargs = bounded(args, kwargs)
     if direct is not None:
         found = at_once(direct, args, kwargs)
         if found is not NotImplemented:
@@ -67,6 +70,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         if replacement is not None and kwargs.get("out") is None:
             kwargs.pop("out", None)
+            if kwargs:
+                args, kwargs = by_place(func, replacement, args, kwargs)
             return replacement(*args, **kwargs)
         if type(func) is FunctionType or (torch.is_grad_enabled() and _has_plain_leaf(args)):
             return forward(func, args, kwargs)

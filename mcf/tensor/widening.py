@@ -1,7 +1,8 @@
 """Plain operands as expansions, in functions that compute with them before an expansion comes in.
 
 x * y with a plain y takes y exactly. But `torch.addcmul(x, a, b)` multiplies two plain tensors, and
-the derivative of `torch.lerp` has 1 - weight: in the plain format these would be rounded.
+the derivative of `torch.lerp` has 1 - weight: in the plain format these would be rounded. So would
+one bound of `torch.clamp`, which torch makes a number where the other is one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.conversion import reformat
+from mcf.tensor.creation import tensor
 from mcf.tensor.promotion import result_format
 from mcf.tensor.tensor import MCFTensor
 
@@ -32,10 +34,12 @@ _DERIVATIVES = {
     "__pow__", "__rpow__", "arctan2", "atan2", "copysign", "float_power", "fmod", "hypot", "pow",
     "remainder",
 }  # fmt: skip
+# Functions of two bounds.
+_BOUNDED = {"clamp", "clip"}
 
 
-def _widening() -> dict[Any, bool]:
-    """The functions of these names and their forms in place; whether their values need it, too."""
+def _named(names: set[str]) -> dict[Any, str]:
+    """The functions of these names and their forms in place; the name of each."""
     rooms = (
         torch, torch.functional, torch.nn.functional, torch.special, torch._C._nn,
         torch._C.TensorBase, Tensor,
@@ -45,12 +49,14 @@ def _widening() -> dict[Any, bool]:
         name = getattr(function, "__name__", "").removeprefix("special_")
         in_place = name.endswith("_") and not name.endswith("__")
         name = name.removesuffix("_") if in_place else name
-        if name in _VALUES | _DERIVATIVES:
-            found[function] = name in _VALUES
+        if name in names:
+            found[function] = name
     return found
 
 
-WIDENED = _widening()
+# Whether their values need it, too.
+WIDENED = {f: name in _VALUES for f, name in _named(_VALUES | _DERIVATIVES).items()}
+BOUNDED = frozenset(_named(_BOUNDED))
 
 
 # Types of arguments that need no look: an expansion is a tensor of floats.
@@ -87,3 +93,27 @@ def widened(
     first = args[:1] if in_place else tuple(map(wide, args[:1]))
     rest = {k: v if k == "out" else wide(v) for k, v in kwargs.items()}
     return (*first, *map(wide, args[1:])), rest
+
+
+def bounded(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a clamp, a number beside a bound that is one expansion as one, too.
+
+    Torch takes a bound without dimensions, which no autograd records, for a number.
+    """
+    given = dict(zip(("min", "max"), args[1:3], strict=False))
+    found = {**given, **{k: kwargs[k] for k in ("min", "max") if k in kwargs}}
+    one = [x for x in found.values() if type(x) is MCFTensor]
+    numbers = [k for k, x in found.items() if isinstance(x, int | float)]
+    if len(one) != 1 or len(numbers) != 1 or len(args) > 3:
+        return args, kwargs
+    with torch._C.DisableTorchFunctionSubclass():
+        if one[0].dim() or (one[0].requires_grad and torch.is_grad_enabled()):
+            return args, kwargs
+    x = args[0] if args else kwargs.get("input")
+    dtype, terms = result_format(*(v for v in (x, one[0]) if isinstance(v, Tensor)))
+    [name] = numbers
+    found[name] = tensor(found[name], terms, dtype, one[0].device)
+    rest = {k: found.get(k, v) if k not in given else v for k, v in kwargs.items()}
+    return (*args[:1], *(found[k] for k in given)), rest

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from mcf.kernels.row_tasks import along
 from mcf.tensor.registry import implements
 
 aten = torch.ops.aten
@@ -56,11 +57,17 @@ def dist(input: Any, other: Any, p: float = 2) -> Any:
 
 @implements(torch.linalg.cross, aten.linalg_cross.default)
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
-    """The vector product along a dimension of three."""
-    if input.shape[dim] != 3 or other.shape[dim] != 3:
+    """The vector product along a dimension of three, of tensors of as many dimensions."""
+    if input.dim() != other.dim():
         raise RuntimeError(
-            f"linalg.cross: dimension {dim} must have 3 elements, got {input.shape[dim]} and "
-            f"{other.shape[dim]}"
+            "linalg.cross: inputs must have the same number of dimensions, got "
+            f"{input.dim()} and {other.dim()}"
+        )
+    along(input.shape, dim)
+    if not input.dim() or input.shape[dim] != 3 or other.shape[dim] != 3:
+        raise RuntimeError(
+            f"linalg.cross: dimension {dim} must have 3 elements, got shapes {list(input.shape)} "
+            f"and {list(other.shape)}"
         )
     a, b = torch.broadcast_tensors(input, other)  # type: ignore[no-untyped-call]
     (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
@@ -69,10 +76,9 @@ def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
 
 @implements(torch.cross, torch.Tensor.cross)
 def old_cross(input: Any, other: Any, dim: int | None = None) -> Any:
-    """The vector product along a dimension, the first of three elements by default."""
+    """The vector product along a dimension, the input's first of three elements by default."""
     if dim is None:
-        shape = torch.broadcast_shapes(input.shape, other.shape)  # type: ignore[no-untyped-call]
-        if 3 not in shape:
-            raise RuntimeError("cross: no dimension has 3 elements")
-        dim = list(shape).index(3) - len(shape)
+        if 3 not in input.shape:
+            raise RuntimeError(f"cross: no dimension of size 3 in input, got {list(input.shape)}")
+        dim = list(input.shape).index(3)
     return cross(input, other, dim=dim)

@@ -63,6 +63,9 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     if found is not None:
         return found
     rest, quotient = fmod(x, y), x / y
+    terms = quotient.terms
+    # One component would round the difference, and a large whole number with it.
+    rest = rest.to(terms=2) if terms == 1 else rest
     # A whole number, but for the rounding of the quotient.
     whole = ((x - rest) / y).round()
     divisor = (
@@ -76,7 +79,7 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     else:
         settled = settled | quotient.isinf()
     whole = torch.where(whole == 0, torch.copysign(whole, quotient), whole)
-    return torch.where(settled, quotient, whole)
+    return torch.where(settled, quotient, whole.to(terms=1) if terms == 1 else whole)
 
 
 def _many_quotients(x: Any, y: Any, towards_zero: bool) -> MCFTensor | None:

@@ -46,7 +46,15 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
         raise RuntimeError(
             f"renorm: p must be above 0 and maxnorm from 0, got p={p}, maxnorm={maxnorm}"
         )
+    if input.dim() < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.dim()}")
     along(input.shape, dim)
     others = [d for d in range(input.dim()) if d != dim % input.dim()]
     norm = torch.linalg.vector_norm(input, p, others, keepdim=True)
     return torch.where(norm > maxnorm, input * (maxnorm / (norm + 1e-7)), input)
+
+
+@implements(Tensor.renorm_)
+def renorm_(input: Any, p: float, dim: int, maxnorm: float) -> Any:
+    """The same, in place."""
+    return input.copy_(renorm(input, p, dim, maxnorm))

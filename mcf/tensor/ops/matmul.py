@@ -55,8 +55,18 @@ def mv(x: Any, y: Any) -> Tensor:
     return _product("mv", x, y, 2, 1)
 
 
-def _plus(given: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """beta * given + alpha * product; `given` is not looked at for beta = 0."""
+def _plus(name: str, given: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * given + alpha * product; the numbers of `given` are not looked at for beta = 0.
+
+    As torch, it expands `given` to the shape of the product, not the other way round.
+    """
+    size = product.shape
+    ahead = len(size) - given.dim()
+    if ahead < 0 or any(n not in (1, m) for n, m in zip(given.shape, size[ahead:], strict=True)):
+        raise RuntimeError(
+            f"{name}: input must expand to the shape {list(size)} of the product, got a tensor of "
+            f"shape {list(given.shape)}"
+        )
     if alpha != 1:
         product = product * alpha
     if beta == 0:
@@ -68,19 +78,19 @@ def _plus(given: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
 @implements(aten.addmm.default)
 def addmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * given + alpha * (x @ y)."""
-    return _plus(given, mm(x, y), beta, alpha)
+    return _plus("addmm", given, mm(x, y), beta, alpha)
 
 
 @implements(aten.addmv.default)
 def addmv(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * given + alpha * (x @ y)."""
-    return _plus(given, mv(x, y), beta, alpha)
+    return _plus("addmv", given, mv(x, y), beta, alpha)
 
 
 @implements(aten.baddbmm.default)
 def baddbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * given + alpha * (x @ y)."""
-    return _plus(given, bmm(x, y), beta, alpha)
+    return _plus("baddbmm", given, bmm(x, y), beta, alpha)
 
 
 @implements(aten.addbmm.default)
@@ -88,10 +98,13 @@ def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tens
     """beta * given + alpha * the sum of x @ y over the batch."""
     _check("addbmm", x, y, (3, 3))
     left = x.transpose(0, 1).reshape(x.shape[1], -1)
-    return _plus(given, mm(left, y.reshape(-1, y.shape[2])), beta, alpha)
+    return _plus("addbmm", given, mm(left, y.reshape(-1, y.shape[2])), beta, alpha)
 
 
 @implements(aten.addr.default)
 def addr(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * given + alpha * the outer product of x and y."""
-    return _plus(given, x[:, None] * y[None, :], beta, alpha)
+    for which, vector in (("vec1", x), ("vec2", y)):
+        if vector.dim() != 1:
+            raise RuntimeError(f"addr: Expected 1-D argument {which}, but got {vector.dim()}-D")
+    return _plus("addr", given, x[:, None] * y[None, :], beta, alpha)

@@ -1,12 +1,14 @@
-"""`axis=` and `keepdims=` wherever torch takes them, on each of its functions that does so.
+"""`axis=` and `keepdims=` wherever torch takes them, and torch's own names of all arguments.
 
-Caught mutants: a replacement of torch's function that has torch's names of arguments alone; a mean
-of all elements beside the variance along an axis.
+Caught mutants: a replacement of torch's function that has torch's names of arguments alone, or its
+own alone; a mean of all elements beside the variance along an axis.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import mcf
+from mcf.tensor.argument_names import by_place
+from mcf.tensor.registry import FUNCTIONS
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("on_torch")]
 
@@ -81,3 +85,71 @@ def test_other_names_are_refused() -> None:
     # As torch: a function written in Python has its own names alone.
     with pytest.raises(TypeError):
         torch.nn.functional.softmax(x, axis=0)
+
+
+X, Y = (mcf.tensor(PLAIN + k, 2, PLAIN.dtype) for k in (0, 1))
+BY_NAME: dict[str, tuple[Any, Any]] = {
+    "log2": (lambda: torch.log2(input=Y), lambda: torch.log2(Y)),
+    "as NumPy": (lambda: torch.log2(x=Y), lambda: torch.log2(Y)),
+    "two as NumPy": (lambda: torch.logaddexp(x1=X, x2=Y), lambda: torch.logaddexp(X, Y)),
+    "a method": (lambda: X.copysign(other=Y), lambda: X.copysign(Y)),
+    "one by place": (lambda: X.logaddexp(other=Y), lambda: X.logaddexp(Y)),
+    "cross": (lambda: torch.cross(input=X, other=Y, dim=1), lambda: torch.cross(X, Y, 1)),
+    "cross as NumPy": (lambda: torch.linalg.cross(X, x2=Y), lambda: torch.linalg.cross(X, Y)),
+    "isclose": (lambda: torch.isclose(input=X, other=Y), lambda: torch.isclose(X, Y)),
+    "allclose": (lambda: X.allclose(other=Y), lambda: X.allclose(Y)),
+    "isclose as NumPy": (lambda: torch.isclose(X, x2=Y), lambda: torch.isclose(X, Y)),
+    "copy_": (lambda: X.clone().copy_(other=Y), lambda: X.clone().copy_(Y)),
+    "full_like": (lambda: torch.full_like(input=X, fill_value=0.1),
+                  lambda: torch.full_like(X, 0.1)),
+    "a number first": (lambda: torch.pow(self=2, exponent=X), lambda: torch.pow(2, X)),
+    "pow": (lambda: torch.pow(input=Y, exponent=X), lambda: torch.pow(Y, X)),
+    "where": (lambda: torch.where(input=X, other=Y, condition=X > 1),
+              lambda: torch.where(X > 1, X, Y)),
+    "written in Python": (lambda: torch.nn.functional.tanh(input=X), lambda: torch.tanh(X)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_torchs_names_of_arguments(name: str) -> None:
+    by_name, by_place = BY_NAME[name]
+    assert numbers(by_name()) == numbers(by_place())
+
+
+# Of several forms, whose arguments are read by what they are.
+SEVERAL = {"where", "randint_like", "normal", "bernoulli", "multinomial"}
+
+
+def test_every_implementation_takes_torchs_names() -> None:
+    unbound = []
+    for function, implementation in FUNCTIONS.items():
+        # torch's own functions call those of its inner rooms by place.
+        if isinstance(function, FunctionType) or function in vars(torch._C._nn).values():
+            continue
+        method = hasattr(function, "__objclass__")
+        name = getattr(function, "__name__", "")
+        for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+            # Others are of TorchScript alone.
+            given = [a for a in schema.arguments if not a.kwarg_only]
+            first = given[0] if given else None
+            if first is None or first.name not in ("self", "x", "A") or name in SEVERAL:
+                continue
+            if str(first.type) != "Tensor":
+                continue
+            args = (X,) if method else ()
+            names = ["input" if a.name == "self" else a.name for a in given[len(args) :]]
+            kwargs = dict.fromkeys(names, X)
+            try:
+                found = by_place(function, implementation, args, kwargs)
+                inspect.signature(implementation).bind(*found[0], **found[1])
+            except TypeError as error:
+                unbound.append((name, names, error))
+    assert not unbound, unbound
+
+
+def test_names_that_torch_does_not_know_are_refused() -> None:
+    for function in (torch.nn.functional.tanh, torch.log2, torch.Tensor.logaddexp):
+        with pytest.raises(TypeError):
+            function(X, foo=Y)
+    with pytest.raises(TypeError):
+        torch.nn.functional.tanh(X, input=X)

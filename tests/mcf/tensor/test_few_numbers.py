@@ -127,6 +127,29 @@ def test_quotients_are_those_of_torchs_way(name: str, dtype: torch.dtype, by_ten
         assert_alike(at_once[k], QUOTIENTS[name](x, y), f"{name} {k}: {x} {y}")
 
 
+# Numbers of one component whose quotient's rounding is another whole number; whole quotients up to
+# the largest that one component holds and beyond, which two do.
+WHOLE: list[tuple[Any, Any, torch.dtype, int]] = [
+    (130, Fraction(227, 128), torch.bfloat16, 1),
+    (-130, Fraction(227, 128), torch.bfloat16, 1),
+    (2**24 - 1, 1, torch.float32, 2), (-(2**24) - 1, 1, torch.float32, 2),
+    (2**53 + 1, 1, torch.float64, 2), (3 * (2**53 + 1), -3, torch.float64, 2),
+    (Fraction(2**50 + 1, 2), 0.5, torch.float64, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_whole_quotients_are_exact(mode: str, by_tensors: Any) -> None:
+    """Mutants: a limit of the integers' way beyond one component; a difference in one component."""
+    cases = [(one(a, dtype, terms), one(b, dtype, terms)) for a, b, dtype, terms in WHOLE]
+    for _ in range(2):
+        for (a, b, _, _), (x, y) in zip(WHOLE, cases, strict=True):
+            exact = Fraction(a) / Fraction(b)
+            expected = math.floor(exact) if mode == "floor" else math.trunc(exact)
+            assert torch.div(x, y, rounding_mode=mode).to_fractions() == [expected], (a, b)
+        by_tensors()
+
+
 def test_a_quotient_of_integers_is_rounded_as_by_its_definition() -> None:
     for n in (1, -3, 2**53 + 1, 2**54 + 2, 3**40):
         for e in (0, 60, 1074, 1075, 1120):
