@@ -102,8 +102,9 @@ def bounded(
 
     Torch takes a bound without dimensions, which no autograd records, for a number.
     """
-    given = dict(zip(("min", "max"), args[1:3], strict=False))
-    found = {**given, **{k: kwargs[k] for k in ("min", "max") if k in kwargs}}
+    names = ("min", "max")
+    given: dict[str, Any] = {k: x for k, x in zip(names, args[1:3], strict=False)}
+    found = {**given, **{k: kwargs[k] for k in names if k in kwargs}}
     one = [x for x in found.values() if type(x) is MCFTensor]
     numbers = [k for k, x in found.items() if isinstance(x, int | float)]
     if len(one) != 1 or len(numbers) != 1 or len(args) > 3:

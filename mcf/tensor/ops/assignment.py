@@ -79,6 +79,8 @@ def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
     """target.copy_(source), rounded to nearest; the gradient reaches a plain source rounded."""
     if not isinstance(target, MCFTensor):
         source = to_plain(source, target.dtype)
+    elif isinstance(source, int | float | complex):
+        source = _number(source, target)
     elif is_plain_leaf(source) and torch.is_grad_enabled():
         source = promote(source)
     with torch._C.DisableTorchFunctionSubclass():

@@ -18,6 +18,7 @@ from mcf.kernels.components import Components, padded
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.operators import SUB
 from mcf.kernels.register_choice import registers_for
+from mcf.tensor.conversion import reformat
 from mcf.tensor.creation import tensor
 from mcf.tensor.host_rows import modulo_rows, on_rows, quotient_rows
 from mcf.tensor.ops.composed import composed
@@ -63,9 +64,9 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     if found is not None:
         return found
     rest, quotient = fmod(x, y), x / y
-    terms = quotient.terms
+    terms: int = quotient.terms
     # One component would round the difference, and a large whole number with it.
-    rest = rest.to(terms=2) if terms == 1 else rest
+    rest = reformat(rest, rest.dtype, 2) if terms == 1 else rest
     # A whole number, but for the rounding of the quotient.
     whole = ((x - rest) / y).round()
     divisor = (
@@ -79,7 +80,9 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     else:
         settled = settled | quotient.isinf()
     whole = torch.where(whole == 0, torch.copysign(whole, quotient), whole)
-    return torch.where(settled, quotient, whole.to(terms=1) if terms == 1 else whole)
+    if terms == 1:
+        whole = reformat(whole, whole.dtype, 1)
+    return torch.where(settled, quotient, whole)
 
 
 def _many_quotients(x: Any, y: Any, towards_zero: bool) -> MCFTensor | None:

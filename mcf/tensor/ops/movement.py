@@ -109,6 +109,11 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     found = selected(WHERE, condition, x, y)
     if found is not None:
         return found
+    if isinstance(condition, MCFTensor):
+        raise RuntimeError(
+            "where expected condition to be a boolean tensor, but got an expansion tensor of "
+            f"{condition.dtype}"
+        )
     a, b = aligned(x, y)
     return wrap([aten.where.self(condition, u, v) for u, v in zip(a, b, strict=True)])
 
@@ -121,6 +126,10 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
         found = selected(WHERE, mask, value, x)
         if found is not None and found.dtype is x.dtype and found.terms == x.terms:
             return found
+    if isinstance(mask, MCFTensor):
+        raise RuntimeError(
+            f"masked_fill only supports boolean masks, but got an expansion tensor of {mask.dtype}"
+        )
     a, v = aligned(x, value)
     return wrap([aten.masked_fill.Tensor(c, mask, w) for c, w in zip(a, v, strict=True)])
 

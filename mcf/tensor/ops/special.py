@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mcf.elementary import fixed
 from mcf.tensor.conversion import promote
+from mcf.tensor.creation import tensor
 from mcf.tensor.ops.constants import beside, constant, in_format
 from mcf.tensor.ops.elementary import differentiable
 from mcf.tensor.ops.power_series import power_series
@@ -117,7 +118,12 @@ def xlog1py(x: Any, y: Any) -> Any:
 
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
     like = x if isinstance(x, MCFTensor) else y
-    return in_format(x, like), in_format(y, like)
+
+    def floats(v: Any) -> Any:
+        whole = isinstance(v, Tensor) and not v.is_floating_point()
+        return tensor(v, like.terms, like.dtype, v.device) if whole else in_format(v, like)
+
+    return floats(x), floats(y)
 
 
 def _entr(x: Any) -> Any:

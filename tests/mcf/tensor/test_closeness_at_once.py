@@ -53,7 +53,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "allclose": lambda: [torch.allclose(x, y, 0.2) for x, y in CLOSE] + [X.allclose(X)],
     "cross": lambda: [
         torch.linalg.cross(V[0], V[1]), torch.cross(V[1], V[2], dim=0), V[2].cross(V[0], -1),
-        torch.linalg.cross(X.reshape(8, 3), V[0]), V[0].cross(V[1], dim=-1),
+        torch.linalg.cross(X.reshape(8, 3), V[0][None]), V[0].cross(V[1], dim=-1),
         torch.linalg.cross(X.reshape(8, 3), Y.reshape(8, 3)), torch.linalg.cross(V[0], V[0]),
         torch.cross(X.reshape(2, 3, 4), Y.reshape(2, 3, 4)), torch.linalg.cross(
             X.reshape(8, 3).T, Y.reshape(8, 3).T, dim=0),

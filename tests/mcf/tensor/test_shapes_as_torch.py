@@ -50,6 +50,13 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "renorm 1": lambda x: x[0].renorm(2, 0, 1.0),
     "renorm_ 1": lambda x: x[0].clone().renorm_(2, 0, 1.0),
     "renorm_": lambda x: x.clone().renorm_(2, 0, 1.0),
+    "where of numbers": lambda x: torch.where(x, x, x),
+    "x.where of numbers": lambda x: x.where(x, 0.5),
+    "masked_fill of numbers": lambda x: x.masked_fill(x, 0.5),
+    "masked_fill_ of numbers": lambda x: x.clone().masked_fill_(x, 0.5),
+    "copy_ of a number": lambda x: x.clone().copy_(0.1),
+    "copy_ of True": lambda x: x.clone().copy_(True),
+    "copy_ of a list": lambda x: x.clone().copy_([1.0, 2.0, 3.0]),
     "clamp vector and number": lambda x: x.clamp(x[0], 2),
     "clamp number and vector": lambda x: torch.clamp(x, 0.0, max=x[0]),
     "clamp": lambda x: x.clamp(x[0, 1], 2),
@@ -59,6 +66,24 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "clamp recorded": lambda x: x.clone().requires_grad_().clamp(x[0, 1], 2.5).detach(),
     "clamp by a recorded number": lambda x: x.clamp(x[0, 1].clone().requires_grad_(), 2),
 }
+
+
+WHOLE = torch.tensor([[1, 2, 0], [3, 0, 5]])
+# Beside whole numbers and truths, which become the nearest expansion.
+BESIDE: dict[str, Callable[[Any, Any], Any]] = {
+    "xlogy": torch.xlogy,
+    "xlogy behind": lambda x, i: torch.xlogy(i, x.abs()),
+    "xlog1py": torch.special.xlog1py,
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_whole_numbers_stand_beside(name: str) -> None:
+    for whole in (WHOLE, WHOLE > 1):
+        got = BESIDE[name](OURS, whole).to_plain()
+        # torch has no float64 result of some pairs of kinds.
+        expected = BESIDE[name](PLAIN, whole.to(torch.float64))
+        assert torch.allclose(got, expected, 1e-14, 0.0, equal_nan=True)
 
 
 def _said(call: Callable[[Any], Any], x: Any) -> Any:
