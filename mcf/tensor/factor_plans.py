@@ -34,7 +34,9 @@ Run = Callable[..., Any]
 _plans: dict[tuple[Any, ...], Run | None] = {}
 
 
-def factored(make: Callable[..., Run | None], a: Any, b: Any = None, *options: Any) -> Any:
+def factored(
+    make: Callable[..., Run | None], a: Any, b: Any = None, *options: Any, beside: Any = ()
+) -> Any:
     """What a plan computes of square matrices or others, or None.
 
     Args:
@@ -42,6 +44,7 @@ def factored(make: Callable[..., Run | None], a: Any, b: Any = None, *options: A
         a: expansions of float64.
         b: others with as many components.
         *options: what else it takes.
+        beside: what else the plan takes at each call.
     """
     own = a.__dict__
     first, terms = own["_c0"], own["_terms"]
@@ -65,7 +68,7 @@ def factored(make: Callable[..., Run | None], a: Any, b: Any = None, *options: A
     if run is None:
         return None
     parts = COMPONENTS[terms](own)
-    return run(parts) if others is None else run(parts, COMPONENTS[terms](others))
+    return run(parts) if others is None else run(parts, COMPONENTS[terms](others), *beside)
 
 
 def _made(make: Any, terms: int, a: Tensor, b: Tensor | None, options: Any) -> Run | None:
@@ -203,17 +206,22 @@ def root(terms: int, a: Tensor, upper: bool) -> Run | None:
     return run
 
 
-def substituted(terms: int, a: Tensor, b: Tensor, upper: bool, unit: bool) -> Run | None:
-    """X with A X = B of triangular A."""
-    batch, n, columns = _flat(b) if b.ndim > 1 else (0, 0, 0)
+def substitution(terms: int, a: Tensor, b: Tensor, upper: bool, unit: bool) -> Any:
+    """The loop that solves A X = B of triangular A in the place of B, or None."""
+    shape = _flat(b) if b.ndim > 1 else (0, 0, 0)
+    n = shape[1]
     if a.shape[-2:] != (n, n) or a.shape[:-2] != b.shape[:-2]:
         return None
     if a.ndim > 3 and not a.is_contiguous():
         return None
     strides = (a.stride(0) if a.ndim == 3 else n * n, *a.stride()[-2:])
-    spec, size = elimination("substitution", FP64, terms), b.shape
-    shape = (batch, n, columns)
-    call = registry.on(a.device).prepare_substitution(spec, shape, strides, upper, unit)
+    spec = elimination("substitution", FP64, terms)
+    return registry.on(a.device).prepare_substitution(spec, shape, strides, upper, unit)
+
+
+def substituted(terms: int, a: Tensor, b: Tensor, upper: bool, unit: bool) -> Run | None:
+    """X with A X = B of triangular A."""
+    call, size = substitution(terms, a, b, upper, unit), b.shape
     if call is None:
         return None
     like = new(size)
@@ -223,6 +231,35 @@ def substituted(terms: int, a: Tensor, b: Tensor, upper: bool, unit: bool) -> Ru
         for x, c in zip(out, right, strict=True):
             _copy(_array(x), _array(c))
         call([*map(_address, parts)], [*map(_address, out)])
+        return fresh(out, size, _FLOAT64, _cpu)
+
+    return run
+
+
+def substituted_twice(terms: int, a: Tensor, b: Tensor) -> Run | None:
+    """X with P L U X = B of one matrix L U, for pivots that come beside."""
+    low = substitution(terms, a, b, False, True) if a.ndim == 2 else None
+    high = substitution(terms, a, b, True, False) if a.ndim == 2 else None
+    if low is None or high is None:
+        return None
+    size, n = b.shape, b.shape[0]
+    like, home = new(size), range(n)
+
+    def run(parts: Components, right: Components, pivots: list[int]) -> MCFTensor | None:
+        order = [*home]
+        if len(pivots) != n:
+            return None
+        for j, other in enumerate(pivots):
+            if not 1 <= other <= n:
+                return None
+            order[j], order[other - 1] = order[other - 1], order[j]
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, right, strict=True):
+            # All places are in range; else NumPy would look first.
+            _array(c).take(order, 0, out=_array(x), mode="clip")
+        places, given = [*map(_address, out)], [*map(_address, parts)]
+        low(given, places)
+        high(given, places)
         return fresh(out, size, _FLOAT64, _cpu)
 
     return run

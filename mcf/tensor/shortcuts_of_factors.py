@@ -11,7 +11,7 @@ from mcf.tensor import factor_plans as plans
 from mcf.tensor.determinant_plans import determinant, signed_logarithm
 from mcf.tensor.factor_plans import factored
 from mcf.tensor.registry import DIRECT
-from mcf.tensor.shortcuts import counted, forms, register
+from mcf.tensor.shortcuts import TENSORS, counted, forms, register
 from mcf.tensor.tensor import MCFTensor
 
 linalg = torch.linalg
@@ -73,6 +73,16 @@ def _solve_triangular(
     return NotImplemented if found is None else found
 
 
+def _lu_solve(lu: Any, pivots: Any, b: Any, left: Any = True, adjoint: Any = False) -> Any:
+    if left is not True or adjoint is not False or type(lu) is not MCFTensor:
+        return NotImplemented
+    if type(b) is not MCFTensor or pivots.dtype is not torch.int32 or pivots.dim() != 1:
+        return NotImplemented
+    found = factored(plans.substituted_twice, lu, b, beside=(pivots.tolist(),))
+    return NotImplemented if found is None else found
+
+
+register(counted(_lu_solve, 3, "left", "adjoint", kinds=TENSORS), linalg.lu_solve)
 register(counted(_lu_factor, 1, "pivot", kinds=_EXPANSIONS), linalg.lu_factor)
 register(counted(_cholesky, 1, "upper", kinds=_EXPANSIONS), linalg.cholesky)
 register(_qr, linalg.qr)

@@ -8,7 +8,7 @@ factor left as it was; the last row of a triangular system taken from the first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -43,6 +43,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
                            linalg.cholesky(positive(a).tril())],
     "triangular": lambda a: [linalg.solve_triangular(a, a.flip(0), upper=upper, unitriangular=unit)
                              for upper in (False, True) for unit in (False, True)],
+    "lu_solve": lambda a: [linalg.lu_solve(*linalg.lu_factor(a), b) for b in (a, a[..., ::2])],
     "qr": lambda a: [linalg.qr(b, mode) for b in (a, a[..., 1:], a[..., 1:, :])
                      for mode in ("reduced", "complete", "r")],
 }  # fmt: skip
@@ -77,10 +78,23 @@ def both(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any,
         return at_once, call()
 
 
+EVERY_DAY = ("3 rows turned", "5 rows of others", "a batch turned")
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_results_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for what, made in OPERANDS.items():
-        a = made()
+    _compare(name, EVERY_DAY, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLS)
+def test_results_of_all_operands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _compare(name, OPERANDS, monkeypatch)
+
+
+def _compare(name: str, operands: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for what in operands:
+        a = OPERANDS[what]()
         factor_plans._plans.clear()
         at_once, expected = both(lambda a=a: CALLS[name](a), monkeypatch)
         assert any(run is not None for run in factor_plans._plans.values()), what
@@ -142,6 +156,7 @@ def test_special_values_and_errors(special: str, monkeypatch: pytest.MonkeyPatch
 
 
 A, B = numbers(3, 3), numbers(3, 2)
+PIVOTS = torch.tensor([2, 3, 3], dtype=torch.int32)
 REFUSED: dict[str, Callable[[], Any]] = {
     "rows": lambda: linalg.det(B),
     "a vector": lambda: linalg.inv(B[0]),
@@ -151,6 +166,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "more matrices": lambda: linalg.solve_triangular(numbers(2, 3, 3), B[:2], upper=True),
     "no side": lambda: linalg.solve_triangular(A, B),
     "a number": lambda: linalg.solve(A, 2.0),
+    "no pivots": lambda: linalg.lu_solve(A, PIVOTS.double(), B),
+    "right sides of factors": lambda: linalg.lu_solve(A, PIVOTS, B.mT),
+    "a vector for factors": lambda: linalg.lu_solve(A, PIVOTS, B[:, 0]),
     "a mode": lambda: linalg.qr(A, "other"),
     "no mode": lambda: linalg.qr(A, None),
     "positions": lambda: linalg.cholesky(A, True),
@@ -191,6 +209,11 @@ def test_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: linalg.solve_triangular(A, A, upper=True, left=False),
         lambda: linalg.solve_triangular(numbers(2, 3, 3), B, upper=True),
         lambda: torch.cholesky_solve(B, A.tril()),
+        lambda: linalg.lu_solve(A, PIVOTS, B, adjoint=True),
+        lambda: linalg.lu_solve(A, PIVOTS, A, left=False),
+        lambda: linalg.lu_solve(A, PIVOTS, numbers(2, 3, 3)),
+        lambda: linalg.lu_solve(A, PIVOTS, eye),
+        lambda: linalg.lu_solve(A, PIVOTS[:2], B),
     ]
     for k, call in enumerate(calls):
         at_once, expected = both(call, monkeypatch)
@@ -198,6 +221,7 @@ def test_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
             assert_alike(got, want, f"{k}")
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_recorded_or_watched_goes_torchs_way(name: str) -> None:
     """A gradient, a mode, torch.func's transforms, forward derivatives; inference is at once."""
