@@ -77,12 +77,15 @@ class Executor(abc.ABC):
         tensors: those tensors in words, for messages.
         longest: how many operations of arithmetic a formula may have that is made of a program; 0
             where one kernel is no faster than many.
+        crowded: whether a program's statements go each before what needs it, so that few numbers
+            are alive at once, and not independent ones side by side, so that several run at once.
     """
 
     name: ClassVar[str]
     devices: ClassVar[tuple[str, ...]] = ()
     tensors: ClassVar[str] = "all tensors"
     longest: ClassVar[int] = 0
+    crowded: ClassVar[bool] = False
 
     @abc.abstractmethod
     def run(

@@ -14,14 +14,18 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 @pytest.mark.slow
 def test_rows_and_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    # Set for each compilation; put back afterwards.
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     compilation = importlib.import_module("compilation")
-    # Complex functions are not in float32 registers.
+    # Complex functions are not in float32 registers; operations are in no others.
+    assert not compilation.kernels("mul", "float32", 2)
+    assert list(compilation.kernels("mul", "float32 in float32", 3)) == ["mul"]
     given = argparse.Namespace(
         functions=["floor", "complex_exp"],
         kinds=["float32 in float32"],
         targets=["sm_80", "sm_90"],
         terms=[2],
+        runs=1,
     )
     rows = list(compilation.rows(given))
     assert [(r["function"], r["target"]) for r in rows] == [("floor", "sm_80"), ("floor", "sm_90")]

@@ -75,7 +75,9 @@ class Kernel:
         out = [c for x in recorded.outputs for c in x.codes]
         if len(own) + len(shared) + len(out) > WIDEST:
             raise TooLongError(f"{len(own) + len(shared)} numbers to read, {len(out)} to write")
-        self.spec, constants, tables = recorded.program.kernel("graph", own, shared, out)
+        self.spec, constants, tables = recorded.program.kernel(
+            "graph", own, shared, out, registry.on(device).crowded
+        )
         self._constants = torch.tensor(constants, **options)
         size = self._constants.element_size()
         self._behind = [self._constants.data_ptr() + k * size for k in range(len(constants))]

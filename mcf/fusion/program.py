@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mcf.elementary.fused import is_rare
 from mcf.fusion.numbers import MixedLanesError, Numbers, by_lane, contiguous
+from mcf.fusion.order import Statement, depth_first, needed
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.truths import larger
 from mcf.kernels.bind import Algorithm, weight
@@ -53,8 +54,7 @@ class Program:
         # The tables that algorithms read, and conditions under which results are of no use.
         self._tables: dict[str, None] = {}
         self._rare: list[int] = []
-        # What each statement makes, its text and the codes that it reads.
-        self._statements: list[tuple[tuple[int, ...], str, frozenset[int]]] = []
+        self._statements: list[Statement] = []
 
     def named(self, name: str) -> int:
         """The code of a new variable."""
@@ -89,7 +89,7 @@ class Program:
             text = ", ".join(map(self._text, arguments))
             made = ", ".join(self._names[r] for r in results)
             read = frozenset(a for a in flat if isinstance(a, int))
-            self._statements.append((results, f"{made}, = {name}({text})", read))
+            self._statements.append(Statement(results, f"{made}, = {name}({text})", read))
             self._known[key] = results
         return self._known[key]
 
@@ -157,7 +157,12 @@ class Program:
         return made[:-1]
 
     def kernel(
-        self, name: str, inputs: Sequence[int], shared: Sequence[int], out: Sequence[int]
+        self,
+        name: str,
+        inputs: Sequence[int],
+        shared: Sequence[int],
+        out: Sequence[int],
+        crowded: bool = False,
     ) -> tuple[Elementwise, list[float], list[str]]:
         """The kernel that computes some numbers of each system, its constants and its tables.
 
@@ -169,20 +174,19 @@ class Program:
             inputs: their codes.
             shared: those of what all systems share.
             out: those of the results.
+            crowded: see `Executor`.
         """
         rare = functools.reduce(self._larger, self._rare[1:], self._rare[0]) if self._rare else None
         results = [*out, *([] if rare is None else [rare])]
-        wanted, lines = set(results), []
-        for made, line, read in reversed(self._statements):
-            if not wanted.isdisjoint(made):
-                wanted |= read
-                lines.append(line)
+        statements = (depth_first if crowded else needed)(self._statements, results)
+        lines = [s.text for s in statements]
+        wanted = set(results).union(*(s.read for s in statements))
         values = {code: struct.unpack(">d", key)[0] for key, code in self._constants.items()}
         constants = [code for code in values if code in wanted]
         fields = [self._names[c] for c in (*inputs, *shared, *constants)]
         tables = [t for t in self._tables if any(t in line for line in lines)]
         stored = tuple(f"o{k}" for k in range(len(out)))
-        body = [*reversed(lines), f"return {', '.join(self._names[c] for c in results)},"]
+        body = [*lines, f"return {', '.join(self._names[c] for c in results)},"]
         # Triton looks for a text under its name, and there are many.
         digest = hashlib.sha256("\n".join([*fields, *body]).encode()).hexdigest()
         function = written(
