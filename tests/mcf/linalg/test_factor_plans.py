@@ -1,8 +1,8 @@
 """Exact: factorisations at once have the bits, the layouts and the errors of torch's way.
 
 Caught mutants: a determinant of A in the place of A^T's; scratch memory that another call has;
-`info` of the call before; a vector taken for a matrix of one row; what stands above a Cholesky
-factor left as it was; the last row of a triangular system taken from the first.
+vectors of a batch taken for a matrix; what stands above a Cholesky factor left as it was; the last
+row of a triangular system taken from the first.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ OPERANDS: dict[str, Callable[[], Any]] = {
     "5 rows of others": lambda: numbers(7, 9)[1:6, ::2],
     "8 rows": lambda: numbers(8, 8),
     "a batch": lambda: numbers(3, 4, 4),
+    "as many matrices as rows": lambda: numbers(4, 4, 4),
     "a batch turned": lambda: numbers(4, 4, 3).permute(2, 1, 0),
     "batches": lambda: numbers(2, 3, 3, 3),
     "one for all": lambda: numbers(3, 3).expand(2, 3, 3),
@@ -78,7 +79,7 @@ def both(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any,
         return at_once, call()
 
 
-EVERY_DAY = ("3 rows turned", "5 rows of others", "a batch turned")
+EVERY_DAY = ("5 rows of others", "as many matrices as rows", "a batch turned")
 
 
 @pytest.mark.parametrize("name", CALLS)
