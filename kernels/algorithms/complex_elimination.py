@@ -6,6 +6,7 @@ before those of the imaginary one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -53,24 +54,41 @@ def _by_halves(name: str, doc: str, parameters: str, functions: Any) -> Family:
     return family(name, parameters, body, doc, function=functions)
 
 
-def _less(name: str, doc: str, real: str, imag: str) -> Family:
-    """z - m w or z - conj(m) w by four real ones: what Im w and Re w are multiplied with beside."""
+def less(fma: Any, minus: Any, parts: Sequence[Any], conjugate: bool) -> tuple[Any, Any]:
+    """z - m w, or z - conj(m) w, by four real ones.
+
+    Args:
+        fma: a, b, c -> a b + c of real numbers, or of what stands for them.
+        minus: a -> -a.
+        parts: Re z, Im z, Re m, Im m, Re w, Im w.
+        conjugate: whether m is conjugated.
+    """
+    p, q, x, y, u, v = parts
+    negative, other = minus(x), minus(y)
+    first, second = (other, y) if conjugate else (y, other)
+    return fma(negative, u, fma(first, v, p)), fma(negative, v, fma(second, u, q))
+
+
+def _less(name: str, doc: str, conjugate: bool) -> Family:
+    """The same as a family of functions, whose text is the formula of names."""
 
     def body(n: int) -> list[str]:
         z, w = ((half(v, n, 0), half(v, n, 1)) for v in "zw")
+        negative = {"x": "less", "y": "other"}
+        found = less("fma({}, {}, {})".format, negative.get, (*z, "x", "y", *w), conjugate)
         return [
             f"x, y = {half('m', n, 0)}, {half('m', n, 1)}",
-            "less = minus(x)",
-            f"p = fma(less, {w[0]}, fma({real}, {w[1]}, {z[0]}))",
-            f"q = fma(less, {w[1]}, fma({imag}, {w[0]}, {z[1]}))",
+            "less, other = minus(x), minus(y)",
+            f"p = {found[0]}",
+            f"q = {found[1]}",
             f"return {whole('p', 'q', n)}",
         ]
 
     return family(name, "z, m, w", body, doc, fma=FMA, minus=MINUS)
 
 
-LESS_PRODUCT = _less("complex_less_product", "z - m w.", "y", "minus(y)")
-LESS_CONJUGATE = _less("complex_less_conjugate", "z - conj(m) w.", "minus(y)", "y")
+LESS_PRODUCT = _less("complex_less_product", "z - m w.", conjugate=False)
+LESS_CONJUGATE = _less("complex_less_conjugate", "z - conj(m) w.", conjugate=True)
 PRODUCT = family(
     "complex_product",
     "x, y",

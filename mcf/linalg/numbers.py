@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import operations
+from mcf.kernels.algorithms.complex_elimination import less
 from mcf.kernels.complex_operators import DIV, MUL
 from mcf.kernels.elimination import Elimination, elimination
 from mcf.kernels.formats import format_of
@@ -159,10 +160,9 @@ class Complex(Real):
         return self._less(z, m, w, conjugate=True)
 
     def _less(self, z: Components, m: Components, w: Components, conjugate: bool) -> Components:
-        (p, q), (x, y), (u, v) = halves(z), halves(m), halves(w)
-        less, fma, other = operations.neg(x), operations.fma, operations.neg(y)
-        first, second = (other, y) if conjugate else (y, other)
-        return (*fma(less, u, fma(first, v, p)), *fma(less, v, fma(second, u, q)))
+        parts = (*halves(z), *halves(m), *halves(w))
+        real, imag = less(operations.fma, operations.neg, parts, conjugate)
+        return (*real, *imag)
 
     def matmul(self, x: Components, y: Components) -> Components:
         """The matrix product, by two real ones of twice the length."""
