@@ -14,8 +14,13 @@ from mcf.tensor.components import check_attributes
 from mcf.tensor.tensor import MCFTensor, method
 
 
-def rebuild(components: list[Tensor], requires_grad: bool, state: dict[str, Any]) -> MCFTensor:
-    """The tensor that was pickled.
+def rebuild(
+    components: list[Tensor],
+    requires_grad: bool,
+    state: dict[str, Any],
+    kind: type[MCFTensor] = MCFTensor,
+) -> MCFTensor:
+    """The tensor that was pickled, of its own type.
 
     `torch.load(weights_only=True)` calls it with whatever a file says, so it checks everything
     before it makes anything.
@@ -24,8 +29,10 @@ def rebuild(components: list[Tensor], requires_grad: bool, state: dict[str, Any]
         TypeError, ValueError: for what `MCFTensor` refuses, and for attributes of which its type or
             torch has other ideas.
     """
-    attributes = check_attributes(MCFTensor, state)
-    result = MCFTensor(components, requires_grad)
+    if not (isinstance(kind, type) and issubclass(kind, MCFTensor)):
+        raise TypeError(f"kind must be MCFTensor or a type of its own, got {kind!r}")
+    attributes = check_attributes(kind, state)
+    result = MCFTensor.__new__(kind, components, requires_grad)
     for name, value in attributes.items():
         setattr(result, name, value)
     return result
@@ -41,7 +48,9 @@ def __reduce_ex__(self: MCFTensor, protocol: Any) -> Any:
     if not self.is_leaf:
         raise RuntimeError("only leaves of the graph can be pickled; use x.detach()")
     torch.utils.hooks.warn_if_has_hooks(self)
-    return rebuild, (list(self.components), self.requires_grad, _state(self))
+    # The type itself is not named: files of others read as before.
+    own = () if type(self) is MCFTensor else (type(self),)
+    return rebuild, (list(self.components), self.requires_grad, _state(self), *own)
 
 
 @method
@@ -62,7 +71,8 @@ def __deepcopy__(self: MCFTensor, memo: dict[int, Any]) -> Any:
     with torch.no_grad():
         # Through the memo: tensors that share memory share it after the copy.
         components = [copy.deepcopy(c, memo) for c in self.components]
-        result = rebuild(components, self.requires_grad, copy.deepcopy(_state(self), memo))
+        state = copy.deepcopy(_state(self), memo)
+        result = rebuild(components, self.requires_grad, state, type(self))
         if self.grad is not None:
             result.grad = copy.deepcopy(self.grad, memo)
     memo[id(self)] = result

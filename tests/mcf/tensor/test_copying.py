@@ -6,11 +6,13 @@ import copy
 import io
 import pickle
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 import mcf
+from mcf.tensor.copying import rebuild
 from tests.helpers import assert_all_same_bits
 
 
@@ -84,3 +86,21 @@ def test_shared_memory() -> None:
     x = mcf.tensor([1.0])
     assert not x.is_shared()
     assert x.share_memory_().is_shared()
+
+
+class Own(mcf.MCFTensor):
+    """A type of a user's."""
+
+
+def test_copies_of_a_users_type_have_it() -> None:
+    x = Own(mcf.tensor(["0.1", "0.2"], 3).components)
+    x.tag = "kept"
+    for y in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+        assert type(y) is Own
+        assert y.tag == "kept"
+        assert_all_same_bits(y.components, x.components)
+    with pytest.raises(pickle.UnpicklingError):
+        saved(x)
+    for kind in (torch.Tensor, 1):
+        with pytest.raises(TypeError, match="kind"):
+            rebuild(list(x.components), False, {}, kind)
