@@ -12,6 +12,7 @@ from mcf.elementary import polygamma as orders
 from mcf.tensor.conversion import promote
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.elementary import Unary, computed, differentiable
+from mcf.tensor.ops.hurwitz import hurwitz
 from mcf.tensor.registry import UnsupportedError, implements
 from mcf.tensor.tensor import MCFTensor
 
@@ -42,16 +43,17 @@ def polygamma(n: int, x: MCFTensor) -> MCFTensor:
 def _zeta(s: int) -> Any:
     # zeta(2, x) is trigamma.
     function = _of_order(1) if s == 2 else computed(f"zeta_{s}", orders.zeta(s))
-    return differentiable(f"zeta_{s}", function, lambda x: -s * _zeta_of(s + 1)(x))
+    return differentiable(f"zeta_{s}", function, lambda x: -s * zeta(s + 1, x))
 
 
-def _zeta_of(s: Any) -> Any:
-    if not 2 <= s <= LAST + 1 or s != round(s):
-        raise UnsupportedError(
-            "torch.special.zeta(s, x) of an mcf.MCFTensor has whole numbers s from 2 to "
-            f"{LAST + 1}, got {float(s)}; its derivative by x is -s zeta(s + 1, x)"
-        )
-    return _zeta(int(s))
+def _any(s: Any) -> Any:
+    """The function of x for an expansion s, by `hurwitz`."""
+    return differentiable("zeta", lambda x: hurwitz(s, x), lambda x: -s * _any(s + 1)(x))
+
+
+def _is_made(s: float) -> bool:
+    """Whether there is a kernel."""
+    return 2 <= s <= LAST + 1 and s == round(s)
 
 
 @implements(
@@ -61,8 +63,11 @@ def _zeta_of(s: Any) -> Any:
     aten.special_zeta.other_scalar,
 )
 def zeta(input: Any, other: Any) -> Any:
-    """Hurwitz's zeta function 1/x^s + 1/(x + 1)^s + ... for whole numbers s from 2 to 33."""
-    if isinstance(input, Tensor) and input.requires_grad:
+    """Hurwitz's zeta function 1/x^s + 1/(x + 1)^s + ... for s > 1.
+
+    Of whole s from 2 to 33 a kernel, of others `hurwitz`.
+    """
+    if isinstance(input, Tensor) and input.requires_grad and torch.is_grad_enabled():
         raise UnsupportedError(
             "torch.special.zeta(s, x) has no derivative by s, and s requires grad"
         )
@@ -71,16 +76,27 @@ def zeta(input: Any, other: Any) -> Any:
         # A plain tensor beside an expansion, whose components the result has.
         x = promote(x) + torch.zeros_like(input)
     if not isinstance(input, Tensor):
-        return _zeta_of(input)(x)
+        if _is_made(input):
+            return _zeta(int(input))(x)
+        return _any(in_format(input, x) + torch.zeros_like(x.detach()))(x)
     s_of: Any = input.detach()
     # Numbers as floats: what only further components tell from whole ones is in none of them.
     if isinstance(s_of, MCFTensor):
         whole: Any = torch.where(s_of == s_of.round(), s_of, torch.nan)
         s_of = whole.to_plain(torch.float64)
-    found = None
+    found, rest = None, False
     # Of no number any order will do.
     for s in s_of.unique().tolist() or [2]:
-        value = _zeta_of(s)(x)
+        if not _is_made(s):
+            rest = True
+            continue
+        value = _zeta(int(s))(x)
         # Of the shape of both.
         found = torch.where(input == int(s), value, value if found is None else found)
-    return found
+    if not rest:
+        return found
+    made = (s_of >= 2) & (s_of <= LAST + 1) & (s_of == s_of.round())
+    wide: Any = x + torch.zeros_like(promote(input.detach()))
+    s_all = torch.where(made, 2.5, promote(input.detach())) + torch.zeros_like(wide.detach())
+    value = _any(s_all)(torch.where(made, torch.ones_like(wide), wide))
+    return value if found is None else torch.where(made, found, value)
