@@ -53,7 +53,7 @@ def _computed(s: Any, q: Any, odd: Any) -> Any:
     active = torch.ones_like(x.components[0], dtype=torch.bool)
     counted = active
     while bool(active.any()):
-        term = torch.where(active, _power(x, s, odd), 0.0)
+        term: Any = torch.where(active, _power(x, s, odd), 0.0)
         short = (x.components[0] >= _FROM + s.components[0]) & active
         # Terms fall from q = 1 on; what follows is at most q/(s - 1) + 1 times one.
         size = term.components[0].abs()
