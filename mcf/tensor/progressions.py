@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from fractions import Fraction
 
 import torch
@@ -19,13 +20,15 @@ from mcf.tensor.tensor import Components
 
 # Elements at a time, for one thread; and how few are faster one by one.
 _BLOCK, _FEW = 2**15, 256
-# From so many on in all, kernels are worth the second in which they are compiled.
+# From so many of a format on, in all that a process asks for, kernels are worth the second in which
+# they are compiled.
 _MANY = 2**17
+_asked: Counter[tuple[int, torch.dtype]] = Counter()
 # Powers of two between which nothing leaves the range on the way.
 _RANGE = 600
 
 # As torch's operations on every executor: a loop for each number would be compiled for a program's
-# one `arange`. Those of many are the kernels of the same algorithms.
+# one `arange`. Those of many are the kernels of the same algorithms, with the same bits.
 _bind = Binder(lambda f: f, primitives(FP64, FP64, {"rc": FP64}), {})
 # By float64 components: products, sums, and how many bits of |a| + k |s| a + k s has for certain.
 # The bounds of the operations leave more than 2**-102 and 2**-200 of it.
@@ -53,19 +56,21 @@ def progression(
         raise RuntimeError(f"{count.bit_length()} bits of a number of elements: no memory for them")
     out = tuple(torch.empty(count, dtype=dtype, device=device) for _ in range(terms))
     if count and out[0].device.type != "meta":
+        _asked[terms, dtype] += count
         _fill(out, a, s)
     return out
 
 
 def _fill(out: Components, a: Fraction, s: Fraction) -> None:
     count = len(out[0])
+    many = _asked[len(out), out[0].dtype] >= _MANY
     exact = _bits(a, s, count)
     # Elsewhere a number of finitely many bits may lie on the border between two roundings.
     finite = range(0) if exact else _finite(a, s, count)
     for start in range(0, count, _BLOCK):
         part = tuple(c[start : start + _BLOCK] for c in out)
         first = a + start * s
-        doubtful = _block(part, first, s, exact, count >= _MANY)
+        doubtful = _block(part, first, s, exact, many)
         if finite:
             doubtful = doubtful[(doubtful + (start - finite.start)) % finite.step != 0]
         places = doubtful.tolist()
