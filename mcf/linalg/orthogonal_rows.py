@@ -52,8 +52,7 @@ def orthogonal_rows(m: Components, positive: bool = False) -> tuple[Components, 
     state = executor.refine(refinement(terms), m, w, x, _steps(terms), exponent)
     if state is not None:
         done = state == DONE
-        if not bool(done.all()):
-            _rotated(m, w, x, done, ~done)
+        _settled(m, w, x, done, ~done, positive)
         return w, x, done
     w = orthonormal(start, terms)
     done = torch.zeros(m[0].shape[0], dtype=torch.bool, device=m[0].device)
@@ -75,8 +74,31 @@ def orthogonal_rows(m: Components, positive: bool = False) -> tuple[Components, 
         _put(x, active, y)
         moved = operations.add(v, matmul(transpose(step), v))
         _put(w, active, where((finished | slow)[:, None, None], v, moved))
-    _rotated(m, w, x, done, stuck)
+    _settled(m, w, x, done, stuck, positive)
     return w, x, done
+
+
+def _settled(
+    m: Components, w: Components, x: Components, done: Tensor, stuck: Tensor, positive: bool
+) -> None:
+    """Rotations where corrections at once are stuck, or have left large rows of like size.
+
+    Corrections turn no rows whose norms differ by less than 2^24 of their product; those of a
+    small row cannot do better than 8 tolerances; of large ones that is no rounding error.
+    """
+    stuck = stuck | (done & _apart(x, 0.125 if positive else 0.5))
+    if bool(stuck.any()):
+        _rotated(m, w, x, done, stuck)
+
+
+def _apart(x: Components, share: float) -> Tensor:
+    """Which matrices have rows, of at least a share of the largest, that are not orthogonal."""
+    size = matmul(x, transpose(x))[0]
+    norms = operations.sqrt((size.diagonal(dim1=-2, dim2=-1).contiguous(),))[0]
+    large = norms >= share * norms.amax(-1, keepdim=True)
+    limit = tolerance(len(x)) * norms[..., None] * norms[..., None, :]
+    pairs = (large[..., None] & large[..., None, :]).triu(1)
+    return (pairs & (size.abs() > limit)).flatten(1).any(1)
 
 
 def _rotated(m: Components, w: Components, x: Components, done: Tensor, stuck: Tensor) -> None:

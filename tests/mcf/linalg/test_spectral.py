@@ -197,3 +197,25 @@ def test_one_triangle_is_read() -> None:
     wanted = eigen.decompose(a)[1]
     for found in (eigen.decompose(spoilt), eigen.decompose(transpose(spoilt), upper=True)):
         assert all(torch.equal(c, d) for c, d in zip(found[1], wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    "terms", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))]
+)
+def test_what_is_nearly_a_multiple_of_the_identity(terms: int) -> None:
+    """Norms too close for corrections at once, which stopped there, up to 4 times the bound off.
+
+    Complex eigenvectors, which are those of a real matrix of twice the size, were refused.
+    """
+    below = 53 * terms - 8
+    elements = torch.tensor([[-73.0, 20.0, 45.0], [91.0, -64.0, 8.0], [33.0, 77.0, 52.0]]) / 64
+    for n in (2, 3):
+        for scale in (1.0, 2.0, 4.0):
+            apart = elements[:n, :n].double() * (scale * 2.0**-below)
+            eye = torch.eye(n, dtype=F64)
+            x = operations.renormalize((eye, apart), terms)
+            svd_errors(x)
+            eigh_errors(symmetric(x))
+            if terms == 2:
+                real = mcf.MCFTensor(x)
+                torch.linalg.eigh(mcf.complex(real + real.mT, apart - apart.mT))
