@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcf.kernels.sequence import Bound, bound, native_of
+from mcf.kernels.sequence import Bound, Chain, bound, native_of
 
 _WORD = 8
 # Rooms of more bytes are not kept from call to call.
@@ -173,7 +173,7 @@ def kernel(data):
 Step = Launch | Move | Within
 
 
-class Program:
+class Program(Chain):
     """Steps one after the other.
 
     Places are numbers: of what is given at each call, then of rooms that the program has for what

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -38,15 +39,22 @@ class Bound(NamedTuple):
     at: Sequence[int] = ()
 
 
+class Chain(ABC):
+    """Several launches that are one step of another sequence."""
+
+    @abstractmethod
+    def bound(self, addresses: Sequence[int]) -> Bound:
+        """All of them, for these addresses."""
+
+
 def bound(call: Any, *arguments: Any) -> Bound | None:
     """A launch that an executor has prepared, for these addresses; None where it has no table."""
     from mcf.kernels.numba.element_loops import Table
     from mcf.kernels.numba.fold_loops import OneFold
     from mcf.kernels.numba.one_row import OneRow
     from mcf.kernels.numba.row_loops import FewRows
-    from mcf.kernels.program import Program
 
-    if type(call) is Program:
+    if isinstance(call, Chain):
         return call.bound(*arguments)
     if type(call) not in (OneRow, OneFold, FewRows):
         return None

@@ -87,7 +87,7 @@ def tensor(
         source = _number_components(shape, leaves, fmt, terms)
     if device is None and not isinstance(data, Tensor):
         device = torch.get_default_device()
-    source = [c.to(device=device) for c in source]
+    source = tuple(c.to(device=device) for c in source)
     # Components of numbers are those of the nearest expansion, not always of their sum's.
     rounded = _are_numbers(data) and len(source) == terms and source[0].dtype is dtype
     result = wrap(source if rounded else convert(source, dtype, terms))
