@@ -1,9 +1,9 @@
-"""docs/speed.md between its markers, and its picture, from the results' files.
+"""docs/speed.md between its markers, its picture, and a table of docs/small_problems.md.
 
     python benchmarks/speed_page.py
 
-Nothing is measured here. Every table stands below the command that measured it, the machine and the
-commit; the benchmarks say what their columns mean.
+Nothing is measured here: all is from the results' files. Every table stands below the command that
+measured it, the machine and the commit; the benchmarks say what their columns mean.
 """
 
 # Pages and tables are imported from this folder.
@@ -29,6 +29,7 @@ from harness import table
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "speed.md"
+SMALL = ROOT / "docs" / "small_problems.md"
 IMAGE = ROOT / "docs" / "images" / "speed.png"
 Rows = list[dict[str, str]]
 
@@ -101,6 +102,35 @@ def section(name: str, title: str, layout: Callable[[Rows], str]) -> str:
         parts.append(f"`{command}`: {versions} ([rows](../{path.relative_to(ROOT)})).\n")
         parts.append(layout(rows))
     return "\n".join(parts)
+
+
+# Ends of the lines of `few_elements`, in microseconds.
+BANDS = (8, 10, 12, 15, 20, 30, 50, 100, 1e9)
+
+
+def few_elements() -> str:
+    """Operations on one element by how long they take, on the machine that was measured last."""
+    files = [(pages.results(p), p) for p in RESULTS.glob("tensor_operations-*.csv")]
+    (about, rows), path = max(files, key=lambda f: (f[0][0]["date"], len(f[0][1])))
+    own = [r for r in rows if r["elements"] == "1"]
+    lines, least = [], 0.0
+    for most in BANDS:
+        found = [r for r in own if least <= float(r["mcf µs"]) < most]
+        least = most
+        if found:
+            names = ", ".join(f"`{r['operation']}`" for r in found)
+            lines.append(f"| {names} | {_span(found, 'mcf µs')} | {_span(found, 'torch µs')} |")
+    where = f"{about['device']}, one thread, torch {about['torch']}, commit {about['commit']}"
+    head = f"`{about['command']}` on {where}, the least of rounds that take turns"
+    rows_at = f"[rows](../{path.relative_to(ROOT)})"
+    titles = "| operations | µs | torch on float64, µs |\n|---|---|---|"
+    return "\n".join([f"{head} ({rows_at}):\n", titles, *lines, ""])
+
+
+def _span(rows: Rows, column: str) -> str:
+    """From the least to the largest."""
+    values = sorted(float(r[column]) for r in rows)
+    return f"{values[0]:g}" if values[0] == values[-1] else f"{values[0]:g} to {values[-1]:g}"
 
 
 # A peer's time over ours: by the peer, then by the operation.
@@ -213,6 +243,8 @@ def main() -> None:
     for name, (title, layout) in SECTIONS.items():
         begin = f"<!-- {name}: written by benchmarks/speed_page.py -->\n"
         pages.write_between(PAGE, begin, "<!-- end -->\n", section(name, title, layout))
+    begin = "<!-- few elements: written by benchmarks/speed_page.py -->\n"
+    pages.write_between(SMALL, begin, "<!-- end -->\n", few_elements())
     draw(
         IMAGE,
         {
@@ -230,7 +262,7 @@ def main() -> None:
             "matrices of two components": matrix_ratios(measured("linalg")),
         },
     )
-    print(f"wrote {PAGE} and {IMAGE}")
+    print(f"wrote {PAGE}, {SMALL} and {IMAGE}")
 
 
 if __name__ == "__main__":

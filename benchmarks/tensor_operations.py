@@ -15,7 +15,9 @@ computes nothing. `x.clone()` is the copy of the bytes.
 from __future__ import annotations
 
 import argparse
+import copy
 import math
+import pickle
 import sys
 import time
 from collections.abc import Callable
@@ -155,6 +157,52 @@ OF_MATRICES: dict[str, Callable[[Any, Any, Any, Any, Any, Any], Any]] = {
     "v.nan_to_num()": lambda a, b, v, w, c, o: v.nan_to_num(),
     "v.tolist()": lambda a, b, v, w, c, o: v.tolist(),
     "2 ** v": lambda a, b, v, w, c, o: 2**v,
+    "v.to(float32)": lambda a, b, v, w, c, o: v.to(torch.float32),
+    "A.T.contiguous()": lambda a, b, v, w, c, o: a.T.contiguous(),
+    "torch.allclose": lambda a, b, v, w, c, o: torch.allclose(v, w),
+    "torch.lerp, out": lambda a, b, v, w, c, o: torch.lerp(a, b, 0.5, out=o),
+    "torch.addcmul, out": lambda a, b, v, w, c, o: torch.addcmul(a, b, b, out=o),
+    "torch.addcdiv, out": lambda a, b, v, w, c, o: torch.addcdiv(a, b, b, out=o),
+    "torch.exp, out": lambda a, b, v, w, c, o: torch.exp(a, out=o),
+    "torch.tensordot": lambda a, b, v, w, c, o: torch.tensordot(a, b, 1),
+    "torch.meshgrid": lambda a, b, v, w, c, o: torch.meshgrid(v, w, indexing="ij"),
+    "torch.cdist": lambda a, b, v, w, c, o: torch.cdist(a, b),
+    "torch.pdist": lambda a, b, v, w, c, o: F.pdist(a),
+    "torch.heaviside": lambda a, b, v, w, c, o: torch.heaviside(v, w),
+    "torch.logaddexp(v, w)": lambda a, b, v, w, c, o: torch.logaddexp(v, w),
+    "torch.sinc": lambda a, b, v, w, c, o: v.sinc(),
+    "torch.logit": lambda a, b, v, w, c, o: v.logit(),
+    "torch.xlogy": lambda a, b, v, w, c, o: torch.xlogy(v, w),
+    "torch.frexp": lambda a, b, v, w, c, o: torch.frexp(v),
+    "torch.ldexp": lambda a, b, v, w, c, o: torch.ldexp(v, c),
+    "F.softplus": lambda a, b, v, w, c, o: F.softplus(v),
+    "F.gelu": lambda a, b, v, w, c, o: F.gelu(v),
+    "F.silu": lambda a, b, v, w, c, o: F.silu(v),
+    "F.elu": lambda a, b, v, w, c, o: F.elu(v),
+    "F.mse_loss": lambda a, b, v, w, c, o: F.mse_loss(v, w),
+    "F.huber_loss": lambda a, b, v, w, c, o: F.huber_loss(v, w),
+    "F.kl_div": lambda a, b, v, w, c, o: F.kl_div(v, w, reduction="sum"),
+    "F.binary_cross_entropy": lambda a, b, v, w, c, o: F.binary_cross_entropy(v, w),
+    "F.normalize": lambda a, b, v, w, c, o: F.normalize(a),
+    "F.cosine_similarity": lambda a, b, v, w, c, o: F.cosine_similarity(a, b),
+    "F.layer_norm": lambda a, b, v, w, c, o: F.layer_norm(a, (3,), v, w),
+    "F.rms_norm": lambda a, b, v, w, c, o: F.rms_norm(a, (3,), v),
+    "linalg.det": lambda a, b, v, w, c, o: torch.linalg.det(a),
+    "linalg.slogdet": lambda a, b, v, w, c, o: torch.linalg.slogdet(a),
+    "linalg.inv": lambda a, b, v, w, c, o: torch.linalg.inv(a),
+    "linalg.solve(A, v)": lambda a, b, v, w, c, o: torch.linalg.solve(a, v),
+    "linalg.solve(A, B)": lambda a, b, v, w, c, o: torch.linalg.solve(a, b),
+    "linalg.solve_triangular": lambda a, b, v, w, c, o: torch.linalg.solve_triangular(
+        a, b, upper=True
+    ),
+    "linalg.cholesky_ex": lambda a, b, v, w, c, o: torch.linalg.cholesky_ex(a),
+    "linalg.lu_factor": lambda a, b, v, w, c, o: torch.linalg.lu_factor(a),
+    "linalg.qr": lambda a, b, v, w, c, o: torch.linalg.qr(a),
+    "linalg.eigh": lambda a, b, v, w, c, o: torch.linalg.eigh(a + a.T),
+    "linalg.svd": lambda a, b, v, w, c, o: torch.linalg.svd(a),
+    "copy.deepcopy": lambda a, b, v, w, c, o: copy.deepcopy(v),
+    "pickle.dumps": lambda a, b, v, w, c, o: pickle.dumps(v),
+    "str(v)": lambda a, b, v, w, c, o: str(v),
 }
 
 
