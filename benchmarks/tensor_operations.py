@@ -174,7 +174,6 @@ OF_MATRICES: dict[str, Callable[[Any, Any, Any, Any, Any, Any], Any]] = {
     "torch.logit": lambda a, b, v, w, c, o: v.logit(),
     "torch.xlogy": lambda a, b, v, w, c, o: torch.xlogy(v, w),
     "torch.frexp": lambda a, b, v, w, c, o: torch.frexp(v),
-    "torch.ldexp": lambda a, b, v, w, c, o: torch.ldexp(v, c),
     "F.softplus": lambda a, b, v, w, c, o: F.softplus(v),
     "F.gelu": lambda a, b, v, w, c, o: F.gelu(v),
     "F.silu": lambda a, b, v, w, c, o: F.silu(v),
