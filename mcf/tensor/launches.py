@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -238,6 +238,17 @@ class Plan:
             found += map(_address, groups[k])
         found += self.behind
         return found
+
+
+def row_launch(spec: Elementwise, like: Tensor) -> Callable[[list[int]], Any]:
+    """A kernel on tensors of one size, as a function of their addresses.
+
+    The only scalar that operations have is the constant 1.
+    """
+    launch = registry.prepare(spec, [[like] * len(spec.fields)])
+    assert launch is not None
+    found: Callable[[list[int]], Any] = launch.row(np.ones((1, len(spec.scalars))))
+    return found
 
 
 def _spread(groups: Sequence[Components], size: torch.Size) -> list[Components]:

@@ -7,7 +7,7 @@ that the plan keeps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import product_fold, sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, SQRT, SUB, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step, Within
 from mcf.reductions.rows import Rows
 from mcf.tensor.gathered import elements_in_order
-from mcf.tensor.launches import SMALL
+from mcf.tensor.launches import SMALL, row_launch
 from mcf.tensor.recorded import watched
 from mcf.tensor.sums import Parts
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
@@ -81,11 +80,11 @@ class MomentPlan:
     def __init__(
         self, name: str, terms: int, rows: int, length: int, size: torch.Size, programs: Any
     ) -> None:
-        """A plan for so many rows; its program, and that of contiguous numbers of any size."""
+        """A plan for so many rows; its program, and of a root that of numbers of any size."""
         self._name, self._terms, self._rows, self._length = name, terms, rows, length
         one = torch.empty(size, dtype=_FLOAT64, device="cpu")
         self._likes, self._size, self._device = [one] * terms, size, one.device
-        self.program, self._of_scaled = programs
+        self.program, self._of_scaled = programs[0], programs[-1]
 
     @classmethod
     def of(
@@ -116,7 +115,9 @@ class MomentPlan:
         size = torch.Size(rows.result_shape(keepdim))
         kind = _Kind(name, terms, *shape, degrees, folds)
         index = elements_in_order(like, (*rows.kept, *rows.dims))
-        programs = kind.program(size, index, looked=True), kind.program(size, None, looked=False)
+        programs = [kind.program(size, index, looked=True)]
+        if name in _ROOTS:
+            programs.append(kind.program(size, None, looked=False))
         return None if None in programs else cls(name, terms, *shape, size, programs)
 
     def run(self, parts: list[Components]) -> MCFTensor | None:
@@ -177,12 +178,12 @@ class _Kind(NamedTuple):
         one = torch.empty(size, dtype=_FLOAT64, device="cpu")
         all_of = torch.empty(count, dtype=_FLOAT64, device="cpu")
         sums, products = self.folds
-        settle = _row(settle_kernel(terms), one)
+        settle = row_launch(settle_kernel(terms), one)
         number = frozenset("y" if rows > 1 else "")
-        divide = _row(kernel(DIV, FP64, terms, 1, uniform=number), one)
+        divide = row_launch(kernel(DIV, FP64, terms, 1, uniform=number), one)
         # A mean of one row is one number; several are spread over theirs.
         mean = frozenset("y" if self.length > 1 and rows == 1 else "")
-        minus = _row(kernel(SUB, FP64, terms, terms, uniform=mean), all_of)
+        minus = row_launch(kernel(SUB, FP64, terms, terms, uniform=mean), all_of)
         steps: list[Step] = []
         x, out = [*range(terms)], [*range(given - terms, given)]
         rooted = self.name in _ROOTS
@@ -207,7 +208,7 @@ class _Kind(NamedTuple):
             y = [*range(terms, 2 * terms)] if self.name == "dot" else x
             steps += [Launch(products, x + y, partial[0]), Launch(settle, before + partial)]
         if rooted:
-            steps.append(Launch(_row(kernel(SQRT, FP64, terms), one), out + before))
+            steps.append(Launch(row_launch(kernel(SQRT, FP64, terms), one), out + before))
         return Program.of(steps, given, sizes, fixed, lengths)
 
 
@@ -225,10 +226,3 @@ def _exponent(x: Tensor) -> int | None:
         return None
     exponent = math.frexp(largest)[1]
     return exponent if -_RANGE <= exponent <= _RANGE else None
-
-
-def _row(spec: Elementwise, like: Tensor) -> Callable[[list[int]], Any]:
-    """A kernel on tensors of one size, as a function of their addresses."""
-    launch = registry.prepare(spec, [[like] * len(spec.fields)])
-    assert launch is not None
-    return launch.row(np.ones((1, len(spec.scalars))))

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import ADD, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.tensor.gathered import elements_in_order
-from mcf.tensor.launches import SMALL
+from mcf.tensor.launches import SMALL, row_launch
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
 
@@ -145,9 +143,9 @@ class ProductPlan:
         product = taken[-1] if number == 2 else rooms(terms, count)
         # What nobody asks for goes to room that nobody reads.
         rest = rooms(state - terms, count)
-        steps.append(Launch(_row(settle_kernel(state), like), [*product, *rest, *partial]))
+        steps.append(Launch(row_launch(settle_kernel(state), like), [*product, *rest, *partial]))
         if number > 2:
-            total = _row(kernel(ADD, FP64, terms, terms), like)
+            total = row_launch(kernel(ADD, FP64, terms, terms), like)
             steps.append(Launch(total, taken[-1] + product + taken[2]))
         program = Program.of(steps, given, sizes)
         return None if program is None else cls(size, terms, program, number > 2)
@@ -203,10 +201,3 @@ def _sizes(a: torch.Size, b: torch.Size) -> tuple[torch.Size, tuple[int, int, in
         return None
     rows = 1 if len(a) == 1 else a.numel() // (batch * a[-1])
     return torch.Size(size), (batch, rows, a[-1], b[-1] if len(b) > 1 else 1)
-
-
-def _row(spec: Elementwise, like: Tensor) -> Any:
-    """A kernel on tensors of one size, as a function of their addresses."""
-    launch = registry.prepare(spec, [[like] * len(spec.fields)])
-    assert launch is not None
-    return launch.row(np.ones((1, len(spec.scalars))))

@@ -20,7 +20,7 @@ from mcf.kernels.operators import renormalize_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.row_tasks import RowTask
 from mcf.tensor.gathered import elements_in_order
-from mcf.tensor.launches import SMALL
+from mcf.tensor.launches import SMALL, row_launch
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
@@ -103,10 +103,7 @@ def _are_keys(parts: Components) -> bool:
 
 def canonical_launch(terms: int, like: Tensor) -> Callable[[list[int]], Any]:
     """What writes the canonical components of pairs of float64, as a function of addresses."""
-    spec = renormalize_kernel(FP64, terms, terms)
-    launch = registry.prepare(spec, [[like] * len(spec.fields)])
-    assert launch is not None
-    return launch.row(np.ones((1, len(spec.scalars))))
+    return row_launch(renormalize_kernel(FP64, terms, terms), like)
 
 
 class RowPlan:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mcf.kernels.operators import MUL
 from mcf.tensor.gathered import MOST, gathered
+from mcf.tensor.ops.matmul import expands
 from mcf.tensor.product_plans import multiplied
 from mcf.tensor.registry import OPERATORS
 from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
@@ -69,9 +70,12 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
         if found is not None:
             return found
     few = multiplied(left, right, None, turned)
-    if few is None:
+    if few is None or bias is None:
+        return NotImplemented if few is None else few
+    # Torch expands what is added to the product, not the other way round, and says so.
+    if not expands(bias.shape, few.shape):
         return NotImplemented
-    return few if bias is None else OPERATORS[aten.add.Tensor](few, bias)
+    return OPERATORS[aten.add.Tensor](few, bias)
 
 
 register(_linear, torch.nn.functional.linear)

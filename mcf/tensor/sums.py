@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.reductions.rows import Rows
 from mcf.tensor.gathered import elements, elements_in_order
-from mcf.tensor.launches import SMALL
+from mcf.tensor.launches import SMALL, row_launch
 from mcf.tensor.plans import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
@@ -131,7 +130,7 @@ class SumPlan:
             steps.append(Move(x, in_rows, rows * length, index))
             x = in_rows
         steps.append(Launch(fold, x, partial[0]))
-        settle = _row(settle_kernel(state), like)
+        settle = row_launch(settle_kernel(state), like)
         # What nobody asks for goes to room that nobody reads.
         if mean:
             # One number is as contiguous as its operand's result: the operator's kernels.
@@ -139,7 +138,7 @@ class SumPlan:
             number = at + len(sizes)
             steps.append(Launch(settle, whole + partial))
             rest = partial[terms:]
-            steps.append(Launch(_row(divided, like), [*out, *rest, *whole, number]))
+            steps.append(Launch(row_launch(divided, like), [*out, *rest, *whole, number]))
         else:
             steps.append(Launch(settle, [*out, *whole[terms:], *partial]))
         numbers = np.array([float(length)])
@@ -155,10 +154,3 @@ class SumPlan:
     def bound(self, x: Components, out: Sequence[Tensor]) -> Parts:
         """The launches for operands and results that stay where they are."""
         return [(self.program, ([*map(_address, x), *map(_address, out)],))], None
-
-
-def _row(spec: Elementwise, like: Tensor) -> Any:
-    """A kernel on tensors of one size, as a function of their addresses."""
-    launch = registry.prepare(spec, [[like] * len(spec.fields)])
-    assert launch is not None
-    return launch.row(np.ones((1, len(spec.scalars))))

@@ -256,9 +256,10 @@ def _one_by_one(parts: Sequence[tuple[Any, tuple[Any, ...]]]) -> Callable[[], No
     return call
 
 
-def checked(counted: Any) -> None:
-    """Raise where a launch counted elements whose results are of no use."""
-    if counted is not None and counted[0]:
+def checked(found: Any) -> None:
+    """Raise where a launch counted elements whose results are of no use, or a program says so."""
+    failed = not found if isinstance(found, bool) else found is not None and found[0]
+    if failed:
         raise ChangedError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,17 +56,21 @@ def mv(x: Any, y: Any) -> Tensor:
     return _product("mv", x, y, 2, 1)
 
 
+def expands(given: Sequence[int], size: Sequence[int]) -> bool:
+    """Whether a tensor of a shape can be expanded to another one, as by `Tensor.expand`."""
+    ahead = len(size) - len(given)
+    return ahead >= 0 and all(n in (1, m) for n, m in zip(given, size[ahead:], strict=True))
+
+
 def _plus(name: str, given: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta * given + alpha * product; the numbers of `given` are not looked at for beta = 0.
 
     As torch, it expands `given` to the shape of the product, not the other way round.
     """
-    size = product.shape
-    ahead = len(size) - given.dim()
-    if ahead < 0 or any(n not in (1, m) for n, m in zip(given.shape, size[ahead:], strict=True)):
+    if not expands(given.shape, product.shape):
         raise RuntimeError(
-            f"{name}: input must expand to the shape {list(size)} of the product, got a tensor of "
-            f"shape {list(given.shape)}"
+            f"{name}: input must expand to the shape {list(product.shape)} of the product, got a "
+            f"tensor of shape {list(given.shape)}"
         )
     if alpha != 1:
         product = product * alpha

@@ -84,10 +84,14 @@ def _sum(o: Any, m: Any, n: Any, s: Any, t: Any) -> Any:
     return o(ADD, large, o(MUL, small, o(Formula("exp"), gap)))
 
 
+def _larger(o: Any, m: Any, n: Any) -> Any:
+    return o(MAXIMUM, m, n)
+
+
 def _scaled(x: Parts, y: Parts) -> Parts:
     """Of (m, s) and (n, t) what stands for s exp(m) + t exp(n), with the larger of m and n."""
-    larger = composed(lambda o, m, n: o(MAXIMUM, m, n), x[0], y[0])
-    return larger, composed(_sum, x[0], y[0], x[1], y[1])
+    # Plans are kept by formula: one that is made anew would have one for each call.
+    return composed(_larger, x[0], y[0]), composed(_sum, x[0], y[0], x[1], y[1])
 
 
 def _scaled_recorded(x: Parts, y: Parts) -> Parts:

@@ -79,6 +79,9 @@ def test_errors_are_those_of_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None
         lambda: torch.mm(T, B),
         lambda: torch.inner(A, B),
         lambda: linear(A, B),
+        # What is added to a product is expanded to it.
+        lambda: linear(A, S, T),
+        lambda: linear(A, S, V),
     ]
     for call in wrong:
         with pytest.raises((RuntimeError, ValueError)) as at_once:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 import mcf
 from mcf.tensor import tapes
+from mcf.tensor.tape_steps import ChangedError, checked
 from tests.helpers import assert_all_same_bits
 
 _FLOAT64 = torch.float64
@@ -273,3 +274,11 @@ def test_what_python_reads_is_no_step() -> None:
     assert [direct(x) for _ in range(3)] == [NotImplemented] * 3
     assert direct(y) is NotImplemented
     assert _kept() == 0
+
+
+def test_launches_and_programs_say_whether_results_are_of_use() -> None:
+    for found in (None, (0.0,), True):
+        checked(found)
+    for found in ((1.0,), False):
+        with pytest.raises(ChangedError):
+            checked(found)
