@@ -89,6 +89,9 @@ def test_products_of_matrices_have_the_same_bits(fmt: Format, terms: int) -> Non
             for executor in executors:
                 if executor == "triton":
                     pytest.importorskip("triton")
+                    # The interpreter takes seconds; the other cases have all lengths.
+                    if inner > 3 and (fmt, terms) == (FP64, 2):
+                        continue
                 with mcf.executor(executor):
                     actual = folds.product(spec, left, right)
                 assert_same_bits(actual, expected, f"{executor} {spec.name} {inner}")
