@@ -82,7 +82,11 @@ def both(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any,
 EVERY_DAY = ("5 rows of others", "as many matrices as rows", "a batch turned")
 
 
-@pytest.mark.parametrize("name", CALLS)
+# Each compiles loops of its own.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in ("det", "triangular") else pytest.mark.slow) for n in CALLS],
+)
 def test_results_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _compare(name, EVERY_DAY, monkeypatch)
 
@@ -190,6 +194,7 @@ def test_errors_of_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert str(at_once.value) == str(expected.value)
 
 
+@pytest.mark.slow
 def test_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other formats, sizes and sides, plain operands, one matrix for several right-hand sides."""
     plain, eye = A.to_plain(), torch.eye(3, dtype=F64)

@@ -74,6 +74,7 @@ def test_mutants(broken: str, value: int, monkeypatch: pytest.MonkeyPatch) -> No
     hurwitz._weight.cache_clear()
 
 
+@_SLOW
 def test_special_values() -> None:
     inf, nan = torch.inf, torch.nan
     # Of the one number that is computed few terms are added up.

@@ -60,7 +60,10 @@ def _targets() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "binary_cross_entropy")) for n in LOSSES],
+)
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_losses_of_plain_targets(name: str) -> None:
     tapes._tapes.clear()
@@ -124,7 +127,9 @@ DISTANCES: dict[str, Callable[[Any, Any], Any]] = {
 FACTORS = (1.0, 2.0**70, 2.0**-140, 0.0, 2.0**600, torch.inf)
 
 
-@pytest.mark.parametrize("name", DISTANCES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "cdist")) for n in DISTANCES]
+)
 def test_distances(name: str) -> None:
     """Of moderate numbers, and of those that are scaled first."""
     tapes._tapes.clear()
