@@ -8,17 +8,36 @@ them. So several launches take from Python little more than one.
 from __future__ import annotations
 
 import struct
+import weakref
 from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcf.kernels.sequence import Bound, Chain, bound, native_of
+from mcf.kernels.sequence import Bindable, Bound, bound, native_of
 
 _WORD = 8
-# Rooms of more bytes are not kept from call to call.
-_LARGEST = 1 << 21
+# Rooms of so many bytes are kept from call to call; larger ones as long as those of all programs
+# together take no more than `_spare`, since there may be thousands of programs.
+_SMALL, _spare = 1 << 12, 1 << 26
+
+
+def _reserved(program: Program, size: int) -> bool:
+    """Whether a program may keep rooms of so many bytes while it lives."""
+    global _spare
+    if size <= _SMALL:
+        return True
+    if size > _spare:
+        return False
+    _spare -= size
+    weakref.finalize(program, _give_back, size)
+    return True
+
+
+def _give_back(size: int) -> None:
+    global _spare
+    _spare += size
 
 
 class Launch(NamedTuple):
@@ -173,7 +192,7 @@ def kernel(data):
 Step = Launch | Move | Within
 
 
-class Program(Chain):
+class Program(Bindable):
     """Steps one after the other.
 
     Places are numbers: of what is given at each call, then of rooms that the program has for what
@@ -192,7 +211,7 @@ class Program(Chain):
         """See `Program.of`."""
         self._steps, self._given, self._rooms = steps, given, rooms
         self._fixed, self._keep = fixed, keep
-        self._kept = sum(rooms) <= _LARGEST
+        self._kept = _reserved(self, sum(rooms))
         self._pack = struct.Struct(f"={given}Q").pack_into
         from mcf.kernels.numba import team
 

@@ -39,7 +39,7 @@ class Bound(NamedTuple):
     at: Sequence[int] = ()
 
 
-class Chain(ABC):
+class Bindable(ABC):
     """Several launches that are one step of another sequence."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ def bound(call: Any, *arguments: Any) -> Bound | None:
     from mcf.kernels.numba.one_row import OneRow
     from mcf.kernels.numba.row_loops import FewRows
 
-    if isinstance(call, Chain):
+    if isinstance(call, Bindable):
         return call.bound(*arguments)
     if type(call) not in (OneRow, OneFold, FewRows):
         return None

@@ -6,6 +6,7 @@ the room of a call that still runs; a number below the range taken for zero; an 
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mcf.kernels import program as programs
 from mcf.kernels import registry, sequence
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import ADD, MUL, kernel
@@ -138,3 +140,20 @@ def test_a_program_is_a_step_of_others() -> None:
 
 def test_other_launches_make_no_program() -> None:
     assert Program.of([Launch(lambda addresses: None, [0])], 1) is None
+
+
+def test_rooms_of_all_programs_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 256
+    monkeypatch.setattr(programs, "_spare", 2 * 4 * 8 * count)
+    made = [_program(count) for _ in range(3)]
+    assert [p._kept for p in made] == [True, True, False]
+    x, y = _pair(1, count), _pair(2, count)
+    out = [torch.empty_like(c) for c in x]
+    for p in made:
+        for _ in range(2):
+            assert p(_places(*x, *y, *out))
+            assert all(map(torch.equal, out, _expected(x, y)))
+    assert [len(p._free) for p in made] == [1, 1, 0]
+    del p, made
+    gc.collect()
+    assert programs._spare == 2 * 4 * 8 * count
