@@ -105,7 +105,7 @@ def section(name: str, title: str, layout: Callable[[Rows], str]) -> str:
 
 
 # Ends of the lines of `few_elements`, in microseconds.
-BANDS = (8, 10, 12, 15, 20, 30, 50, 100, 1e9)
+BANDS = (8, 10, 12, 15, 18, 22, 30, 50, 100, 200, 1e9)
 
 
 def few_elements() -> str:
