@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcf.kernels.sequence import Bindable, Bound, bound, native_of
+from mcf.kernels.sequence import CALLS, HEAD, Bindable, Bound, bound, native_of
 
 _WORD = 8
 # Rooms of so many bytes are kept from call to call; larger ones as long as those of all programs
@@ -168,27 +168,6 @@ def kernel(data):
     put(data, 4, outside)
 """
 
-# The words: how many addresses go elsewhere, calls, given addresses, and whether a call counted.
-_HEAD = 4
-_ALL = """
-def kernel(data):
-    at = 4 + number(data, 2)
-    for k in range(number(data, 0)):
-        put(word(data, at + 1), 0, number(data, 4 + number(data, at)))
-        at += 2
-    for k in range(number(data, 1)):
-        put(word(data, at + 2), 0, 0)
-        put(word(data, at + 3), 0, 0)
-        call(word(data, at), word(data, at + 1))
-        counted = word(data, at + 4)
-        if counted != 0:
-            if number(counted, 0) != 0:
-                put(data, 3, 1)
-                return
-        at += 5
-    put(data, 3, 0)
-"""
-
 Step = Launch | Move | Within
 
 
@@ -215,7 +194,7 @@ class Program(Bindable):
         self._pack = struct.Struct(f"={given}Q").pack_into
         from mcf.kernels.numba import team
 
-        self._call = team.native(native_of("program", _ALL).address)
+        self._call = team.native(native_of("program", CALLS).address)
         self._free: list[tuple[int, array[int], Any]] = []
 
     @classmethod
@@ -273,10 +252,10 @@ class Program(Bindable):
         found = self._new()
         assert found is not None
         place, table, _ = found
-        self._pack(table, _HEAD * _WORD, *addresses)
-        end = place + 3 * _WORD
-        at = range(place + _HEAD * _WORD, place + (_HEAD + self._given) * _WORD, _WORD)
-        function = native_of("program", _ALL).address
+        self._pack(table, HEAD * _WORD, *addresses)
+        end = place + (HEAD - 1) * _WORD
+        at = range(place + HEAD * _WORD, place + (HEAD + self._given) * _WORD, _WORD)
+        function = native_of("program", CALLS).address
         return Bound(function, place, (end, end), end, (self, found), at)
 
     def __call__(self, addresses: Sequence[int]) -> bool:
@@ -288,9 +267,9 @@ class Program(Bindable):
             found = self._new()
             assert found is not None
         place, table, _ = found
-        self._pack(table, _HEAD * _WORD, *addresses)
+        self._pack(table, HEAD * _WORD, *addresses)
         self._call(place)
-        failed = table[3]
+        failed = table[HEAD - 1]
         if self._kept:
             self._free.append(found)
         return not failed

@@ -46,7 +46,7 @@ class Called(NamedTuple):
         of_expansions: whether it is an operator of expansion tensors.
         parts: the launches and their addresses that it is, one after the other.
         keep: what these need.
-        simple: what it is among `sequence.simple`: the name, the operands, the result.
+        simple: what it is among `bit_functions.simple`: the name, the operands, the result.
     """
 
     call: Callable[[], Any]

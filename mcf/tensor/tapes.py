@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
+from mcf.kernels.bit_functions import SOURCE, TARGET, simple
 from mcf.kernels.register_choice import get_registers
-from mcf.kernels.sequence import SOURCE, TARGET, Bound, Together, bound, simple
+from mcf.kernels.sequence import Bound, Together, bound
 from mcf.tensor.plans import addressed
 from mcf.tensor.tape_steps import Called, ChangedError, Launched, checked, is_slow
 from mcf.tensor.tape_tensors import RefusedError, memory_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import Format
+from tests.helpers.bits import assert_same_bits
 
 # Triton runs CPU tensors in its interpreter.
 EXECUTORS = [
@@ -47,3 +49,13 @@ def conversion(source: Format, target: Format) -> Elementwise:
         arithmetic=source,
         roundings=(("rc", target),),
     )
+
+
+def assert_numba_agrees(function: Callable[..., tuple[Tensor, ...]], *operands: object) -> None:
+    """A program has the same bits on Numba as on torch."""
+    with registry.executor("torch"):
+        wanted = function(*operands)
+    with registry.executor("numba"):
+        found = function(*operands)
+    for a, b in zip(found, wanted, strict=True):
+        assert_same_bits(a, b)

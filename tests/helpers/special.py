@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -217,3 +217,10 @@ def climbed(
             for a, b in zip(parents, kept, strict=True)
         )
     return best
+
+
+def full(points: Sequence[float], fmt: Format, terms: int) -> Components:
+    """Expansions next to some points, all bits of which count."""
+    x, u = torch.tensor(points, dtype=fmt.dtype), float(fmt.u)
+    x = x * (1 - 5 * 2.0 ** -(fmt.p - 2))
+    return tuple((x * f) * u**k for k, f in enumerate((1.0, 0.8125, -0.71875, 0.5625)[:terms]))

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from mcf.kernels import bit_functions, registry, sequence
 from mcf.kernels import program as programs
-from mcf.kernels import registry, sequence
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import ADD, MUL, kernel
 from mcf.kernels.program import Launch, Move, Program, Within
@@ -128,7 +128,7 @@ def test_a_program_is_a_step_of_others() -> None:
     inner = sequence.bound(_program(5), _places(*x, *y, *out))
     assert inner is not None
     copy = torch.empty_like(x[0])
-    last = sequence.simple("copy_", [out[0]], copy)
+    last = bit_functions.simple("copy_", [out[0]], copy)
     assert last is not None
     together = sequence.Together([inner, last])
     for seed in range(2):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcf.kernels import registry, sequence
+from mcf.kernels import bit_functions, registry, sequence
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import ADD, kernel
 
@@ -36,7 +36,7 @@ def test_functions_of_bits_are_those_of_torch(dtype: torch.dtype) -> None:
     }
     for name, expected in wanted.items():
         out = torch.empty_like(expected)
-        found = sequence.simple(name, [x], out)
+        found = bit_functions.simple(name, [x], out)
         assert found is not None
         assert sequence.Together([found])()
         assert _same(out, expected), name
@@ -44,19 +44,19 @@ def test_functions_of_bits_are_those_of_torch(dtype: torch.dtype) -> None:
     out, chosen = torch.empty_like(c), torch.empty_like(x)
     truths = {"__and__": c & d, "__or__": c | d, "__xor__": c ^ d, "bitwise_not": ~d}
     for name, expected in truths.items():
-        found = sequence.simple(name, [d] if name == "bitwise_not" else [c, d], out)
+        found = bit_functions.simple(name, [d] if name == "bitwise_not" else [c, d], out)
         assert found is not None
         assert sequence.Together([found])()
         assert torch.equal(out, expected), name
-    found = sequence.simple("where", [c, x, y], chosen)
+    found = bit_functions.simple("where", [c, x, y], chosen)
     assert found is not None
     assert sequence.Together([found])()
     assert _same(chosen, torch.where(c, x, y))
     # What is none of these, or of several shapes.
-    assert sequence.simple("neg", [c], out) is None
-    assert sequence.simple("isnan", [x[:1]], out) is None
-    assert sequence.simple("exp", [x], chosen) is None
-    assert sequence.simple("__and__", [x, y], chosen) is None
+    assert bit_functions.simple("neg", [c], out) is None
+    assert bit_functions.simple("isnan", [x[:1]], out) is None
+    assert bit_functions.simple("exp", [x], chosen) is None
+    assert bit_functions.simple("__and__", [x, y], chosen) is None
 
 
 def test_launches_follow_each_other() -> None:

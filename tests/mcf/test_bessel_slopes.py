@@ -15,10 +15,11 @@ from flint import arb, ctx
 import mcf
 from mcf.elementary import bessel, bessel_slopes, special_bounds, tables
 from mcf.elementary.tables import Components
-from mcf.kernels import BF16, FP32, FP64, registry
+from mcf.kernels import BF16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls
-from tests.helpers.special import REFERENCE, bessel_slope, part
+from tests.helpers.executors import assert_numba_agrees
+from tests.helpers.special import REFERENCE, bessel_slope, full, part
 
 _SLOW = pytest.mark.slow
 OFTEN = ("i1e_1",)
@@ -37,11 +38,8 @@ def _program(name: str) -> Any:
 
 
 def _given(name: str, fmt: Format, terms: int) -> Components:
-    """All bits of which count."""
     points = POINTS if name[0] == "k" else (*POINTS, -0.28125, -2.7814929, -300.0)
-    x, u = torch.tensor(points, dtype=fmt.dtype), float(fmt.u)
-    x = x * (1 - 5 * 2.0 ** -(fmt.p - 2))
-    return tuple((x * f) * u**k for k, f in enumerate((1.0, 0.8125, -0.71875, 0.5625)[:terms]))
+    return full(points, fmt, terms)
 
 
 def _worst(name: str, fmt: Format = FP64, terms: int = 4) -> float:
@@ -76,12 +74,7 @@ def test_in_float32_registers(name: str) -> None:
 @pytest.mark.parametrize("fmt", [BF16, FP32, FP64], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", NAMES)
 def test_executors_agree(name: str, fmt: Format) -> None:
-    x = _given(name, fmt, 2)
-    with registry.executor("torch"):
-        wanted = _program(name)(x)
-    with registry.executor("numba"):
-        for a, b in zip(_program(name)(x), wanted, strict=True):
-            assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    assert_numba_agrees(_program(name), _given(name, fmt, 2))
 
 
 @pytest.mark.usefixtures("on_torch")

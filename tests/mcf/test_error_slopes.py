@@ -16,10 +16,11 @@ from flint import arb, ctx
 import mcf
 from mcf.elementary import error, error_slopes, exponential, special_bounds, tables
 from mcf.elementary.tables import Components
-from mcf.kernels import BF16, FP32, FP64, registry
+from mcf.kernels import BF16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls
-from tests.helpers.special import REFERENCE, part
+from tests.helpers.executors import assert_numba_agrees
+from tests.helpers.special import REFERENCE, full, part
 
 NAMES = ("erf_1", "erfcx_1", "erfcx_2", "erfcx_3", "erfcx_4")
 OFTEN = ("erf_1", "erfcx_1")
@@ -37,15 +38,8 @@ def _program(name: str) -> Callable[[Components], Components]:
     return error_slopes.erf_1 if kind == "erf" else error_slopes.slope(int(m))
 
 
-def _given(fmt: Format, terms: int) -> Components:
-    """All bits of which count."""
-    x, u = torch.tensor(POINTS, dtype=fmt.dtype), float(fmt.u)
-    x = x * (1 - 5 * 2.0 ** -(fmt.p - 2))
-    return tuple((x * f) * u**k for k, f in enumerate((1.0, 0.8125, -0.71875, 0.5625)[:terms]))
-
-
 def _worst(name: str, fmt: Format = FP64, terms: int = 4) -> float:
-    x = _given(fmt, terms)
+    x = full(POINTS, fmt, terms)
     return max(part(name, fmt, x, _program(name)(x)))
 
 
@@ -69,12 +63,7 @@ def test_in_float32_registers(name: str) -> None:
 @pytest.mark.parametrize("fmt", [BF16, FP32, FP64], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", NAMES)
 def test_executors_agree(name: str, fmt: Format) -> None:
-    x = _given(fmt, 2)
-    with registry.executor("torch"):
-        wanted = _program(name)(x)
-    with registry.executor("numba"):
-        for a, b in zip(_program(name)(x), wanted, strict=True):
-            assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    assert_numba_agrees(_program(name), full(POINTS, fmt, 2))
 
 
 @pytest.mark.usefixtures("on_torch")

@@ -1,0 +1,124 @@
+"""Copies, signs, choices and tests of bits of tensors, as steps of a sequence of launches."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.sequence import Bound, native_of
+
+_WORD = 8
+
+# Of an element, of what size it is, and of another one: how `simple` names it.
+_COPIED, _AND, _OR, _XOR, _NAN, _INF, _FINITE, _SIGN, _WHERE = range(9)
+_NAMES = {
+    "copy_": _COPIED,
+    "clone": _COPIED,
+    "neg": _COPIED,
+    "bitwise_not": _COPIED,
+    "bitwise_and": _AND,
+    "__and__": _AND,
+    "bitwise_or": _OR,
+    "__or__": _OR,
+    "bitwise_xor": _XOR,
+    "__xor__": _XOR,
+    "isnan": _NAN,
+    "isinf": _INF,
+    "isfinite": _FINITE,
+    "signbit": _SIGN,
+    "where": _WHERE,
+}
+# Sign, the rest, and infinity, in the integers that floats are.
+_FLOATS = {
+    torch.float64: (-(1 << 63), (1 << 63) - 1, 0x7FF << 52),
+    torch.float32: (1 << 31, (1 << 31) - 1, 0xFF << 23),
+}
+
+
+def simple(name: str, given: Sequence[Tensor], out: Tensor) -> Bound | None:
+    """A function of bits, by torch's name, from tensors to another; None of what is none.
+
+    Word `SOURCE` of the table, the first of what is kept, is where the first operand is, word
+    `TARGET` where the result is: both may be changed between calls.
+    """
+    kind, x = _NAMES.get(name), given[-1]
+    one_shape = all(t.is_contiguous() and t.shape == out.shape for t in (*given, out))
+    floats, truth = _FLOATS.get(x.dtype), x.dtype is torch.bool
+    if kind is None or not one_shape or not (floats or truth or kind in (_COPIED, _WHERE)):
+        return None
+    mask = least = 0
+    if kind == _WHERE:
+        if given[0].dtype is not torch.bool or len(given) != 3:
+            return None
+        given = [*given[1:], given[0]]
+    if kind in (_COPIED, _WHERE):
+        if any(t.dtype is not x.dtype for t in given[:2]):
+            return None
+        if out.dtype is not x.dtype or x.element_size() not in (1, 4, 8):
+            return None
+        if name == "neg" and floats:
+            mask = floats[0]
+        elif name == "bitwise_not" and truth:
+            mask = 1
+        elif name in ("neg", "bitwise_not"):
+            return None
+    elif kind in (_AND, _OR, _XOR):
+        if not all(t.dtype is torch.bool for t in (*given, out)) or len(given) != 2:
+            return None
+    elif floats is None or out.dtype is not torch.bool:
+        return None
+    else:
+        mask, least = (floats[0], 0) if kind == _SIGN else floats[1:]
+    table = array("q", [kind, x.numel(), x.element_size(), mask, least, 0, 0, 0, 0, 0])
+    table[TARGET] = out.data_ptr()
+    for k, t in zip((SOURCE, SOURCE + 1, _CHOICE), given, strict=False):
+        table[k] = t.data_ptr()
+    place = table.buffer_info()[0]
+    zero = place + _WORD * 8
+    return Bound(native_of("simple", _SIMPLE).address, place, (zero, zero), 0, (table, given, out))
+
+
+SOURCE, TARGET, _CHOICE = 5, 7, 9
+
+_SIMPLE = """
+def kernel(data):
+    kind, count, size = number(data, 0), number(data, 1), number(data, 2)
+    mask, least = number(data, 3), number(data, 4)
+    first, second, out = word(data, 5), word(data, 6), word(data, 7)
+    choice = word(data, 9)
+    for i in range(count):
+        source = first
+        if kind == 8 and byte(choice, i) == 0:
+            source = second
+        if size == 8:
+            x = number(source, i)
+        elif size == 4:
+            x = half(source, i)
+        else:
+            x = byte(source, i)
+        if kind == 0 or kind == 8:
+            x = x ^ mask
+            if size == 8:
+                put(out, i, x)
+            elif size == 4:
+                put_half(out, i, x)
+            else:
+                put_byte(out, i, x)
+        elif kind == 1:
+            put_byte(out, i, x & byte(second, i))
+        elif kind == 2:
+            put_byte(out, i, x | byte(second, i))
+        elif kind == 3:
+            put_byte(out, i, x ^ byte(second, i))
+        elif kind == 4:
+            put_byte(out, i, 1 if (x & mask) > least else 0)
+        elif kind == 5:
+            put_byte(out, i, 1 if (x & mask) == least else 0)
+        elif kind == 6:
+            put_byte(out, i, 1 if (x & mask) < least else 0)
+        else:
+            put_byte(out, i, 1 if (x & mask) != 0 else 0)
+"""

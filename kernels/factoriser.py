@@ -1,0 +1,177 @@
+"""What an executor may have loops for in linear algebra; all of these have launches otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from mcf.kernels.elimination import Elimination
+from mcf.kernels.refinement import Refinement
+from mcf.kernels.reflection import Reflection
+from mcf.kernels.rotation import Rotations
+
+
+class Factoriser:
+    """Factorisations, each where the executor has a loop for it: none here."""
+
+    def eliminate(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        start: int,
+        width: int,
+        info: Tensor,
+        pivots: Tensor | None = None,
+        exchange: bool = True,
+        sides: Sequence[Tensor] | None = None,
+        determinant: Sequence[Tensor] | None = None,
+    ) -> bool:
+        """Factorise a panel in place, where the executor has a loop for it.
+
+        Args:
+            spec: "lu" or "cholesky".
+            a: components, contiguous [B, m, n]. Of "lu" the panel are the columns from `start` on
+                and the rows from there on, of "cholesky" the block on the diagonal, of which the
+                lower triangle is read and written.
+            start: the first column.
+            width: how many columns.
+            info: int32 [B], where it is 0 the number of the first bad diagonal entry goes.
+            pivots: int32 [B, count], where "lu" puts the number of the row that each of the panel's
+                rows is exchanged with, from 1; all columns of A are.
+            exchange: whether "lu" exchanges rows.
+            sides: components, contiguous [B, n, k]: right-hand sides of an "lu" whose panel is the
+                whole square matrix, which the solutions take the place of.
+            determinant: components [B], where the determinants of such matrices go.
+
+        Returns:
+            False where it has none, and has done nothing.
+        """
+        return False
+
+    def prepare_elimination(
+        self, spec: Elimination, shape: Sequence[int], sides: int = 0, determinant: bool = False
+    ) -> Callable[..., tuple[Any, Any]] | None:
+        """`eliminate` of whole matrices of a shape [B, m, n], m >= n, with exchanges, or None.
+
+        Returns:
+            A function of the addresses of A and, of "lu", of the right-hand sides and of the
+            determinants; it returns `info` and the pivots, as integers one after the other.
+        """
+        return None
+
+    def prepare_substitution(
+        self,
+        spec: Elimination,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        upper: bool,
+        unit: bool,
+    ) -> Callable[[list[int], list[int]], Any] | None:
+        """`substitute` of contiguous X of a shape [B, w, k] and A of these strides, or None.
+
+        Returns:
+            A function of the addresses of A and X.
+        """
+        return None
+
+    def prepare_reflection(
+        self, spec: Reflection, shape: Sequence[int], wanted: int
+    ) -> Callable[[list[int], list[int]], Any] | None:
+        """`reflect` of all columns of matrices of a shape [B, m, n], or None.
+
+        Returns:
+            A function of the addresses of R and of so many columns of Q.
+        """
+        return None
+
+    def substitute(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        x: Sequence[Tensor],
+        upper: bool,
+        unit: bool,
+    ) -> bool:
+        """Solve A Y = X in place, where the executor has a loop for it.
+
+        Args:
+            spec: a "substitution".
+            a: components [B, w, w] of any strides, of which one triangle is read.
+            x: components [B, w, k] of any strides, overlapping neither A nor themselves.
+            upper: which triangle; rows then go from the last to the first.
+            unit: whether the diagonal is taken for ones.
+
+        Returns:
+            False where it has none, and has done nothing.
+        """
+        return False
+
+    def reflect(
+        self,
+        spec: Reflection,
+        r: Sequence[Tensor],
+        start: int,
+        v: Sequence[Tensor],
+        t: Sequence[Tensor],
+        whole: bool = False,
+        q: Sequence[Tensor] | None = None,
+    ) -> bool:
+        """Reflect a panel to upper triangular form, where the executor has a loop for it.
+
+        Args:
+            spec: the reflections.
+            r: float64 components, contiguous [B, m, n]; the panel are the columns from `start` on,
+                and the rows from there on. What is left below its diagonal means nothing.
+            start: its first row and column.
+            v: where V goes, contiguous [B, m - start, w].
+            t: where T goes, contiguous [B, w, w].
+            whole: whether columns on the right of the panel are reflected too.
+            q: where columns of Q go, contiguous [B, m - start, k], of a panel with all reflections.
+
+        Returns:
+            False where it has none, and has done nothing.
+        """
+        return False
+
+    def rotate(
+        self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
+    ) -> Tensor | None:
+        """Make rows orthogonal by Jacobi's sweeps (`mcf.kernels.rotation`), where it has a loop.
+
+        Args:
+            spec: the sweeps.
+            x: float64 components [B, n, columns], contiguous, n even; changed in place.
+            width: of the columns that become orthogonal, at least 1.
+            counted: rows, for `converged`.
+            tolerance: its exponent, of a power of two.
+
+        Returns:
+            Which matrices converged, bool [B]; None where it has none, and has done nothing.
+        """
+        return None
+
+    def refine(
+        self,
+        spec: Refinement,
+        a: Sequence[Tensor],
+        w: Sequence[Tensor],
+        x: Sequence[Tensor],
+        steps: int,
+        tolerance: int,
+    ) -> Tensor | None:
+        """Correct orthogonal matrices (`mcf.kernels.refinement`), where it has a loop.
+
+        Args:
+            spec: the corrections.
+            a: M, components, contiguous [B, n, columns].
+            w: W, contiguous [B, n, n], changed in place.
+            x: where W M goes, contiguous [B, n, columns].
+            steps: how often W is made orthogonal first.
+            tolerance: an exponent, of a power of two.
+
+        Returns:
+            What each matrix ended as, integers [B]; None where it has none, and has done nothing.
+        """
+        return None
