@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import argparse
 import functools
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from harness import environment, machine, save_csv, table
 
 import mcf
+
+HERE = Path(__file__).resolve().parent
 
 COUNT, SIDE = 1_000_000, 100
 FUNCTIONS = ("exp", "log", "sin", "tan", "atan", "tanh", "erf", "gelu", "softmax")
@@ -47,26 +53,37 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure, print and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--terms", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--only", nargs="*", help="names of rows")
-    given = parser.parse_args()
+    parser.add_argument("--save", action="store_true", help="write the machine's results file")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     choices = ("float64", "float32")
-    print("| | n | float64 | float32 | ratio |\n|---|---|---|---|---|")
-    for terms in (1, 2, 3, 4):
+    rows: list[dict[str, Any]] = []
+    for terms in options.terms:
+        first = len(rows)
         for name, call in cases(terms).items():
-            if given.only and name not in given.only:
+            if options.only and name not in options.only:
                 continue
             least = dict.fromkeys(choices, float("inf"))
-            for _ in range(given.rounds + 1):
+            for _ in range(options.rounds + 1):
                 for choice in choices:
                     with mcf.registers(choice):
                         least[choice] = min(least[choice], seconds(call))
-            wide, narrow = (1e6 * least[c] for c in choices)
-            print(f"| `{name}` | {terms} | {wide:.0f} | {narrow:.0f} | {narrow / wide:.2f} |")
+            times = {f"{c} µs": f"{1e6 * least[c]:.0f}" for c in choices}
+            ratio = f"{least['float32'] / least['float64']:.2f}"
+            rows.append({"operation": name, "n": terms, **times, "ratio": ratio})
+        if rows[first:]:
+            print(table(rows[first:], list(rows[first])), flush=True)
+    if options.save:
+        device = torch.device("cpu")
+        command = " ".join(["python benchmarks/registers.py", *sys.argv[1:]])
+        comments = {"command": command, **environment(device)}
+        save_csv(HERE / "results" / f"registers-{machine(device)}.csv", rows, comments)
 
 
 if __name__ == "__main__":
