@@ -162,9 +162,9 @@ def kernel(data):
     for k in range(tensors):
         source = word(data, 5 + k)
         for i in range(count):
+            # Without branches, so that it is a loop over vectors.
             x = number(source, i) & 0x7FFFFFFFFFFFFFFF
-            if x != 0 and (x < least or x > most):
-                outside = 1
+            outside |= (x != 0) & ((x < least) | (x > most))
     put(data, 4, outside)
 """
 
@@ -195,6 +195,7 @@ class Program(Bindable):
         from mcf.kernels.numba import team
 
         self._call = team.native(native_of("program", CALLS).address)
+        self._team, self._threaded = team, False
         self._free: list[tuple[int, array[int], Any]] = []
 
     @classmethod
@@ -239,6 +240,7 @@ class Program(Bindable):
             if found is None:
                 return None
             keep.append(found)
+            self._threaded |= found.threaded
             for place, at in zip(places, found.at, strict=True):
                 if place < self._given:
                     moved += (place, at)
@@ -256,7 +258,7 @@ class Program(Bindable):
         end = place + (HEAD - 1) * _WORD
         at = range(place + HEAD * _WORD, place + (HEAD + self._given) * _WORD, _WORD)
         function = native_of("program", CALLS).address
-        return Bound(function, place, (end, end), end, (self, found), at)
+        return Bound(function, place, (end, end), end, (self, found), at, self._threaded)
 
     def __call__(self, addresses: Sequence[int]) -> bool:
         """Make the steps; False where one counted elements whose results are of no use."""
@@ -268,6 +270,8 @@ class Program(Bindable):
             assert found is not None
         place, table, _ = found
         self._pack(table, HEAD * _WORD, *addresses)
+        if self._threaded:
+            self._team.announce()
         self._call(place)
         failed = table[HEAD - 1]
         if self._kept:

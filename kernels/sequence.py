@@ -26,6 +26,7 @@ class Bound(NamedTuple):
         counted: the address of a float64 number that has to be 0 after it; 0 for none.
         keep: what all of these belong to.
         at: of each operand, in their order, the address of the word that says where it is.
+        threaded: whether it calls the team of threads: `team.announce` has to come before.
     """
 
     function: int
@@ -34,6 +35,7 @@ class Bound(NamedTuple):
     counted: int
     keep: Any
     at: Sequence[int] = ()
+    threaded: bool = False
 
 
 class Bindable(ABC):
@@ -119,9 +121,12 @@ class Together:
         from mcf.kernels.numba import team
 
         self._call = team.native(native_of("program", CALLS).address)
+        self._team, self._threaded = team, any(each.threaded for each in calls)
 
     def __call__(self) -> bool:
         """Make them; False where one counted an element whose result is of no use."""
+        if self._threaded:
+            self._team.announce()
         self._call(self._place)
         return not self._table[HEAD - 1]
 
@@ -185,6 +190,20 @@ def _instructions() -> dict[str, Any]:
 
         return types.void(types.uint64, types.uint64), generate
 
+    @intrinsic
+    def call_team(context, entry, function, data, threads):
+        """GOMP_parallel: a function on several threads, of which one is this."""
+
+        def generate(c, b, signature, args):
+            number = ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [word, word, number, number])
+            count = b.trunc(args[3], number)
+            b.call(b.inttoptr(args[0], kind.as_pointer()), [args[1], args[2], count, number(0)])
+            return c.get_dummy_value()
+
+        given = types.uint64, types.uint64, types.uint64, types.int64
+        return types.void(*given), generate
+
     return {
         "byte": loading(8),
         "half": loading(32),
@@ -192,4 +211,5 @@ def _instructions() -> dict[str, Any]:
         "put_byte": storing(8),
         "put_half": storing(32),
         "call": call,
+        "call_team": call_team,
     }

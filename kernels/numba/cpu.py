@@ -28,11 +28,13 @@ from mcf.kernels.numba import (
     reflection_loops,
     rotation_loops,
     row_loops,
+    shared,
     streaming,
     team,
 )
 from mcf.kernels.numba.element_loops import Table, build
 from mcf.kernels.numba.one_row import OneRow
+from mcf.kernels.numba.shared import SharedRow
 from mcf.kernels.numba.team import SERIAL
 from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import Reflection
@@ -48,6 +50,9 @@ if importlib.util.find_spec("numba") is None:
 # Elements per item: long enough to hide the loop's start, short enough to share among threads.
 # Independent of the number of threads, so that the sums have the same bits for any number.
 ITEM = 16384
+# An element of a long formula counts as so many others: in arithmetic of pairs an element takes one
+# nanosecond, in the shortest of these formulas some 20. They sum nothing, so items may be shorter.
+_LONG = 16
 
 _WORD = 8
 _WORDS = len(Table._fields)
@@ -63,12 +68,15 @@ class Launch(Prepared):
         self._kind = np.float32 if spec.register == FP32 else np.float64
         self._total = sum(sizes)
         self._length = len(sizes)
-        per_row = np.array([-(-n // ITEM) for n in sizes], dtype=np.int64)
+        self._many, item = self._total > SERIAL, ITEM
+        if spec.long and self._total > SERIAL // _LONG and team.is_native():
+            self._many, item = True, ITEM // _LONG
+        per_row = np.array([-(-n // item) for n in sizes], dtype=np.int64)
         self._owner = np.repeat(np.arange(len(sizes)), per_row)
         first = np.cumsum(per_row) - per_row
-        self._starts = (np.arange(len(self._owner)) - first[self._owner]) * ITEM
+        self._starts = (np.arange(len(self._owner)) - first[self._owner]) * item
         ends = np.array(sizes, dtype=np.int64)
-        self._stops = np.minimum(ends[self._owner], self._starts + ITEM)
+        self._stops = np.minimum(ends[self._owner], self._starts + item)
         self._fixed = [x.ctypes.data for x in (self._owner, self._starts, self._stops)]
         fields = spec.fields
         moved = sum(f.format.itemsize * (f.read + f.written) for f in fields if not f.uniform)
@@ -97,7 +105,7 @@ class Launch(Prepared):
         if live is not None and not live.item():
             return np.zeros((self._length, spec.sum_count)) if spec.sums is not None else None
         items = len(self._owner)
-        threads = torch.get_num_threads() if self._total > SERIAL else 1
+        threads = torch.get_num_threads() if self._many else 1
         parts = max(1, min(threads, items))
         # A copy, which threads of their own may change at the same time.
         table = self._table(parts)[:]
@@ -128,11 +136,14 @@ class Launch(Prepared):
     def row(self, scalars: Any) -> Callable[[list[int]], Any]:
         """See `mcf.kernels.executor.Launch`."""
         counts = self._spec.sums is not None
-        if self._total > SERIAL or self._large or self._spec.sum_count != counts:
+        if self._large or self._spec.sum_count != counts:
+            return super().row(scalars)
+        if self._many and (self._spec.counts < counts or not team.is_native()):
             return super().row(scalars)
         values = np.ascontiguousarray(scalars, dtype=self._kind) if self._spec.scalars else None
         items = self._owner, self._starts, self._stops
-        return OneRow(self._loop, len(self._spec.fields), items, values, counts=counts)
+        kind = SharedRow if self._many else OneRow
+        return kind(self._loop, len(self._spec.fields), items, values, counts=counts)
 
     @functools.cached_property
     def one(self) -> Callable[[list[int]], Any]:
@@ -195,9 +206,9 @@ class Cpu(Executor):
     def prepare_fold(
         self, spec: Fold, rows: int, length: int, device: torch.device
     ) -> Callable[[list[int], int], None] | None:
-        """See `Executor`; for few elements, which one thread adds."""
+        """See `Executor`."""
         if length > BLOCK or rows * length > SERIAL:
-            return None
+            return shared.long_fold(spec, rows, length)
         return fold_loops.one_fold(spec, rows, length)
 
     def prepare_product(

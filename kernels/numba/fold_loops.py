@@ -38,7 +38,8 @@ _NUMBERS = {
 
 
 @functools.cache
-def _compiled(spec: Fold, kind: str) -> objects.Native:
+def compiled(spec: Fold, kind: str) -> objects.Native:
+    """The kernel of a kind: a key of `_SOURCES`."""
     text = _SOURCES[kind](spec)
 
     def make() -> tuple[Any, str]:
@@ -57,7 +58,7 @@ def _run(spec: Fold, kind: str, threads: int, items: int, words: dict[str, int])
     shares = team.shares(items, parts)
     words |= {"shares": shares.buffer_info()[0], "parts": parts}
     with stored.lock:
-        address = _compiled(spec, kind).address
+        address = compiled(spec, kind).address
     names = {"sum": SUM, "columns": column_fold_text.WORDS}.get(kind, PRODUCT)
     table = array("Q", [words[name] for name in names])
     team.run(address, table.buffer_info()[0], parts)
@@ -134,7 +135,7 @@ class OneFold:
     def __init__(self, spec: Fold, kind: str, items: int, words: dict[str, int]) -> None:
         """The kernel's sizes by their names; so many items, without those of threads and places."""
         with stored.lock:
-            self._call = team.native(_compiled(spec, kind).address)
+            self._call = team.native(compiled(spec, kind).address)
         self._lanes, self._count = spec.state * LANES, sum(spec.components)
         self._names = SUM if kind == "sum" else PRODUCT
         self._sizes = {"parts": 1, **words}
@@ -203,7 +204,7 @@ def _halve(spec: Fold, state: Tensor) -> Tensor:
     """Halve [state, count, M] along the middle, in place."""
     _, rows, columns = state.shape
     with stored.lock:
-        address = _compiled(spec, "halving").address
+        address = compiled(spec, "halving").address
     count = rows
     while count > 1:
         half = (count + 1) // 2

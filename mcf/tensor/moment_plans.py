@@ -93,7 +93,8 @@ class MomentPlan:
         """The plan for tensors of one kind, or None if only the operators can take them."""
         like, terms = parts[0][0], len(parts[0])
         count = like.numel()
-        if like.device.type != "cpu" or not 0 < count <= SMALL or terms < 2:
+        most = SMALL if not like.is_contiguous() else _MANY if name in _SPREAD else count
+        if like.device.type != "cpu" or not 0 < count <= most or terms < 2:
             return None
         if any(len(c) != terms or c[0].shape != like.shape for c in parts):
             return None
@@ -114,7 +115,10 @@ class MomentPlan:
             return None
         size = torch.Size(rows.result_shape(keepdim))
         kind = _Kind(name, terms, *shape, degrees, folds)
-        index = elements_in_order(like, (*rows.kept, *rows.dims))
+        order = (*rows.kept, *rows.dims)
+        if count > SMALL and order != tuple(range(like.ndim)):
+            return None
+        index = elements_in_order(like, order) if count <= SMALL else None
         programs = [kind.program(size, index, looked=True)]
         if name in _ROOTS:
             programs.append(kind.program(size, None, looked=False))
@@ -168,7 +172,8 @@ class _Kind(NamedTuple):
         given = terms * (3 if self.name == "dot" else 2)
         # Sums, what they settle to, means; differences, and rows or means as often as numbers.
         few, many = 8 * rows, 8 * count
-        sizes = [few] * (3 * terms) + [many] * (2 * terms)
+        gaps = [many if self.name in _SPREAD else 0] * terms
+        sizes = [few] * (3 * terms) + gaps + [each if rows > 1 else 0 for each in gaps]
         sizes += [many] * terms if index is not None else []
         blocks = [[*range(given + k * terms, given + (k + 1) * terms)] for k in range(6)]
         partial, whole, other, gap, spread, in_rows = blocks
@@ -193,7 +198,7 @@ class _Kind(NamedTuple):
         if rooted and looked:
             steps.append(Within(x, count, _LEAST, _LARGEST))
         before = other if rooted else out
-        if self.name in ("var", "std"):
+        if self.name in _SPREAD:
             steps += [Launch(sums, x, partial[0]), Launch(settle, whole + partial)]
             steps.append(Launch(divide, [*other, *whole, length]))
             means = other
@@ -212,6 +217,8 @@ class _Kind(NamedTuple):
         return Program.of(steps, given, sizes, fixed, lengths)
 
 
+# What has differences from means, and up to how many elements there is room for them.
+_SPREAD, _MANY = frozenset({"var", "std"}), 1 << 18
 # Roots of sums whose numbers may have to be scaled.
 _ROOTS = frozenset({"std", "norm"})
 # Numbers between these are not scaled: no product of two of them, of their differences or of what
