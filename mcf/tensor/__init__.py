@@ -12,6 +12,7 @@ from mcf.tensor import shortcuts as shortcuts
 from mcf.tensor import shortcuts_of_closeness as shortcuts_of_closeness
 from mcf.tensor import shortcuts_of_factors as shortcuts_of_factors
 from mcf.tensor import shortcuts_of_formulas as shortcuts_of_formulas
+from mcf.tensor import shortcuts_of_kernels as shortcuts_of_kernels
 from mcf.tensor import shortcuts_of_numbers as shortcuts_of_numbers
 from mcf.tensor import shortcuts_of_products as shortcuts_of_products
 from mcf.tensor import shortcuts_of_rows as shortcuts_of_rows

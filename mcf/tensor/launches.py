@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,12 @@ class Plan:
     ) -> None:
         """The operands in the order of the kernel's; one of them has the shape of the result."""
         self.order = tuple(order)
+        self._as_given = self.order == (*range(len(order)),)
         self._tables = tables
         self.behind = [t.data_ptr() for t in tables]
         # The only scalar that operations have is the constant 1.
         self.launch = launch.row(np.ones((1, len(spec.scalars))))
+        self._call = getattr(self.launch, "call", self.launch)
         self.size, self.device, self.count = first.shape, first.device, first.numel()
         self.dtypes = result_dtypes(spec)
         few = first.numel() <= _FEW
@@ -158,11 +161,15 @@ class Plan:
 
         None where some element needs a step that the kernel lacks.
         """
-        if self._likes is None:
+        likes = self._likes
+        if likes is None:
             out = [self._new(dtype) for dtype in self.dtypes]
         else:
-            out = [*map(_empty_like, self._likes)]
-        counted = self.launch([*map(_address, out), *self.addresses(groups)])
+            out = [*map(_empty_like, likes)]
+        if self._as_given:
+            counted = self._call([*map(_address, chain(out, *groups)), *self.behind])
+        else:
+            counted = self._call([*map(_address, out), *self.addresses(groups)])
         return out if counted is None or not counted[0] else None
 
     def broadcast(self, groups: Sequence[Components]) -> list[Tensor] | None:

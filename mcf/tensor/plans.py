@@ -41,6 +41,8 @@ Number = Callable[[float, float, torch.dtype, int, torch.device], Components | N
 # Kinds of operands whose plans are kept; beyond that all are forgotten.
 _MOST = 4096
 _plans: dict[tuple[Any, ...], Plan | None] = {}
+# The plan of a kind that has been met, described as in `_launched`.
+known = _plans.get
 
 
 def planned(operation: Operation, *values: Any) -> MCFTensor:
@@ -91,19 +93,29 @@ _NUMBERS = frozenset({int, float})
 
 
 def _launched(
-    operation: Operation | Formula, values: Sequence[Any], number: Number
+    operation: Operation | Formula, values: Sequence[Any], number: Number, above: bool = False
 ) -> tuple[Plan, list[Components]] | None:
     """The plan of operands and their components, or None where the operator has to compute them.
 
     The components have their own shapes where the plan broadcasts.
+
+    Args:
+        operation: what is computed.
+        values: the operands.
+        number: what Python's numbers become.
+        above: whether it is asked above autograd, which has to see what requires grad and types
+            made of this one.
     """
     if modes() or functorch() is not None:
         return None
+    grad = above and torch.is_grad_enabled()
     groups: list[Components] = []
     kind: list[Any] = [operation.name, registry.get_executor(), get_registers()]
     numbers, most = False, 0
     for x in values:
-        if isinstance(x, MCFTensor):
+        if type(x) is MCFTensor or (not above and isinstance(x, MCFTensor)):
+            if grad and x.requires_grad:
+                return None
             own = x.__dict__
             first, terms = own["_c0"], own["_terms"]
             if terms > most:
@@ -121,7 +133,7 @@ def _launched(
             groups.append(())
             kind.append(None)
             numbers = True
-        elif type(x) is Tensor and addressed(x):
+        elif type(x) is Tensor and addressed(x) and not (grad and x.requires_grad):
             groups.append((x,))
             kind += (1, x.dtype, x.shape, x.device)
         else:
@@ -178,6 +190,13 @@ def found_for(
         return found
     plan, groups = found
     return plan, plan.spread(groups)
+
+
+def found_above(
+    operation: Operation | Formula, values: Sequence[Any]
+) -> tuple[Plan, list[Components]] | None:
+    """The plan of operands and their components; None where autograd may have to see them."""
+    return _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number), True)
 
 
 def addressed(x: Tensor) -> bool:

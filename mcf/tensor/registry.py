@@ -32,6 +32,9 @@ WIDE: set[Any] = set()
 # Functions of torch that view -> what is called of them without a question, with arguments by
 # position; it returns NotImplemented for what is no view.
 VIEWS: dict[Any, Callable[..., Any]] = {}
+# Functions of torch -> what computes them of arguments by position, as one tuple, before anything
+# else is asked of these (`mcf.tensor.straight`); it returns NotImplemented for what is to be asked.
+STRAIGHT: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
 # What may know an operator that is in neither: functions of it, its arguments and those by name.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 

@@ -198,7 +198,12 @@ def fresh(
     The same as `made`, which would ask the first one.
     """
     tensor: MCFTensor = _wrapper(MCFTensor, size, dtype=dtype, device=device)
-    _hold(tensor.__dict__, components)
+    own = tensor.__dict__
+    if len(components) == 2:
+        own["_terms"] = 2
+        own["_c0"], own["_c1"] = components
+    else:
+        _hold(own, components)
     return tensor
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from mcf.tensor.argument_names import by_place
 from mcf.tensor.conversion import promote
 from mcf.tensor.recorded import at_once, functorch
-from mcf.tensor.registry import DIRECT, FUNCTIONS, VIEWS, WIDE, WRITERS, UnsupportedError
+from mcf.tensor.registry import DIRECT, FUNCTIONS, STRAIGHT, VIEWS, WIDE, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.widening import BOUNDED, WIDENED, bounded, widened
@@ -226,12 +226,19 @@ def _torch_function(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    view = None if kwargs else VIEWS.get(func)
-    if view is not None:
-        with _unasked():
-            found = view(*args)
-        if found is not NotImplemented:
-            return found
+    if not kwargs:
+        straight = STRAIGHT.get(func)
+        if straight is not None:
+            found = straight(args)
+            if found is not NotImplemented:
+                return found
+        else:
+            view = VIEWS.get(func)
+            if view is not None:
+                with _unasked():
+                    found = view(*args)
+                if found is not NotImplemented:
+                    return found
     # A type of two of these, such as complex numbers, which knows what to do.
     if len(types) > 1 and any(getattr(t, "takes_precedence", False) for t in types):
         return NotImplemented

@@ -15,13 +15,14 @@ import pytest
 import torch
 
 import mcf
-from mcf.convert import few
+from mcf.convert import few, rounding
 from mcf.convert.numbers import components_of, nearest
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
 from mcf.tensor import torch_functions
 from mcf.tensor.ops.neighbours import largest
 from tests.helpers import assert_alike, assert_all_same_bits
+from tests.mcf.tensor.inputs import hard
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -47,6 +48,7 @@ def by_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def leave() -> None:
         monkeypatch.setattr(few, "MOST", -1)
+        monkeypatch.setattr(rounding, "_FEW", -1)
         monkeypatch.setattr(torch_functions, "DIRECT", {})
 
     return leave
@@ -203,3 +205,27 @@ def test_next_to_the_largest_number(
     assert at_once[0][0].isfinite().all()
     for got, c, k in zip(at_once, (cells, cells, above, above), (2, terms) * 2, strict=True):
         assert_all_same_bits(got, convert(c, dtype, k), f"{dtype} {k}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_components_that_stay_are_those_that_are_computed(dtype: torch.dtype, terms: int) -> None:
+    """Exact. Mutants: a tie, what is not in order, an infinity or -0 below taken as it is."""
+    stayed = 0
+    x = hard(dtype, terms, 64, terms)
+    least = torch.full_like(x[0], -0.0)
+    inputs = [tuple(c[k : k + 2] for c in x) for k in range(0, 64, 2)]
+    inputs.append((x[0], *(least for _ in x[1:])))
+    inputs += [tuple(c[2:8].reshape(2, 3).t() for c in x), tuple(c[:0] for c in x)]
+    inputs += [tuple(c[2:4] * 2.0 ** (k > 0) for k, c in enumerate(x))]
+    inputs += [(torch.full_like(c[:2], v), *x[1:]) for c in x[:1] for v in (torch.inf, torch.nan)]
+    for given in inputs:
+        parts = [c[: given[0].numel()] if c.shape != given[0].shape else c for c in given]
+        found = rounding._unchanged(parts, dtype, terms)
+        if found is not None:
+            stayed += 1
+            expected = torch.ops.mcf.convert(list(parts), dtype, terms)
+            assert_all_same_bits(tuple(found), tuple(expected), f"{terms} {dtype}")
+            assert [c.stride() for c in found] == [c.stride() for c in expected]
+            assert not {c.data_ptr() for c in found} & {c.data_ptr() for c in parts}
+    assert 5 < stayed < len(inputs)

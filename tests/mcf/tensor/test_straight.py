@@ -1,0 +1,210 @@
+"""Exact: a function that goes straight to its kernel's plan gives what torch's way gives, and only
+where nobody records, looks on or has another type.
+
+Caught mutants: operands of `rsub`, `gt`, `ge` or `where` in the kernel's order taken for the
+function's; one operation's name for another's; a number beside a tensor where torch refuses it; a
+plain operand of `atan2` as it is; what autograd records, a mode sees, a transform maps or a
+subclass stands for computed at once; operands that do not follow each other in memory read as if.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import mcf
+from mcf import elementary
+from mcf.elementary.fused import Formula
+from mcf.kernels import operations
+from mcf.kernels.operators import SELECTIONS
+from mcf.tensor import plans, straight, torch_functions
+from mcf.tensor.registry import STRAIGHT
+from tests.helpers import assert_alike
+from tests.helpers.modes import Seen
+from tests.mcf.tensor.inputs import hard
+
+X, Y = (mcf.MCFTensor(hard(torch.float64, 2, 24, seed)) for seed in (1, 2))
+WHERE = torch.arange(24) % 5 == 0
+PLAIN = torch.arange(24, dtype=torch.float64) - 7
+
+CALLS: dict[str, Callable[[], Sequence[Any]]] = {
+    "sums": lambda: [X + Y, X.add(Y), torch.add(X, 0.5), 3 + X, X + PLAIN, PLAIN + X],
+    "differences": lambda: [X - Y, X - 2, 1 - X, torch.rsub(X, Y), X.sub(PLAIN), PLAIN - X],
+    "products": lambda: [X * Y, 0.5 * X, X.multiply(Y), torch.mul(X, PLAIN), X / Y, X / 3],
+    "orders": lambda: [X < Y, X > Y, X <= Y, X >= Y, torch.gt(X, 0.5), X.less(Y), 0.5 > X],
+    "equalities": lambda: [X == Y, X == X, X != Y, X.not_equal(PLAIN), torch.eq(PLAIN, X)],
+    "extremes": lambda: [torch.maximum(X, Y), X.minimum(Y), torch.fmax(X, Y), X.fmin(PLAIN)],
+    "choices": lambda: [torch.where(WHERE, X, Y), X.where(WHERE, Y), torch.where(WHERE, X, 0.5)],
+    "bounds": lambda: [torch.clamp(X, -0.5, 2), X.clip(0, 1)],
+    "signs": lambda: [X.abs(), abs(X), torch.absolute(Y)],
+    "roots": lambda: [X.abs().sqrt(), torch.rsqrt(Y.abs()), X.reciprocal()],
+}
+
+
+class _ByOperators:
+    """What a plan is asked for, by the operators of the components."""
+
+    broadcasts = False
+
+    def __init__(self, operation: Any, groups: Sequence[Any]) -> None:
+        room = elementary if isinstance(operation, Formula) else operations
+        if operation in SELECTIONS:
+            # No operator; no test here asks what comes out.
+            found = groups[-1]
+        else:
+            found = getattr(room, operation.name)(*groups)
+        self._found = [found] if isinstance(found, Tensor) else [*found]
+        first = self._found[0]
+        self.size, self.dtypes, self.device = first.shape, [first.dtype], first.device
+
+    def run(self, groups: Any) -> list[Tensor]:
+        return self._found
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The operations that are asked for and found; here operators stand for all kernels."""
+    names: list[str] = []
+    asked = straight.found_above
+
+    def kept(key: Any, operation: Any, groups: Any) -> Any:
+        return _ByOperators(operation, groups)
+
+    def found_above(operation: Any, args: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(plans, "_kept", kept)
+            found = asked(operation, args)
+        if found is not None:
+            names.append(operation.name)
+        return found
+
+    plans._plans.clear()
+    monkeypatch.setattr(straight, "found_above", found_above)
+    yield names
+    plans._plans.clear()
+
+
+@pytest.mark.parametrize("name", "sums differences products orders equalities roots".split())
+@pytest.mark.usefixtures("on_torch")
+def test_each_function_asks_for_its_operation(
+    name: str, reached: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = CALLS[name]()
+    assert len(reached) >= len(at_once)
+    monkeypatch.setattr(torch_functions, "STRAIGHT", {})
+    for k, (got, expected) in enumerate(zip(at_once, CALLS[name](), strict=True)):
+        assert_alike(got, expected, f"{name} {k}")
+
+
+# One kernel of each number of operands and kind of result at every change.
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in ("differences", "orders", "choices") else pytest.param(n, marks=pytest.mark.slow)
+        for n in CALLS
+    ],
+)
+def test_kernels_give_what_torchs_way_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of a kind that has been met, too.
+    CALLS[name]()
+    at_once = CALLS[name]()
+    monkeypatch.setattr(torch_functions, "STRAIGHT", {})
+    monkeypatch.setattr(torch_functions, "DIRECT", {})
+    for k, (got, expected) in enumerate(zip(at_once, CALLS[name](), strict=True)):
+        assert_alike(got, expected, f"{name} {k}")
+
+
+# Functions of other names than their operation's.
+NAMES = {
+    "absolute": "abs", "__abs__": "abs", "fix": "trunc", "arcsin": "asin", "arccos": "acos",
+    "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "subtract": "sub", "rsub": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
+    "less": "lt", "greater": "lt", "gt": "lt", "less_equal": "le", "greater_equal": "le",
+    "ge": "le", "not_equal": "ne", "arctan2": "atan2", "clip": "clamp",
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_functions_ask_for_the_operation_of_their_name(reached: list[str]) -> None:
+    x = mcf.MCFTensor([c[2:8].abs() for c in X.components]) * 2.0**-60
+    asked = 0
+    for function, call in STRAIGHT.items():
+        name = getattr(function, "__name__", "")
+        if name.startswith("__") or name == "where":
+            continue
+        reached.clear()
+        for given in ((x,), (x, x), (x, 0, 1)):
+            call(given)
+        assert reached[:1] == [NAMES.get(name, name)], name
+        asked += 1
+    assert asked > 90
+
+
+def _watched(seen: Any) -> None:
+    for call in (lambda: X + Y, lambda: X.abs(), lambda: X < 0.5, lambda: X.where(WHERE, Y)):
+        with seen():
+            call()
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_what_others_see_is_left_to_torch(reached: list[str]) -> None:
+    x = X.detach().clone().requires_grad_()
+    for out in (x + Y, Y + x, x.abs(), x * PLAIN, 0.5 * x):
+        assert out.requires_grad
+    weight = PLAIN.clone().requires_grad_()
+    assert (X * weight).requires_grad
+    assert torch.atan2(X, weight).requires_grad
+    _watched(Seen)
+    with torch.autograd.forward_ad.dual_level():
+        assert not (X + Y).requires_grad
+    mapped = torch.func.vmap(lambda a, b: a * b)(X.reshape(4, 6), Y.reshape(4, 6))
+    assert reached == []
+    with torch.no_grad():
+        assert not (x * Y).requires_grad
+    assert reached != []
+    assert torch.equal(mapped.components[0].flatten(), (X * Y).components[0])
+
+
+class _Other(mcf.MCFTensor):
+    """A type of its own."""
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_other_types_and_arguments_are_left_to_torch(reached: list[str]) -> None:
+    other = _Other(X.components)
+    for out, expected in ((other + Y, X + Y), (other < Y, X < Y)):
+        assert torch.equal(out, expected)
+    reached.clear()
+    other + Y, Y * other, other.abs()
+    for call in (
+        lambda: torch.maximum(X, 2.0),
+        lambda: torch.hypot(X, 2.0),
+        lambda: torch.exp(X, X),
+        lambda: torch.mul(X, "2"),
+        lambda: X < None,
+    ):
+        with pytest.raises(TypeError):
+            call()  # type: ignore[no-untyped-call]
+    assert reached == []
+    torch.atan2(X, PLAIN)
+    torch.add(X, Y, alpha=2)
+    assert "atan2" not in reached
+
+
+def test_views_are_read_as_they_lie() -> None:
+    a, b = (mcf.MCFTensor([c.reshape(4, 6) for c in z.components]) for z in (X, Y))
+    for function in (operator.sub, operator.lt):
+        got, expected = function(a.t(), b.t()), function(a, b).t().contiguous()
+        assert_alike(got, expected, function.__name__)
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_autocast_has_no_say() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        got = X * Y
+    assert_alike(got, X * Y, "autocast")
