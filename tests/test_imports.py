@@ -60,6 +60,7 @@ def _clone(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_in_the_folder_of_the_clone_with_another_copy_installed(site: Path, tmp_path: Path) -> None:
     # The current folder comes first, so all three are the clone's: never half of each.
     run = _python(WHERE, ROOT, _installed(tmp_path), site)
@@ -75,6 +76,7 @@ def test_beside_a_clone_called_mcf(site: Path, tmp_path: Path) -> None:
     assert Path(run.stdout.split()[0]) == clone / "mcf" / "__init__.py"
 
 
+@pytest.mark.slow
 def test_elsewhere_with_a_package_installed(site: Path, tmp_path: Path) -> None:
     installed = _installed(tmp_path / "installed")
     # Another project's top-level package `kernels` is none of ours.

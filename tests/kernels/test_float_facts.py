@@ -47,7 +47,7 @@ def test_all_pairs(p: int) -> None:
         assert wrong(-sign * y, -x, p) == [[], []]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [8, 24, 53])
 def test_pairs_of_the_formats(p: int) -> None:
     rng = random.Random(p)

@@ -123,6 +123,7 @@ def test_division_by_a_power_of_two_is_exact() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["torch", "numba", pytest.param("triton", marks=needs_triton)])
 def test_the_bits_of_the_host(executor: str) -> None:
     bases, exponents = zip(*((b, float(n)) for b in BASES for n in EXPONENTS), strict=True)
@@ -165,6 +166,7 @@ def test_machine_code(target: str) -> None:
     assert 0 < 3 * fused <= products
 
 
+@pytest.mark.slow
 @needs_triton
 def test_machine_code_mutant() -> None:
     from tests.kernels import machine_code

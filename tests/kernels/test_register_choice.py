@@ -240,7 +240,7 @@ def test_no_tensor_of_float64_is_made(name: str, fmt: Format, terms: int, on_tor
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("polygamma_5", lambda x: torch.polygamma(5, x)),
+        pytest.param("polygamma_5", lambda x: torch.polygamma(5, x), marks=pytest.mark.slow),
         ("a decomposition", lambda x: torch.linalg.eigvalsh(x.reshape(2, 2))),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

@@ -49,6 +49,7 @@ def _check(terms: int, name: str) -> None:
     _same(x[:66].flip(0).reshape(11, 6)[:, :4], name, -1)
 
 
+@pytest.mark.slow
 def test_running_sums_of_pairs() -> None:
     _check(2, "cumsum")
 

@@ -131,7 +131,6 @@ def test_kernel_of_many_tensors(name: str, target: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_many_unaligned_tensors(target: str) -> None:
     """The mutant of the test above: without the alignment's hint no access is wide."""
@@ -140,7 +139,7 @@ def test_many_unaligned_tensors(target: str) -> None:
         check(code.compile_kernel(spec, target, many=True, aligned=False), spec)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 def test_what_optimizers_run_is_in_the_table(dtype: torch.dtype) -> None:
     p = torch.nn.Parameter(torch.ones(3, dtype=dtype))
@@ -226,7 +225,6 @@ def test_unaligned_tensors_are_read_by_single_elements(name: str, target: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("fmt", "target"),
     [(BF16, "sm_90"), (FP16, "gfx942")],
@@ -238,7 +236,6 @@ def test_zeros_of_absent_components_are_multiplied(fmt: Format, target: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_more_than_2_31_elements(target: str) -> None:
     """From there on Triton passes the number of elements in 64 bits, to a kernel of its own."""

@@ -73,6 +73,7 @@ def test_entries_of_tables_are_no_accesses(monkeypatch: pytest.MonkeyPatch) -> N
     assert made > 0
 
 
+@pytest.mark.slow
 def test_a_kernel_in_float32_registers() -> None:
     spec = fused.kernel("exp", FP32, 2, register=FP32)
     compiled = code.compile_kernel(spec, TARGET)

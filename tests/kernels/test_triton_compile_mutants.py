@@ -86,7 +86,7 @@ def mutated_on(target: str, name: str) -> str:
     return name if target == "gfx942" else f"{name}_cuda"
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
 def test_vague_division(mutate: Patch, target: str) -> None:
     """Triton's `/` on float32."""
@@ -94,6 +94,7 @@ def test_vague_division(mutate: Patch, target: str) -> None:
     rejected(KERNELS["adamw_plain_bf16_wide"], target, "imprecise operation in Triton's IR: .*div")
 
 
+@pytest.mark.slow
 def test_approximate_division_in_ptx(mutate: Patch) -> None:
     mutate(device_functions, "_div_cuda", device_functions._div_fp64)
     found = "approximate or flushing instructions in PTX: {'div.full.f32': 16}"
@@ -101,7 +102,6 @@ def test_approximate_division_in_ptx(mutate: Patch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_vague_root(mutate: Patch, target: str) -> None:
     """Triton's `sqrt` on float32."""
@@ -113,7 +113,7 @@ def exponential(x):
     return tl.exp(x)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_another_approximation(mutate: Patch, target: str) -> None:
     mutate(device_functions, "_neg", exponential)
@@ -142,7 +142,7 @@ def cast_to_bf16(x):
     return x.to(tl.bfloat16).to(tl.float32)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_rounding_that_llvm_narrows(mutate: Patch, target: str) -> None:
     without(mutate, (Dialect.CUDA, BF16))
@@ -154,14 +154,13 @@ def test_narrowed_fp16_on_amd(mutate: Patch) -> None:
     rejected(KERNELS["mul_fp16"], "gfx942", "narrowed to fp16")
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_narrow_loads(target: str) -> None:
     rejected(KERNELS["mul_bf16"], target, "16-byte loads in .*: 0 where 4", aligned=False)
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_spills(target: str) -> None:
     spec = KERNELS["adamw_master_bf16_wide"]
@@ -174,6 +173,7 @@ def test_32_bit_offsets(mutate: Patch) -> None:
     rejected(KERNELS["mul_bf16"], "sm_90", "types of offsets")
 
 
+@pytest.mark.slow
 def test_a_block_start_in_32_bits(mutate: Patch) -> None:
     source = element_kernels.source
     late = "start = (tl.program_id(0) * BLOCK).to(tl.int64)"

@@ -72,13 +72,13 @@ def compare(name: str, results: Tensor, operation: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("operation", CALLS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_bits_are_those_of_the_functions(name: str, operation: str, interpreted) -> None:
     compare(name, interpreted[name], operation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_two_sum_is_exact(name: str, interpreted) -> None:
     x_hi, _, y_hi, _ = inputs()[name]

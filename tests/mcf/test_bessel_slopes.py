@@ -143,6 +143,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize(
     "kind", [*(pytest.param(k, marks=_SLOW) for k in ("i0e", "i1e", "k0e")), "k1e"]

@@ -149,6 +149,7 @@ def test_functions_along_a_dimension(name: str, fmt: Format) -> None:
         assert along(name, fmt, terms) <= 1, terms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != ALONG[1])) for n in ALONG]
 )

@@ -116,7 +116,7 @@ LIMITS = [
 ]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "name", "value", "x"),
     [
@@ -163,6 +163,7 @@ def zero_of(name: str) -> tuple[float, ...]:
     return components_of(Fraction(about.zero, bessel_zeros._ONE), FP32, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n != "j0" else []) for n in KINDS]
 )

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 FORMATS = (BF16, FP16, FP32, FP64)
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=10)
 @pytest.mark.parametrize("name", sometimes(FUNCTIONS))
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ((FP64, 2), (FP64, 4), (FP32, 2)):
@@ -111,6 +111,7 @@ def test_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
             assert abs(ours - exact) < abs(exact) * arb(2) ** -103
 
 
+@pytest.mark.slow
 def test_derivatives_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 800)
     x: Any = mcf.tensor(["0.3", "-0.7", "0.999"], dtype=torch.float64, requires_grad=True)
@@ -182,6 +183,7 @@ def test_names_of_torch() -> None:
         assert all(map(torch.equal, getattr(mcf, name)(x.components), expected))
 
 
+@pytest.mark.slow
 def test_bounds_are_proved() -> None:
     for name in FUNCTIONS:
         # How near the start of both is has only been looked at.

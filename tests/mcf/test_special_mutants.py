@@ -71,7 +71,6 @@ def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", ["lgamma", "digamma", "trigamma"])
 def test_a_constant_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tables.constant
@@ -100,7 +99,6 @@ def test_stirling_cut_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("broken", ["steps", "inverse"])
 def test_a_step_of_erfinv(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logarithm of 2 with fewer bits, and one term less of the inverse series."""
@@ -133,6 +131,7 @@ def test_the_start_of_erfinv() -> None:
         ctx.prec = before
 
 
+@pytest.mark.slow
 def test_a_short_zero_of_digamma(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as an argument of four components, which may be nearest to it."""
     whole = gamma.table

@@ -97,6 +97,7 @@ def test_the_bits_of_the_host_on(executor: str, name: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_tensors_for_betas() -> None:
     betas = (torch.tensor(0.9, dtype=FP64), torch.tensor([0.99], dtype=FP64))
     with mcf.executor("torch"):
@@ -166,7 +167,7 @@ def test_gradients_before_the_rule(options: dict[str, Any], scale: float | None)
     assert_same(*results)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [AdamW, NAdam])
 def test_checkpoints(make: Any) -> None:
     case = Case("plus", BF16, FP32)

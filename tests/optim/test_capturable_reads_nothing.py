@@ -33,6 +33,7 @@ class Without(TorchDispatchMode):
 
 
 @needs_triton
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("precision", ["plus", "stochastic", EIGHT_BITS])
 def test_the_launch_reads_nothing(precision: str) -> None:
     with mcf.executor("triton"):

@@ -6,8 +6,8 @@ mean (bf16 moments of a gradient without noise stall, and then the moment and no
 measured). The distance is |stored value - float64 weights| / |float64 weights - start|, seed 0;
 an exact AdamW shows that float64 is the truth to 1e-12.
 
-Measured (this test prints it), beside the limits, which are what a prototype reached. By default
-five strategies run, under marker `slow` all, and for three more seeds. `light` fails the limits of
+Measured (`test_distance` prints it), beside the limits, which are what a prototype reached. All of
+it is slow, and runs for three more seeds. `light` fails the limits of
 `plus`, `plain` those of `light`, and `plus` with a wrong product its own.
 
 | strategy | bf16 arithmetic | limit | float32 registers | limit |
@@ -134,12 +134,8 @@ def test_every_arithmetic_is_listed() -> None:
     assert LIMITS.keys() == set(cases(dtypes=(BF16,)))
 
 
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[] if c in FEW else [pytest.mark.slow]) for c in LIMITS],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LIMITS, ids=str)
 def test_distance(case: Case) -> None:
     measured = distances(0, every=case not in FEW)[case]
     print(f"{case}: {measured:.3g}")
@@ -153,10 +149,12 @@ def test_distance_for_other_seeds(seed: int) -> None:
         assert distances(seed, every=True)[case] <= limit, str(case)
 
 
+@pytest.mark.slow
 def test_wrong_product_is_rejected() -> None:
     assert distances(0, every=False)[MUTANT] > 2 * LIMITS[Case("plus", BF16, BF16)]
 
 
+@pytest.mark.slow
 def test_order() -> None:
     found = distances(0, every=False)
     for dtype in (BF16, FP32):

@@ -63,7 +63,7 @@ def test_stochastic_low_words_arrive(precision: str) -> None:
     assert abs(gone(precision=precision, low="stochastic") - 1) < 5 * spread / 7.5e-3
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.statistical
 @pytest.mark.parametrize("precision", ["stochastic", "bf16_sr", "8bit", "4bit"])
 def test_stochastic_weights_arrive(precision: str) -> None:

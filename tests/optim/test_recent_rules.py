@@ -156,6 +156,7 @@ def test_of_float64s_way(variant: Variant) -> None:
     assert distance["plus"] < 0.02 < 0.2 < distance["plain"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
 def test_slow_averages_need_pairs() -> None:
     """Of rate .999 a bf16 number stops at a quarter of the gradients: its unit is 2^-9 there."""
@@ -224,7 +225,7 @@ def test_executors_agree(variant: Variant, case: Any, executor: str) -> None:
     assert_same(bits(variant, executor, options, case.dtype), right)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "executor", ["torch", *(pytest.param(e, marks=pytest.mark.slow) for e in ("numba", "triton"))]
 )

@@ -178,7 +178,7 @@ def test_without_a_first_beta() -> None:
         assert ((m - g).abs() <= g.abs() / 8 + 2.0**-10 * moments(optimizer)[1].sqrt()).all()
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.slow
 @pytest.mark.statistical
 @pytest.mark.parametrize("precision", ["bf16_sr", "8bit"])
 def test_moments_arrive_on_average(precision: str) -> None:

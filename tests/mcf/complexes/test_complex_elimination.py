@@ -121,6 +121,7 @@ def test_one_loop_has_the_bits_of_launches(
     assert_same_bits(lambda: CALLS[name](a, b))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", some(SPECIAL, ["not a number"]))
 @pytest.mark.parametrize("name", some(CALLS, ["solve"]))
 def test_special_values(name: str, special: str) -> None:

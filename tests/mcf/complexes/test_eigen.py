@@ -194,6 +194,7 @@ def test_bits_are_those_of_every_executor() -> None:
             assert all(map(torch.equal, p.components, q.components))
 
 
+@pytest.mark.slow
 @on_torch
 def test_systems() -> None:
     """Residuals of a few n u^terms |A||X|, tried with 32; mutant: a lost component."""

@@ -133,17 +133,30 @@ SPECIAL = {
 }
 
 
+SPECIAL_CALLS = {name: call for name, call in CALLS.items() if name != "vectors"} | {
+    "cholesky": linalg.cholesky,
+    "upper": lambda a: linalg.cholesky(a, upper=True),
+}
+# Each other compiles loops of its own.
+EVERY_DAY_CALLS = ("det", "inv", "triangular")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [EVERY_DAY_CALLS, pytest.param(tuple(SPECIAL_CALLS), marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
 @pytest.mark.parametrize("special", SPECIAL)
-def test_special_values_and_errors(special: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_values_and_errors(
+    special: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Singular matrices are refused with torch's words, alone and in a batch."""
     leading = torch.tensor(SPECIAL[special], dtype=F64)
     one = mcf.MCFTensor([leading, torch.zeros_like(leading)])
     whole = torch.stack([numbers(2, 2), one])
-    calls = {name: call for name, call in CALLS.items() if name not in ("cholesky", "vectors")}
-    calls["cholesky"] = linalg.cholesky
-    calls["upper"] = lambda a: linalg.cholesky(a, upper=True)
     for a in (one, whole):
-        for name, call in calls.items():
+        for name in names:
+            call = SPECIAL_CALLS[name]
 
             def tried(a: Any = a, call: Any = call) -> Any:
                 try:

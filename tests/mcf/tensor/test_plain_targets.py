@@ -62,7 +62,7 @@ def _targets() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n == "binary_cross_entropy")) for n in LOSSES],
+    [pytest.param(n, marks=[pytest.mark.slow] * (n[0] in "bk")) for n in LOSSES],
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_losses_of_plain_targets(name: str) -> None:
@@ -128,7 +128,7 @@ FACTORS = (1.0, 2.0**70, 2.0**-140, 0.0, 2.0**600, torch.inf)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "cdist")) for n in DISTANCES]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * ("dist" in n)) for n in DISTANCES]
 )
 def test_distances(name: str) -> None:
     """Of moderate numbers, and of those that are scaled first."""
@@ -161,7 +161,9 @@ CONTRACTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONTRACTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "a plain one")) for n in CONTRACTIONS]
+)
 def test_contractions(name: str) -> None:
     x, y = TENSORS
     got = _said(lambda: CONTRACTIONS[name](x, y))

@@ -120,12 +120,13 @@ def test_executors_have_plans_of_their_own() -> None:
     _same(first, second.components, "executors")
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=16)
 @pytest.mark.parametrize("number", [3, -0.0, 0.0, 0.1, 2**60 + 1, math.inf, math.nan, 1e-300])
-def test_numbers(number: float) -> None:
-    x = _tensors(torch.float32, 3, (16,), 3)
-    zero = mcf.MCFTensor([torch.tensor([-0.0, 0.0])] * 1)
-    parts = mcf.tensor(number, 3).components
+@pytest.mark.parametrize(("dtype", "terms"), [(torch.float64, 2), (torch.float32, 3)], ids=str)
+def test_numbers(dtype: torch.dtype, terms: int, number: float) -> None:
+    x = _tensors(dtype, terms, (16,), 3)
+    zero = mcf.MCFTensor([torch.tensor([-0.0, 0.0], dtype=dtype)])
+    parts = mcf.tensor(number, terms, dtype).components
     short = parts if bool(parts[1]) else parts[:1]
     for function, reference in BINARY.items():
         for _ in range(2):

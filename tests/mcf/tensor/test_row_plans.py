@@ -9,7 +9,7 @@ share.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -64,26 +64,32 @@ def _numbers(dtype: torch.dtype, terms: int, count: int) -> Any:
     return mcf.MCFTensor([c[some] for c in parts])
 
 
-def _check(dtype: torch.dtype, terms: int, shapes: Any) -> None:
+# Each task is a loop to compile.
+EVERY_DAY = ("sort", "max", "amax", "cumsum", "prod")
+
+
+def _check(
+    dtype: torch.dtype, terms: int, shapes: Any, names: Iterable[str] = tuple(TASKS)
+) -> None:
     for shape in shapes:
         x = _numbers(dtype, terms, math.prod(shape)).reshape(shape)
         with_nan = x.clone()
         with_nan.reshape(-1)[math.prod(shape) // 2] = math.nan
-        for name, task in TASKS.items():
+        for name in names:
             for given in (x, with_nan, x.mT if x.ndim > 1 else x.flip(0)):
                 for dim in (-1, 0, 1)[: 2 * x.ndim - 1]:
                     for keep in (False, True):
                         with mcf.executor("torch"):
-                            expected = task(given, dim, keep)
+                            expected = TASKS[name](given, dim, keep)
                         for _ in range(2):
-                            got = task(given, dim, keep)
+                            got = TASKS[name](given, dim, keep)
                             assert type(got) is type(expected)
                             assert_all_same_bits(_parts(got), _parts(expected), (name, shape))
 
 
 def test_pairs() -> None:
     row_plans._plans.clear()
-    _check(torch.float64, 2, [(5, 3)])
+    _check(torch.float64, 2, [(5, 3)], EVERY_DAY)
     x = _numbers(torch.float64, 2, 24).reshape(2, 3, 4)
     for dims in ((0, 2), (-1, 0, 1), (1,)):
         with mcf.executor("torch"):
