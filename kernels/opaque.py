@@ -29,6 +29,9 @@ _library = torch.library.Library("mcf", "FRAGMENT")
 # Every scalar is the constant 1.
 _SCALARS = {k: torch.ones(1, k, dtype=torch.float64, device="cpu") for k in range(2)}
 
+# Elements of operands that are copied where they do not follow each other in memory.
+_FEW = 1024
+
 # Makes the kernel for an operator's arguments; `uniform` has the places of those that are one
 # number.
 Maker = Callable[..., Elementwise]
@@ -74,6 +77,9 @@ def _prepare(make: Maker, arguments: Sequence[Any]) -> tuple[Elementwise, list[T
 def _computed(make: Maker, arguments: Sequence[Any]) -> list[Tensor]:
     spec, given = _prepare(make, arguments)
     out = _empty(spec, arguments[0][0])
+    if out[0].numel() <= _FEW and out[0].is_cpu:
+        # Copies take less time than to find out how such tensors lie in memory.
+        given = [t.contiguous() for t in given]
     _run(spec, given, out)
     return out
 

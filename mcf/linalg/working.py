@@ -7,10 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from mcf.convert.few import visible
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
-from mcf.kernels.formats import format_of
+from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.register_choice import refuse_float32
+from mcf.kernels.scaling import power_of_two
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
 
@@ -34,14 +36,31 @@ def opened(a: Components) -> tuple[Components, Tensor]:
         return flat, torch.zeros(flat[0].shape[0], dtype=torch.int64, device=flat[0].device)
     largest = flat[0].abs().amax((1, 2))
     exponent = torch.frexp(largest)[1].long()
-    return operations.ldexp(flat, -exponent[:, None, None]), exponent
+    return _scaled(flat, -exponent[:, None, None]), exponent
+
+
+def _scaled(x: Components, exponent: Tensor | int) -> Components:
+    """x 2^exponent of float64 components, by one product each where that is seen to be enough."""
+    if isinstance(exponent, int) and exponent == 0:
+        return x
+    if isinstance(exponent, int) or exponent.numel() == 0 or not visible(x[0]):
+        return operations.ldexp(x, exponent)
+    low, high = exponent.aminmax()
+    if not (FP64.emin <= low.item() and high.item() <= FP64.emax):
+        return operations.ldexp(x, exponent)
+    factor = power_of_two(exponent)
+    out = [c * factor for c in x]
+    # Below what leaves the range is nothing.
+    if not math.isfinite(out[0].sum().item()):
+        return operations.ldexp(x, exponent)
+    return tuple(out)
 
 
 def closed(x: Components, a: Components, exponent: Tensor | int = 0) -> Components:
     """x [batch, ...] times 2^exponent, as the nearest components of A's format and batches."""
     if isinstance(exponent, Tensor):
         exponent = exponent.reshape(-1, *(1 for _ in x[0].shape[1:]))
-    scaled = operations.ldexp(x, exponent)
+    scaled = _scaled(x, exponent)
     whole = convert(scaled, a[0].dtype, len(a))
     return each(lambda c: c.reshape(*a[0].shape[:-2], *x[0].shape[1:]), whole)
 

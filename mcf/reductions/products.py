@@ -14,6 +14,7 @@ from mcf.reductions import modular as modular
 from mcf.reductions.folds import finish, matrix_products, paired
 from mcf.reductions.operators import operator
 from mcf.reductions.rows import check_same
+from mcf.reductions.small_products import small_products
 
 # Products with fewer columns run transposed where there are more rows: loops run over columns.
 NARROW = 16
@@ -93,7 +94,8 @@ def _products(x: Components, y: Components, terms: int) -> Components:
         tall = tuple(c.reshape(-1, c.shape[-1]) for c in x)
         return _unfold(_products(tall, y, terms), x[0].shape[:-1])
     batch = _batch(x, y)
-    return _unfold(_matrix_products(_flat(x, batch), _flat(y, batch), terms), batch)
+    a, b = _flat(x, batch), _flat(y, batch)
+    return _unfold(small_products(a, b, terms) or _matrix_products(a, b, terms), batch)
 
 
 def _nearest(x: Components, y: Components, terms: int) -> Components:
