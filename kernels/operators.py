@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -254,6 +254,27 @@ def kernel(
         uniform,
         result=operation.result,
         truths=operation.truths,
+    )
+
+
+def composite_kernel(
+    name: str,
+    function: Callable[[str], Algorithm],
+    fmt: Format,
+    arguments: Sequence[tuple[str, int, int]],
+    terms: int,
+    uniform: frozenset[str],
+    result: Format | None,
+    truths: tuple[str, ...],
+) -> Elementwise:
+    """The kernel of an algorithm made of those of operations; see `_kernel`.
+
+    `function` makes it, of the kernel's name.
+    """
+    kinds = "".join(str(given) for _, given, _ in arguments)
+    name = f"{name}_{kinds}_{fmt.name}"
+    return _kernel(
+        name, function(name), fmt, arguments, terms, (), uniform, result=result, truths=truths
     )
 
 

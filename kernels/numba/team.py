@@ -22,11 +22,10 @@ from typing import Any
 
 import torch
 
-# Below this many elements a second thread costs more than it saves. Arithmetic and sums of pairs take
-# half a nanosecond to one an element in the caches, so that this is 30 to 70 microseconds. Threads that
-# still spin are there in two, on machines of many processors in five to ten; those that sleep take
-# some 30 to wake (two of an EPYC's), as much as is saved. Where others have the processors, a team
-# waits until each of its threads had its turn, milliseconds: one reason more not to call it for less.
+# Below this many elements a second thread costs more than it saves. Arithmetic and sums of pairs
+# take half a nanosecond to one an element in the caches, so that this is 30 to 70 microseconds. To
+# wake one thread takes some 30, and of many processors the last comes later. Where others have the
+# processors, a team waits until each of its threads had its turn, which takes milliseconds.
 SERIAL = 65536
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_uint64)

@@ -19,6 +19,7 @@ from mcf.kernels import registry
 from mcf.kernels.operators import Operation
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.register_choice import get_registers
+from mcf.tensor.fused_chains import MANY, FusedChain
 from mcf.tensor.launches import Plan
 from mcf.tensor.plans import addressed, found_for, rounded_number
 from mcf.tensor.recorded import watched
@@ -35,7 +36,7 @@ Apply = Callable[..., Any]
 Moved = tuple[Sequence[int], Any]
 # A formula of `Apply` and the operands: all that is computed is computed by that.
 Written = Callable[..., Any]
-_chains: dict[tuple[Any, ...], Chain | None] = {}
+_chains: dict[tuple[Any, ...], Chain | FusedChain | None] = {}
 
 
 class _NoChainError(Exception):
@@ -56,7 +57,7 @@ def chained(formula: Written, *values: Any, out: Components | None = None) -> An
     groups: list[Components] = []
     kind: list[Any] = [formula, registry.get_executor(), get_registers()]
     like = next((x.__dict__ for x in values if type(x) is MCFTensor), None)
-    if like is None or like["_c0"].numel() > _FEW:
+    if like is None or _FEW < like["_c0"].numel() < MANY:
         return None
     for x in values:
         if type(x) is MCFTensor:
@@ -83,7 +84,12 @@ def chained(formula: Written, *values: Any, out: Components | None = None) -> An
     except KeyError:
         if len(_chains) >= _MOST:
             _chains.clear()
-        chain = _chains[key] = Chain.of(formula, [*map(_held, values, groups)])
+        chain = None
+        if like["_c0"].numel() <= _FEW:
+            chain = Chain.of(formula, [*map(_held, values, groups)])
+        else:
+            chain = FusedChain.of(formula, groups)
+        _chains[key] = chain
     if chain is None:
         return None
     return chain.run(groups) if out is None else chain.into(groups, out)

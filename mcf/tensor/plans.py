@@ -243,6 +243,11 @@ _NUMBERS_OF: dict[str, Number] = {o.name: _exact for o in COMPARISONS}
 _NUMBERS_OF.update({o.name: _held for o in SELECTIONS if o is not WHERE})
 
 
+def number_of(operation: Operation) -> Number:
+    """What makes components of a number beside tensors in an operation."""
+    return _NUMBERS_OF.get(operation.name, rounded_number)
+
+
 def unrounded(*values: Any) -> list[Components]:
     """The components of operands whose values they have exactly, in one dtype."""
     dtype, _ = result_format(*values)

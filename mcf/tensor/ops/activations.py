@@ -9,10 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mcf.kernels.operators import LT, MINIMUM, MUL, WHERE
+from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.movement import where
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor
 
 aten = torch.ops.aten
 
@@ -20,8 +23,20 @@ aten = torch.ops.aten
 @implements(aten.elu.default)
 def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
+    if type(x) is MCFTensor:
+        low = composed(_scaled_below, x, input_scale).expm1()
+        return composed(_chosen_of_elu, x, low, alpha, scale)  # type: ignore[no-any-return]
     out: Tensor = where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
     return out
+
+
+def _scaled_below(o: Any, x: Any, scale: Any) -> Any:
+    """The product where it is negative, else 0."""
+    return o(MINIMUM, o(MUL, x, scale), 0)
+
+
+def _chosen_of_elu(o: Any, x: Any, low: Any, alpha: Any, scale: Any) -> Any:
+    return o(MUL, o(WHERE, o(LT, 0, x), x, o(MUL, low, alpha)), scale)
 
 
 @implements(aten.elu_backward.default)
@@ -40,7 +55,13 @@ def elu_backward(
 @implements(aten.leaky_relu.default)
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     """x where positive, else slope x."""
+    if type(x) is MCFTensor:
+        return composed(_chosen_of_leaky, x, negative_slope)  # type: ignore[no-any-return]
     return where(x > 0, x, x * negative_slope)
+
+
+def _chosen_of_leaky(o: Any, x: Any, slope: Any) -> Any:
+    return o(WHERE, o(LT, 0, x), x, o(MUL, x, slope))
 
 
 @implements(aten.leaky_relu_backward.default)

@@ -11,8 +11,12 @@ from torch import Tensor
 from torch.nn import _reduction as _Reduction
 
 from mcf.elementary import fixed
+from mcf.kernels.operators import ABS, DIV, LE, LT, MUL, SUB, WHERE
+from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.constants import constant
+from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.torch_functions import unasked
 
 aten = torch.ops.aten
@@ -63,8 +67,27 @@ def spread_over(grad: Tensor, count: int, reduction: int) -> Tensor:
 @implements(aten.mse_loss.default)
 def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
     """(x - target)^2; reduction 0 none, 1 mean, 2 sum."""
+    if _alike(x, target):
+        return mean_or_sum(composed(_squared_distance, x, target), reduction)
     d = x - target
     return mean_or_sum(d * d, reduction)
+
+
+def _alike(x: Any, y: Any) -> bool:
+    """Whether both are expansions of one kind, and nobody sees what is done with them."""
+    if type(x) is not MCFTensor or type(y) is not MCFTensor:
+        return False
+    same = x.dtype is y.dtype and x.terms == y.terms and x.shape == y.shape
+    return same and not recorded(x) and not recorded(y)
+
+
+def _squared_distance(o: Any, x: Any, y: Any) -> Any:
+    d = o(SUB, x, y)
+    return o(MUL, d, d)
+
+
+def _distance(o: Any, x: Any, y: Any) -> Any:
+    return o(ABS, o(SUB, x, y))
 
 
 @implements(aten.mse_loss_backward.default)
@@ -84,7 +107,9 @@ def l1_loss(
     weight: Any = None,
 ) -> Any:
     """|input - target|."""
-    return _weighted((input - target).abs(), weight, reduction, size_average, reduce)
+    alike = _alike(input, target)
+    loss = composed(_distance, input, target) if alike else (input - target).abs()
+    return _weighted(loss, weight, reduction, size_average, reduce)
 
 
 @implements(F.smooth_l1_loss)
@@ -97,6 +122,9 @@ def smooth_l1_loss(
     beta: float = 1.0,
 ) -> Any:
     """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = input - target."""
+    if beta != 0 and type(beta) in (int, float) and _alike(input, target):
+        loss = composed(_smooth_distance, input, target, beta, beta / 2)
+        return reduced(loss, reduction, size_average, reduce)
     d = (input - target).abs()
     if beta == 0:
         return reduced(d, reduction, size_average, reduce)
@@ -107,17 +135,35 @@ def smooth_l1_loss(
     )
 
 
+def _smooth_distance(o: Any, x: Any, y: Any, beta: Any, half: Any) -> Any:
+    d = _distance(o, x, y)
+    near = o(LT, d, beta)
+    inner = o(WHERE, near, d, 0)
+    return o(WHERE, near, o(DIV, o(DIV, o(MUL, inner, inner), beta), 2), o(SUB, d, half))
+
+
 @implements(F.huber_loss)
 def huber_loss(
     input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Any:
     """d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); d = input - target."""
+    if type(delta) in (int, float) and _alike(input, target):
+        return _weighted(
+            composed(_huber_distance, input, target, delta, delta / 2), weight, reduction
+        )
     d = (input - target).abs()
     near = d <= delta
     inner = torch.where(near, d, 0)
     return _weighted(
         torch.where(near, inner * inner / 2, (d - delta / 2) * delta), weight, reduction
     )
+
+
+def _huber_distance(o: Any, x: Any, y: Any, delta: Any, half: Any) -> Any:
+    d = _distance(o, x, y)
+    near = o(LE, d, delta)
+    inner = o(WHERE, near, d, 0)
+    return o(WHERE, near, o(DIV, o(MUL, inner, inner), 2), o(MUL, o(SUB, d, half), delta))
 
 
 @implements(F.binary_cross_entropy)

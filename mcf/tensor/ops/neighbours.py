@@ -13,6 +13,7 @@ from mcf.kernels.formats import Format, format_of
 from mcf.tensor.ops.comparison import equal, less
 from mcf.tensor.ops.movement import where
 from mcf.tensor.promotion import aligned
+from mcf.tensor.recorded import watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, broadcast, wrap
 
@@ -38,12 +39,17 @@ def frexp(x: MCFTensor) -> tuple[Tensor, Tensor]:
 
 def _scaled(components: tuple[Tensor, ...], k: Tensor) -> list[Tensor]:
     """Each component times 2**k, rounded once: in steps that stay in the format."""
+    # Three factors: 2**k itself can leave the range where c * 2**k does not.
+    parts = _parts(k)
+    if type(k) is Tensor and not watched() and not bool((parts[1] != 0).any()):
+        # Factors of 1, for most numbers.
+        parts = parts[:1]
+    factors = [torch.ldexp(torch.ones_like(part, dtype=torch.float64), part) for part in parts]
     out = []
     for c in components:
         wide = c.to(torch.float64)
-        # Three factors: 2**k itself can leave the range where c * 2**k does not.
-        for part in _parts(k):
-            wide = wide * torch.ldexp(torch.ones_like(wide), part)
+        for factor in factors:
+            wide = wide * factor
         out.append(wide.to(c.dtype))
     return out
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.operators import ABS, COPYSIGN
+from mcf.kernels.operators import ABS, COPYSIGN, EQ, LT, WHERE
 from mcf.reductions.norms import absolute
+from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.elementary import differentiable
 from mcf.tensor.plans import selected
 from mcf.tensor.promotion import aligned
@@ -116,5 +117,13 @@ implements(aten.logical_xor.default)(lambda x, y: _nonzero(x) ^ _nonzero(y))
 @implements(aten.heaviside.default)
 def heaviside(x: Any, values: Any) -> Tensor:
     """0 below zero, 1 above, the given values at it."""
+    if type(x) is MCFTensor and type(values) is MCFTensor and x.dtype is values.dtype:
+        return composed(_step, x, values)  # type: ignore[no-any-return]
     step = torch.where(x == 0, values, (x > 0).to(x.dtype))
     return torch.where(x.isnan(), x, step)
+
+
+def _step(o: Any, x: Any, values: Any) -> Any:
+    # What is neither is zero, or NaN and stays it.
+    step = o(WHERE, o(LT, x, 0.0), 0.0, o(WHERE, o(LT, 0.0, x), 1.0, x))
+    return o(WHERE, o(EQ, x, 0.0), values, step)

@@ -1,0 +1,195 @@
+"""Formulas of a few operations on many elements: one kernel, one pass over memory.
+
+A formula is what `mcf.tensor.chains` launches kernel after kernel for few elements. Here it is run
+once on names in place of tensors; what it applies is written down as calls of the operations'
+algorithms, and those together are an algorithm. So the bits are those of the operations, one by
+one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.kernels import registry
+from mcf.kernels.algorithms.families import written
+from mcf.kernels.algorithms.primitives import ONE, ZERO
+from mcf.kernels.elementwise import Elementwise
+from mcf.kernels.formats import FORMATS, FP32, FP64, INT8, Format
+from mcf.kernels.operators import COMMUTATIVE, Operation, composite_kernel, result_dtypes
+from mcf.tensor.plans import number_of
+from mcf.tensor.tensor import Components, fresh
+
+_address = Tensor.data_ptr
+
+# From so many elements on: to compile a kernel takes some tenths of a second, once on a machine.
+MANY = 2048
+
+
+class UnfusedError(Exception):
+    """A formula has an operation that is no part of such a kernel."""
+
+
+class _Name(NamedTuple):
+    """A number of the kernel.
+
+    Args:
+        text: a tuple of registers, or one that is a truth value.
+        terms: how many it has.
+        truth: whether it is a truth value.
+    """
+
+    text: str
+    terms: int
+    truth: bool = False
+
+    def registers(self, count: int) -> str:
+        """So many of its registers, zeros behind its own."""
+        if self.terms == count:
+            return self.text
+        own = [f"{self.text}[{k}]" for k in range(self.terms)]
+        return "(" + ", ".join([*own, *["ZERO"] * (count - self.terms)]) + ")"
+
+
+class _Writer:
+    """Writes down what a formula applies to names."""
+
+    def __init__(self, fmt: Format, device: torch.device) -> None:
+        self._fmt, self._device = fmt, device
+        self.lines: list[str] = []
+        self.called: dict[str, Any] = {"ZERO": ZERO, "ONE": ONE}
+        # Numbers that stand in the formula.
+        self.constants: list[Components] = []
+
+    def apply(self, operation: Any, *operands: Any) -> _Name:
+        """An operation on names and numbers."""
+        if type(operation) is not Operation or operation.parts > 1 or operation.components:
+            raise UnfusedError
+        most = max((x.terms for x in operands if type(x) is _Name and not x.truth), default=0)
+        if not most:
+            raise UnfusedError
+        given = [x if type(x) is _Name else self._constant(operation, x, most) for x in operands]
+        if operation in COMMUTATIVE and given[0].terms < given[1].terms:
+            given[:2] = given[1], given[0]
+        counts = tuple(x.terms for x in given)
+        special, widest = dict(operation.special).get(counts), max(counts)
+        texts = []
+        for argument, x in zip(operation.arguments, given, strict=True):
+            if (argument in operation.truths) is not x.truth:
+                raise UnfusedError
+            single = special and argument in operation.floats and x.terms == 1
+            texts.append(x.text if x.truth else x.registers(1 if single else widest))
+        name = f"{operation.name}_{''.join(map(str, counts))}"
+        self.called[name] = special or operation.algorithm(widest, self._fmt)
+        result = f"v{len(self.lines)}"
+        texts += ["ONE"] * len(operation.constants)
+        self.lines.append(f"{result} = {name}({', '.join(texts)})")
+        if operation.result is INT8:
+            return _Name(f"{result}[0]", 1, True)
+        return _Name(result, operation.terms(counts))
+
+    def _constant(self, operation: Operation, value: Any, terms: int) -> _Name:
+        if type(value) not in (int, float):
+            raise UnfusedError
+        sign = 0.0 if value else math.copysign(1.0, value)
+        found = number_of(operation)(value, sign, self._fmt.dtype, terms, self._device)
+        if found is None:
+            raise UnfusedError
+        self.constants.append(found)
+        return _Name(f"constant{len(self.constants) - 1}", len(found))
+
+
+class FusedChain:
+    """The kernel of a formula for operands of a kind: `chains.Chain` of many elements."""
+
+    def __init__(self, spec: Elementwise, like: Tensor, launch: Any, behind: Any) -> None:
+        """A kernel whose result has a tensor's shape; it reads constants after its operands."""
+        self._size, self._device, self._dtypes = like.shape, like.device, result_dtypes(spec)
+        self._launch, self._keep = launch.row(np.ones((1, 0))), behind
+        self._behind = [c.data_ptr() for group in behind for c in group]
+
+    @classmethod
+    def of(cls, formula: Any, groups: Sequence[Components]) -> FusedChain | None:
+        """The kernel for components of one kind, or None where the operations have none."""
+        first = max((c for group in groups for c in group), key=Tensor.dim)
+        fmt = next((FORMATS[g[0].dtype] for g in groups if g[0].dtype in FORMATS), None)
+        if fmt not in (FP64, FP32) or first.device.type != "cpu":
+            return None
+        writer, names, arguments, truths, uniform = _Writer(fmt, first.device), [], [], [], []
+        for k, group in enumerate(groups):
+            truth, c = group[0].dtype is torch.bool, group[0]
+            if c.device != first.device or (c.dtype is not fmt.dtype and not truth):
+                return None
+            if c.shape != first.shape and (c.ndim or truth):
+                return None
+            name = f"operand{k}"
+            names.append(_Name(name, len(group), truth))
+            arguments.append((name, len(group), 0 if truth else len(group)))
+            truths += [name] * truth
+            uniform += [name] * (c.shape != first.shape)
+        try:
+            result = formula(writer.apply, *names)
+        except UnfusedError:
+            return None
+        if type(result) is not _Name or not writer.lines:
+            return None
+        constants = [f"constant{k}" for k in range(len(writer.constants))]
+        for name, group in zip(constants, writer.constants, strict=True):
+            arguments.append((name, len(group), len(group)))
+        spec = composite_kernel(
+            formula.__name__.strip("_"),
+            lambda name: written(
+                name,
+                ", ".join(name for name, *_ in arguments),
+                [*writer.lines, f"return {result.text.removesuffix('[0]')}"],
+                f"The formula `{formula.__name__}`.",
+                **writer.called,
+            ),
+            fmt,
+            arguments,
+            result.terms,
+            frozenset([*uniform, *constants]),
+            INT8 if result.truth else None,
+            tuple(truths),
+        )
+        launch = registry.prepare(spec, [[first] * len(spec.fields)])
+        return None if launch is None else cls(spec, first, launch, writer.constants)
+
+    def run(self, groups: Sequence[Components]) -> Any:
+        """The result for operands of the kind."""
+        out = [torch.empty(self._size, dtype=d, device=self._device) for d in self._dtypes]
+        self._write(groups, out)
+        if self._dtypes[0] is torch.bool:
+            return out[0]
+        return fresh(out, self._size, self._dtypes[0], self._device)
+
+    def into(self, groups: Sequence[Components], targets: Components) -> bool | None:
+        """Write the result into components of its kind.
+
+        None, with nothing written, for others, and where they share memory with operands: the
+        kernel writes some elements before it reads others.
+        """
+        first = targets[0]
+        if first.dtype is not self._dtypes[0] or first.shape != self._size:
+            return None
+        if len(targets) != len(self._dtypes) or type(first) is not Tensor:
+            return None
+        if not first.is_contiguous() or first.device != self._device:
+            return None
+        size = first.numel() * first.element_size()
+        written = [*map(_address, targets)]
+        for c in (c for group in groups for c in group):
+            start, end = c.data_ptr(), c.data_ptr() + c.numel() * c.element_size()
+            if any(start < place + size and place < end for place in written):
+                return None
+        self._write(groups, targets)
+        return True
+
+    def _write(self, groups: Sequence[Components], out: Sequence[Tensor]) -> None:
+        read = [place for group in groups for place in map(_address, group)]
+        self._launch([*map(_address, out), *read, *self._behind])
