@@ -56,7 +56,9 @@ def _weighted(
 
 def mean_or_sum(x: Tensor, reduction: int) -> Tensor:
     """The losses, their mean or their sum for 0, 1 and 2."""
-    return (x, x.mean(), x.sum())[reduction] if reduction else x
+    if not reduction:
+        return x
+    return x.mean() if reduction == 1 else x.sum()
 
 
 def spread_over(grad: Tensor, count: int, reduction: int) -> Tensor:
