@@ -97,7 +97,9 @@ class _Writer:
         if type(value) not in (int, float):
             raise UnfusedError
         sign = 0.0 if value else math.copysign(1.0, value)
-        found = number_of(operation)(value, sign, self._fmt.dtype, terms, self._device)
+        dtype = self._fmt.dtype
+        assert dtype is not None
+        found = number_of(operation)(value, sign, dtype, terms, self._device)
         if found is None:
             raise UnfusedError
         self.constants.append(found)
