@@ -120,8 +120,14 @@ def shortest(parts: Sequence[float], fmt: Format) -> Digits:
     x, first, last, left, right, d = _interval(parts, fmt)
     if not first <= x <= last or (x == first and not left) or (x == last and not right):
         # Components of another form; those of the nearest expansion have the same sum.
-        nearest = components_of(Fraction(*whole(parts)), fmt, len(parts))
-        x, first, last, left, right, d = _interval(nearest, fmt)
+        n, size = whole(parts)
+        nearest = components_of(Fraction(n, size), fmt, len(parts))
+        if math.isfinite(nearest[0]):
+            x, first, last, left, right, d = _interval(nearest, fmt)
+        elif not first < x <= last:
+            return significant(n, size, held(n, size, fmt, len(parts)))
+        # Else half a unit beyond the largest number, which reads back as infinity: what is next to
+        # it and smaller has these components.
 
     def found(count: int) -> Digits | None:
         # Where a number of so many digits reads back, one of the two beside x does.

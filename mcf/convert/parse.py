@@ -71,10 +71,21 @@ def exact(value: Any) -> int | float | Fraction:
     )
 
 
+# Underscores stand between digits alone, as in Python's numbers.
+_STRAY = re.compile(r"(?<!\d)_|_(?!\d)")
+_STRAY_HEXADECIMAL = re.compile(r"(?<![\da-fA-FxX])_|_(?![\da-fA-F])")
+
+
 def _text(text: str) -> float | Fraction:
-    plain = text.strip().replace("_", "")
+    plain = text.strip()
+    stray = _STRAY_HEXADECIMAL if "x" in plain[:3].lower() else _STRAY
+    if stray.search(plain):
+        raise _no_number(text)
+    plain = plain.replace("_", "")
     lowered = plain.lower().lstrip("+-")
     if lowered in ("inf", "infinity", "nan"):
+        if len(plain) - len(lowered) > 1:
+            raise _no_number(text)
         return float(plain)
     sign = -1.0 if plain.startswith("-") else 1.0
     try:
@@ -85,11 +96,15 @@ def _text(text: str) -> float | Fraction:
         else:
             return _decimal(decimal.Decimal(_clipped(plain)))
     except (decimal.InvalidOperation, ValueError, ZeroDivisionError):
-        raise ValueError(
-            f"data has the string {_shown(text)}; allowed are decimal numbers such as '-1.5e-3', "
-            "fractions '1/3', hexadecimal '0x1.8p3', 'inf' and 'nan'"
-        ) from None
+        raise _no_number(text) from None
     return value if value else math.copysign(0.0, sign)
+
+
+def _no_number(text: str) -> ValueError:
+    return ValueError(
+        f"data has the string {_shown(text)}; allowed are decimal numbers such as '-1.5e-3', "
+        "fractions '1/3', hexadecimal '0x1.8p3', 'inf' and 'nan'"
+    )
 
 
 def _shown(text: str) -> str:

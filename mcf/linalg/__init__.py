@@ -11,8 +11,9 @@ functions do the same on expansion tensors. With the unit roundoff u**terms and 
   two components of that and rounds once, as the functions below do.
 - `eigh` and `svd` give |A V - V diag(w)| and |A V - U diag(s)| of at most 32 n u**terms |A|, and
   |V^T V - I| and |U^T U - I| of at most 32 n u**terms (Frobenius norms), for clusters, equal
-  eigenvalues and deficient ranks too (160 n u**terms where singular values below half of the
-  largest are alike to 2**-24); w and s are off by about as much. Components that a format's
+  eigenvalues and deficient ranks too (160 n u**terms of `svd` where singular values are below half
+  of the largest, n the lesser of rows and columns: the iteration ends at cosines of 128 u**terms
+  between the vectors of such); w and s are off by about as much. Components that a format's
   smallest number cuts off are lost besides, here and in multipliers of `lu`.
   The algorithm is one-sided Jacobi, first in float64 arithmetic and then all rotations at once as
   matrix products (Ogita, Aishima 2018, doi:10.1007/s13160-018-0310-3), or one by one in expansions

@@ -23,6 +23,9 @@ _PLACE = [[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]]
 _ROWS = [[1, 1, 1, 1], [-1, 1, -1, 1], [-1, 1, 1, -1], [-1, -1, 1, 1]]
 _COLUMNS = [[1, -1, 1, -1], [1, 1, 1, 1], [-1, -1, 1, 1], [1, -1, -1, 1]]
 Four = tuple[float, float, float, float]
+# A diagonal element, by its row, and the numbers that are taken off it: in expansions a shift has
+# more bits than a float, without which eigenvalues that differ by less are not found apart.
+Shift = tuple[int, float, float]
 
 
 class Matrix(Protocol):
@@ -33,7 +36,10 @@ class Matrix(Protocol):
     def entry(self, i: int, j: int) -> tuple[float, float]:
         """An element of the upper matrix, rounded to float64."""
 
-    def annihilate(self, p: int, column: int, shift: tuple[float, float] | None) -> None:
+    def apart(self, i: int, j: int) -> tuple[float, float]:
+        """The difference of two diagonal elements of the upper matrix, rounded to float64."""
+
+    def annihilate(self, p: int, column: int, shift: Shift | None) -> None:
         """Rotate rows and columns p, p + 1 by what makes (p + 1, column) zero.
 
         With a shift, as if it were taken off the diagonal element (p, column) before.
@@ -61,11 +67,18 @@ class Floats:
         """Set an element of the upper matrix to 0."""
         self.both[i, :, j] = 0.0
 
-    def annihilate(self, p: int, column: int, shift: tuple[float, float] | None) -> None:
+    def apart(self, i: int, j: int) -> tuple[float, float]:
+        """The difference of two diagonal elements."""
+        (p, q), (x, y) = self.entry(i, i), self.entry(j, j)
+        return p - x, q - y
+
+    def annihilate(self, p: int, column: int, shift: Shift | None) -> None:
         """See `Matrix`."""
         four = [*self.entry(p, column), *self.entry(p + 1, column)]
         if shift is not None:
-            four[0], four[1] = four[0] - shift[0], four[1] - shift[1]
+            row, dx, dy = shift
+            x, y = self.entry(row, row)
+            four[0], four[1] = four[0] - (x - dx), four[1] - (y - dy)
         turn = unit(four)
         if turn is None:
             return
@@ -117,12 +130,21 @@ class Expansions:
         for c in self.both:
             c[i, :, j] = 0.0
 
-    def annihilate(self, p: int, column: int, shift: tuple[float, float] | None) -> None:
+    def apart(self, i: int, j: int) -> tuple[float, float]:
+        """The difference of two diagonal elements, its leading components."""
+        one, other = (tuple(c[k, :, k] for c in self.both) for k in (i, j))
+        x, y = operations.sub(one, other)[0].tolist()
+        return x, y
+
+    def annihilate(self, p: int, column: int, shift: Shift | None) -> None:
         """See `Matrix`."""
         four = each(lambda c: c[p : p + 2, :, column].reshape(4), self.both)
         if shift is not None:
-            taken = torch.tensor([*shift, 0.0, 0.0], dtype=torch.float64, device=four[0].device)
-            four = operations.sub(four, taken)
+            row, *less = shift
+            zeros = torch.zeros(2, dtype=torch.float64, device=four[0].device)
+            last = each(lambda c: torch.cat((c[row, :, row], zeros)), self.both)
+            taken = torch.tensor([*less, 0.0, 0.0], dtype=torch.float64, device=four[0].device)
+            four = operations.add(operations.sub(four, last), taken)
         if not bool(four[0][2:].any()):
             return
         exponent = torch.frexp(four[0].abs().max())[1].long()
@@ -147,7 +169,8 @@ def triangular(a: Matrix, tolerance: float) -> bool:
     """Rotate a matrix to upper triangular form by unitary similarities, Z over it to Z Q^H.
 
     To Hessenberg form first, then by QR steps with Wilkinson's shifts (Golub, Van Loan 2013, Matrix
-    Computations, section 7.5), which need float64 alone: any shift is a similarity.
+    Computations, section 7.5), whose distance from the last element needs float64 alone: any shift
+    is a similarity.
 
     Args:
         a: turned in place.
@@ -194,21 +217,21 @@ def _size(z: tuple[float, float]) -> float:
     return abs(z[0]) + abs(z[1])
 
 
-def _exceptional(a: Matrix, high: int) -> tuple[float, float]:
+def _exceptional(a: Matrix, high: int) -> Shift:
     """A shift that no cycle knows of."""
-    (x, y), off = a.entry(high, high), _size(a.entry(high, high - 1))
-    return x + 0.75 * off, y - 0.4375 * off
+    off = _size(a.entry(high, high - 1))
+    return high, -0.75 * off, 0.4375 * off
 
 
-def _wilkinson(a: Matrix, high: int) -> tuple[float, float]:
+def _wilkinson(a: Matrix, high: int) -> Shift:
     """The eigenvalue of the last two rows that is nearer to the last element.
 
     d + bc / (h +- sqrt(h^2 + bc)), h = (d - a) / 2, by real operations, whose roundings are known.
     """
     k = high - 1
-    (p, q), (x, y) = a.entry(k, k), a.entry(high, high)
+    p, q = a.apart(k, high)
     bc = _times(a.entry(k, high), a.entry(high, k))
-    half = ((p - x) / 2, (q - y) / 2)
+    half = (p / 2, q / 2)
     square = _times(half, half)
     root = _root((square[0] + bc[0], square[1] + bc[1]))
     if half[0] * root[0] + half[1] * root[1] < 0:
@@ -216,9 +239,9 @@ def _wilkinson(a: Matrix, high: int) -> tuple[float, float]:
     under = (half[0] + root[0], half[1] + root[1])
     size = under[0] * under[0] + under[1] * under[1]
     if size == 0:
-        return x, y
+        return high, 0.0, 0.0
     top = _times(bc, (under[0], -under[1]))
-    return x - top[0] / size, y - top[1] / size
+    return high, top[0] / size, top[1] / size
 
 
 def _times(x: tuple[float, float], y: tuple[float, float]) -> tuple[float, float]:

@@ -137,10 +137,14 @@ def test_sums_of_the_rest(count: int) -> None:
     assert_all_same_bits(rows.Rows(0).rest(side, index), expected)
 
 
-def test_numbers_of_rows_at_their_elements() -> None:
-    x = [torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64) * 2.0**k for k in (0, -60)]
+@pytest.mark.parametrize("terms", [2, 5])
+def test_numbers_of_rows_at_their_elements(terms: int) -> None:
+    """Five are what four components of a logarithm and its exponent take."""
+    x = [
+        torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64) * 2.0 ** (-60 * k) for k in range(terms)
+    ]
     out = [torch.empty(3, 5, dtype=torch.float64) for _ in x]
-    assert registry.rows(RowTask("spread", 2), (3, 5), [*out, *x])
+    assert registry.rows(RowTask("spread", terms), (3, 5), [*out, *x])
     assert_all_same_bits(out, [c[:, None].expand(3, 5) for c in x])
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from mcf.kernels.row_tasks import along
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.draws import uniform
+from mcf.tensor.ops.order import not_empty
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
 
@@ -25,8 +26,7 @@ def mode(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Any, Tenso
     along(x.shape or (1,), dim)
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    if x.shape[dim] == 0:
-        raise IndexError(f"mode(): Expected reduction dim {dim} to have non-zero size.")
+    not_empty("mode", x, dim)
     rows = x.movedim(dim, -1)
     values, places = rows.sort(dim=-1, stable=True)
     count = torch.arange(x.shape[dim], device=x.device)

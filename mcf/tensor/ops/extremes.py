@@ -102,7 +102,7 @@ implements(aten.argmax.default)(_index_of(True))
 implements(aten.argmin.default)(_index_of(False))
 
 
-def _over(largest: bool) -> Any:
+def _over(largest: bool, function: str) -> Any:
     along, name = _along(largest), "largest" if largest else "smallest"
 
     def over(x: MCFTensor, dim: Any = (), keepdim: bool = False) -> Tensor:
@@ -110,6 +110,11 @@ def _over(largest: bool) -> Any:
         few = arranged(name, x, None if over == () else over, keepdim=keepdim)
         if few is not None:
             return few[0]  # type: ignore[no-any-return]
+        if over in ((), None) and x.numel() == 0:
+            raise RuntimeError(
+                f"{function}(): Expected reduction dim to be specified for input.numel() == 0. "
+                "Specify the reduction dim with the 'dim' argument."
+            )
         found: Any = x
         for d in reversed(Rows.of(x.shape, dim).dims):
             found, _ = along(found, d, keepdim)
@@ -120,10 +125,10 @@ def _over(largest: bool) -> Any:
     return over
 
 
-implements(aten.amax.default)(_over(True))
-implements(aten.amin.default)(_over(False))
-implements(aten.max.default)(lambda x: _over(True)(x))
-implements(aten.min.default)(lambda x: _over(False)(x))
+implements(aten.amax.default)(_over(True, "amax"))
+implements(aten.amin.default)(_over(False, "amin"))
+implements(aten.max.default)(lambda x: _over(True, "max")(x))
+implements(aten.min.default)(lambda x: _over(False, "min")(x))
 
 
 @implements(aten.aminmax.default)
@@ -131,5 +136,10 @@ def aminmax(
     x: MCFTensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The smallest and the largest."""
+    if dim is None and x.numel() == 0:
+        raise RuntimeError(
+            "aminmax(): cannot compute aminmax over an empty dimension as the operation has no "
+            "identity."
+        )
     dims = () if dim is None else dim
-    return _over(False)(x, dims, keepdim), _over(True)(x, dims, keepdim)
+    return tuple(_over(k, "aminmax")(x, dims, keepdim) for k in (False, True))  # type: ignore[return-value]

@@ -210,6 +210,12 @@ def _first(x: MCFTensor, k: int, descending: bool) -> Tensor:
     return among[order[:k]]
 
 
+def not_empty(name: str, x: MCFTensor, dim: int) -> None:
+    """Raise torch's error where there is nothing to choose from along a dimension."""
+    if x.ndim and x.shape[dim] == 0:
+        raise IndexError(f"{name}(): Expected reduction dim {dim % x.ndim} to have non-zero size.")
+
+
 def kth(x: MCFTensor, k: int, dim: int) -> Tensor:
     """The index of the k-th smallest along a dimension, kept; stable."""
     size = x.shape[dim] if x.ndim else 1
@@ -227,7 +233,10 @@ def kth(x: MCFTensor, k: int, dim: int) -> Tensor:
 def kthvalue(x: MCFTensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The k-th smallest along a dimension and its index."""
     few = arranged("kth", x, dim, k, keepdim=keepdim)
-    return few if few is not None else reduced(x, kth(x, k, dim), dim, keepdim)
+    if few is not None:
+        return few
+    not_empty("kthvalue", x, dim)
+    return reduced(x, kth(x, k, dim), dim, keepdim)
 
 
 @implements(aten.median.dim)
@@ -238,6 +247,7 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
         return few
     nan = x.components[0].isnan()
     size = x.shape[dim] if x.ndim else 1
+    not_empty("median", x, dim)
     index = kth(x, (size + 1) // 2, dim)
     if watched() or bool(nan.any()):
         any_nan, at = nan.max(dim, keepdim=True)

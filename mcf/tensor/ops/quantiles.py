@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mcf.kernels.row_tasks import along
 from mcf.tensor.creation import tensor
-from mcf.tensor.ops.order import kth
+from mcf.tensor.ops.order import kth, not_empty
 from mcf.tensor.ops.ranks import decided
 from mcf.tensor.recorded import watched
 from mcf.tensor.registry import implements
@@ -148,6 +148,7 @@ def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         return torch.return_types.nanmedian(
             (input.clone(), torch.zeros((), dtype=torch.int64, device=input.device))
         )
+    not_empty("median", input, dim)
     count = (~input.isnan()).sum(dim, keepdim=True)
     rank = ((count - 1) // 2).clamp_min(0)
     if _selected(input):

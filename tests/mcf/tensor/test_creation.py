@@ -110,6 +110,15 @@ def test_strings_beyond_the_range(text: str) -> None:
     [
         ("one", ValueError, "'one'"),
         ("1/0", ValueError, "'1/0'"),
+        # Underscores as in Python's numbers.
+        ("1__0", ValueError, "'1__0'"),
+        ("_1", ValueError, "'_1'"),
+        ("1_", ValueError, "'1_'"),
+        ("1_.5", ValueError, "'1_.5'"),
+        ("1_e5", ValueError, "'1_e5'"),
+        ("in_f", ValueError, "'in_f'"),
+        ("+-inf", ValueError, r"'\+-inf'"),
+        ("0x1_p3", ValueError, "'0x1_p3'"),
         ([[1], [1, 2]], ValueError, "different shapes"),
         (1j, TypeError, "complex"),
         (np.array([1j]), TypeError, "complex"),

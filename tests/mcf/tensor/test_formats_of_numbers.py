@@ -116,6 +116,23 @@ def test_noise_is_not_shown_by_str_and_is_by_repr() -> None:
     assert str(small).startswith("MCFTensor(1.e-40, ")
 
 
+@pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
+def test_half_a_unit_beyond_the_largest_number(fmt: Format) -> None:
+    """The sum itself would be read as infinity, what is printed has these components."""
+    largest = torch.finfo(fmt.dtype).max
+    half = 2.0 ** (fmt.emax - fmt.p)
+    for sign in (1, -1):
+        value = sign * (Fraction(largest) + Fraction(half) * (1 - Fraction(1, 2**99)))
+        x = mcf.tensor(value, 2, fmt.dtype)
+        assert [c.item() for c in x.components] == [sign * largest, sign * half]
+        text = repr(x).split("(")[1].split(",")[0]
+        assert mcf.tensor(text, 2, fmt.dtype).equal(x)
+        assert str(x)
+    # A sum that no expansion has, of components that overlap: any digits.
+    both = torch.full((2,), largest, dtype=fmt.dtype)
+    assert repr(mcf.MCFTensor([both[0], both[1].clone()]))
+
+
 def _fewest(parts: tuple[float, ...], fmt: Format) -> int:
     """By trying all: the fewest digits of a number whose nearest expansion is that of the sum."""
     value = sum(map(Fraction, parts), Fraction(0))
