@@ -57,7 +57,7 @@ def ratio(components: Sequence[float]) -> tuple[int, int]:
 
 
 def tensors(
-    numbers: Sequence[Sequence[float]], shape: Sequence[int], dtype: torch.dtype
+    numbers: Sequence[Sequence[float | int]], shape: Sequence[int], dtype: torch.dtype
 ) -> list[Tensor]:
     """Numbers of a format, each as its components, as tensors of a shape."""
     kind = _KINDS.get(dtype)
@@ -71,14 +71,81 @@ def tensors(
 _KINDS: dict[torch.dtype, Any] = {
     torch.float64: ctypes.c_double,
     torch.float32: ctypes.c_float,
+    torch.int64: ctypes.c_int64,
 }
 
 
-def _one(shape: Sequence[int], dtype: torch.dtype, kind: Any, value: float) -> Tensor:
+def _one(shape: Sequence[int], dtype: torch.dtype, kind: Any, value: float | int) -> Tensor:
     """A tensor of one element."""
     made = torch.empty(shape, dtype=dtype, device="cpu")
     kind.from_address(made.data_ptr()).value = value
     return made
+
+
+def truncated_few(components: Sequence[Tensor]) -> Tensor | None:
+    """Few numbers below 2**53 without their fractions, int64; None for others."""
+    if not readable(components):
+        return None
+    out = []
+    for row in rows(components):
+        if not abs(row[0]) < _WHOLE:
+            return None
+        n, d = ratio(row)
+        out.append((n // d if n >= 0 else -(-n // d),))
+    return tensors(out, components[0].shape, torch.int64)[0] if out else None
+
+
+# From there on a float has no fraction.
+_WHOLE = 2.0**53
+# Powers of ten beyond this take longer than fractions do.
+_DECIMALS = 40
+
+
+def rounded_few(components: Sequence[Tensor], decimals: int) -> list[Tensor] | None:
+    """Few finite numbers rounded to decimals, ties to even; None for others."""
+    if not readable(components) or not 0 <= decimals <= _DECIMALS:
+        return None
+    power, fmt, out = 10**decimals, FORMATS[components[0].dtype], []
+    for row in rows(components):
+        if not all(map(math.isfinite, row)):
+            return None
+        n, d = ratio(row)
+        k, rest = divmod(n * power, d)
+        k += 2 * rest > d or (2 * rest == d and k & 1)
+        # A zero has the sign of the number.
+        zero = (math.copysign(0.0, n or row[0]), *(0.0,) * (len(row) - 1))
+        out.append(nearest(k, power, fmt, len(row)) if k else zero)
+    return tensors(out, components[0].shape, components[0].dtype) if out else None
+
+
+def parts_few(components: Sequence[Tensor]) -> tuple[list[Tensor], Tensor] | None:
+    """m and e of few finite numbers x = m 2**e, 1/2 <= |m| < 1, of float64; None for others.
+
+    The components are the nearest expansion of their sum.
+    """
+    first = components[0]
+    if first.dtype is not torch.float64 or not readable(components):
+        return None
+    exponents, out = [], []
+    for row in rows(components):
+        if not all(map(math.isfinite, row)):
+            return None
+        m, e = math.frexp(row[0])
+        if len(row) > 1 and abs(m) == 0.5 and row[1] * m < 0:
+            # A power of two with something of the other sign below is less than it.
+            e -= 1
+        exponents.append((e,))
+        # Small numbers are left, whose factor is none of float64.
+        if abs(e) > _RANGE:
+            return None
+        out.append(tuple([math.ldexp(x, -e) for x in row]))
+    if not out:
+        return None
+    [e32] = tensors(exponents, first.shape, torch.int32)
+    return tensors(out, first.shape, torch.float64), e32
+
+
+_RANGE = 900
 
 
 def converted_few(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.convert.few import converted_few, visible
+from mcf.convert.few import converted_few, truncated_few, visible
 from mcf.convert.rounding import convert
 from mcf.kernels import operations
 from mcf.kernels.formats import FORMATS, format_of
@@ -206,10 +206,12 @@ def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
     return _Convert.apply(x if isinstance(x, MCFTensor) else promote(x), dtype, terms)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def few_to(x: MCFTensor, dtype: torch.dtype) -> MCFTensor | None:
-    """A copy of few numbers in another dtype of floats; None for what torch's way does."""
+def few_to(x: MCFTensor, dtype: torch.dtype) -> Tensor | None:
+    """A copy of few numbers in another dtype of floats or int64; None for what torch's way does."""
     own = x.__dict__
     first, terms = own["_c0"], own["_terms"]
+    if dtype is torch.int64 and first.is_contiguous():
+        return truncated_few(COMPONENTS[terms](own))
     if first.dtype is dtype or dtype not in FORMATS or not first.is_contiguous():
         return None
     parts = converted_few(COMPONENTS[terms](own), dtype, terms)

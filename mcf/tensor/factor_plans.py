@@ -175,8 +175,8 @@ def pivoted(terms: int, a: Tensor) -> Run | None:
     return run
 
 
-def root(terms: int, a: Tensor, upper: bool) -> Run | None:
-    """L with A = L L^T, or its transpose."""
+def root(terms: int, a: Tensor, upper: bool, examined: bool = False) -> Run | None:
+    """L with A = L L^T, or its transpose; with the numbers of bad minors where they are wanted."""
     if a.shape[-1] != a.shape[-2]:
         return None
     call = loop("cholesky", terms, a)
@@ -189,11 +189,12 @@ def root(terms: int, a: Tensor, upper: bool) -> Run | None:
     # Of the result: what is neither read nor written.
     rest = np.triu(np.ones(size[-2:], dtype=bool), 1)
     rest = rest.T if upper else rest
+    numbers = new(size[:-2], torch.int32)
 
-    def run(parts: Components) -> MCFTensor | None:
+    def run(parts: Components) -> Any:
         room = copies.taken(parts)
         info, _ = call(room[1])
-        if any(info):
+        if not examined and any(info):
             return None
         out = [_empty_like(like) for _ in parts]
         for x, c in zip(out, room[0], strict=True):
@@ -201,7 +202,12 @@ def root(terms: int, a: Tensor, upper: bool) -> Run | None:
             _copy(array, c)
             _copy(array, 0.0, where=rest)
         copies.freed(room)
-        return fresh(out, size, _FLOAT64, _cpu)
+        factor = fresh(out, size, _FLOAT64, _cpu)
+        if not examined:
+            return factor
+        minors = _empty_like(numbers)
+        _copy(_array(minors), np.reshape(info, size[:-2]), casting="unsafe")
+        return factor, minors
 
     return run
 

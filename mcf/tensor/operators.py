@@ -16,7 +16,10 @@ import torch
 
 from mcf.convert.parse import exact
 from mcf.tensor.creation import tensor
+from mcf.tensor.registry import STRAIGHT
 from mcf.tensor.tensor import MCFTensor
+
+_modes = torch._C._len_torch_function_stack
 
 # Whether an operand is of another kind of numbers, complex ones, and what an operator then does.
 COMPLEX: list[tuple[Callable[[Any], bool], Callable[[str, Any, Any], Any]]] = []
@@ -86,6 +89,13 @@ def _arithmetic(name: str, function: Any) -> Any:
     def method(self: Any, other: Any) -> Any:
         kind = type(other)
         if kind in _PLAIN or (kind is int and -_LARGEST <= other < _LARGEST):
+            # Torch asks the types of arguments and modes of functions; here is none.
+            if not torch.compiler.is_compiling() and not _modes():
+                straight = STRAIGHT.get(bare)
+                if straight is not None:
+                    found = straight((self, other))
+                    if found is not NotImplemented:
+                        return found
             found = bare(self, other)
             if found is not NotImplemented:
                 return found
@@ -112,6 +122,12 @@ def _comparison(name: str) -> Any:
             for is_one, operator in COMPLEX:
                 if is_one(other):
                     return operator(name, self, other)
+        if type(other) is MCFTensor and not torch.compiler.is_compiling() and not _modes():
+            straight = STRAIGHT.get(own)
+            if straight is not None:
+                found = straight((self, other))
+                if found is not NotImplemented:
+                    return found
         if not _special(other):
             return own(self, operand(self, other))
         value = exact(other)

@@ -49,6 +49,13 @@ def _cholesky(a: Any, upper: Any = False) -> Any:
     return NotImplemented if found is None else found
 
 
+def _cholesky_ex(a: Any, upper: Any = False, check_errors: Any = False) -> Any:
+    if type(upper) is not bool or check_errors is not False:
+        return NotImplemented
+    found = factored(plans.root, a, None, upper, True)
+    return NotImplemented if found is None else _kinds.linalg_cholesky_ex(found)
+
+
 def _qr(a: Any = None, mode: Any = "reduced", **others: Any) -> Any:
     if others or type(a) is not MCFTensor or mode not in _MODES:
         return NotImplemented
@@ -85,6 +92,7 @@ def _lu_solve(lu: Any, pivots: Any, b: Any, left: Any = True, adjoint: Any = Fal
 register(counted(_lu_solve, 3, "left", "adjoint", kinds=TENSORS), linalg.lu_solve)
 register(counted(_lu_factor, 1, "pivot", kinds=_EXPANSIONS), linalg.lu_factor)
 register(counted(_cholesky, 1, "upper", kinds=_EXPANSIONS), linalg.cholesky)
+register(counted(_cholesky_ex, 1, "upper", "check_errors", kinds=_EXPANSIONS), linalg.cholesky_ex)
 register(_qr, linalg.qr)
 register(counted(_solve, 2, "left", kinds=_EXPANSIONS), linalg.solve)
 register(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.conversion import few_to
-from mcf.tensor.registry import DIRECT
-from mcf.tensor.shortcuts import counted, operator
+from mcf.tensor.registry import DIRECT, OPERATORS
+from mcf.tensor.shortcuts import counted, forms, operator, register
 from mcf.tensor.tensor import MCFTensor
 
 aten = torch.ops.aten
@@ -30,3 +30,27 @@ def _retyped(dtype: torch.dtype) -> Callable[..., Any]:
 
 DIRECT[Tensor.float], DIRECT[Tensor.double] = _retyped(torch.float32), _retyped(torch.float64)
 DIRECT[Tensor.half], DIRECT[Tensor.bfloat16] = _retyped(torch.float16), _retyped(torch.bfloat16)
+DIRECT[Tensor.long] = _retyped(torch.int64)
+
+
+def _frexp(x: Any) -> Any:
+    if type(x) is not MCFTensor:
+        return NotImplemented
+    kind: Any = torch.return_types.frexp
+    return kind(OPERATORS[aten.frexp.Tensor](x))
+
+
+register(counted(_frexp, 1), *forms("frexp"))
+_whole = DIRECT[torch.round]
+_DECIMALS = {"decimals"}
+
+
+def _round(*args: Any, **kwargs: Any) -> Any:
+    if kwargs.keys() != _DECIMALS:
+        return _whole(*args, **kwargs)
+    if len(args) != 1 or type(args[0]) is not MCFTensor or type(kwargs["decimals"]) is not int:
+        return NotImplemented
+    return OPERATORS[aten.round.decimals](*args, **kwargs)
+
+
+register(_round, *forms("round"))

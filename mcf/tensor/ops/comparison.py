@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from mcf.tensor.plans import compared, selected
 from mcf.tensor.promotion import aligned
 from mcf.tensor.recorded import watched
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh, wrap
 
 aten = torch.ops.aten
 
@@ -145,12 +146,14 @@ def nan_to_num(
     x: MCFTensor, nan: float | None = None, posinf: float | None = None, neginf: Any = None
 ) -> Tensor:
     """Numbers in place of NaN and infinities; of infinities the format's largest by default."""
-    first = x.components[0]
+    own = x.__dict__
+    first = own["_c0"]
     usual = type(first) is Tensor and first.device.type == "cpu" and first.is_contiguous()
     if usual and not watched():
-        # As most numbers are.
-        if bool(first.isfinite().all()):
-            return wrap([c.clone() for c in x.components])
+        # As most numbers are; a sum says so in less time, where it does not leave the range.
+        if math.isfinite(first.sum().item()) or bool(first.isfinite().all()):
+            parts = [c.clone() for c in COMPONENTS[own["_terms"]](own)]
+            return fresh(parts, first.shape, first.dtype, first.device)
     top = torch.finfo(x.dtype).max
     out = where(first.isnan(), nan or 0.0, x)
     out = where(first == float("inf"), top if posinf is None else posinf, out)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.convert import export
-from mcf.convert.few import visible
+from mcf.convert.few import rounded_few, visible
 from mcf.elementary.decimals import MOST, rounded
 from mcf.elementary.fused import Formula
 from mcf.elementary.remainders import whole_quotients
@@ -119,6 +119,9 @@ def _without_whole(o: Any, x: Any) -> Any:
 def round_decimals(x: MCFTensor, *, decimals: int = 0) -> Tensor:
     """The nearest expansion of x rounded to a number of decimals, ties to even: both exact."""
     fmt = format_of(x.dtype)
+    found = rounded_few(x.components, decimals)
+    if found is not None:
+        return wrap(found)
     many = x.numel() >= _FEWEST and registers_for(fmt, x.device) is FP64
     if not many or not 1 <= decimals <= MOST:
         return _by_fractions(x.components, decimals).reshape(x.shape)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.convert.few import parts_few
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import Format, format_of
 from mcf.tensor.ops.comparison import equal, less
@@ -28,6 +29,9 @@ def frexp(x: MCFTensor) -> tuple[Tensor, Tensor]:
     is lost then; when m is smaller, those below the smallest number are.
     """
     c = convert(x.components, x.dtype, x.terms)
+    few = parts_few(c)
+    if few is not None:
+        return wrap(few[0]), few[1]
     mantissa, e = torch.frexp(c[0])
     if len(c) > 1:
         # A power of two with something negative below is less than it.

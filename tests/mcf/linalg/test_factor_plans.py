@@ -41,6 +41,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "lu_factor": lambda a: [linalg.lu_factor(a), linalg.lu_factor(a[..., :-1])],
     "cholesky": lambda a: [linalg.cholesky(positive(a)), linalg.cholesky(positive(a), upper=True),
                            linalg.cholesky(positive(a).tril())],
+    # Of what is positive definite, and of what is mostly not.
+    "cholesky_ex": lambda a: [linalg.cholesky_ex(b, upper=upper) for b in (positive(a), a)
+                              for upper in (False, True)],
     "triangular": lambda a: [linalg.solve_triangular(a, a.flip(0), upper=upper, unitriangular=unit)
                              for upper in (False, True) for unit in (False, True)],
     "lu_solve": lambda a: [linalg.lu_solve(*linalg.lu_factor(a), b) for b in (a, a[..., ::2])],

@@ -229,3 +229,31 @@ def test_components_that_stay_are_those_that_are_computed(dtype: torch.dtype, te
             assert [c.stride() for c in found] == [c.stride() for c in expected]
             assert not {c.data_ptr() for c in found} & {c.data_ptr() for c in parts}
     assert 5 < stayed < len(inputs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fractions_decimals_and_exponents_are_those_of_tensors(
+    dtype: torch.dtype, by_tensors: Any
+) -> None:
+    """Mutants: a fraction cut below a whole first component; ties away from zero; a zero's sign."""
+    values = [*VALUES, Fraction(1, 2), Fraction(3, 2), Fraction(-1, 8), Fraction(5, 1000)]
+    values += [2**40 - Fraction(1, 2**30), Fraction(-(2**50)) + Fraction(1, 2**40), 2**53, -3]
+    # A power of two and what is of the other sign below it.
+    values += [1 - Fraction(1, 2**60), Fraction(1, 2**60) - 4, Fraction(25, 1000) + Fraction(1, 8)]
+    xs = [one(v, dtype, terms) for v in values for terms in (1, 2, 3)]
+    row = mcf.MCFTensor([torch.cat([x.components[k] for x in xs[1::3]][:6]) for k in range(2)])
+    xs += [row, row.reshape(2, 3).t(), row[:0]]
+
+    def results() -> list[Any]:
+        found: list[Any] = []
+        for x in xs:
+            if x.isfinite().all():
+                found += [x.long(), x.to(torch.int64), x[None].long()]
+            found += [torch.round(x, decimals=d) for d in (1, 2, 0, -1, 30)]
+            found += [*torch.frexp(x)]
+        return found
+
+    at_once = results()
+    by_tensors()
+    for k, (got, expected) in enumerate(zip(at_once, results(), strict=True)):
+        assert_alike(got, expected, f"{dtype} {k}")

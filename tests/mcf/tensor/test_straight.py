@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 import mcf
 from mcf import elementary
 from mcf.elementary.fused import Formula
 from mcf.kernels import operations
 from mcf.kernels.operators import SELECTIONS
-from mcf.tensor import plans, straight, torch_functions
+from mcf.tensor import operators, plans, straight, torch_functions
 from mcf.tensor.registry import STRAIGHT
 from tests.helpers import assert_alike
 from tests.helpers.modes import Seen
@@ -96,7 +97,8 @@ def test_each_function_asks_for_its_operation(
 ) -> None:
     at_once = CALLS[name]()
     assert len(reached) >= len(at_once)
-    monkeypatch.setattr(torch_functions, "STRAIGHT", {})
+    for room in (torch_functions, operators):
+        monkeypatch.setattr(room, "STRAIGHT", {})
     for k, (got, expected) in enumerate(zip(at_once, CALLS[name](), strict=True)):
         assert_alike(got, expected, f"{name} {k}")
 
@@ -113,7 +115,8 @@ def test_kernels_give_what_torchs_way_gives(name: str, monkeypatch: pytest.Monke
     # Of a kind that has been met, too.
     CALLS[name]()
     at_once = CALLS[name]()
-    monkeypatch.setattr(torch_functions, "STRAIGHT", {})
+    for room in (torch_functions, operators):
+        monkeypatch.setattr(room, "STRAIGHT", {})
     monkeypatch.setattr(torch_functions, "DIRECT", {})
     for k, (got, expected) in enumerate(zip(at_once, CALLS[name](), strict=True)):
         assert_alike(got, expected, f"{name} {k}")
@@ -201,6 +204,27 @@ def test_views_are_read_as_they_lie() -> None:
     for function in (operator.sub, operator.lt):
         got, expected = function(a.t(), b.t()), function(a, b).t().contiguous()
         assert_alike(got, expected, function.__name__)
+
+
+class _Heard(TorchFunctionMode):
+    """A mode that keeps the names of what is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_operators_are_heard_by_modes_of_functions(reached: list[str]) -> None:
+    with _Heard() as mode:
+        got = [X + Y, 2 - X, X < Y, X * 0.5]
+    assert len(mode.names) == 4
+    for k, (a, b) in enumerate(zip(got, [X + Y, 2 - X, X < Y, X * 0.5], strict=True)):
+        assert_alike(a, b, str(k))
 
 
 @pytest.mark.usefixtures("on_torch")
