@@ -20,10 +20,10 @@ from mcf.kernels.triton.rounding import jit, storage
 # 8 elements for each of 128 threads: loads and stores of 16 bytes for 16-bit tensors.
 BLOCK = 1024
 THREADS = 128
-# From so many float64 tensors on a thread has 4 elements: those of 8 would fill half of its
+# From so many float64 tensors on a thread has 4 elements, or 2: those of 8 would fill half of its
 # registers, and the assembler spills or computes twice what comes between (seen in quotients and
-# roots of four components).
-_MANY_WIDE = 8
+# roots of four components, and of 4 in quotients of complex ones).
+_MANY_WIDE, _MOST_WIDE = 8, 24
 # Of few elements one warp takes one each.
 FEW = 32
 # The most there are on NVIDIA GPUs. Without a limit the assembler sets one by its own rules, and
@@ -54,7 +54,7 @@ def block(spec: Elementwise, interpreted: bool = False) -> int:
         # the code for two would be twice as much. The interpreter has neither.
         return BLOCK if interpreted else THREADS
     wide = sum(f.format == FP64 and not f.uniform for f in spec.fields)
-    return BLOCK // 2 if wide >= _MANY_WIDE else BLOCK
+    return BLOCK // (4 if wide >= _MOST_WIDE else 2 if wide >= _MANY_WIDE else 1)
 
 
 def options(target: Any, few: bool = False) -> dict[str, Any]:
