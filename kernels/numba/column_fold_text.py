@@ -1,4 +1,9 @@
-"""The text of folds of rows that lie side by side: lanes are kept for a few columns at a time."""
+"""The texts of folds of rows side by side: lanes are kept for a few of them at a time.
+
+Rows are columns of matrices, whose neighbours are neighbours in memory, or short rows one after the
+other. Of a matrix that is no wider than a tile several elements of all columns are one piece of
+memory, as their lanes are.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +16,47 @@ TILE = 32
 _AWAY = 2
 WORDS = (
     *("bases", "out", "lanes_of_all", "shares", "parts"),
-    *("total", "inner", "blocks", "tiles", "results"),
+    *("total", "inner", "blocks", "tiles", "results", "wide", "far"),
 )
 _ADDRESSES = ("bases", "out", "lanes_of_all", "shares")
 
 
-def source(spec: Fold) -> str:
-    """The kernel: an item is a block of so many columns; see `mcf.kernels.fold` for the order."""
-    (components,) = spec.components
-    addresses = [f"a{c}" for c in range(components)]
+def source(spec: Fold, beside: bool = True) -> str:
+    """The kernel: an item is a block of so many columns; see `mcf.kernels.fold` for the order.
+
+    With `beside` an element of a column and that of the next are neighbours; else they are `far`
+    apart, and there are at most LANES in a column.
+    """
+    addresses = [f"a{o}_{c}" for o, n in enumerate(spec.components) for c in range(n)]
     results = ", ".join(f"s{k}" for k in range(spec.state))
+    next_to = "l" if beside else "l * far"
 
     def term(at: str) -> str:
-        return f"term(({', '.join(f'load_0_{c}(a{c}, {at})' for c in range(components))},))"
+        operands = [
+            "(" + "".join(f"load_{o}_{c}(a{o}_{c}, {at} + {next_to}), " for c in range(n)) + ")"
+            for o, n in enumerate(spec.components)
+        ]
+        return f"term({', '.join(operands)})"
 
     def state(index: str, which: str = "lane") -> str:
         cells = (f"{which}(lanes, {k} * stride + {index})" for k in range(spec.state))
         return f"({', '.join(cells)},)"
 
-    trees = [term(f"here + {r} * apart + l") for r in range(GROUP)]
+    trees = [term(f"here + {r} * apart") for r in range(GROUP)]
     while len(trees) > 1:
         trees = [f"merge({a}, {b})" for a, b in zip(trees[::2], trees[1::2], strict=True)]
-    values = {"one": term("here + l"), "group": trees[0]}
-    given = [*addresses, "lanes", "stride", "here", "apart", "to"]
+    values = {"one": term("here"), "group": trees[0]} if beside else {"one": term("here")}
+    given = [*addresses, "lanes", "stride", "here", "apart", "far", "to"]
     lines: list[str] = []
     kept = [f"store(lanes, {k} * stride + to + l, s{k})" for k in range(spec.state)]
     for name, value in values.items():
         lines += loops.step(f"{name}_first", "l", given, [f"{results}, = {value}", *kept])
         both = f"combine({state('to + l')}, {value})"
         lines += loops.step(name, "l", given, [f"{results}, = {both}", *kept])
-    both = f"combine({state('to + l')}, {state('other + l', 'peek')})"
+    both = f"combine({state('l')}, {state('other + l', 'peek')})"
+    halved = [line.replace("to + l", "l") for line in kept]
     lines += loops.step(
-        "halved", "l", ["lanes", "stride", "to", "other"], [f"{results}, = {both}", *kept]
+        "halved", "l", ["lanes", "stride", "other"], [f"{results}, = {both}", *halved]
     )
     copies = [
         f"store(out, {k} * size + to + l, peek(lanes, {k} * stride + l))" for k in range(spec.state)
@@ -50,14 +64,16 @@ def source(spec: Fold) -> str:
     lines += loops.step("written", "l", ["out", "lanes", "stride", "size", "to"], copies)
 
     def added(depth: int, name: str) -> str:
-        call = f"over(0, width, {{}}, ({', '.join(given)},))"
+        call = f"over(0, width * span, {{}}, ({', '.join(given)},))"
         found = ["if fresh:", f"    {call.format(f'{name}_first')}"]
         found += ["else:", f"    {call.format(name)}"]
         return "\n".join(" " * depth + line for line in found)
 
     def asked(depth: int, places: list[str]) -> str:
-        found = ["for l in range(0, TILE, 8):"]
-        found += [f"    prefetch({a}, {p} + l)" for a in addresses for p in places]
+        if not beside:
+            return ""
+        found = ["if span == 1:", "    for l in range(0, TILE, 8):"]
+        found += [f"        prefetch({a}, {p} + l)" for a in addresses for p in places]
         return "\n".join(" " * depth + line for line in found)
 
     words = "\n".join(
@@ -66,6 +82,18 @@ def source(spec: Fold) -> str:
     )
     bases = "\n".join(f"    {a} = word(bases, {k})" for k, a in enumerate(addresses))
     ahead = [f"here + {r} * apart + {_AWAY} * inner" for r in range(GROUP)]
+    chunks = f"""
+            while at + CHUNK <= length:
+                span = STEP if narrow else 1
+                for t in range(0, LANES, STEP):
+                    for j in range(0, STEP, span):
+                        here = start + (at + t * GROUP + j) * inner
+                        to = (t + j) * tile
+{asked(24, ahead)}
+{added(24, "group")}
+                at += CHUNK
+                fresh = False
+"""
     return (
         "\n".join(lines)
         + f"""
@@ -73,6 +101,8 @@ def kernel(data):
     prefer_wide_vectors()
 {words}
 {bases}
+    narrow = {"tiles == 1" if beside else "False"}
+    tile = wide if narrow else TILE
 """
         + "\n".join("    " + line for line in team.ITEMS)
         + f"""
@@ -80,23 +110,16 @@ def kernel(data):
             lanes = advance(lanes_of_all, arrival * {spec.state} * stride)
             column = item % tiles * TILE
             block, outer = item // tiles % blocks, item // tiles // blocks
-            width = min(TILE, inner - column)
+            width = min(TILE, wide - column)
             length = min(BLOCK, total - block * BLOCK)
-            start = (outer * total + block * BLOCK) * inner + column
+            start = (outer * total + block * BLOCK) * inner + column * far
             at, apart, fresh = 0, STEP * inner, True
-            while at + CHUNK <= length:
-                for t in range(0, LANES, STEP):
-                    for j in range(STEP):
-                        here = start + (at + t * GROUP + j) * inner
-                        to = (t + j) * TILE
-{asked(24, ahead)}
-{added(24, "group")}
-                at += CHUNK
-                fresh = False
+{chunks if beside else ""}
             while at < length:
                 some = min(LANES, length - at)
-                for j in range(some):
-                    here, to = start + (at + j) * inner, j * TILE
+                span = some if narrow else 1
+                for j in range(0, some, span):
+                    here, to = start + (at + j) * inner, j * tile
 {asked(20, ahead[:1])}
 {added(20, "one")}
                 at += some
@@ -104,11 +127,15 @@ def kernel(data):
             count = min(length, LANES)
             while count > 1:
                 half = (count + 1) // 2
-                for j in range(count - half):
-                    to, other = j * TILE, (half + j) * TILE
-                    over(0, width, halved, (lanes, stride, to, other))
+                # What is not one of these columns is of no use and does no harm.
+                over(0, (count - half) * tile, halved, (lanes, stride, half * tile))
                 count = half
-            to = block * results + outer * inner + column
+            to = block * results + outer * wide + column
             over(0, width, written, (out, lanes, stride, size, to))
 """
     )
+
+
+def short_source(spec: Fold) -> str:
+    """The kernel of short rows one after the other."""
+    return source(spec, beside=False)

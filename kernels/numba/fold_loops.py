@@ -24,6 +24,7 @@ _SOURCES = {
     "product": fold_text.product_source,
     "halving": fold_text.halving_source,
     "columns": column_fold_text.source,
+    "short": column_fold_text.short_source,
 }
 _NUMBERS = {
     "LANES": LANES,
@@ -59,7 +60,9 @@ def _run(spec: Fold, kind: str, threads: int, items: int, words: dict[str, int])
     words |= {"shares": shares.buffer_info()[0], "parts": parts}
     with stored.lock:
         address = compiled(spec, kind).address
-    names = {"sum": SUM, "columns": column_fold_text.WORDS}.get(kind, PRODUCT)
+    names = {"sum": SUM, "columns": column_fold_text.WORDS, "short": column_fold_text.WORDS}.get(
+        kind, PRODUCT
+    )
     table = array("Q", [words[name] for name in names])
     team.run(address, table.buffer_info()[0], parts)
 
@@ -72,6 +75,8 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     """See `mcf.kernels.executor.Executor`."""
     components = [c for operand in operands for c in operand]
     outer, total = components[0].shape
+    if total <= _SHORT and outer * total >= _MANY and spec.register == FP64:
+        return _side_by_side(spec, "short", components, total, outer, 1, total)[:, 0]
     blocks = -(-total // BLOCK)
     items = outer * blocks
     threads = _threads(outer * total)
@@ -95,18 +100,36 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     return _halve(spec, by_row).reshape(spec.state, outer)
 
 
-# Elements that are worth a loop of their own, and neighbours in memory.
-_MANY, _BESIDE = 1 << 15, 16
+# Elements that are worth a loop of their own, and up to which length rows are short.
+_MANY, _SHORT = 1 << 15, 24
 
 
 def columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
     """See `mcf.kernels.executor.Executor.fold_columns`; of float64."""
-    size = x[0].numel()
-    if size < _MANY or inner < _BESIDE or spec.formats != (FP64,) or spec.register != FP64:
+    if x[0].numel() < _MANY or spec.formats != (FP64,) or spec.register != FP64:
         return None
+    out = _side_by_side(spec, "columns", x, count, inner, inner, 1)
+    return out[:, 0] if out.shape[1] == 1 else _halve(spec, out)
+
+
+def _side_by_side(
+    spec: Fold, kind: str, x: list[Tensor], count: int, wide: int, inner: int, far: int
+) -> Tensor:
+    """The partial sums of all blocks of rows, float64 [state, blocks, rows].
+
+    Args:
+        spec: the fold.
+        kind: its kernel, "columns" or "short".
+        x: components.
+        count: elements of a row.
+        wide: rows side by side.
+        inner: how far apart elements of a row are.
+        far: how far apart the rows are.
+    """
+    size = x[0].numel()
     results, blocks = size // count, -(-count // BLOCK)
-    tiles = -(-inner // column_fold_text.TILE)
-    items = results // inner * blocks * tiles
+    tiles = -(-wide // column_fold_text.TILE)
+    items = results // wide * blocks * tiles
     threads = _threads(size)
     bases = array("Q", [c.data_ptr() for c in x])
     out = torch.empty((spec.state, blocks, results), dtype=torch.float64, device="cpu")
@@ -121,9 +144,11 @@ def columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | Non
         "blocks": blocks,
         "tiles": tiles,
         "results": results,
+        "wide": wide,
+        "far": far,
     }
-    _run(spec, "columns", threads, items, words)
-    return out[:, 0] if blocks == 1 else _halve(spec, out)
+    _run(spec, kind, threads, items, words)
+    return out
 
 
 class OneFold:

@@ -6,6 +6,7 @@ for each thread; the task's options and the number of components that are moved;
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import struct
 from array import array
@@ -28,6 +29,7 @@ from mcf.kernels.numba import (
     sort_text,
     stored,
     team,
+    turning,
 )
 from mcf.kernels.numba.side_text import LANES
 from mcf.kernels.row_tasks import RowTask
@@ -104,7 +106,7 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
     rows, count = shape
     side = _beside(task, shape)
     if task.inner > 1 and not side:
-        return False
+        return _of_few_columns(task, shape, addresses)
     cut = task.name in ("largest", "smallest") and task.inner == 1
     items = rows
     if side and not (cut and count >= side_extreme_text.LONG):
@@ -119,6 +121,36 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
     head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
     table = array("Q", [*head, *options, *addresses])
     team.run(_address(task, side), table.buffer_info()[0], parts)
+    return True
+
+
+# What has as many results as elements, and what has one of a row.
+_RUNNING = frozenset({"cumsum", "cumprod", "running_largest", "running_smallest"})
+_TURNED = _RUNNING | {"largest", "smallest"}
+
+
+def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
+    """The task on rows that are columns of narrow matrices: those are turned before and after."""
+    rows, count = shape
+    if task.name not in _TURNED or rows * count < _FEW or task.inner > turning.NARROW:
+        return False
+    results = task.terms if task.name in _PLAIN else 1 + task.moved
+    whole = results if task.name in _RUNNING else 0
+    # What comes twice, as numbers that are their own keys, is turned once; new memory takes longer
+    # than to turn it, so that results are room for operands first.
+    given = dict.fromkeys(addresses[results:])
+    more = max(0, len(given) - whole)
+    room = torch.empty(more + whole, rows * count, dtype=torch.int64, device="cpu")
+    places = [room[k].data_ptr() for k in range(more + whole)]
+    sizes = rows // task.inner, count, task.inner
+    for source, place in zip(given, [*addresses[:whole], *places], strict=False):
+        turning.turned(source, place, *sizes, back=False)
+        given[source] = place
+    out = places[more:] if whole else [*addresses[:results]]
+    rows_alone = dataclasses.replace(task, inner=1)
+    run(rows_alone, shape, [*out, *(given[a] for a in addresses[results:])])
+    for source, place in zip(out[:whole], addresses, strict=False):
+        turning.turned(source, place, *sizes, back=True)
     return True
 
 
