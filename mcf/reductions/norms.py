@@ -44,7 +44,8 @@ def norm(
     smallest for p < 0).
 
     Raises:
-        ValueError: for a NaN p; for p < 0 and inf over no elements.
+        ValueError: for a NaN p.
+        RuntimeError: for p < 0 and inf over no elements.
     """
     format_of(x[0].dtype, "norm: x")
     count = terms or len(x)
@@ -57,7 +58,9 @@ def norm(
     if math.isnan(p):
         raise ValueError("norm: p must be a number, got nan")
     if rows.length == 0 and (p < 0 or math.isinf(p)):
-        raise ValueError(f"norm: p={p} has no value for no elements")
+        raise RuntimeError(
+            f"norm: cannot compute the {p:g} norm of no elements, for which it has no value"
+        )
     if math.isinf(p):
         given = rows.gather(absolute(x))
         return _shaped(finish_plain(_extreme(given, p > 0), count), rows, keepdim)

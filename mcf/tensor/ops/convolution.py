@@ -14,7 +14,13 @@ from mcf.tensor.registry import implements
 
 
 def each(value: Any, dims: int) -> tuple[Any, ...]:
-    """A number for each dimension."""
+    """A number for each dimension.
+
+    Raises:
+        RuntimeError: for as many numbers as there are no dimensions.
+    """
+    if isinstance(value, list | tuple) and len(value) not in (1, dims):
+        raise RuntimeError(f"expected a single int or {dims} of them, got {tuple(value)}")
     return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(value))
 
 

@@ -14,14 +14,37 @@ aten = torch.ops.aten
 
 
 def _norm(x: Any, p: float, keepdim: bool = False) -> Any:
+    if x.dim() and x.shape[-1] == 0:
+        # Of points without coordinates, for which an infinite norm has no value.
+        return x.sum(-1, keepdim)
     return torch.linalg.vector_norm(x, p, -1, keepdim)
+
+
+# What torch.cdist takes; torch.ops has numbers.
+_MODES = (
+    "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
+    "donot_use_mm_for_euclid_dist", None, 0, 1, 2,
+)  # fmt: skip
+
+
+def _check_distances(x1: Any, x2: Any, p: float, compute_mode: Any) -> None:
+    if compute_mode not in _MODES:
+        raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
+    for name, x in (("X1", x1), ("X2", x2)):
+        if x.dim() < 2:
+            raise RuntimeError(f"cdist only supports at least 2D tensors, {name} got: {x.dim()}D")
+    if x1.shape[-1] != x2.shape[-1]:
+        raise RuntimeError(
+            f"X1 and X2 must have the same number of columns. X1: {x1.shape[-1]} X2: {x2.shape[-1]}"
+        )
+    if not p >= 0:
+        raise RuntimeError("cdist only supports non-negative p values")
 
 
 @implements(torch.cdist)
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
     """The p-norm of x1[i] - x2[j], [..., m, n]; no product, whatever `compute_mode` says."""
-    if p < 0:
-        raise RuntimeError(f"cdist: p must not be negative, got {p}")
+    _check_distances(x1, x2, p, compute_mode)
     return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
 
 
@@ -30,6 +53,8 @@ def pdist(input: Any, p: float = 2.0) -> Any:
     """The p-norms of x[i] - x[j] for i < j."""
     if input.dim() != 2:
         raise RuntimeError(f"pdist: expected a matrix, got {input.dim()} dimensions")
+    if not p >= 0:
+        raise RuntimeError("pdist only supports non-negative p values")
     i, j = torch.triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
     return _norm(input[i] - input[j], p)
 

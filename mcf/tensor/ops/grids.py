@@ -32,6 +32,8 @@ def _reflected(x: Any, n: int, corners: bool) -> Any:
     if span <= 0:
         return x * 0
     away = (x - low).abs()
+    # As torch has it, in the middle of the first element.
+    away = torch.where(torch.isfinite(away), away, -low)
     turns = _floor(away / span)
     rest = away - turns * span
     return torch.where(turns % 2 == 1, span - rest, rest) + low
@@ -41,7 +43,9 @@ def _placed(x: Any, n: int, padding_mode: int, corners: bool) -> Any:
     """0: zeros outside, 1: the border, 2: reflection."""
     if padding_mode == 2:
         x = _reflected(x, n, corners)
-    return x if padding_mode == 0 else x.clamp(0, n - 1)
+    if padding_mode == 0:
+        return x
+    return torch.where(x.isnan(), 0, x).clamp(0, n - 1)
 
 
 def _taken(image: Any, places: list[Any]) -> Any:

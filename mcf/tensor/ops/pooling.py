@@ -42,6 +42,17 @@ def _pads(
     return found
 
 
+def _steps(size: tuple[int, ...], stride: Any) -> tuple[int, ...]:
+    """How far windows are apart: their size, where nothing else is said."""
+    steps = size if stride in (None, [], ()) else each(stride, len(size))
+    if min(*size, *steps) < 1:
+        raise RuntimeError(
+            "kernel_size and stride should be greater than zero, but got kernel_size "
+            f"{size} and stride {steps}"
+        )
+    return steps
+
+
 def _averaged(dims: int) -> None:
     def avg_pool(
         input: Any,
@@ -54,7 +65,7 @@ def _averaged(dims: int) -> None:
     ) -> Any:
         x, batched = batched_as(input, dims)
         size = each(kernel_size, dims)
-        steps = size if stride in (None, [], ()) else each(stride, dims)
+        steps = _steps(size, stride)
         own, ones = each(padding, dims), (1,) * dims
         pads = _pads(x.shape[2:], size, steps, own, ones, ceil_mode)
         total = windows(padded(x, pads), size, steps, ones)[0].sum(2)
@@ -86,7 +97,7 @@ def _largest(dims: int) -> None:
     ) -> Any:
         x, batched = batched_as(input, dims)
         size, gaps = each(kernel_size, dims), each(dilation, dims)
-        steps = size if stride in (None, [], ()) else each(stride, dims)
+        steps = _steps(size, stride)
         space, own = x.shape[2:], each(padding, dims)
         pads = _pads(space, size, steps, own, gaps, ceil_mode)
         found, out = windows(padded(x, pads, -math.inf), size, steps, gaps)
@@ -127,6 +138,9 @@ def _adapted(x: Any, output_size: Any, dims: int, reduce: Reduce) -> Any:
             for i in range(out)
         ]
         parts = [reduce([t.narrow(d, a, b - a) for t in x], d) for a, b in ends]
+        if not parts:
+            x = [t.narrow(d, 0, 0) for t in x]
+            continue
         x = [torch.stack(same, d) for same in zip(*parts, strict=True)]
     return x
 

@@ -108,6 +108,26 @@ def index_reduce(
     return scatter_reduce(input, dim, places, source, reduce, include_self=include_self)
 
 
+def _check_bags(input: Tensor, offsets: Tensor, rows: int) -> None:
+    """Raise torch's errors for offsets and indices that are none."""
+    if len(offsets) and int(offsets[0]) != 0:
+        raise RuntimeError(
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+            f"position 0. However, got {int(offsets[0])}"
+        )
+    if len(offsets) and int(offsets[-1]) > len(input):
+        raise RuntimeError(
+            f"offsets[-1] can not be greater than input's length {len(input)} but got offsets[-1] "
+            f"of {int(offsets[-1])}"
+        )
+    outside = input[(input < 0) | (input >= rows)]
+    if len(outside):
+        raise RuntimeError(
+            "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be "
+            f"{int(outside[0])}"
+        )
+
+
 def _bags(input: Tensor, offsets: Tensor, include_last_offset: bool) -> tuple[Tensor, int]:
     """The number of the bag of each index, and how many bags there are."""
     starts = offsets[:-1] if include_last_offset else offsets
@@ -132,6 +152,7 @@ def embedding_bag(
         raise UnsupportedError(
             "torch.embedding_bag: scale_grad_by_freq=True is not supported on mcf.MCFTensor"
         )
+    _check_bags(indices, offsets, len(weight))
     bag, count = _bags(indices, offsets, include_last_offset)
     kept = torch.ones_like(bag, dtype=torch.bool)
     if padding_idx is not None:
@@ -147,7 +168,8 @@ def embedding_bag(
     sizes = torch.zeros(count, dtype=torch.int64, device=bag.device)
     sizes = sizes.index_add(0, bag, torch.ones_like(bag))
     out = rows.new_zeros(count, weight.shape[1])
-    if mode == 2:
+    # The sum of no rows has a derivative.
+    if mode == 2 and len(bag):
         out = index_reduce(out, 0, bag, rows, "amax", include_self=False)
     else:
         out = out.index_add(0, bag, rows)

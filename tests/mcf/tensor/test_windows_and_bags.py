@@ -6,7 +6,9 @@ samples run in test_every_function.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -130,3 +132,73 @@ def test_axis_is_a_name_of_dim() -> None:
     x = pair(whole(3, 4))
     assert torch.equal(torch.var(x, axis=1).to_plain(), torch.var(x, dim=1).to_plain())
     assert torch.std(x, axis=0, keepdims=True).shape == (1, 4)
+
+
+BEYOND = (float("nan"), float("inf"), -float("inf"), 1e300)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+def test_points_that_are_no_numbers_are_where_torch_has_them(mode: str, padding_mode: str) -> None:
+    """NaN and infinities inside the border and between mirrors: an element, but of cubics."""
+    image = whole(1, 1, 3, 4)
+    grid = torch.tensor([(a, b) for a in (*BEYOND[:3], 1.0) for b in (*BEYOND[:3], -1.0)]).double()
+    grid = grid.reshape(1, 4, 4, 2)
+    for corners in (True, False):
+        given = {"mode": mode, "padding_mode": padding_mode, "align_corners": corners}
+        want = F.grid_sample(image, grid, **given)
+        found = F.grid_sample(pair(image), grid, **given)
+        torch.testing.assert_close(found.to_plain(), want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("indices", "offsets"), [([-1, 0], [0]), ([0, 3], [0]), ([0, 1], [1]), ([0, 1], [0, 5])]
+)
+@pytest.mark.parametrize("mode", ["sum", "max"])
+def test_bags_that_are_none(indices: list[int], offsets: list[int], mode: str) -> None:
+    """An index below 0 took rows from the end, as an index of Python does."""
+    weight = whole(3, 2)
+    for w in (weight, pair(weight)):
+        with pytest.raises(RuntimeError, match=r"idx to be|offsets\[0\]|input's length 2"):
+            F.embedding_bag(torch.tensor(indices), w, torch.tensor(offsets), mode=mode)
+
+
+def test_bags_without_any_index_have_a_derivative() -> None:
+    weight = pair(whole(3, 2)).requires_grad_()
+    none = torch.tensor([], dtype=torch.int64)
+    for mode in ("sum", "mean", "max"):
+        out = F.embedding_bag(none, weight, torch.tensor([0, 0]), mode=mode)
+        (grad,) = torch.autograd.grad(out.sum(), weight)
+        assert not bool(grad.any())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.max_pool1d(x, 0),
+        lambda x: F.avg_pool1d(x, 2, stride=0),
+        lambda x: F.max_pool1d(x, (2, 3, 4, 5)),
+        lambda x: torch.cdist(x, x[..., 1:]),
+        lambda x: torch.cdist(x[0, 0], x[0]),
+        lambda x: torch.cdist(x, x, float("nan")),
+        lambda x: torch.cdist(x, x, compute_mode="fast"),
+        lambda x: F.pdist(x[0], -1),
+        lambda x: torch.linalg.vector_norm(x[:0], -1),
+        lambda x: torch.linalg.vector_norm(x[:0], float("inf")),
+    ],
+)
+def test_errors_are_of_torch_s_type(call: Callable[[Any], Any]) -> None:
+    x = whole(1, 2, 6)
+    with pytest.raises((RuntimeError, ValueError)) as expected:
+        call(x)
+    with pytest.raises(expected.type):
+        call(pair(x))
+
+
+def test_nothing_is_a_size_and_a_point() -> None:
+    x = whole(1, 2, 6)
+    assert F.adaptive_avg_pool1d(pair(x), 0).shape == F.adaptive_avg_pool1d(x, 0).shape
+    none = x[..., :0]
+    for p in (0, 1, 2, float("inf")):
+        found = torch.cdist(pair(none), pair(none), p)
+        assert torch.equal(found.to_plain(), torch.cdist(none, none, p))
