@@ -10,6 +10,7 @@ import torch
 from mcf.tensor import factor_plans as plans
 from mcf.tensor.determinant_plans import determinant, signed_logarithm
 from mcf.tensor.factor_plans import factored
+from mcf.tensor.lu_plans import factors
 from mcf.tensor.registry import DIRECT
 from mcf.tensor.shortcuts import TENSORS, counted, forms, register
 from mcf.tensor.tensor import MCFTensor
@@ -42,6 +43,11 @@ register(_of_one(signed_logarithm, _kinds.slogdet), *forms("slogdet"))
 def _lu_factor(a: Any, pivot: Any = True) -> Any:
     found = factored(plans.pivoted, a) if pivot is True else None
     return NotImplemented if found is None else _kinds.linalg_lu_factor(found)
+
+
+def _lu(a: Any, pivot: Any = True) -> Any:
+    found = factored(factors, a) if pivot is True else None
+    return NotImplemented if found is None else _kinds.linalg_lu(found)
 
 
 def _cholesky(a: Any, upper: Any = False) -> Any:
@@ -91,6 +97,7 @@ def _lu_solve(lu: Any, pivots: Any, b: Any, left: Any = True, adjoint: Any = Fal
 
 register(counted(_lu_solve, 3, "left", "adjoint", kinds=TENSORS), linalg.lu_solve)
 register(counted(_lu_factor, 1, "pivot", kinds=_EXPANSIONS), linalg.lu_factor)
+register(counted(_lu, 1, "pivot", kinds=_EXPANSIONS), linalg.lu)
 register(counted(_cholesky, 1, "upper", kinds=_EXPANSIONS), linalg.cholesky)
 register(counted(_cholesky_ex, 1, "upper", "check_errors", kinds=_EXPANSIONS), linalg.cholesky_ex)
 register(_qr, linalg.qr)

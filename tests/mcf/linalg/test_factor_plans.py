@@ -41,6 +41,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "lu_factor": lambda a: [linalg.lu_factor(a), linalg.lu_factor(a[..., :-1])],
     "cholesky": lambda a: [linalg.cholesky(positive(a)), linalg.cholesky(positive(a), upper=True),
                            linalg.cholesky(positive(a).tril())],
+    "lu": lambda a: [linalg.lu(b) for b in (a, a[..., 1:], a[..., 1:, :])],
     # Of what is positive definite, and of what is mostly not.
     "cholesky_ex": lambda a: [linalg.cholesky_ex(b, upper=upper) for b in (positive(a), a)
                               for upper in (False, True)],
@@ -244,6 +245,8 @@ def test_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.sampled(every=4)
+# Torch has no rule of its own for `lu`.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_recorded_or_watched_goes_torchs_way(name: str) -> None:
     """A gradient, a mode, torch.func's transforms, forward derivatives; inference is at once."""

@@ -1,0 +1,58 @@
+"""P, L and U of few small matrices by plan: `mcf.tensor.factor_plans`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.tensor.copies import Copies
+from mcf.tensor.factor_plans import Run, loop, new
+from mcf.tensor.tensor import Components, MCFTensor, fresh
+
+_empty_like, _array = torch.empty_like, Tensor.numpy
+_FLOAT64, _cpu = torch.float64, torch.device("cpu")
+_copy = np.copyto
+
+
+def factors(terms: int, a: Tensor) -> Run | None:
+    """P, L and U with P L U = A, of A with at least as many rows as columns."""
+    rows, columns = a.shape[-2:]
+    call = loop("lu", terms, a) if rows >= columns else None
+    if call is None:
+        return None
+    copies = Copies(terms, a.shape, range(a.ndim))
+    batch = a.shape[:-2]
+    sizes = [torch.Size((*batch, rows, rows)), a.shape, torch.Size((*batch, columns, columns))]
+    likes = [new(size) for size in sizes]
+    above = np.triu(np.ones((rows, columns), dtype=bool))
+    diagonal = np.eye(rows, columns, dtype=bool)
+    below = np.tril(np.ones((columns, columns), dtype=bool), -1)
+    home = range(rows)
+
+    def run(parts: Components) -> tuple[MCFTensor, ...] | None:
+        room = copies.taken(parts)
+        info, pivots = call(room[1])
+        if any(info):
+            return None
+        p, low, up = ([_empty_like(like) for _ in parts] for like in likes)
+        for c, x, y, z in zip(room[0], p, low, up, strict=True):
+            _array(x).fill(0.0)
+            array = _array(y)
+            _copy(array, c)
+            _copy(array, 0.0, where=above)
+            array = _array(z)
+            _copy(array, c[..., :columns, :])
+            _copy(array, 0.0, where=below)
+        copies.freed(room)
+        _copy(_array(low[0]), 1.0, where=diagonal)
+        matrices = _array(p[0]).reshape(-1, rows, rows)
+        for k, matrix in enumerate(matrices):
+            order = [*home]
+            for j, other in enumerate(pivots[k * columns : (k + 1) * columns]):
+                order[j], order[other - 1] = order[other - 1], order[j]
+            matrix[order, home] = 1.0
+        made = zip((p, low, up), sizes, strict=True)
+        return tuple([fresh(x, size, _FLOAT64, _cpu) for x, size in made])
+
+    return run
