@@ -231,7 +231,11 @@ def test_components_that_stay_are_those_that_are_computed(dtype: torch.dtype, te
     assert 5 < stayed < len(inputs)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [d if d is torch.float64 else pytest.param(d, marks=pytest.mark.slow) for d in DTYPES],
+    ids=str,
+)
 def test_fractions_decimals_and_exponents_are_those_of_tensors(
     dtype: torch.dtype, by_tensors: Any
 ) -> None:

@@ -9,7 +9,6 @@ subclass stands for computed at once; operands that do not follow each other in 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ import mcf
 from mcf import elementary
 from mcf.elementary.fused import Formula
 from mcf.kernels import operations
-from mcf.kernels.operators import SELECTIONS
 from mcf.tensor import operators, plans, straight, torch_functions
 from mcf.tensor.registry import STRAIGHT
 from tests.helpers import assert_alike
@@ -52,19 +50,15 @@ class _ByOperators:
 
     broadcasts = False
 
-    def __init__(self, operation: Any, groups: Sequence[Any]) -> None:
-        room = elementary if isinstance(operation, Formula) else operations
-        if operation in SELECTIONS:
-            # No operator; no test here asks what comes out.
-            found = groups[-1]
-        else:
-            found = getattr(room, operation.name)(*groups)
-        self._found = [found] if isinstance(found, Tensor) else [*found]
-        first = self._found[0]
-        self.size, self.dtypes, self.device = first.shape, [first.dtype], first.device
+    def __init__(self, operation: Any) -> None:
+        self._operation = operation
 
     def run(self, groups: Any) -> list[Tensor]:
-        return self._found
+        room = elementary if isinstance(self._operation, Formula) else operations
+        found = getattr(room, self._operation.name)(*groups)
+        out = [found] if isinstance(found, Tensor) else [*found]
+        self.size, self.dtypes, self.device = out[0].shape, [out[0].dtype], out[0].device
+        return out
 
 
 @pytest.fixture
@@ -74,7 +68,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     asked = straight.found_above
 
     def kept(key: Any, operation: Any, groups: Any) -> Any:
-        return _ByOperators(operation, groups)
+        return _ByOperators(operation)
 
     def found_above(operation: Any, args: Any) -> Any:
         with monkeypatch.context() as patched:
@@ -133,7 +127,11 @@ NAMES = {
 
 
 @pytest.mark.usefixtures("on_torch")
-def test_functions_ask_for_the_operation_of_their_name(reached: list[str]) -> None:
+def test_functions_ask_for_the_operation_of_their_name(
+    reached: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is computed: selections have no operator, and functions take long.
+    monkeypatch.setattr(straight, "_result", lambda *found: NotImplemented)
     x = mcf.MCFTensor([c[2:8].abs() for c in X.components]) * 2.0**-60
     asked = 0
     for function, call in STRAIGHT.items():
@@ -199,11 +197,38 @@ def test_other_types_and_arguments_are_left_to_torch(reached: list[str]) -> None
     assert "atan2" not in reached
 
 
-def test_views_are_read_as_they_lie() -> None:
+class _Noting(mcf.MCFTensor):
+    """A type with something to say about operators."""
+
+    seen = 0
+
+    @classmethod
+    def __torch_dispatch__(cls, *args: Any, **kwargs: Any) -> Any:
+        cls.seen += 1
+        return super().__torch_dispatch__(*args, **kwargs)
+
+
+def test_kinds_that_are_known_are_asked_all_the_same() -> None:
+    """With a plan for the operands' kind: what one of a new kind is asked elsewhere."""
     a, b = (mcf.MCFTensor([c.reshape(4, 6) for c in z.components]) for z in (X, Y))
-    for function in (operator.sub, operator.lt):
-        got, expected = function(a.t(), b.t()), function(a, b).t().contiguous()
-        assert_alike(got, expected, function.__name__)
+    turned = [z.reshape(6, 4) for z in (a, b)]
+    expected, _ = a - b, turned[0] - turned[1]
+    assert_alike(a.t().contiguous() - b.t().contiguous(), expected.t().contiguous(), "dense")
+    assert_alike(a.t() - b.t(), expected.t().contiguous(), "turned")
+    for left, right in ((a, b.clone().requires_grad_()), (a.clone().requires_grad_(), b)):
+        assert (left - right).requires_grad
+    with Seen() as seen:
+        assert_alike(a - b, expected, "a mode")
+    assert seen.seen
+    other = _Noting(a.components)
+    before = _Noting.seen
+    other - b, b - other
+    assert _Noting.seen >= before + 2
+    mapped = torch.func.vmap(lambda x, y: x - y)(a[None], b[None])
+    assert_alike(mapped[0], expected, "mapped")
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(a, b)
+        assert torch.equal(torch.autograd.forward_ad.unpack_dual(dual - b).tangent, b)
 
 
 class _Heard(TorchFunctionMode):
