@@ -67,6 +67,8 @@ def chained(formula: Written, *values: Any, out: Components | None = None) -> An
             if not addressed(x):
                 return None
             parts = (x,)
+        elif isinstance(x, Tensor):
+            return None
         else:
             first, sign = like["_c0"], 0.0 if x else math.copysign(1.0, x)
             found = rounded_number(x, sign, first.dtype, like["_terms"], first.device)

@@ -15,7 +15,6 @@ from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.movement import where
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
-from mcf.tensor.tensor import MCFTensor
 
 aten = torch.ops.aten
 
@@ -23,11 +22,8 @@ aten = torch.ops.aten
 @implements(aten.elu.default)
 def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
-    if type(x) is MCFTensor:
-        low = composed(_scaled_below, x, input_scale).expm1()
-        return composed(_chosen_of_elu, x, low, alpha, scale)  # type: ignore[no-any-return]
-    out: Tensor = where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
-    return out
+    low = composed(_scaled_below, x, input_scale).expm1()
+    return composed(_chosen_of_elu, x, low, alpha, scale)  # type: ignore[no-any-return]
 
 
 def _scaled_below(o: Any, x: Any, scale: Any) -> Any:
@@ -55,9 +51,7 @@ def elu_backward(
 @implements(aten.leaky_relu.default)
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     """x where positive, else slope x."""
-    if type(x) is MCFTensor:
-        return composed(_chosen_of_leaky, x, negative_slope)  # type: ignore[no-any-return]
-    return where(x > 0, x, x * negative_slope)
+    return composed(_chosen_of_leaky, x, negative_slope)  # type: ignore[no-any-return]
 
 
 def _chosen_of_leaky(o: Any, x: Any, slope: Any) -> Any:

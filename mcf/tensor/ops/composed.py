@@ -28,6 +28,14 @@ def composed(formula: Written, *values: Any) -> Any:
     return formula(_apply, *values) if found is None else found
 
 
+def by_torch(operation: Operation, *values: Any) -> Any:
+    """An operation as torch's function: what `composed` takes a formula for, where it is recorded.
+
+    The first value is a tensor.
+    """
+    return getattr(torch, operation.name)(*values)
+
+
 def composed_into(formula: Written, values: Sequence[Any], out: MCFTensor) -> bool:
     """The same written into a tensor, which may be an operand; whether that was done.
 

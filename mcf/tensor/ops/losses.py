@@ -12,7 +12,8 @@ from torch.nn import _reduction as _Reduction
 
 from mcf.elementary import fixed
 from mcf.kernels.operators import ABS, DIV, LE, LT, MUL, SUB, WHERE
-from mcf.tensor.ops.composed import composed
+from mcf.tensor.chains import Written
+from mcf.tensor.ops.composed import by_torch, composed
 from mcf.tensor.ops.constants import constant
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
@@ -69,18 +70,16 @@ def spread_over(grad: Tensor, count: int, reduction: int) -> Tensor:
 @implements(aten.mse_loss.default)
 def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
     """(x - target)^2; reduction 0 none, 1 mean, 2 sum."""
-    if _alike(x, target):
-        return mean_or_sum(composed(_squared_distance, x, target), reduction)
-    d = x - target
-    return mean_or_sum(d * d, reduction)
+    return mean_or_sum(_of_each(_squared_distance, x, target), reduction)
 
 
-def _alike(x: Any, y: Any) -> bool:
-    """Whether both are expansions of one kind, and nobody sees what is done with them."""
-    if type(x) is not MCFTensor or type(y) is not MCFTensor:
-        return False
-    same = x.dtype is y.dtype and x.terms == y.terms and x.shape == y.shape
-    return same and not recorded(x) and not recorded(y)
+def _of_each(formula: Written, x: Any, y: Any, *numbers: Any) -> Any:
+    """A formula of both: at once where they are of one kind and nobody sees what is done."""
+    if type(x) is type(y) is MCFTensor and not recorded(x) and not recorded(y):
+        same = x.dtype is y.dtype and x.terms == y.terms and x.shape == y.shape
+        if same and all(type(v) in (int, float) for v in numbers):
+            return composed(formula, x, y, *numbers)
+    return formula(by_torch, x, y, *numbers)
 
 
 def _squared_distance(o: Any, x: Any, y: Any) -> Any:
@@ -109,9 +108,7 @@ def l1_loss(
     weight: Any = None,
 ) -> Any:
     """|input - target|."""
-    alike = _alike(input, target)
-    loss = composed(_distance, input, target) if alike else (input - target).abs()
-    return _weighted(loss, weight, reduction, size_average, reduce)
+    return _weighted(_of_each(_distance, input, target), weight, reduction, size_average, reduce)
 
 
 @implements(F.smooth_l1_loss)
@@ -124,17 +121,11 @@ def smooth_l1_loss(
     beta: float = 1.0,
 ) -> Any:
     """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = input - target."""
-    if beta != 0 and type(beta) in (int, float) and _alike(input, target):
-        loss = composed(_smooth_distance, input, target, beta, beta / 2)
-        return reduced(loss, reduction, size_average, reduce)
-    d = (input - target).abs()
     if beta == 0:
-        return reduced(d, reduction, size_average, reduce)
-    near = d < beta
-    inner = torch.where(near, d, 0)
-    return reduced(
-        torch.where(near, inner * inner / beta / 2, d - beta / 2), reduction, size_average, reduce
-    )
+        loss = _of_each(_distance, input, target)
+    else:
+        loss = _of_each(_smooth_distance, input, target, beta, beta / 2)
+    return reduced(loss, reduction, size_average, reduce)
 
 
 def _smooth_distance(o: Any, x: Any, y: Any, beta: Any, half: Any) -> Any:
@@ -149,16 +140,8 @@ def huber_loss(
     input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Any:
     """d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2); d = input - target."""
-    if type(delta) in (int, float) and _alike(input, target):
-        return _weighted(
-            composed(_huber_distance, input, target, delta, delta / 2), weight, reduction
-        )
-    d = (input - target).abs()
-    near = d <= delta
-    inner = torch.where(near, d, 0)
-    return _weighted(
-        torch.where(near, inner * inner / 2, (d - delta / 2) * delta), weight, reduction
-    )
+    loss = _of_each(_huber_distance, input, target, delta, delta / 2)
+    return _weighted(loss, weight, reduction)
 
 
 def _huber_distance(o: Any, x: Any, y: Any, delta: Any, half: Any) -> Any:

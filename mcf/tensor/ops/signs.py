@@ -117,10 +117,7 @@ implements(aten.logical_xor.default)(lambda x, y: _nonzero(x) ^ _nonzero(y))
 @implements(aten.heaviside.default)
 def heaviside(x: Any, values: Any) -> Tensor:
     """0 below zero, 1 above, the given values at it."""
-    if type(x) is MCFTensor and type(values) is MCFTensor and x.dtype is values.dtype:
-        return composed(_step, x, values)  # type: ignore[no-any-return]
-    step = torch.where(x == 0, values, (x > 0).to(x.dtype))
-    return torch.where(x.isnan(), x, step)
+    return composed(_step, *map(wrap, aligned(x, values)))  # type: ignore[no-any-return]
 
 
 def _step(o: Any, x: Any, values: Any) -> Any:
