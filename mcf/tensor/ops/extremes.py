@@ -142,4 +142,4 @@ def aminmax(
             "identity."
         )
     dims = () if dim is None else dim
-    return tuple(_over(k, "aminmax")(x, dims, keepdim) for k in (False, True))  # type: ignore[return-value]
+    return tuple(_over(k, "aminmax")(x, dims, keepdim) for k in (False, True))
