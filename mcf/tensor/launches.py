@@ -25,7 +25,7 @@ from mcf.tensor.tensor import Components
 SMALL = 1 << 14
 # Room for what is broadcast to at most so many elements is kept.
 _KEPT = 1024
-# A result of at most so many elements is made in the likeness of one that the plan keeps.
+# Of results of at most so many elements a plan keeps one of each kind, and its room.
 _FEW = 64
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
@@ -64,12 +64,21 @@ class Plan:
         self.dtypes = result_dtypes(spec)
         few = first.numel() <= _FEW
         self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
+        self._models = self._likes or [self._model(dtype) for dtype in self.dtypes]
         self._rooms: list[tuple[list[Tensor], list[int]]] = []
         # By the dtype of operands that are broadcast.
         self._wide: dict[torch.dtype, Tensor] = {}
 
     def _new(self, dtype: torch.dtype) -> Tensor:
         return torch.empty(self.size, dtype=dtype, device=self.device)
+
+    def _model(self, dtype: torch.dtype) -> Tensor:
+        """One number that stands for all of a result, which is made in its likeness.
+
+        That takes half of what it takes to say size, dtype and device.
+        """
+        one = torch.empty([1] * len(self.size), dtype=dtype, device=self.device).expand(self.size)
+        return one if _empty_like(one).is_contiguous() else self._new(dtype)
 
     @classmethod
     def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
@@ -161,11 +170,7 @@ class Plan:
 
         None where some element needs a step that the kernel lacks.
         """
-        likes = self._likes
-        if likes is None:
-            out = [self._new(dtype) for dtype in self.dtypes]
-        else:
-            out = [*map(_empty_like, likes)]
+        out = [*map(_empty_like, self._models)]
         if self._as_given:
             counted = self._call([*map(_address, chain(out, *groups)), *self.behind])
         else:
@@ -177,10 +182,7 @@ class Plan:
         program = self._spreading(groups) if self.count <= _KEPT else None
         if program is None:
             return self.run(self.spread(groups))
-        if self._likes is None:
-            out = [self._new(dtype) for dtype in self.dtypes]
-        else:
-            out = [*map(_empty_like, self._likes)]
+        out = [*map(_empty_like, self._models)]
         given = [place for group in groups for place in map(_address, group)]
         return out if program([*given, *map(_address, out)]) else None
 
