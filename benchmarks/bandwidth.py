@@ -2,6 +2,7 @@
 
     python benchmarks/bandwidth.py                        # a row, a square, rows of ten; 1e6 pairs
     python benchmarks/bandwidth.py --operations cumsum amax --terms 4 --threads 2
+    python benchmarks/bandwidth.py --size 2e4             # in the caches
 
 For each operation and each layout the bytes that it has to read and write, over its time, as a
 share of what `copy_` of the tensor's bytes moves in the same rounds: 1 is the memory's speed. Both
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from harness import environment, machine, save_csv, table
 
 import mcf
@@ -42,6 +44,11 @@ OPERATIONS: dict[str, tuple[Call, Callable[[int], float]]] = {
     "where": (lambda x, y, c, s, d: torch.where(c, x, y), lambda b: 3 * b + 1),
     "isclose": (lambda x, y, c, s, d: torch.isclose(x, y), lambda b: 2 * b + 1),
     "lerp": (lambda x, y, c, s, d: torch.lerp(x, y, 0.3), lambda b: 3 * b),
+    "heaviside": (lambda x, y, c, s, d: torch.heaviside(x, y), lambda b: 3 * b),
+    "leaky_relu": (lambda x, y, c, s, d: F.leaky_relu(x), lambda b: 2 * b),
+    "huber_loss": (lambda x, y, c, s, d: F.huber_loss(x, y, "none"), lambda b: 3 * b),
+    "frexp": (lambda x, y, c, s, d: torch.frexp(x), lambda b: 2 * b + 4),
+    "dot": (lambda x, y, c, s, d: torch.dot(x.reshape(-1), y.reshape(-1)), lambda b: 2 * b),
     "x[mask]": (lambda x, y, c, s, d: x[c], lambda b: 1.5 * b + 1),
     "searchsorted": (lambda x, y, c, s, d: torch.searchsorted(s, y), lambda b: 2 * b + 8),
     "unique": (lambda x, y, c, s, d: x.unique(), lambda b: 2 * b),
