@@ -240,3 +240,16 @@ def test_what_is_refused() -> None:
         torch.linalg.eigvals(mcf.tensor([[1.0, float("nan")], [0, 1]]))
     w, v = torch.linalg.eig(mcf.zeros(2, 0, 0))
     assert (w.shape, v.shape) == ((2, 0), (2, 0, 0))
+
+
+@pytest.mark.slow
+@on_torch
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+def test_eigenvalues_of_every_distance(terms: int) -> None:
+    """Apart, alike in float64, alike in all components: each of them converges."""
+    for k in range(20, 53 * terms + 20, 13):
+        d = Fraction(1, 2**k)
+        rows = [[1, d, 0], [-3 * d / 4, 1, 5 * d / 2], [d / 2, 3 * d / 2, 1 + d]]
+        nearly_defective = [[1 + d, -1], [d * d / 3, 1]]
+        for a in (mcf.tensor(rows, terms, F64), mcf.tensor(nearly_defective, terms, F64)):
+            assert excess(a, *torch.linalg.eig(a)) <= 1, k

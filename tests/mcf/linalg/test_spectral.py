@@ -219,3 +219,15 @@ def test_what_is_nearly_a_multiple_of_the_identity(terms: int) -> None:
             if terms == 2:
                 real = mcf.MCFTensor(x)
                 torch.linalg.eigh(mcf.complex(real + real.mT, apart - apart.mT))
+
+
+def test_vectors_of_a_small_singular_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The iteration ends at cosines of 128 u^terms: 160 n u^terms, and no less is true."""
+    # The worst of a climb, 90 n u^2, cut to whole numbers: 55.
+    rows = [[29108861, -36092795, 210482], [87118611, -109567744, 627438]]
+    x = mcf.tensor(rows, terms=2, dtype=F64).components
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "C", 160)
+        svd_errors(x)
+    with pytest.raises(AssertionError, match="times the bound"):
+        svd_errors(x)
