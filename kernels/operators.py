@@ -134,7 +134,7 @@ def _bare(name: str, network: ieee.Family, by_float: ieee.Family | None = None) 
 
 
 # Networks without what makes special values right, for `mcf.elementary.arithmetic`.
-BARE_ADD = _bare("bare_add", ieee.SUM, ieee.PLUS_FLOAT)
+BARE_ADD = _bare("bare_add", ieee.SUM, ieee.BARE_PLUS_FLOAT)
 BARE_MUL = _bare("bare_mul", ieee.PRODUCT, ieee.TIMES_FLOAT)
 BARE_DIV = _bare("bare_div", ieee.QUOTIENT, ieee.OVER_FLOAT)
 ABSORB = _bare("absorb", absorption.ABSORBED)

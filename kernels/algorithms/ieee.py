@@ -41,6 +41,8 @@ from mcf.kernels.algorithms.sums import (
     minus3,
     minus4,
     plus_float2,
+    plus_float3,
+    plus_float4,
     sum1,
     sum2,
     sum3,
@@ -66,6 +68,8 @@ SQUARED = numbered(squared1, squared2, squared3, squared4)
 INVERSE = numbered(inverse2, inverse3, inverse4, first=2)
 TIMES_FLOAT = numbered(times_float2, times_float3, times_float4, first=2)
 PLUS_FLOAT = {2: plus_float2}
+# With the bits of sums with zeros, but for signs of zeros.
+BARE_PLUS_FLOAT = numbered(plus_float2, plus_float3, plus_float4, first=2)
 OVER_FLOAT = {2: by_float2}
 
 

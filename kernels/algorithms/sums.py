@@ -91,6 +91,49 @@ def plus_float2(x, y):
     return grow(x0, x1, y[0])
 
 
+def plus_float3(x, y):
+    """x + y of a triple and a float: `sum3` without what zeros leave as it is."""
+    x0, x1, x2 = x
+    a, b = two_sum(x0, y[0])
+    a, c = fast_two_sum(a, x1)
+    a, d = fast_two_sum(a, x2)
+    b, c = two_sum(b, c)
+    c, d = two_sum(c, d)
+    b, c = two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    c = rn(c + d)
+    b, c = fast_two_sum(b, c)
+    a, b = fast_two_sum(a, b)
+    b, c = fast_two_sum(b, c)
+    return a, b, c
+
+
+def plus_float4(x, y):
+    """x + y of four components and a float: `sum4` without what zeros leave as it is."""
+    x0, x1, x2, x3 = x
+    a, b = two_sum(x0, y[0])
+    a, c = fast_two_sum(a, x1)
+    c, d = fast_two_sum(c, x2)
+    a, c = fast_two_sum(a, c)
+    d, e = fast_two_sum(d, x3)
+    b, d = two_sum(b, d)
+    b, c = two_sum(b, c)
+    d, e = two_sum(d, e)
+    a, b = fast_two_sum(a, b)
+    c, d = two_sum(c, d)
+    b, c = fast_two_sum(b, c)
+    d, e = two_sum(d, e)
+    a, b = fast_two_sum(a, b)
+    c, d = fast_two_sum(c, d)
+    b, c = fast_two_sum(b, c)
+    d = rn(d + e)
+    a, b = fast_two_sum(a, b)
+    c, d = fast_two_sum(c, d)
+    b, c = fast_two_sum(b, c)
+    c, d = fast_two_sum(c, d)
+    return a, b, c, d
+
+
 def minus1(x):
     """-x."""
     return (neg(x[0]),)

@@ -240,7 +240,10 @@ def rewritten(function: Any, *, streamed: bool = False, ordered: bool = False) -
         ordered: whether its long blocks stay in the order of their text.
     """
     library, name = function._library, function.native_name
-    both = processor.both_pipes()
+    # A long formula waits for results, and an FMA's takes a cycle more; of two registers that it
+    # reads it writes one, so it costs copies where there are 16. With 32, and vectors that take
+    # each pipe twice, pipes are what is short.
+    both = processor.both_pipes() and not (ordered and processor.vector_bytes() < 64)
     if not (streamed or both or ordered):
         return library, name
     suffix = ".streamed" if streamed else ".both" if both else ".ordered"

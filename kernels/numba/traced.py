@@ -35,10 +35,11 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _entry(b: Any, table: Any, index: Any, kind: Any) -> Any:
-    """An entry of a table of numbers of a kind that no kernel writes."""
+def _entry(b: Any, table: Any, index: Any, beyond: int, kind: Any) -> Any:
+    """The entry at index + beyond of a table of numbers of a kind that no kernel writes."""
     align = 8 if kind == DOUBLE else 4
-    found = b.load(b.gep(b.inttoptr(table, kind.as_pointer()), [index]), align=align)
+    place = b.gep(b.inttoptr(table, kind.as_pointer()), [index])
+    found = b.load(b.gep(place, [I64(beyond)]), align=align)
     found.set_metadata("alias.scope", b.module.add_metadata([table_scope(b.module)]))
     return found
 
@@ -92,6 +93,10 @@ class Trace:
     def __init__(self, builder: Any, settings: Settings, lanes: int = 0, count: int = 1) -> None:
         self.builder, self.settings, self.lanes, self.count = builder, settings, lanes, count
         self._known: dict[Any, Value] = {}
+        # Integers that are constants, and those that are the sum of another and a constant, by
+        # their identities.
+        self._integers: dict[int, int] = {}
+        self._offsets: dict[int, tuple[Value, int]] = {}
         # What branches have made: values are known by their identities.
         self._kept: list[Any] = []
 
@@ -104,7 +109,9 @@ class Trace:
         key = "constant", str(kind), repr(x)
         if key not in self._known:
             found = ir.Constant(self.type(kind), [x] * self.lanes if self.lanes else x)
-            self._known[key] = Value(self, (found,) * self.count)
+            self._known[key] = made = Value(self, (found,) * self.count)
+            if kind in (I32, I64):
+                self._integers[id(made)] = x
         return self._known[key]
 
     def spread(self, x: Any) -> Value:
@@ -143,7 +150,10 @@ class Trace:
         if name not in _COMPARED:
             method = getattr(b, (_REAL if real else _WHOLE)[name])
             given = {"flags": self.settings.flags} if real else {}
-            return self.emit(name, lambda p, q: method(p, q, **given), x, y)
+            found = self.emit(name, lambda p, q: method(p, q, **given), x, y)
+            if name == "add" and not real and id(y) in self._integers:
+                self._offsets[id(found)] = x, self._integers[id(y)]
+            return found
         compare = b.icmp_signed
         if real:
             compare = b.fcmp_unordered if name == "ne" else b.fcmp_ordered
@@ -211,19 +221,32 @@ class Trace:
         return self.builder.call(function, given)
 
     def _gather(self, table: Value, index: Value) -> Value:
-        """Lane by lane: processors that gather themselves do it no faster."""
+        """Lane by lane: processors that gather themselves do it no faster.
+
+        Components of a number stand at indices of one vector and constants beside it, so that its
+        lanes are taken out once for all of them.
+        """
         b, kind = self.builder, LLVM[self.settings.register]
+        index, beyond = self._offsets.get(id(index), (index, 0))
 
         def entries(address: Any, at: Any) -> Any:
             if not self.lanes:
-                return _entry(b, address, at, kind)
+                return _entry(b, address, at, beyond, kind)
             found = ir.Constant(self.type(kind), ir.Undefined)
-            for lane in map(I32, range(self.lanes)):
-                one = _entry(b, address, b.extract_element(at, lane), kind)
-                found = b.insert_element(found, one, lane)
+            for lane in range(self.lanes):
+                one = _entry(b, address, self._lane(at, lane), beyond, kind)
+                found = b.insert_element(found, one, I32(lane))
             return found
 
-        return self.emit("gather", entries, table, index)
+        return self.emit(("gather", beyond), entries, table, index)
+
+    def _lane(self, vector: Any, lane: int) -> Any:
+        """A lane of a vector, taken out once."""
+        key = "lane", id(vector), lane
+        if key not in self._known:
+            one = self.builder.extract_element(vector, I32(lane))
+            self._known[key] = Value(self, (one,))
+        return self._known[key].parts[0]
 
     @functools.cached_property
     def primitives(self) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
@@ -19,7 +18,7 @@ from mcf.elementary.tables import (
     constant,
     lookup,
 )
-from mcf.elementary.working import head, minus, plus, select, sign_of, signed
+from mcf.elementary.working import head, integer, minus, plus, select, sign_of, signed
 from mcf.kernels.formats import FP64
 
 # Squares of |d| <= 1/512, and of quotients up to 1/128.
@@ -61,7 +60,7 @@ class Angle:
         self._node = (r[0].abs() * ANGLE_STEPS).round()
         self._sign = sign_of(r[0] < 0)
         a = signed(r, self._sign)
-        index = self._node.to(torch.int64)
+        index = integer(self._node)
         # Exact, and what follows is at most half of its last bit as it was.
         first = a[0] - self._node * (1 / ANGLE_STEPS)
         if working().format is FP64:
@@ -117,7 +116,7 @@ def atan2(y: Components, x: Components, terms: int) -> Components:
     d = ex.div(numerator, ex.add(high, ex.mul(low, head((t,), terms))))
     z = ex.mul(d, d)
     small = _odd(d, z, series.polynomial(z, _ATAN_BITS, _arctangent, _ATAN_BITS))
-    angle = plus(lookup("arctangents", node.to(torch.int64), terms), small)
+    angle = plus(lookup("arctangents", integer(node), terms), small)
     angle = select(node == 0, small, angle)
     return select(steep, ex.add(half_pi(terms, angle[0]), minus(angle)), angle)
 

@@ -22,7 +22,7 @@ from mcf.elementary.tables import (
     lookup,
     table,
 )
-from mcf.elementary.working import head, plus, power, scale_all, select, two_prod
+from mcf.elementary.working import head, integer, plus, power, scale_all, select, two_prod
 from mcf.kernels.formats import FP32
 
 _STEPS_PER_UNIT = EXP_STEPS / math.log(2)
@@ -58,7 +58,7 @@ def small(r: Components) -> Components:
 
 def combined(k: Tensor, r: Components) -> tuple[Components, Tensor]:
     """Components of about 1 and an exponent: exp(k log(2)/256 + r) = y * 2**e."""
-    whole = k.to(torch.int64)
+    whole = integer(k)
     t = lookup("exp_powers", whole & (EXP_STEPS - 1), len(r))
     return plus(t, ex.mul(t, small(r))), whole >> 8
 
@@ -100,7 +100,7 @@ def expm1(x: Components, terms: int) -> tuple[Components, Tensor]:
     """Components and an exponent: exp(x) - 1 = y * 2**e, for -200 <= x <= 1100."""
     steps_taken, floats = steps(x[0], terms)
     p = small(reduced(x, floats, terms))
-    k = steps_taken.to(torch.int64)
+    k = integer(steps_taken)
     t = lookup("exp_powers", k & (EXP_STEPS - 1), terms)
     e = k >> 8
     # The 1 as a multiple of 2**e; beyond it is below the last bit.

@@ -21,7 +21,16 @@ from mcf.elementary.tables import (
     log_base,
     lookup,
 )
-from mcf.elementary.working import collected, exponent, power, scale_all, select, two_prod, two_sum
+from mcf.elementary.working import (
+    collected,
+    exponent,
+    integer,
+    power,
+    scale_all,
+    select,
+    two_prod,
+    two_sum,
+)
 
 # (m - f) / (m + f) with |m - f| <= 1/512 and m + f >= sqrt(2), squared.
 _BITS = 18.9
@@ -96,7 +105,7 @@ def parts(
     if shift is not None:
         e = e + shift
     whole = lookup(f"log_exponents_{base}", e - LOG_EXPONENTS[0], terms)
-    nodes = lookup(f"log_nodes_{base}", node.to(torch.int64) - LOG_FIRST, terms)
+    nodes = lookup(f"log_nodes_{base}", integer(node) - LOG_FIRST, terms)
     return (atanh, nodes, whole), -lift
 
 
@@ -154,7 +163,7 @@ def split(m: Components, e: Tensor, terms: int) -> tuple[Components, tuple[Tenso
     third = constant(Fraction(1, 3), terms, f.device)
     rest = ex.add(left, ex.mul(s, ex.mul(tail, third)))
     whole = lookup("log_exponents_0", e - LOG_EXPONENTS[0], TERMS + 1)
-    nodes = lookup("log_nodes_0", node.to(torch.int64) - LOG_FIRST, TERMS + 1)
+    nodes = lookup("log_nodes_0", integer(node) - LOG_FIRST, TERMS + 1)
     if wide:
         tables, over = two_sum(whole[0], nodes[0])
         # `over` and the seconds are below 2**-43, the thirds below 2**-96; the rest 2**-28.

@@ -31,7 +31,7 @@ from mcf.elementary.tables import (
     table,
     turn_digits,
 )
-from mcf.elementary.working import collected, exponent, power, select, sign_of, signed
+from mcf.elementary.working import collected, exponent, integer, power, select, sign_of, signed
 from mcf.kernels.formats import FP64, Format
 
 # Up to here `medium` serves.
@@ -78,7 +78,7 @@ def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor
     first = x[0] + floats[0]
     close = first.abs() < _CLOSE
     if format_of_work().format is not FP64:
-        return k.to(torch.int64) & 3, collected((*x, *floats), working)
+        return integer(k) & 3, collected((*x, *floats), working)
     sums = Sums(first, working)
     for j, c in enumerate(x[1:]):
         sums.add(c, j)
@@ -89,7 +89,7 @@ def medium(x: Components, fmt: Format, terms: int, working: int) -> tuple[Tensor
     r = sums.total()
     if bool(close.any()):
         r = select(close, collected((*x, *floats), working), r)
-    return k.to(torch.int64) & 3, r
+    return integer(k) & 3, r
 
 
 def _limb() -> int:

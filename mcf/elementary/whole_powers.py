@@ -100,20 +100,52 @@ def exactly(
         e: int64.
         terms: components wanted.
     """
-    width = working().format
-    if width is FP64:
-        x, y, whole = _rooted(x, y, whole)
-    longest = width.p * len(result) + _BEYOND[width]
-    terms = max(terms, len(result))
-    result = head(result, terms)
+    longest = working().format.p * len(result) + _BEYOND[working().format]
+    result = head(result, max(terms, len(result)))
+    # Before roots are taken, with the exponent that the approximation has asked for as well: those
+    # of powers of two are powers of two, to twice the power.
     m, top = mantissa(x)
     single = m[0] == 1.0
     for c in x[1:]:
         single = single & (c == 0)
     result, e = _of_two(y, top, single, result, e)
-    small = whole & ~single & (y[0] > 0) & (y[0] < 1 << _BITS_OF_K)
-    if not bool(small.any()):
+    half = _halves(y, whole)
+    short = (whole | half) & ~single & (y[0] > 0) & (y[0] < 1 << _BITS_OF_K)
+    if not bool(short.any()):
         return result, e
+    # All of it is selected by `short`, so that a formula can leave it out.
+    found, unit = _of_whole(x, y, whole & short, half & short, longest, result, e)
+    return select(short, found, result), torch.where(short, unit, e)
+
+
+def _halves(y: Components, whole: Tensor) -> Tensor:
+    """Where 2 y is whole and y is not; not in float32, which has no bits for such roots."""
+    if working().format is not FP64:
+        return torch.zeros_like(whole)
+    half = ~whole & (y[0].abs() < 1 << _BITS_OF_K)
+    for c in y:
+        half = half & (2.0 * c == (2.0 * c).floor())
+    return half
+
+
+def _of_whole(
+    x: Components,
+    y: Components,
+    whole: Tensor,
+    half: Tensor,
+    longest: int,
+    result: Components,
+    e: Tensor,
+) -> tuple[Components, Tensor]:
+    """Where y is small and whole, or half of that and x a square, and x no power of two.
+
+    Powers of at most `longest` bits.
+    """
+    width = working().format
+    if width is FP64:
+        x, y, whole = _rooted(x, y, whole, half)
+    small = whole & (y[0] < 1 << _BITS_OF_K)
+    _, top = mantissa(x)
     last = _last_bit(x)
     k = torch.where(small, y[0], 1.0).to(torch.int64)
     unit = last * k
@@ -127,7 +159,7 @@ def exactly(
     near = scale_all(sanitized(result, good), torch.where(good, e - unit, 0))
     near = tuple(c.round() for c in near)
     off = _power_modulo(_last_word(base), k) - _last_word(near)
-    exact = collected((*near, off.to(near[0].dtype)), terms)
+    exact = collected((*near, off.to(near[0].dtype)), len(result))
     return select(good, exact, result), torch.where(good, unit, e)
 
 
@@ -142,11 +174,13 @@ def _of_two(
     y = sanitized(y, known)
     product = collected(tuple(t for c in y for t in two_prod(c, f)), 2)
     k = product[0]
-    good = known & (k == k.floor()) & (product[1] == 0) & (k.abs() < _FAR)
+    good = known & ((k == k.floor()) & (product[1] == 0) & (k.abs() < _FAR))
     # Beyond the range of every format, and within that of `leave`.
     most = 1900.0 if working().format is FP64 else 250.0
     k = torch.where(good, k, 0.0).clamp(-most, most).to(torch.int64)
-    return select(good, head((torch.ones_like(f),), len(result)), result), torch.where(good, k, e)
+    found = select(good, head((torch.ones_like(f),), len(result)), result)
+    # Selected once more by `single`, so that a formula can leave out all the rest.
+    return select(single, found, result), torch.where(single, torch.where(good, k, e), e)
 
 
 def _of_two_components(
@@ -181,11 +215,10 @@ def _product(x: Components, y: Components, terms: int) -> Components:
     return collected(tuple(t for a in x for b in y for t in two_prod(a, b)), terms)
 
 
-def _rooted(x: Components, y: Components, whole: Tensor) -> tuple[Components, Components, Tensor]:
-    """The root of x, and 2 y, where 2 y is whole, y is not, and x a square; else x and y."""
-    half = ~whole & (y[0].abs() < 1 << _BITS_OF_K)
-    for c in y:
-        half = half & (2.0 * c == (2.0 * c).floor())
+def _rooted(
+    x: Components, y: Components, whole: Tensor, half: Tensor
+) -> tuple[Components, Components, Tensor]:
+    """The root of x, and 2 y, where 2 y is whole, y is not (`half`), and x a square; else x, y."""
     if not bool(half.any()):
         return x, y, whole
     # A square is 4**i times an odd one, which is 1 modulo 8.
@@ -194,7 +227,8 @@ def _rooted(x: Components, y: Components, whole: Tensor) -> tuple[Components, Co
     perhaps = half & ((last & 1 == 0) & (scaled & 7 == 1))
     if not bool(perhaps.any()):
         return x, y, whole
-    root, good = _root(sanitized(x, perhaps), torch.where(perhaps, last, 0))
+    # The last bit once more: a formula has it in each of its two steps, and nowhere else.
+    root, good = _root(sanitized(x, perhaps), torch.where(perhaps, _last_bit(x), 0))
     found = perhaps & good
     root = select(perhaps, head(root, len(x)), x)
     return select(found, root, x), select(found, tuple(2.0 * c for c in y), y), whole | found

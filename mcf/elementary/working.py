@@ -50,6 +50,17 @@ def exponent(x: Tensor) -> Tensor:
     return ((x.view(torch.int64) >> (FP64.p - 1)) & 0x7FF) - FP64.emax
 
 
+def integer(k: Tensor) -> Tensor:
+    """The int64 of a whole number of at most 2**50 (2**21 in float32) in magnitude.
+
+    What its bits are beyond those of 3 * 2**51: a sum, where processors without AVX-512 convert
+    one element after the other.
+    """
+    if k.dtype is torch.float32:
+        return (k + 1.5 * 2.0**23).view(torch.int32).to(torch.int64) - 0x4B400000
+    return (k + 1.5 * 2.0**52).view(torch.int64) - 0x4338000000000000
+
+
 def power(k: Tensor) -> Tensor:
     """2**k for an int64 tensor of exponents of normal numbers, in the format of the computation."""
     width = working().format

@@ -121,6 +121,21 @@ def test_a_one_that_is_none_is_caught(pipes: Any, monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.parametrize(("lanes", "fused"), [(64, True), (32, False)])
+def test_long_formulas_fuse_additions_where_there_are_32_registers(
+    lanes: int, fused: bool, pipes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, _ = kernel(CASES[0])
+    function = element_loops.Loop(spec).function()
+    pipes(True)
+    monkeypatch.setattr(processor, "vector_bytes", lambda: lanes)
+    before = function._library.get_llvm_str().count("@llvm.fma.v")
+    for ordered, expected in ((False, True), (True, fused)):
+        library, name = rewrite.rewritten(function, ordered=ordered)
+        assert (library.get_llvm_str().count("@llvm.fma.v") > before) == expected
+        assert name != function.native_name
+
+
 def test_half_of_the_additions_stay() -> None:
     lines = "\n".join(f"  %r.{k} = fadd <8 x double> %a, %b" for k in range(9))
     text = rewrite.on_both_pipes(f"define void @f() {{\nentry:\n{lines}\n  ret void\n}}\n")

@@ -17,10 +17,10 @@ import mcf.elementary
 from mcf.elementary import fused
 from mcf.elementary.branches import Statement, branched
 from mcf.kernels import FP64, registry
-from mcf.kernels.algorithms.primitives import ONE, ZERO, div, rn, where
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, gather, long, rn, where, whole
 from mcf.kernels.bind import NEEDED, weight
 from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.numba import compiler, element_loops
+from mcf.kernels.numba import compiler, element_loops, processor, sweeps
 
 
 def test_few_elements_that_need_a_step() -> None:
@@ -35,6 +35,36 @@ def test_few_elements_that_need_a_step() -> None:
         with registry.executor(executor):
             found[executor] = mcf.elementary.exp(given)
     assert all(map(torch.equal, found["torch"], found["numba"]))
+
+
+def test_few_powers_that_are_exact() -> None:
+    """Whole exponents, roots of squares and powers of two among powers that are none of these."""
+    n = 192
+    x = (torch.arange(n, dtype=torch.float64) + 64) / 128
+    y = torch.full_like(x, 2.375)
+    exact = ((0, 7.0, 3.0), (15, 81.0, 0.5), (40, 0.25, 1.5), (63, 3.0, 40.0), (64, 8.0, 2.375))
+    exact += ((100, 15129.0, 2.5), (120, 1 + 2.0**-50, 2.0), (143, 5.0, 255.0), (191, 2.0, -3.0))
+    for place, base, power in exact:
+        x[place], y[place] = base, power
+    rest = x * 2.0**-54
+    rest[::2] = 0.0
+    rest[[place for place, *_ in exact]] = 0.0
+    given = (x, rest), (y, torch.zeros_like(y))
+    found = {}
+    for executor in ("torch", "numba"):
+        with registry.executor(executor):
+            found[executor] = mcf.elementary.pow(*given)
+    assert all(map(torch.equal, found["torch"], found["numba"]))
+    assert found["numba"][0][15] == 9.0
+    assert found["numba"][0][63] + 0.0 == 3.0**40
+    assert found["numba"][1][63] == 3**40 - int(found["numba"][0][63].item())
+
+
+def test_what_makes_powers_exact_is_in_steps() -> None:
+    """The last bits of a base come by way of integers, without AVX-512 one by one."""
+    spec = fused.kernel("pow", FP64, 2, 2)
+    assert "gather" in spec.function.__code__.co_names
+    assert "floating" not in spec.function.__code__.co_names
 
 
 @pytest.mark.parametrize("name", ["exp", "sin", "pow"])
@@ -75,6 +105,39 @@ def test_loops_go_around_steps() -> None:
     label = next(k for k, line in enumerate(lines) if line.startswith("needed:"))
     assert not any(" fdiv " in line for line in lines[:label])
     assert sum(" fdiv " in line for line in lines[label:]) >= 8
+
+
+def entries(x, t):  # type: ignore[no-untyped-def]
+    """Two numbers at one index."""
+    at = long(x)
+    return (rn(gather(t, at + whole(1)) + gather(t, at + whole(5))),)
+
+
+def test_lanes_of_an_index_are_taken_out_once() -> None:
+    spec = Elementwise(
+        name="entries",
+        function=entries,
+        results=("r",),
+        fields=(
+            Field("x", FP64),
+            Field("t", FP64, uniform=True, table=True),
+            Field("r", FP64, read=False, written=True),
+        ),
+        stores=(("r", "r"),),
+        arithmetic=FP64,
+        long=True,
+    )
+    loop = compiler.elementwise(spec, element_loops.source(spec), element_loops.CHUNK)
+    text = loop._library.get_llvm_str()
+    lanes = processor.vector_bytes() // 8 * sweeps.VECTORS
+    assert text.count(" extractelement ") == lanes
+    assert text.count(" load double") == 2 * lanes
+    x = torch.tensor([0.0, 3, 1, 2, 2], dtype=torch.float64)
+    t = torch.arange(9, dtype=torch.float64) ** 3
+    r = torch.empty_like(x)
+    with registry.executor("numba"):
+        registry.run(spec, [[x, t, r]], fused.NO_SCALARS)
+    assert r.tolist() == [(k + 1) ** 3 + (k + 5) ** 3 for k in x.tolist()]
 
 
 def test_a_step_may_be_one_long_operation() -> None:
