@@ -1,6 +1,7 @@
-"""Sums of an expansion and a float: those of the float with zeros behind it, in fewer operations.
+"""Sums of an expansion and a float: those with zeros behind the float, in fewer operations.
 
-*Exact*: every rounding is one of rationals. Mutant caught: a sum that takes the float for the smaller.
+*Exact*: every rounding is one of rationals. Mutant caught: one that takes the float for the
+smaller.
 """
 
 from __future__ import annotations
