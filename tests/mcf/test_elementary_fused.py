@@ -102,7 +102,8 @@ def check(
         none = torch.zeros(1, 0, dtype=torch.float64)
         counted = registry.run(spec, [[*found, *given]], none)
     rare = _rare(spec, given)
-    assert rare.sum() == (0 if counted is None else counted)
+    # Of many elements, which threads share, it is known whether there are any.
+    assert (0 if counted is None else counted) in (rare.sum(), rare.any())
     left_out = register is FP64 and name in STEPS
     assert rare.any() == left_out, "what the inputs are to have"
     for a, b in zip(expected, found, strict=True):
