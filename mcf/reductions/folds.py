@@ -69,6 +69,15 @@ def row_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Compon
     return settle(registry.fold(spec, [list(x), list(y)]))
 
 
+def column_squares(x: Components, count: int, inner: int, terms: int) -> Components | None:
+    """Sums of squares along the middle of contiguous [M / inner, count, inner], where they lie.
+
+    None where no executor has a loop for it.
+    """
+    found = registry.fold_columns(_product_spec(x, x, terms), [*x, *x], count, inner)
+    return None if found is None else settle(found)
+
+
 def matrix_products(x: list[Tensor], y: list[Tensor], terms: int) -> Components:
     """Products of contiguous [B, M, K] and [B, K, N], expansions [B, M, N] in registers."""
     spec = _product_spec(x, y, terms)

@@ -19,6 +19,7 @@ from mcf.kernels.fold import product_fold, sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, SQRT, SUB, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step, Within
+from mcf.reductions.norms import LARGEST, LEAST
 from mcf.reductions.rows import Rows
 from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL, row_launch
@@ -196,7 +197,7 @@ class _Kind(NamedTuple):
             steps.append(Move(x, in_rows, count, index))
             x = in_rows
         if rooted and looked:
-            steps.append(Within(x, count, _LEAST, _LARGEST))
+            steps.append(Within(x, count, LEAST, LARGEST))
         before = other if rooted else out
         if self.name in _SPREAD:
             steps += [Launch(sums, x, partial[0]), Launch(settle, whole + partial)]
@@ -221,9 +222,6 @@ class _Kind(NamedTuple):
 _SPREAD, _MANY = frozenset({"var", "std"}), 1 << 18
 # Roots of sums whose numbers may have to be scaled.
 _ROOTS = frozenset({"std", "norm"})
-# Numbers between these are not scaled: no product of two of them, of their differences or of what
-# scaling makes of them underflows, so a power of two would change no bit.
-_LEAST, _LARGEST = 2.0**-120, 2.0**60
 
 
 def _exponent(x: Tensor) -> int | None:

@@ -31,9 +31,10 @@ def _flat(found: Any) -> list[Tensor]:
 
 def _same(x: Any, dim: int, *names: str) -> None:
     for name in names:
-        got = _flat(getattr(x, name)(dim))
+        named = {"dim": dim}
+        got = _flat(getattr(x, name)(**named))
         with mcf.executor("torch"):
-            expected = _flat(getattr(x, name)(dim))
+            expected = _flat(getattr(x, name)(**named))
         assert_all_same_bits(got, expected, f"{name} of {list(x.shape)}")
 
 
@@ -59,6 +60,20 @@ def test_sums(terms: int) -> None:
 def test_products_of_short_rows(terms: int) -> None:
     for shape in ((5000, 7), (33000, 1), (1500, 24)):
         _same(_numbers(terms, torch.Size(shape).numel()).reshape(shape), 1, "norm", "var", "sum")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terms", [1, 2, 3])
+def test_norms_of_columns(terms: int) -> None:
+    # Numbers that need no scale, numbers whose squares are out of range, and both.
+    for shape, dim in (((3300, 10), 0), ((3, 1100, 33), 1)):
+        x = _numbers(terms, torch.Size(shape).numel()).reshape(shape)
+        for scale in (2.0**-400, 1.0, 2.0**400):
+            _same(x * scale, dim, "norm")
+        x.components[0].view(-1)[777] = 2.0**-600
+        for c in x.components[1:]:
+            c.view(-1)[777] = 0.0
+        _same(x, dim, "norm")
 
 
 TASKS = "cumsum cumprod cummax cummin max argmin".split()
