@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import Any
 
 from mcf.kernels.numba import team
@@ -56,6 +58,7 @@ class OneRow:
         table[0], table[_WORDS - 1] = (place + _WORD * k for k in (_WORDS, _WORDS + self._fields))
         return place, table, counted
 
+    # `sum` would add with a correction from Python 3.12 on: other bits than `Launch.run` has.
     def _function(self) -> Callable[[list[int]], tuple[float] | None]:
         free, pack, native, start = self._free, self._filled.pack_into, self._call, _WORD * _WORDS
 
@@ -67,7 +70,7 @@ class OneRow:
             place, table, counted = found
             pack(table, start, *addresses, 0, 0)
             native(place)
-            total = (sum(counted),) if counted else None
+            total = (reduce(add, counted),) if counted else None
             free.append(found)
             return total
 
