@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mcf.kernels.operators import LT, MINIMUM, MUL, WHERE
+from mcf.kernels.operators import LT, MUL, WHERE
 from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.movement import where
@@ -22,17 +22,8 @@ aten = torch.ops.aten
 @implements(aten.elu.default)
 def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
-    low = composed(_scaled_below, x, input_scale).expm1()
-    return composed(_chosen_of_elu, x, low, alpha, scale)  # type: ignore[no-any-return]
-
-
-def _scaled_below(o: Any, x: Any, scale: Any) -> Any:
-    """The product where it is negative, else 0."""
-    return o(MINIMUM, o(MUL, x, scale), 0)
-
-
-def _chosen_of_elu(o: Any, x: Any, low: Any, alpha: Any, scale: Any) -> Any:
-    return o(MUL, o(WHERE, o(LT, 0, x), x, o(MUL, low, alpha)), scale)
+    out: Tensor = where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
+    return out
 
 
 @implements(aten.elu_backward.default)
