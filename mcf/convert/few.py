@@ -113,7 +113,8 @@ def rounded_few(components: Sequence[Tensor], decimals: int) -> list[Tensor] | N
         k, rest = divmod(n * power, d)
         k += 2 * rest > d or (2 * rest == d and k & 1)
         # A zero has the sign of the number.
-        zero = (math.copysign(0.0, n or row[0]), *(0.0,) * (len(row) - 1))
+        sign = math.copysign(1.0, row[0]) if n == 0 else n
+        zero = (-0.0 if sign < 0 else 0.0, *(0.0,) * (len(row) - 1))
         out.append(nearest(k, power, fmt, len(row)) if k else zero)
     return tensors(out, components[0].shape, components[0].dtype) if out else None
 
@@ -131,7 +132,7 @@ def parts_few(components: Sequence[Tensor]) -> tuple[list[Tensor], Tensor] | Non
         if not all(map(math.isfinite, row)):
             return None
         m, e = math.frexp(row[0])
-        if len(row) > 1 and abs(m) == 0.5 and row[1] * m < 0:
+        if len(row) > 1 and abs(m) == 0.5 and row[1] * math.copysign(1.0, m) < 0:
             # A power of two with something of the other sign below is less than it.
             e -= 1
         exponents.append((e,))

@@ -7,6 +7,7 @@ with what lies between them in memory that the plan keeps. The bits are those of
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +20,9 @@ from mcf.kernels import registry
 from mcf.kernels.operators import Operation
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.register_choice import get_registers
-from mcf.tensor.fused_chains import MANY, FusedChain
+from mcf.tensor.fused_chains import MANY, FusedChain, NoChainError
 from mcf.tensor.launches import Plan
-from mcf.tensor.plans import addressed, found_for, rounded_number
+from mcf.tensor.plans import addressed, found_for, held_number, number_of, rounded_number
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
@@ -37,10 +38,6 @@ Moved = tuple[Sequence[int], Any]
 # A formula of `Apply` and the operands: all that is computed is computed by that.
 Written = Callable[..., Any]
 _chains: dict[tuple[Any, ...], Chain | FusedChain | None] = {}
-
-
-class _NoChainError(Exception):
-    """A formula has an operation that no plan does."""
 
 
 def chained(formula: Written, *values: Any, out: Components | None = None) -> Any:
@@ -59,27 +56,40 @@ def chained(formula: Written, *values: Any, out: Components | None = None) -> An
     like = next((x.__dict__ for x in values if type(x) is MCFTensor), None)
     if like is None or _FEW < like["_c0"].numel() < MANY:
         return None
-    for x in values:
+    # What operations make of a number depends on the terms beside it, but for one component.
+    terms: set[int] = set()
+    several, rounded = False, []
+    for k, x in enumerate(values):
         if type(x) is MCFTensor:
             own = x.__dict__
+            terms.add(own["_terms"])
             parts = COMPONENTS[own["_terms"]](own)
         elif type(x) is Tensor:
             if not addressed(x):
                 return None
+            terms.add(1)
             parts = (x,)
         elif isinstance(x, Tensor):
             return None
         else:
             first, sign = like["_c0"], 0.0 if x else math.copysign(1.0, x)
-            found = rounded_number(x, sign, first.dtype, like["_terms"], first.device)
+            given = x, sign, first.dtype, like["_terms"], first.device
+            found = held_number(*given)
+            if found is None:
+                found = rounded_number(*given)
+                rounded.append(k)
             if found is None:
                 return None
+            several |= len(found) > 1 or k in rounded
             parts = found
         first = parts[0]
         if type(first) is not Tensor or not first.is_contiguous():
             return None
         groups.append(parts)
         kind += (len(parts), first.dtype, first.shape, first.device)
+    if several and len(terms) > 1:
+        return None
+    kind += rounded
     key = tuple(kind)
     try:
         chain = _chains[key]
@@ -87,6 +97,8 @@ def chained(formula: Written, *values: Any, out: Components | None = None) -> An
         if len(_chains) >= _MOST:
             _chains.clear()
         chain = None
+        if rounded:
+            formula = _arithmetic_of(formula, rounded)
         if like["_c0"].numel() <= _FEW:
             chain = Chain.of(formula, [*map(_held, values, groups)])
         else:
@@ -95,6 +107,26 @@ def chained(formula: Written, *values: Any, out: Components | None = None) -> An
     if chain is None:
         return None
     return chain.run(groups) if out is None else chain.into(groups, out)
+
+
+def _arithmetic_of(formula: Written, rounded: Sequence[int]) -> Written:
+    """The formula, which may do nothing but arithmetic with operands that are rounded numbers.
+
+    Comparisons and selections take numbers as they are.
+    """
+
+    @functools.wraps(formula)
+    def found(apply: Apply, *operands: Any) -> Any:
+        numbers = {id(operands[k]) for k in rounded}
+
+        def asked(operation: Operation | Formula, *given: Any) -> Any:
+            if number_of(operation) is not rounded_number and numbers & {*map(id, given)}:
+                raise NoChainError
+            return apply(operation, *given)
+
+        return formula(asked, *operands)
+
+    return found
 
 
 def _held(value: Any, parts: Components) -> Any:
@@ -140,11 +172,11 @@ class Chain:
         def apply(operation: Operation | Formula, *operands: Any) -> Any:
             found = found_for(operation, operands)
             if found is None or found[0].broadcasts or found[0].size.numel() > most:
-                raise _NoChainError
+                raise NoChainError
             plan, groups = found
             out = plan.run(groups)
             if out is None:
-                raise _NoChainError
+                raise NoChainError
             steps.append(_Step(plan, out, [c for k in plan.order for c in groups[k]]))
             if plan.dtypes[0] is torch.bool:
                 return out[0]
@@ -152,7 +184,7 @@ class Chain:
 
         try:
             formula(apply, *values)
-        except _NoChainError:
+        except NoChainError:
             return None
         program = _program(steps, own, moves, aside=False) if steps else None
         return None if program is None else cls(steps, own, moves, program)

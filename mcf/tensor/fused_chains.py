@@ -31,8 +31,8 @@ _address = Tensor.data_ptr
 MANY = 2048
 
 
-class UnfusedError(Exception):
-    """A formula has an operation that is no part of such a kernel."""
+class NoChainError(Exception):
+    """A formula has an operation that no launch of it can have."""
 
 
 class _Name(NamedTuple):
@@ -69,10 +69,10 @@ class _Writer:
     def apply(self, operation: Any, *operands: Any) -> _Name:
         """An operation on names and numbers."""
         if type(operation) is not Operation or operation.parts > 1 or operation.components:
-            raise UnfusedError
+            raise NoChainError
         most = max((x.terms for x in operands if type(x) is _Name and not x.truth), default=0)
         if not most:
-            raise UnfusedError
+            raise NoChainError
         given = [x if type(x) is _Name else self._constant(operation, x, most) for x in operands]
         if operation in COMMUTATIVE and given[0].terms < given[1].terms:
             given[:2] = given[1], given[0]
@@ -81,7 +81,7 @@ class _Writer:
         texts = []
         for argument, x in zip(operation.arguments, given, strict=True):
             if (argument in operation.truths) is not x.truth:
-                raise UnfusedError
+                raise NoChainError
             single = special and argument in operation.floats and x.terms == 1
             texts.append(x.text if x.truth else x.registers(1 if single else widest))
         name = f"{operation.name}_{''.join(map(str, counts))}"
@@ -95,13 +95,13 @@ class _Writer:
 
     def _constant(self, operation: Operation, value: Any, terms: int) -> _Name:
         if type(value) not in (int, float):
-            raise UnfusedError
+            raise NoChainError
         sign = 0.0 if value else math.copysign(1.0, value)
         dtype = self._fmt.dtype
         assert dtype is not None
         found = number_of(operation)(value, sign, dtype, terms, self._device)
         if found is None:
-            raise UnfusedError
+            raise NoChainError
         self.constants.append(found)
         return _Name(f"constant{len(self.constants) - 1}", len(found))
 
@@ -136,7 +136,7 @@ class FusedChain:
             uniform += [name] * (c.shape != first.shape)
         try:
             result = formula(writer.apply, *names)
-        except UnfusedError:
+        except NoChainError:
             return None
         if type(result) is not _Name or not writer.lines:
             return None

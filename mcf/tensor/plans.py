@@ -227,9 +227,10 @@ def _exact(
 
 
 @functools.lru_cache(1024)
-def _held(
+def held_number(
     value: float, sign: float, dtype: torch.dtype, terms: int, device: torch.device
 ) -> Components | None:
+    """The components of a number in a tensor's format, or None where they are not its value."""
     found = as_components(value, dtype, terms, device)
     if not math.isfinite(value):
         return found
@@ -240,10 +241,10 @@ def _held(
 
 # By the operation's name; arithmetic rounds.
 _NUMBERS_OF: dict[str, Number] = {o.name: _exact for o in COMPARISONS}
-_NUMBERS_OF.update({o.name: _held for o in SELECTIONS if o is not WHERE})
+_NUMBERS_OF.update({o.name: held_number for o in SELECTIONS if o is not WHERE})
 
 
-def number_of(operation: Operation) -> Number:
+def number_of(operation: Operation | Formula) -> Number:
     """What makes components of a number beside tensors in an operation."""
     return _NUMBERS_OF.get(operation.name, rounded_number)
 

@@ -1,7 +1,8 @@
 """Exact: formulas and matrix products by plan have the bits of their operations one by one.
 
 Caught mutants: operands exchanged; a tensor given twice taken for one operand; what lies between
-two operations shared by calls; a number of the formula read from another place.
+two operations shared by calls; a number of the formula read from another place, rounded to other
+terms than beside its operand, or rounded where it is compared.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.operators import ADD, DIV, EQ, MUL, SUB, WHERE
+from mcf.kernels.operators import ADD, DIV, EQ, LT, MUL, SUB, WHERE
 from mcf.reductions.products import matmul
 from mcf.tensor.chains import chained
+from mcf.tensor.fused_chains import MANY
 from mcf.tensor.ops import arithmetic, composed, division
 from mcf.tensor.product_plans import multiplied
 from tests.helpers import assert_all_same_bits
@@ -62,6 +64,29 @@ def test_a_chain_has_the_bits_of_its_operations(case: int) -> None:
     kept = before.clone()
     chained(formula, y, x, *numbers)
     assert torch.equal(before, kept)
+
+
+def _limited(o: Any, x: Any, y: Any, most: Any) -> Any:
+    d = o(SUB, x, y)
+    return o(WHERE, o(LT, d, most), o(MUL, d, 2), d)
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(MANY, marks=pytest.mark.slow)])
+def test_numbers_are_those_beside_each_operation(count: int) -> None:
+    """0.1 is four components of float32, and between its two and the next pair."""
+    near = mcf.tensor([0.1] * count, dtype=torch.float32, terms=2)
+    assert not bool((near == 0.1).any())
+    for x in (near, -near):
+        zero, least = torch.zeros_like(x), -x if x is not near else x
+        for operands in ((x, zero, 0.1), (zero, x, -0.1), (x, least, 0.0)):
+            got = composed.composed(_limited, *operands)
+            expected = _limited(composed._apply, *operands)
+            assert_all_same_bits(got.components, expected.components, str(operands[2]))
+    x, y, z = (mcf.tensor([3.0] * count, dtype=torch.float32, terms=k) for k in (1, 4, 2))
+    for a, b, c in ((x, y, z), (y, x, z), (z, y, x), (y, z, x)):
+        assert_all_same_bits(torch.lerp(a, b, 0.1).components, (a + 0.1 * (b - a)).components)
+        found = torch.addcmul(a, b, c, value=0.1)
+        assert_all_same_bits(found.components, (a + b * c * 0.1).components)
 
 
 def test_what_has_no_chain() -> None:

@@ -239,12 +239,17 @@ def test_components_that_stay_are_those_that_are_computed(dtype: torch.dtype, te
 def test_fractions_decimals_and_exponents_are_those_of_tensors(
     dtype: torch.dtype, by_tensors: Any
 ) -> None:
-    """Mutants: a fraction cut below a whole first component; ties away from zero; a zero's sign."""
+    """Mutants: a fraction cut below a whole first component; ties away from zero; a zero's sign.
+
+    And signs of what is so small that a product of it is zero, or that its denominator is no float.
+    """
     values = [*VALUES, Fraction(1, 2), Fraction(3, 2), Fraction(-1, 8), Fraction(5, 1000)]
     values += [2**40 - Fraction(1, 2**30), Fraction(-(2**50)) + Fraction(1, 2**40), 2**53, -3]
     # A power of two and what is of the other sign below it.
     values += [1 - Fraction(1, 2**60), Fraction(1, 2**60) - 4, Fraction(25, 1000) + Fraction(1, 8)]
     xs = [one(v, dtype, terms) for v in values for terms in (1, 2, 3)]
+    least = Fraction(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
+    xs += [one(v, dtype, 2) for a in (1, -1) for b in (least, -least) for v in (a * 2 + b, a + b)]
     row = mcf.MCFTensor([torch.cat([x.components[k] for x in xs[1::3]][:6]) for k in range(2)])
     xs += [row, row.reshape(2, 3).t(), row[:0]]
 
