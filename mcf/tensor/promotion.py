@@ -91,6 +91,11 @@ def as_components(value: Any, dtype: torch.dtype, terms: int, device: torch.devi
         # What the plain operand's gradient is, `mcf.tensor.torch_functions` has seen to.
         value = value.detach() if value.requires_grad else value
         if value.is_floating_point():
+            # Kernels read memory: what stands there, or nothing, would be taken for these values.
+            if value.is_neg():
+                value = value.resolve_neg()
+            elif value._is_zerotensor():
+                value = value.new_zeros(value.shape)
             return widen((value,), dtype)
         return convert(integer_components(value), dtype, terms)
     numbers = components_of(value, format_of(dtype), terms)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mcf
 from mcf.kernels import operations
 from mcf.tensor import plans
-from tests.helpers import assert_all_same_bits
+from tests.helpers import assert_alike, assert_all_same_bits
 from tests.helpers.executors import EXECUTORS
 from tests.mcf.tensor.inputs import hard
 
@@ -218,3 +218,17 @@ def test_plans_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) ->
     for count in (1, 2, 3, 4, 5):
         _same(x[:count] * x[:count], operations.mul(x[:count].components, x[:count].components), "")
         assert len(plans._plans) <= 3
+
+
+@pytest.mark.parametrize("terms", [1, 2])
+def test_plain_operands_whose_memory_has_other_numbers(terms: int) -> None:
+    """Exact. Mutants: a negative view read as it stands in memory; zeros without memory read."""
+    x = mcf.tensor([-5.0, 0.5], dtype=torch.float64, terms=terms)
+    given = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    views = [torch._neg_view(given), torch._efficientzerotensor((2,), dtype=torch.float64)]
+    for plain, same in zip(views, (-given, torch.zeros_like(given)), strict=True):
+        for function in (torch.maximum, torch.fmin, torch.add):
+            found = function(x, plain)
+            assert_alike(found, function(x, same), f"{function.__name__} {terms}")
+        assert_alike(x.clamp(max=plain), x.clamp(max=same), str(terms))
+        assert_alike(torch.where(x < 0, plain, x), torch.where(x < 0, same, x), str(terms))
