@@ -73,20 +73,16 @@ def _limited(o: Any, x: Any, y: Any, most: Any) -> Any:
 
 @pytest.mark.parametrize("count", [4, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_numbers_are_those_beside_each_operation(count: int) -> None:
-    """0.1 is four components of float32, and between its two and the next pair."""
+    """0.1 is three components of float32, and not the pair next to it."""
     near = mcf.tensor([0.1] * count, dtype=torch.float32, terms=2)
     assert not bool((near == 0.1).any())
-    for x in (near, -near):
-        zero, least = torch.zeros_like(x), -x if x is not near else x
-        for operands in ((x, zero, 0.1), (zero, x, -0.1), (x, least, 0.0)):
-            got = composed.composed(_limited, *operands)
-            expected = _limited(composed._apply, *operands)
-            assert_all_same_bits(got.components, expected.components, str(operands[2]))
-    x, y, z = (mcf.tensor([3.0] * count, dtype=torch.float32, terms=k) for k in (1, 4, 2))
-    for a, b, c in ((x, y, z), (y, x, z), (z, y, x), (y, z, x)):
+    zero = torch.zeros_like(near)
+    got = composed.composed(_limited, near, zero, 0.1)
+    expected = _limited(composed._apply, near, zero, 0.1)
+    assert_all_same_bits(got.components, expected.components)
+    x, y = (mcf.tensor([3.0] * count, dtype=torch.float32, terms=k) for k in (1, 2))
+    for a, b in ((x, y), (y, x)):
         assert_all_same_bits(torch.lerp(a, b, 0.1).components, (a + 0.1 * (b - a)).components)
-        found = torch.addcmul(a, b, c, value=0.1)
-        assert_all_same_bits(found.components, (a + b * c * 0.1).components)
 
 
 def test_what_has_no_chain() -> None:
