@@ -133,7 +133,8 @@ def shortest(parts: Sequence[float], fmt: Format) -> Digits:
         # Where a number of so many digits reads back, one of the two beside x does.
         q, rest, bottom, power = _quotient(x, d, count)
         near = q + (2 * rest > bottom or (2 * rest == bottom and q & 1))
-        for number in (near,) if rest == 0 else (near, 2 * q + 1 - near):
+        # x itself reads back, unless it is the end that reads as infinity.
+        for number in (near, near - 1 if rest == 0 else 2 * q + 1 - near):
             shift = power - count + 1
             scale = ten(-shift) if shift < 0 else 1
             given = number * d if shift < 0 else number * ten(shift) * d
