@@ -209,9 +209,9 @@ def test_all_kinds_of_loops_can_be_kept() -> None:
         integers.digits_loop(),
         integers.squares_loop(FP32, 28, 30),
         integers.squares_loop(FP64, 28, 30),
-        folds._compiled(sums, "sum"),
-        folds._compiled(sums, "halving"),
-        folds._compiled(fold.product_fold(FP64, 2, 2, 2), "product"),
+        folds.compiled(sums, "sum"),
+        folds.compiled(sums, "halving"),
+        folds.compiled(fold.product_fold(FP64, 2, 2, 2), "product"),
     ]
     loops += [element_loops.Loop(operators.kernel(operators.TWO_SUM, FP32))._native(streamed=True)]
     assert {type(loop.keep).__name__ for loop in loops} == {"ExecutionEngine"}
