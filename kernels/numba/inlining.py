@@ -11,8 +11,9 @@ from numba.extending import intrinsic
 
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
+from mcf.kernels.numba.llvm_types import DOUBLE, FLOAT, I1, I32, I64
 from mcf.kernels.numba.settings import Settings
-from mcf.kernels.numba.traced import DOUBLE, FLOAT, I1, I32, I64, Trace
+from mcf.kernels.numba.traced import Trace
 
 _TYPES = {
     types.float32: FLOAT, types.float64: DOUBLE, types.boolean: I1, types.int32: I32,

@@ -16,9 +16,10 @@ from numba.extending import intrinsic
 
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.numba import processor
+from mcf.kernels.numba.llvm_types import DOUBLE, I64, LLVM
 from mcf.kernels.numba.outlined import Calling
 from mcf.kernels.numba.settings import Settings
-from mcf.kernels.numba.traced import DOUBLE, I64, LLVM, Trace, Value
+from mcf.kernels.numba.traced import Trace, Value
 
 _BYTE = ir.IntType(8)
 # At a time. A long formula is a chain of thousands of operations, and one waits for the other.

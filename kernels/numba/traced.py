@@ -15,12 +15,10 @@ from typing import Any
 from llvmlite import ir
 
 from mcf.kernels.bind import NEEDED, Algorithm, Binder
-from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
+from mcf.kernels.formats import BF16, FP16, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
+from mcf.kernels.numba.llvm_types import DOUBLE, FLOAT, I32, I64, LLVM
 from mcf.kernels.numba.settings import Settings
-
-I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
-FLOAT, DOUBLE = ir.FloatType(), ir.DoubleType()
-LLVM = {FP16: ir.HalfType(), FP32: FLOAT, FP64: DOUBLE}
+from mcf.kernels.numba.table_entries import entry
 
 # Python's operators, on registers and on integers.
 _REAL = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
@@ -33,20 +31,6 @@ _WORDS = {
     "wadd": "add", "wsub": "sub", "wmul": "mul", "wand": "and_", "wor": "or_", "wxor": "xor",
     "wshl": "shl", "wshr": "lshr", "wsar": "ashr",
 }  # fmt: skip
-
-
-def _entry(b: Any, table: Any, index: Any, beyond: int, kind: Any) -> Any:
-    """The entry at index + beyond of a table of numbers of a kind that no kernel writes."""
-    align = 8 if kind == DOUBLE else 4
-    place = b.gep(b.inttoptr(table, kind.as_pointer()), [index])
-    found = b.load(b.gep(place, [I64(beyond)]), align=align)
-    found.set_metadata("alias.scope", b.module.add_metadata([table_scope(b.module)]))
-    return found
-
-
-def table_scope(module: Any) -> Any:
-    """What LLVM knows the memory of tables by."""
-    return module.add_metadata(["mcf tables", module.add_metadata(["mcf"])])
 
 
 class Value:
@@ -231,10 +215,10 @@ class Trace:
 
         def entries(address: Any, at: Any) -> Any:
             if not self.lanes:
-                return _entry(b, address, at, beyond, kind)
+                return entry(b, address, at, beyond, kind)
             found = ir.Constant(self.type(kind), ir.Undefined)
             for lane in range(self.lanes):
-                one = _entry(b, address, self._lane(at, lane), beyond, kind)
+                one = entry(b, address, self._lane(at, lane), beyond, kind)
                 found = b.insert_element(found, one, I32(lane))
             return found
 
