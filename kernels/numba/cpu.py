@@ -24,6 +24,7 @@ from mcf.kernels.numba import (
     elimination_loops,
     fold_loops,
     integers,
+    pages,
     refinement_loops,
     reflection_loops,
     rotation_loops,
@@ -86,6 +87,13 @@ class Launch(Prepared):
         )
         self._large = only_written and streaming.worthwhile(moved * self._total)
         self._written = [k for k, f in enumerate(fields) if f.written]
+        # Of what is written and not read the bytes of each row, where one is large.
+        sizes_of = {k: [int(fields[k].format.itemsize) * n for n in sizes] for k in self._written}
+        self._new = [
+            (k, row)
+            for k, row in sizes_of.items()
+            if not fields[k].read and max(row, default=0) >= pages.LARGE
+        ]
         self._tables: dict[int, array[int]] = {}
 
     def _table(self, parts: int) -> array[int]:
@@ -121,6 +129,9 @@ class Launch(Prepared):
         if spec.sum_count:
             sums = np.empty((items, spec.sum_count))
             table[_SUMS] = sums.ctypes.data
+        for k, row in self._new:
+            for address, size in zip(addresses[k], row, strict=True):
+                pages.ask(address, size)
         streamed = self._large and self._on_lines(addresses)
         loop = self._loop.streamed if streamed else self._loop.address
         if parts == 1:
@@ -136,7 +147,7 @@ class Launch(Prepared):
     def row(self, scalars: Any) -> Callable[[list[int]], Any]:
         """See `mcf.kernels.executor.Launch`."""
         counts = self._spec.sums is not None
-        if self._large or self._spec.sum_count != counts:
+        if self._large or self._new or self._spec.sum_count != counts:
             return super().row(scalars)
         if self._many and (self._spec.counts < counts or not team.is_native()):
             return super().row(scalars)

@@ -20,6 +20,7 @@ from mcf.kernels.numba import (
     extreme_text,
     keys,
     objects,
+    pages,
     product_text,
     rest_text,
     rewrite,
@@ -120,13 +121,22 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
     work = torch.empty(room, dtype=torch.int64, device="cpu")
     head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
     table = array("Q", [*head, *options, *addresses])
+    pages.ask(work.data_ptr(), _WORD * room)
+    for place in addresses[: _results(task)] if task.name in _WHOLE else ():
+        pages.ask(place, _WORD * rows * count)
     team.run(_address(task, side), table.buffer_info()[0], parts)
     return True
 
 
 # What has as many results as elements, and what has one of a row.
 _RUNNING = frozenset({"cumsum", "cumprod", "running_largest", "running_smallest"})
+_WHOLE = _RUNNING | {"sort", "spread"}
 _TURNED = _RUNNING | {"largest", "smallest"}
+
+
+def _results(task: RowTask) -> int:
+    """How many tensors are results."""
+    return task.terms if task.name in _PLAIN else 1 + task.moved
 
 
 def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
@@ -134,7 +144,7 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
     rows, count = shape
     if task.name not in _TURNED or rows * count < _FEW or task.inner > turning.NARROW:
         return False
-    results = task.terms if task.name in _PLAIN else 1 + task.moved
+    results = _results(task)
     whole = results if task.name in _RUNNING else 0
     # What comes twice, as numbers that are their own keys, is turned once; new memory takes longer
     # than to turn it, so that results are room for operands first.
