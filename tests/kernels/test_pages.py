@@ -56,7 +56,8 @@ def _covered(parts: tuple[torch.Tensor, ...], asked: list[Range]) -> list[bool]:
 
 def test_results_and_no_operands(asked: list[Range]) -> None:
     # More elements than go by plan, and a number that no other test has prepared.
-    x, y = (mcf.tensor(torch.arange(1, 70_123, dtype=torch.float64) / k) for k in (3, 7))
+    given = torch.arange(1, 70_123, dtype=torch.float64)
+    x, y = (mcf.tensor(given / k, 2, torch.float64) for k in (3, 7))
     asked.clear()
     for result in (x + y, x * y, x.cumsum(0), x.sort().values):
         assert all(_covered(result.components, asked))
