@@ -66,6 +66,8 @@ class Plan:
         self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
         self._models = self._likes or [self._model(dtype) for dtype in self.dtypes]
         self._rooms: list[tuple[list[Tensor], list[int]]] = []
+        # By whether the result is copied to its place, see `_program`.
+        self._programs: dict[bool, Program | None] = {}
         # By the dtype of operands that are broadcast.
         self._wide: dict[torch.dtype, Tensor] = {}
 
@@ -177,22 +179,47 @@ class Plan:
             counted = self._call([*map(_address, out), *self.addresses(groups)])
         return out if counted is None or not counted[0] else None
 
+    def compute(self, groups: Sequence[Components]) -> list[Tensor] | None:
+        """`run`, or `broadcast` where operands have other shapes than the result."""
+        return self.broadcast(groups) if self.broadcasts else self.run(groups)
+
     def broadcast(self, groups: Sequence[Components]) -> list[Tensor] | None:
         """`run` of operands of several shapes, contiguous ones."""
-        program = self._spreading(groups) if self.count <= _KEPT else None
+        program = self._program(groups, aside=False)
         if program is None:
             return self.run(self.spread(groups))
         out = [*map(_empty_like, self._models)]
-        given = [place for group in groups for place in map(_address, group)]
-        return out if program([*given, *map(_address, out)]) else None
+        return out if program([*map(_address, chain(*groups, out))]) else None
 
-    def _spreading(self, groups: Sequence[Components]) -> Program | None:
-        """The launch after copies of what has another shape; of these operands' kind."""
+    def into(self, groups: Sequence[Components], parts: Components) -> bool | None:
+        """Write the result into components of its kind, which may be operands.
+
+        Returns:
+            None for operands of many elements, False where some element needs a step that the
+            kernel lacks; nothing is written then.
+        """
+        program = self._program(groups, aside=True)
+        return None if program is None else program([*map(_address, chain(*groups, parts))])
+
+    def _program(self, groups: Sequence[Components], aside: bool) -> Program | None:
+        """The launch after copies of what has another shape, for operands of these ones' kind.
+
+        None where these copies are many.
+
+        Args:
+            groups: the operands.
+            aside: whether the result is copied to its place when nothing reads operands any more.
+        """
         try:
-            return self._program
-        except AttributeError:
-            pass
+            return self._programs[aside]
+        except KeyError:
+            program = self._programs[aside] = self._made(groups, aside)
+            return program
+
+    def _made(self, groups: Sequence[Components], aside: bool) -> Program | None:
         flat = [c for group in groups for c in group]
+        if self.count > _KEPT or any(c.element_size() not in SIZES for c in flat):
+            return None
         given, results = len(flat), [*range(len(flat), len(flat) + len(self.dtypes))]
         steps: list[Step] = []
         rooms: list[int] = []
@@ -210,13 +237,17 @@ class Plan:
                 rooms += [self.count * first.element_size()] * len(group)
                 own = copied
             places.append(own)
-        behind = range(given + len(results) + len(rooms), 1 << 30)[: len(self.behind)]
+        targets, end = results, given + len(results)
+        if aside:
+            results = [*range(end + len(rooms), end + len(rooms) + len(targets))]
+            rooms += [self.count * dtype.itemsize for dtype in self.dtypes]
+        behind = range(end + len(rooms), 1 << 30)[: len(self.behind)]
         read = [place for k in self.order for place in places[k]]
         steps.append(Launch(self.launch, [*results, *read, *behind]))
-        self._program: Program | None = None
-        if all(c.element_size() in SIZES for c in flat):
-            self._program = Program.of(steps, given + len(results), rooms, self.behind, self)
-        return self._program
+        if aside:
+            size = self.dtypes[0].itemsize
+            steps.append(Move(results, targets, self.count, size=size))
+        return Program.of(steps, end, rooms, self.behind, self)
 
     def aside(self, read: list[int], parts: Components) -> bool:
         """Write the result for operands at some addresses into tensors that may be operands.

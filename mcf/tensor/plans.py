@@ -70,7 +70,7 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
     if found is None:
         return getattr(operations, operation.name)(*unrounded(x, y))  # type: ignore[no-any-return]
     plan, groups = found
-    out = plan.broadcast(groups) if plan.broadcasts else plan.run(groups)
+    out = plan.compute(groups)
     assert out is not None
     return out[0]
 
@@ -84,7 +84,7 @@ def selected(operation: Operation | Formula, *values: Any) -> MCFTensor | None:
     if found is None:
         return None
     plan, groups = found
-    out = plan.broadcast(groups) if plan.broadcasts else plan.run(groups)
+    out = plan.compute(groups)
     return None if out is None else fresh(out, plan.size, plan.dtypes[0], plan.device)
 
 
@@ -139,6 +139,8 @@ def _launched(
         else:
             return None
     if numbers:
+        if not most:
+            return None
         dtype, device = longest.dtype, longest.device
         for k, value in enumerate(values):
             if not groups[k]:
@@ -193,10 +195,10 @@ def found_for(
 
 
 def found_above(
-    operation: Operation | Formula, values: Sequence[Any]
+    operation: Operation | Formula, values: Sequence[Any], above: bool = True
 ) -> tuple[Plan, list[Components]] | None:
-    """The plan of operands and their components; None where autograd may have to see them."""
-    return _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number), True)
+    """The same with operands of their own shapes; None where autograd may have to see them."""
+    return _launched(operation, values, _NUMBERS_OF.get(operation.name, rounded_number), above)
 
 
 def addressed(x: Tensor) -> bool:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
+from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
@@ -37,6 +39,12 @@ VIEWS: dict[Any, Callable[..., Any]] = {}
 STRAIGHT: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
 # What may know an operator that is in neither: functions of it, its arguments and those by name.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
+
+
+def forms(name: str) -> list[Any]:
+    """The function and the method of a name, where torch has them."""
+    rooms = (torch, Tensor)
+    return [getattr(room, name) for room in rooms if hasattr(room, name)]
 
 
 def implements(*names: Any) -> Callable[[Implementation], Implementation]:

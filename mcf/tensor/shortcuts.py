@@ -23,15 +23,10 @@ from mcf.tensor.ops.masks import item
 from mcf.tensor.ops.powers import power
 from mcf.tensor.plans import selected
 from mcf.tensor.registry import DIRECT, FUNCTIONS, OPERATORS
+from mcf.tensor.registry import forms as forms
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 
 aten = torch.ops.aten
-
-
-def forms(name: str) -> list[Any]:
-    """The function and the method of a name, where torch has them."""
-    rooms = (torch, Tensor)
-    return [getattr(room, name) for room in rooms if hasattr(room, name)]
 
 
 def register(implementation: Callable[..., Any], *functions: Any) -> None:

@@ -35,7 +35,7 @@ Kinds = frozenset[tuple[type, ...]]
 
 
 def _result(plan: Plan, groups: Sequence[Components], truth: bool) -> Any:
-    out = plan.broadcast(groups) if plan.broadcasts else plan.run(groups)
+    out = plan.compute(groups)
     if out is None:
         return NotImplemented
     return out[0] if truth else fresh(out, plan.size, plan.dtypes[0], plan.device)

@@ -1,8 +1,12 @@
-"""Results of operations by plan, written into tensors that are there: `out=` and in place."""
+"""Results of operations by plan, written into tensors that are there: `out=` and in place.
+
+Where a target shares some of its memory with an operand, but is not the same tensor or another one
+of all of it, torch refuses to write; so does what is here, on torch's way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,24 +15,33 @@ from torch import Tensor
 from mcf.elementary.fused import Formula
 from mcf.kernels.operators import Operation
 from mcf.tensor.launches import Plan
-from mcf.tensor.plans import found_for, plan_of
+from mcf.tensor.plans import found_above, plan_of
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor
 
 # Elements computed at a time where a result takes the place of an operand: in the cache.
 _BLOCK = 1 << 16
 
 
-def into(operation: Operation | Formula, values: Sequence[Any], target: Tensor) -> bool:
+def into(
+    operation: Operation | Formula, values: Sequence[Any], target: Tensor, above: bool = False
+) -> bool:
     """Write an operation's result into a tensor of its format, shape and memory layout.
 
-    It may be an operand, or share memory with one.
+    It may be an operand, or share memory with one in another way than torch sees.
+
+    Args:
+        operation: what is computed.
+        values: the operands.
+        target: an expansion tensor, or a plain one.
+        above: whether it is asked above autograd, which may have to see operands.
 
     Returns:
         Whether that was done; nothing is written where the target has another format, shape or
-        layout, or where somebody looks on. Where a function's formula lacks a step that an element
-        needs, what the target holds is of no use, and no operand has changed.
+        layout, where somebody looks on, or where torch refuses to. Where a function's formula lacks
+        a step that an element needs, what the target holds is of no use, and no operand has
+        changed.
     """
-    found = found_for(operation, values)
+    found = found_above(operation, values, above)
     if found is None:
         return False
     plan, groups = found
@@ -39,8 +52,13 @@ def into(operation: Operation | Formula, values: Sequence[Any], target: Tensor) 
         parts = (target,)
     else:
         return False
-    if not _fits(plan, parts):
+    if not _fits(plan, parts) or shares_part(target, values):
         return False
+    done = plan.into(groups, parts)
+    if done is not None:
+        return done
+    if plan.broadcasts:
+        groups = plan.spread(groups)
     written, read = [*map(_address, parts)], plan.addresses(groups)
     size = 8 * plan.count
     if not _overlap(written, read, size):
@@ -49,6 +67,52 @@ def into(operation: Operation | Formula, values: Sequence[Any], target: Tensor) 
     if isinstance(operation, Formula) or (plan.count <= _BLOCK or _displaced(written, read, size)):
         return plan.aside(read, parts)
     _in_blocks(operation, groups, parts)
+    return True
+
+
+def shares_part(target: Any, values: Iterable[Any]) -> bool:
+    """Whether a tensor shares memory with one of some values, but not the same elements.
+
+    As torch sees that, which does not look at tensors with gaps. What it sees of expansions are
+    their first components.
+    """
+    first = target.__dict__["_c0"] if isinstance(target, MCFTensor) else target
+    if type(first) is not Tensor:
+        return False
+    start = end = 0
+    for x in values:
+        if x is target or not isinstance(x, Tensor):
+            continue
+        other = x.__dict__["_c0"] if isinstance(x, MCFTensor) else x
+        if type(other) is not Tensor or other.layout is not torch.strided:
+            continue
+        if not end:
+            start = _address(first)
+            end = start + first.nbytes
+        place = _address(other)
+        if start < place + other.nbytes and place < end and _in_part(first, other):
+            return True
+    return False
+
+
+def _in_part(a: Tensor, b: Tensor) -> bool:
+    """Of two tensors that lie on each other, as torch's `get_overlap_status` has it."""
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+        return False
+    if not (_is_dense(a) and _is_dense(b)):
+        return False
+    same = _address(a) == _address(b) and a.nbytes == b.nbytes
+    return not (same and a.stride() == b.stride())
+
+
+def _is_dense(t: Tensor) -> bool:
+    """Whether a tensor's elements lie one after the other, in some order of its dimensions."""
+    expected = 1
+    for step, n in sorted(zip(t.stride(), t.shape, strict=True)):
+        if n != 1:
+            if step != expected:
+                return False
+            expected *= n
     return True
 
 

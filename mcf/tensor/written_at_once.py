@@ -18,6 +18,7 @@ from mcf.tensor.recorded import at_once, differentiated, writable, written
 from mcf.tensor.registry import DIRECT, WRITERS
 from mcf.tensor.shortcuts import OPERANDS, TENSORS
 from mcf.tensor.tensor import COMPONENTS, MCFTensor
+from mcf.tensor.writing import shares_part
 
 
 def _put(target: Any, result: Any) -> bool:
@@ -53,7 +54,7 @@ def _in_place(direct: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
         if writer is not None and not kwargs and writer((x, *args), x):
             return x
-        if not _usual(x):
+        if not _usual(x) or shares_part(x, args):
             return NotImplemented
         return x if _put(x, direct(x, *args, **kwargs)) else NotImplemented
 
@@ -62,7 +63,7 @@ def _in_place(direct: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _writer(direct: Callable[..., Any]) -> Callable[[tuple[Any, ...], Any], bool]:
     def write(args: tuple[Any, ...], out: Any) -> bool:
-        if not _usual(out) or differentiated((out,)):
+        if not _usual(out) or differentiated((out,)) or shares_part(out, args):
             return False
         result = at_once(direct, args, {})
         return result is not NotImplemented and _put(out, result)
@@ -78,7 +79,7 @@ def _direct_writer(
     def write(args: tuple[Any, ...], out: Any) -> bool:
         if len(args) != count or not kinds.issuperset(map(type, args)):
             return False
-        if type(out) is not MCFTensor or not writable(out):
+        if type(out) is not MCFTensor or not writable(out) or shares_part(out, args):
             return False
         if at_once(function, (out, *args), {}) is not True:
             return False

@@ -51,7 +51,7 @@ def register(*funcs: OpOverload) -> None:
 
 
 # What PyTorch's `return_and_correct_aliasing` does for views, which asks more than it has to here.
-_share: Any = torch._functionalize_unsafe_set
+share_memory: Any = torch._functionalize_unsafe_set
 
 
 def register_views(*funcs: OpOverload) -> None:
@@ -87,10 +87,10 @@ def sharing(views: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(results[0], (list, tuple)):
             out = [make(parts) for parts in zip(*results, strict=True)]
             for each in out:
-                _share(each, x)
+                share_memory(each, x)
             return out
         one = make(results)
-        _share(one, x)
+        share_memory(one, x)
         return one
 
     return implementation

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
 
-from mcf.tensor.ops.componentwise import register, register_views, sharing, viewed
+from mcf.tensor.ops.componentwise import register, register_views, share_memory, sharing, viewed
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import OPERATORS, VIEWS, implements
-from mcf.tensor.tensor import COMPONENTS, MCFTensor
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, maker
 
 aten = torch.ops.aten
 
@@ -154,6 +156,46 @@ def as_strided_(x: MCFTensor, size: Any, stride: Any, storage_offset: int | None
     _as_strided(x, size, stride, storage_offset)
     _strided(aten.as_strided_.default)(x, size, stride, storage_offset)
     return x
+
+
+def resize_(x: MCFTensor, size: Any, *, memory_format: Any = None) -> MCFTensor:
+    """The tensor itself with another size; its components' memory grows where it is too short.
+
+    Raises:
+        RuntimeError: as torch's, for memory that cannot grow, and where components are parts of one
+            memory and would come to lie on each other.
+    """
+    parts = x.components
+    length = parts[0].element_size() * math.prod(size)
+    for k, c in enumerate(parts):
+        memory, start = c.untyped_storage(), c.element_size() * c.storage_offset()
+        if length and start + length > memory.nbytes() and not memory.resizable():
+            raise RuntimeError("Trying to resize storage that is not resizable")
+        for other in parts[:k]:
+            apart = abs(int(start - other.element_size() * other.storage_offset())) >= length
+            if not apart and other.untyped_storage()._cdata == memory._cdata:
+                raise RuntimeError(
+                    f"resize_: components are parts of one memory and of size {list(size)} would "
+                    "lie on each other; resize x.clone()"
+                )
+    for c in parts:
+        aten.resize_.default(c, size, memory_format=memory_format)
+    # The tensor's own memory is none, but has a size.
+    share_memory(x, maker()(parts))
+    first = parts[0]
+    with no_dispatch():
+        _restrided(x, first.size(), first.stride(), first.storage_offset())
+    return x
+
+
+def resize_as_(x: MCFTensor, like: Tensor, *, memory_format: Any = None) -> MCFTensor:
+    """The tensor itself with the size of another one."""
+    return resize_(x, like.shape, memory_format=memory_format)
+
+
+_restrided: Any = torch._C.TensorBase.as_strided_
+# Not by `implements`: what puts results right would exchange that memory for one of another device.
+OPERATORS[aten.resize_.default], OPERATORS[aten.resize_as_.default] = resize_, resize_as_
 
 
 # Functions that do nothing but view: nothing is called in their place above autograd, and autocast

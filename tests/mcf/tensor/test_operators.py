@@ -125,13 +125,10 @@ def test_a_format_has_every_digit() -> None:
     assert f"{mcf.tensor(float('inf'), terms=2):>5}" == "  inf"
 
 
-def test_out_that_is_plain_or_of_another_shape_is_refused() -> None:
-    x = mcf.tensor(["0.1", "0.2"])
-    plain, short = torch.zeros(2), mcf.zeros(3)
+def test_out_that_is_plain_is_refused() -> None:
+    x, plain = mcf.tensor(["0.1", "0.2"]), torch.zeros(2)
     with pytest.raises(mcf.UnsupportedError, match="`out`, a plain tensor"):
         torch.add(x, 1, out=plain)
-    with pytest.raises(RuntimeError, match=r"`out` has shape \[3\]"):
-        torch.add(x, 1, out=short)
     assert not plain.any()
     out = mcf.zeros(2)
     assert torch.add(x, 1, out=out) is out

@@ -53,7 +53,7 @@ class _ByOperators:
     def __init__(self, operation: Any) -> None:
         self._operation = operation
 
-    def run(self, groups: Any) -> list[Tensor]:
+    def compute(self, groups: Any) -> list[Tensor]:
         room = elementary if isinstance(self._operation, Formula) else operations
         found = getattr(room, self._operation.name)(*groups)
         out = [found] if isinstance(found, Tensor) else [*found]
@@ -136,7 +136,8 @@ def test_functions_ask_for_the_operation_of_their_name(
     asked = 0
     for function, call in STRAIGHT.items():
         name = getattr(function, "__name__", "")
-        if name.startswith("__") or name == "where":
+        # What writes into its argument computes nothing else: `test_straight_in_place.py`.
+        if name.startswith("__") or name.endswith("_") or name == "where":
             continue
         reached.clear()
         for given in ((x,), (x, x), (x, 0, 1)):

@@ -232,8 +232,6 @@ def test_states_are_not_set() -> None:
         lambda x: x.set_(mcf.zeros(5)),
         lambda x: x.set_(zeros(5)),
         lambda x: x.set_(zeros(5).untyped_storage()),
-        lambda x: x.resize_(5),
-        lambda x: x.resize_as_(mcf.zeros(5)),
         lambda x: setattr(x, "data", zeros(5)),
         lambda x: setattr(x, "data", mcf.zeros(5)),
         lambda x: setattr(x, "data", mcf.zeros(2, terms=3)),
