@@ -5,15 +5,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.kernels.program import SIZES, Move
 from mcf.kernels.sequence import Bound, native_of
 
 _WORD = 8
 
 # Of an element, of what size it is, and of another one: how `simple` names it.
-_COPIED, _AND, _OR, _XOR, _NAN, _INF, _FINITE, _SIGN, _WHERE = range(9)
+_COPIED, _AND, _OR, _XOR, _NAN, _INF, _FINITE, _SIGN, _WHERE, _NE, _EQ, _ALL, _ANY = range(13)
 _NAMES = {
     "copy_": _COPIED,
     "clone": _COPIED,
@@ -30,6 +32,10 @@ _NAMES = {
     "isfinite": _FINITE,
     "signbit": _SIGN,
     "where": _WHERE,
+    "ne": _NE,
+    "eq": _EQ,
+    "all": _ALL,
+    "any": _ANY,
 }
 # Sign, the rest, and infinity, in the integers that floats are.
 _FLOATS = {
@@ -38,16 +44,50 @@ _FLOATS = {
 }
 
 
+def spread(name: str, given: Sequence[Tensor], out: Tensor) -> list[Bound] | None:
+    """`simple` of operands of any layout, and of shapes that broadcast: copies of them before."""
+    if not out.is_contiguous() or out.element_size() not in SIZES:
+        return None
+    if name in ("all", "any") or all(t.is_contiguous() and t.shape == out.shape for t in given):
+        found = simple(name, given, out)
+        return None if found is None else [found]
+    before: list[Bound] = []
+    dense = []
+    for t in given:
+        room = t
+        if not t.is_contiguous() or t.shape != out.shape:
+            if t.element_size() not in SIZES or t.is_neg():
+                return None
+            room = torch.empty(out.shape, dtype=t.dtype, device=t.device)
+            before.append(copied(t, room))
+        dense.append(room)
+    found = simple(name, dense, out)
+    return None if found is None else [*before, found]
+
+
+def copied(x: Tensor, out: Tensor) -> Bound:
+    """A copy of a tensor of any layout to a contiguous one, of a shape to which it broadcasts."""
+    index, view = np.zeros(out.shape, np.int64), x.expand(out.shape)
+    for at, step in zip(np.indices(out.shape), view.stride(), strict=True):
+        index += at * step
+    move = Move([0], [1], out.numel(), index, x.element_size())
+    found = move.bound([x.data_ptr(), out.data_ptr()])
+    return found._replace(keep=(found.keep, x, out))
+
+
 def simple(name: str, given: Sequence[Tensor], out: Tensor) -> Bound | None:
     """A function of bits, by torch's name, from tensors to another; None of what is none.
 
-    Word `SOURCE` of the table, the first of what is kept, is where the first operand is, word
-    `TARGET` where the result is: both may be changed between calls.
+    All are contiguous and of one shape, but for `all` and `any` of a tensor's elements. Word
+    `SOURCE` of the table, the first of what is kept, is where the first operand is, word `TARGET`
+    where the result is: both may be changed between calls.
     """
     kind, x = _NAMES.get(name), given[-1]
-    one_shape = all(t.is_contiguous() and t.shape == out.shape for t in (*given, out))
+    folded = kind in (_ALL, _ANY) and len(given) == out.numel() == 1
+    one_shape = all(t.is_contiguous() and (folded or t.shape == out.shape) for t in (*given, out))
     floats, truth = _FLOATS.get(x.dtype), x.dtype is torch.bool
-    if kind is None or not one_shape or not (floats or truth or kind in (_COPIED, _WHERE)):
+    whole = kind in (_COPIED, _WHERE, _NE, _EQ)
+    if kind is None or not one_shape or not (floats or truth or whole):
         return None
     mask = least = 0
     if kind == _WHERE:
@@ -67,6 +107,14 @@ def simple(name: str, given: Sequence[Tensor], out: Tensor) -> Bound | None:
             return None
     elif kind in (_AND, _OR, _XOR):
         if not all(t.dtype is torch.bool for t in (*given, out)) or len(given) != 2:
+            return None
+    elif kind in (_NE, _EQ):
+        # Of floats zeros and NaN are compared otherwise.
+        whole = all(t.dtype is torch.int64 for t in given) and out.dtype is torch.bool
+        if not whole or len(given) != 2:
+            return None
+    elif kind in (_ALL, _ANY):
+        if not (folded and truth and out.dtype is torch.bool and x.numel()):
             return None
     elif floats is None or out.dtype is not torch.bool:
         return None
@@ -89,6 +137,12 @@ def kernel(data):
     mask, least = number(data, 3), number(data, 4)
     first, second, out = word(data, 5), word(data, 6), word(data, 7)
     choice = word(data, 9)
+    if kind > 10:
+        found = 0
+        for i in range(count):
+            found += byte(first, i)
+        put_byte(out, 0, 1 if found > 0 and (kind == 12 or found == count) else 0)
+        return
     for i in range(count):
         source = first
         if kind == 8 and byte(choice, i) == 0:
@@ -119,6 +173,10 @@ def kernel(data):
             put_byte(out, i, 1 if (x & mask) == least else 0)
         elif kind == 6:
             put_byte(out, i, 1 if (x & mask) < least else 0)
-        else:
+        elif kind == 7:
             put_byte(out, i, 1 if (x & mask) != 0 else 0)
+        elif kind == 9:
+            put_byte(out, i, 1 if x != number(second, i) else 0)
+        else:
+            put_byte(out, i, 1 if x == number(second, i) else 0)
 """

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from mcf.elementary.fused import Formula
+from mcf.kernels.bit_functions import spread
 from mcf.kernels.operators import COMPARISONS, OPERATIONS
 from mcf.tensor.launches import Plan
 from mcf.tensor.moment_plans import MomentPlan
+from mcf.tensor.tape_native import Native, look, native
 from mcf.tensor.tape_tensors import RefusedError, run_operator, tensors
 from mcf.tensor.tape_watching import launched
 
@@ -46,7 +48,7 @@ class Called(NamedTuple):
         of_expansions: whether it is an operator of expansion tensors.
         parts: the launches and their addresses that it is, one after the other.
         keep: what these need.
-        simple: what it is among `bit_functions.simple`: the name, the operands, the result.
+        native: makes the calls of native code that do the same, if there are such.
     """
 
     call: Callable[[], Any]
@@ -54,7 +56,7 @@ class Called(NamedTuple):
     of_expansions: bool
     parts: Sequence[tuple[Any, tuple[Any, ...]]] = ()
     keep: Any = None
-    simple: tuple[str, list[Tensor], Tensor] | None = None
+    native: Native | None = None
 
 
 class ChangedError(Exception):
@@ -76,10 +78,13 @@ def is_own(step: Launched | Called) -> bool:
     return isinstance(step, Called) and getattr(step.call, "own", False)
 
 
+_READING = frozenset({aten._local_scalar_dense.default, aten.is_nonzero.default})
+
+
 def guard(func: Any, args: Any, kwargs: Any, value: Any, given: list[Tensor]) -> Called:
     """A look at a number, which has to be what it was."""
     read: Any = functools.partial(run_operator, func, args, kwargs)
-    if func in (aten._local_scalar_dense.default, aten.is_nonzero.default):
+    if func in _READING:
         if type(args[0]) is Tensor and args[0].dtype in _DTYPES:
             read = args[0].detach().numpy().item
 
@@ -91,7 +96,7 @@ def guard(func: Any, args: Any, kwargs: Any, value: Any, given: list[Tensor]) ->
         if found != value or (zero and math.copysign(1.0, found) != zero):
             raise ChangedError
 
-    return Called(call, given, False)
+    return Called(call, given, False, native=look(args[0], value) if func in _READING else None)
 
 
 def called(
@@ -103,9 +108,8 @@ def called(
     ready = None if of_expansions else on_arrays(func, args, kwargs, made)
     if ready is not None:
         return ready._replace(tensors=used)
-    simple = None
-    if func is aten.where.self and not of_expansions:
-        simple = "where", [*args], made[0]
+    made_one = not of_expansions and len(made) == 1
+    step = native(func, args, kwargs, made[0]) if made_one else None
     if form is not None and len(made) == 1:
         operator, [target] = form._op, made
 
@@ -124,7 +128,7 @@ def called(
         raise RefusedError(f"{func}: {error}") from None
     call.own = func.namespace == "mcf"  # type: ignore[attr-defined]
     call.slow = of_expansions or call.own  # type: ignore[attr-defined]
-    return Called(call, used, of_expansions, simple=simple)
+    return Called(call, used, of_expansions, native=step)
 
 
 # Functions of elements that NumPy computes with the same bits, in a fourth of the time.
@@ -157,8 +161,8 @@ def on_arrays(func: Any, args: Any, kwargs: Any, made: list[Tensor]) -> Called |
     if function is np.positive:
         function = np.copyto
         arrays.reverse()
-    simple = name, [*args], made[0]
-    return Called(functools.partial(function, *arrays), used, False, simple=simple)
+    step = functools.partial(spread, name, [*args], made[0])
+    return Called(functools.partial(function, *arrays), used, False, native=step)
 
 
 _OPERATIONS = {f"mcf::{o.operator}": o for o in (*OPERATIONS, *COMPARISONS)}

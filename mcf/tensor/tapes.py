@@ -176,8 +176,8 @@ def _pieces(step: Launched | Called) -> Iterator[Bound | Callable[[], Any]]:
         for launch, arguments in step.parts:
             yield _piece(launch, arguments)
     else:
-        found = None if step.simple is None else simple(*step.simple)
-        yield step.call if found is None else found
+        found = None if step.native is None else step.native()
+        yield from (step.call,) if found is None else found
 
 
 def _piece(launch: Any, arguments: tuple[Any, ...]) -> Bound | Callable[[], Any]:

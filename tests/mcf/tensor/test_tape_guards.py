@@ -63,3 +63,17 @@ def test_a_function_that_warns_has_no_steps() -> None:
         assert [direct(x) for _ in range(3)] == [NotImplemented] * 3
     with pytest.warns(UserWarning, match="afterwards"):
         warnings.warn("afterwards", UserWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize("bad", [4, -1, 2**40])
+def test_classes_that_there_are_not(bad: int) -> None:
+    """Steps that take elements by number leave a wrong one to torch's way, which says so."""
+    x = mcf.MCFTensor([torch.arange(12.0, dtype=torch.float64).reshape(3, 4) / 16]).to(terms=2)
+    classes = torch.tensor([1, 3, 0])
+    for _ in range(3):
+        good = F.nll_loss(x, classes)
+    assert torch.equal(good, -(x[0, 1] + x[1, 3] + x[2, 0]) / 3)
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        F.nll_loss(x, torch.tensor([1, bad, 0]))
+    ignored = F.nll_loss(x, torch.tensor([1, -100, 0]))
+    assert torch.equal(ignored, -(x[0, 1] + x[2, 0]) / 2)
