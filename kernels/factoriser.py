@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mcf.kernels.decomposition import Decomposition, Numbers
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import Reflection
@@ -86,6 +87,20 @@ class Factoriser:
         """
         return None
 
+    def prepare_decomposition(
+        self, spec: Decomposition, batch: int, shape: tuple[int, int], numbers: Numbers
+    ) -> Callable[..., Sequence[int]] | None:
+        """Decompositions of so many matrices, no more rows than columns, or None.
+
+        Returns:
+            A function of the addresses of A's components; of how many elements lie from matrix to
+            matrix, row to row and column to column; of the addresses of contiguous results: values
+            [B, n], then of `eigh` V [B, n, n] twice, of `svd` U and V^T; of whether vectors are
+            wanted; of whether the matrix is a transpose, whose U and V^T change places. It
+            returns what each matrix ends as (`mcf.kernels.decomposition`).
+        """
+        return None
+
     def substitute(
         self,
         spec: Elimination,
@@ -158,8 +173,10 @@ class Factoriser:
         a: Sequence[Tensor],
         w: Sequence[Tensor],
         x: Sequence[Tensor],
+        squares: Sequence[Tensor],
         steps: int,
         tolerance: int,
+        share: int,
     ) -> Tensor | None:
         """Correct orthogonal matrices (`mcf.kernels.refinement`), where it has a loop.
 
@@ -168,8 +185,10 @@ class Factoriser:
             a: M, components, contiguous [B, n, columns].
             w: W, contiguous [B, n, n], changed in place.
             x: where W M goes, contiguous [B, n, columns].
+            squares: where the squared norms of its rows go, contiguous [B, n].
             steps: how often W is made orthogonal first.
             tolerance: an exponent, of a power of two.
+            share: likewise.
 
         Returns:
             What each matrix ended as, integers [B]; None where it has none, and has done nothing.

@@ -13,6 +13,10 @@ All numbers are float64 expansions.
 4. It is slow if not the error <= 2^-8 of the one before (1/4 at first), and done if the error <=
    tolerance, or if it is slow and the error <= 8 tolerance. If neither, W becomes W + E^T W, and 2
    follows.
+5. Of a matrix that is done rows are apart where |G_ij| > tolerance sqrt(G_ii) sqrt(G_jj), i < j,
+   for rows whose sqrt(G_ii) are at least a share of the largest; all of first numbers.
+6. Of what is stuck or apart `steps` times again W becomes W + ((I - W W^T) / 2) W, and X = W M with
+   zeros as in 2: rotations begin there.
 
 Products are folds as those of a matrix product, settled and cut to as many components.
 """
@@ -27,8 +31,8 @@ from mcf.kernels.bind import Algorithm
 from mcf.kernels.fold import Fold, product_fold
 from mcf.kernels.formats import FP64
 
-# What a matrix ends as.
-DONE, STUCK = 1, 2
+# What a matrix ends as; APART is done, with rows that are apart.
+DONE, STUCK, APART = 1, 2, 3
 
 
 # Compared and hashed by identity, as `Elementwise`.

@@ -133,18 +133,18 @@ class Together:
 
 @functools.cache
 def native_of(name: str, text: str) -> Any:
-    """The code of a text, which calls what is in `_instructions`."""
+    """The code of a text, which calls what is in `instructions`."""
     from mcf.kernels.numba import stored
 
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        return compiler.compiled(text, f"<mcf numba {name}>", _instructions())
+        return compiler.compiled(text, f"<mcf numba {name}>", instructions())
 
     return stored.native(("sequence", name, text), make)
 
 
-def _instructions() -> dict[str, Any]:
+def instructions() -> dict[str, Any]:
     """What the texts call: numbers of fewer bits, and code at an address."""
     from llvmlite import ir
     from numba.core import types

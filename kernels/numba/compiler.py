@@ -13,11 +13,14 @@ from typing import Any
 import numba
 import numpy as np
 
+from mcf.kernels import sequence
+from mcf.kernels.decomposition import Decomposition
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import (
+    decomposition_text,
     elimination_text,
     inlining,
     loops,
@@ -178,12 +181,35 @@ def refinement(spec: Refinement, text: str) -> Any:
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
-    operands = dict.fromkeys("awxmv", (spec.terms, FP64)) | {"s": (fold.state, FP64)}
+    operands = dict.fromkeys("awxdmv", (spec.terms, FP64)) | {"s": (fold.state, FP64)}
     namespace |= _accesses(FP64, operands)
     zeros = (0.0,) * spec.terms
     namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
     namespace |= {"ZEROS": zeros, "ONES": (1.0, *zeros[1:])}
     return callback(text, f"<mcf numba refinement {spec.terms}>", namespace)
+
+
+def decomposition(spec: Decomposition, text: str) -> Any:
+    """The callback of whole decompositions."""
+    settings = Settings(FP64, FP64, (("rc", FP64),))
+    inner = spec.refinement
+    folds = {"": (inner.fold, inner.settle), "_plain": (spec.plain, spec.settle_plain)}
+    algorithms = {"root": spec.root, "root_plain": inner.root, "usual": spec.usual}
+    algorithms |= {"tidy": spec.tidy, "total": inner.total, "quotient": inner.quotient}
+    for suffix, (fold, settle) in folds.items():
+        algorithms |= {f"term{suffix}": fold.term, f"merge{suffix}": fold.merge}
+        algorithms |= {f"combine{suffix}": fold.combine, f"settle{suffix}": settle}
+    namespace: dict[str, Any] = {
+        name: inlining.algorithm(settings, each) for name, each in algorithms.items()
+    }
+    counts = decomposition_text.operands(spec)
+    namespace |= _accesses(FP64, {name: (count, FP64) for name, count in counts.items()})
+    zeros = (0.0,) * spec.terms
+    namespace |= {"ZEROS": zeros, "ONES": (1.0, *zeros[1:]), "TERMS": spec.terms}
+    namespace |= {"ZEROS_plain": (0.0,), "TERMS_plain": 1}
+    namespace |= {"put": memory.put, "power": power, "bits64": bits64}
+    namespace |= {"call": sequence.instructions()["call"]}
+    return callback(text, f"<mcf numba decomposition {spec.given}>", namespace)
 
 
 def _accesses(register: Format, operands: Mapping[str, tuple[int, Format]]) -> dict[str, Any]:

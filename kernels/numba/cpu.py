@@ -15,31 +15,16 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.elimination import Elimination
 from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import BLOCK, Fold
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba import (
-    elimination_loops,
-    fold_loops,
-    integers,
-    pages,
-    refinement_loops,
-    reflection_loops,
-    rotation_loops,
-    row_loops,
-    shared,
-    streaming,
-    team,
-)
+from mcf.kernels.numba import fold_loops, integers, pages, row_loops, shared, streaming, team
 from mcf.kernels.numba.element_loops import Table, build
+from mcf.kernels.numba.factoriser import CpuFactoriser
 from mcf.kernels.numba.one_row import OneRow
 from mcf.kernels.numba.shared import SharedRow
 from mcf.kernels.numba.team import SERIAL
-from mcf.kernels.refinement import Refinement
-from mcf.kernels.reflection import Reflection
-from mcf.kernels.rotation import Rotations
 from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.tables import table_of
 
@@ -175,7 +160,7 @@ def _prepared(spec: Elementwise, sizes: tuple[int, ...]) -> Launch:
     return Launch(spec, sizes)
 
 
-class Cpu(Executor):
+class Cpu(CpuFactoriser, Executor):
     """Loops that Numba compiles once, and that are kept on disk."""
 
     name = "numba"
@@ -233,92 +218,6 @@ class Cpu(Executor):
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         """See `Executor`."""
         return fold_loops.product(spec, left, right)
-
-    def eliminate(
-        self,
-        spec: Elimination,
-        a: Sequence[Tensor],
-        start: int,
-        width: int,
-        info: Tensor,
-        pivots: Tensor | None = None,
-        exchange: bool = True,
-        sides: Sequence[Tensor] | None = None,
-        determinant: Sequence[Tensor] | None = None,
-    ) -> bool:
-        """See `Executor`."""
-        more = sides, determinant
-        elimination_loops.panel(spec, a, start, width, info, pivots, exchange, *more)
-        return True
-
-    def prepare_elimination(
-        self, spec: Elimination, shape: Sequence[int], sides: int = 0, determinant: bool = False
-    ) -> Callable[..., tuple[Any, Any]] | None:
-        """See `Executor`; for few elements, on one thread, as the next two."""
-        return elimination_loops.one_elimination(spec, shape, sides, determinant)
-
-    def prepare_substitution(
-        self,
-        spec: Elimination,
-        shape: Sequence[int],
-        strides: Sequence[int],
-        upper: bool,
-        unit: bool,
-    ) -> Callable[[list[int], list[int]], Any] | None:
-        """See `Executor`."""
-        return elimination_loops.one_substitution(spec, shape, strides, upper, unit)
-
-    def prepare_reflection(
-        self, spec: Reflection, shape: Sequence[int], wanted: int
-    ) -> Callable[[list[int], list[int]], Any] | None:
-        """See `Executor`."""
-        return reflection_loops.one_reflection(spec, shape, wanted)
-
-    def substitute(
-        self,
-        spec: Elimination,
-        a: Sequence[Tensor],
-        x: Sequence[Tensor],
-        upper: bool,
-        unit: bool,
-    ) -> bool:
-        """See `Executor`."""
-        elimination_loops.substitute(spec, a, x, upper, unit)
-        return True
-
-    def reflect(
-        self,
-        spec: Reflection,
-        r: Sequence[Tensor],
-        start: int,
-        v: Sequence[Tensor],
-        t: Sequence[Tensor],
-        whole: bool = False,
-        q: Sequence[Tensor] | None = None,
-    ) -> bool:
-        """See `Executor`."""
-        reflection_loops.panel(spec, r, start, v, t, whole, q)
-        return True
-
-    def rotate(
-        self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
-    ) -> Tensor:
-        """See `Executor`."""
-        return rotation_loops.rotate(spec, x, width, counted, tolerance)
-
-    def refine(
-        self,
-        spec: Refinement,
-        a: Sequence[Tensor],
-        w: Sequence[Tensor],
-        x: Sequence[Tensor],
-        steps: int,
-        tolerance: int,
-    ) -> Tensor | None:
-        """See `Executor`; of small matrices, whose products are no work for several threads."""
-        if max(a[0].shape[1:]) > refinement_loops.SMALL:
-            return None
-        return refinement_loops.refine(spec, a, w, x, steps, tolerance)
 
     def rows(self, task: RowTask, shape: tuple[int, int], tensors: Sequence[Tensor]) -> bool:
         """See `Executor`."""

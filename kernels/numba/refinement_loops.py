@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mcf.kernels.numba import keys, objects, rewrite, row_folds, stored, team
 from mcf.kernels.numba.panel_text import PanelText
-from mcf.kernels.refinement import DONE, STUCK, Refinement
+from mcf.kernels.refinement import APART, DONE, STUCK, Refinement
 from mcf.kernels.rotation import VANISHED
 
 PAD = 16
@@ -20,13 +20,13 @@ PAD = 16
 SMALL = 48
 WORDS = (
     *("bases", "shares", "parts", "states", "rows", "columns", "steps", "exponent"),
-    *("length", "m_size"),
+    *("length", "m_size", "share"),
 )
 
 
 def source(spec: Refinement) -> str:
     """The kernel: an item is a matrix. Arrays of rows in `m`: V, N, R, E, a transpose, M, Y."""
-    operands = {**dict.fromkeys("awxmv", spec.terms), "s": spec.fold.state}
+    operands = {**dict.fromkeys("awxdmv", spec.terms), "s": spec.fold.state}
     text = PanelText(WORDS, ("bases", "shares", "states"), operands, PAD)
     row_folds.steps(text, "m")
     settled = f"settle(load_s(at_s, s + c))[:{spec.terms}]"
@@ -55,15 +55,24 @@ def source(spec: Refinement) -> str:
         "        store_m(at_m, m + i * length + c, load_a(at_a, base + i * columns + c))",
         "before = 0.25",
         "turn_of_steps = 0",
-        "state = 0",
+        "state, ending = 0, 0",
         "while state == 0:",
         # I - V V^T; V M; its product with its transpose; what V becomes.
         "    for kind in range(4):",
         "        if (kind == 1 or kind == 2) and turn_of_steps < steps:",
         "            continue",
+        "        if kind == 2 and ending != 0:",
+        "            state = ending",
+        "            break",
         "        if kind == 3 and turn_of_steps >= steps:",
     )
     _corrections(text, d + 3)
+    text.add(
+        d + 3,
+        f"if state != 0 and state != {DONE}:",
+        "    ending, state, turn_of_steps = state, 0, -1",
+        "    break",
+    )
     text.add(d + 2, "if state != 0:", "    break")
     _products(text, d + 2)
     text.add(d + 1, "turn_of_steps += 1")
@@ -137,7 +146,7 @@ def _products(text: PanelText, depth: int) -> None:
 
 
 def _corrections(text: PanelText, depth: int) -> None:
-    """E in the place of G, the error, and what follows from it."""
+    """The error and what follows from it: E in the place of G, or what is looked at in the end."""
     text.add(
         depth,
         # s_i and its root, in the first row of the transpose's room and in the second.
@@ -145,6 +154,7 @@ def _corrections(text: PanelText, depth: int) -> None:
         "    h = difference(ONES, load_m(at_m, r + i * length + i))",
         "    h = quotient(load_m(at_m, e + i * length + i), h)",
         "    store_m(at_m, t + i, h)",
+        "    store_m(at_m, t + length + i, root((h[0],)) + ZEROS[1:])",
         "for i in range(rows):",
         "    for c in range(rows):",
         "        there = i * length + c",
@@ -152,23 +162,18 @@ def _corrections(text: PanelText, depth: int) -> None:
         "        store_m(at_m, n_at + there, h)",
         "error = 0.0",
         "for i in range(rows):",
-        "    low = load_m(at_m, t + i)",
+        "    low = load_m(at_m, t + length + i)[0]",
         "    for c in range(rows):",
         "        there = i * length + c",
-        "        high = load_m(at_m, t + c)",
-        "        gap = difference(high, low)",
-        "        top = load_m(at_m, n_at + there)",
-        "        mean = abs((top[0] + load_m(at_m, n_at + c * length + i)[0]) / 2)",
-        "        near = mean > 5.9604644775390625e-08 * abs(gap[0]) or gap[0] == 0 or i == c",
-        "        rest = load_m(at_m, r + there)",
-        "        h = quotient(ZEROS if near else top, ONES if near else gap)",
-        "        store_m(at_m, e + there, halved(rest) if near else h)",
-        "        sizes = root((low[0],))[0] * root((high[0],))[0]",
+        "        other = load_m(at_m, n_at + c * length + i)[0]",
+        "        mean = abs((load_m(at_m, n_at + there)[0] + other) / 2)",
+        "        sizes = low * load_m(at_m, t + length + c)[0]",
         "        cosine = 0.0",
         "        if i != c and sizes > 0:",
         "            cosine = mean / sizes",
-        "        if abs(rest[0]) > cosine or rest[0] != rest[0]:",
-        "            cosine = abs(rest[0])",
+        "        rest = abs(load_m(at_m, r + there)[0])",
+        "        if rest > cosine or rest != rest:",
+        "            cosine = rest",
         "        if cosine > error or cosine != cosine:",
         "            error = cosine",
         "tolerance = power(exponent)",
@@ -178,6 +183,51 @@ def _corrections(text: PanelText, depth: int) -> None:
         f"    state = {DONE}",
         "elif slow:",
         f"    state = {STUCK}",
+        "if state == 0:",
+    )
+    _steps_to_come(text, depth + 1)
+    text.add(depth, "else:")
+    _looked_at(text, depth + 1)
+
+
+def _steps_to_come(text: PanelText, depth: int) -> None:
+    """E in the place of G."""
+    text.add(
+        depth,
+        "for i in range(rows):",
+        "    low = load_m(at_m, t + i)",
+        "    for c in range(rows):",
+        "        there = i * length + c",
+        "        gap = difference(load_m(at_m, t + c), low)",
+        "        top = load_m(at_m, n_at + there)",
+        "        mean = abs((top[0] + load_m(at_m, n_at + c * length + i)[0]) / 2)",
+        "        if mean > 5.9604644775390625e-08 * abs(gap[0]) or gap[0] == 0 or i == c:",
+        "            store_m(at_m, e + there, halved(load_m(at_m, r + there)))",
+        "        else:",
+        "            store_m(at_m, e + there, quotient(top, gap))",
+    )
+
+
+def _looked_at(text: PanelText, depth: int) -> None:
+    """The diagonal of G, and whether rows are apart."""
+    text.add(
+        depth,
+        "largest = 0.0",
+        "for i in range(rows):",
+        "    h = load_m(at_m, e + i * length + i)",
+        "    store_d(at_d, item * rows + i, h)",
+        "    h = root((h[0],)) + ZEROS[1:]",
+        "    store_m(at_m, t + i, h)",
+        "    largest = max(largest, h[0])",
+        "least = power(share) * largest",
+        "for i in range(rows):",
+        "    low = load_m(at_m, t + i)[0]",
+        "    for c in range(i + 1, rows):",
+        "        high = load_m(at_m, t + c)[0]",
+        "        if low >= least and high >= least:",
+        "            limit = tolerance * low * high",
+        f"            if state == {DONE} and abs(load_m(at_m, e + i * length + c)[0]) > limit:",
+        f"                state = {APART}",
     )
 
 
@@ -198,40 +248,58 @@ def _compiled(spec: Refinement) -> objects.Native:
     )
 
 
+class Sizes(NamedTuple):
+    """What a loop is told of matrices of a shape, and the memory of a thread.
+
+    Args:
+        words: those that are no addresses of operands or shares.
+        scratch: numbers of each kind of memory, and how many components it has.
+    """
+
+    words: dict[str, int]
+    scratch: list[tuple[int, int]]
+
+
+def sizes(
+    spec: Refinement, rows: int, columns: int, steps: int, tolerance: int, share: int
+) -> Sizes:
+    """Of matrices of so many rows and columns; the rest as in `refine`."""
+    length = max(rows, columns) + PAD
+    m_size = (6 * rows + max(rows, columns)) * length
+    words = {"rows": rows, "columns": columns, "steps": steps, "exponent": tolerance}
+    words |= {"length": length, "m_size": m_size, "share": share}
+    return Sizes(words, [(m_size, spec.terms), (length, spec.terms), (length, spec.fold.state)])
+
+
+def address(spec: Refinement) -> int:
+    """Where the loop is."""
+    with stored.lock:
+        return _compiled(spec).address
+
+
 def refine(
     spec: Refinement,
     a: Sequence[Tensor],
     w: Sequence[Tensor],
     x: Sequence[Tensor],
+    squares: Sequence[Tensor],
     steps: int,
     tolerance: int,
+    share: int,
 ) -> Tensor:
     """See `mcf.kernels.executor.Executor.refine`."""
     batch, rows, columns = a[0].shape
     work = batch * rows * rows * columns
     threads = torch.get_num_threads() if work > team.SERIAL else 1
     parts = max(1, min(threads, batch))
-    length = max(rows, columns) + PAD
-    m_size = (6 * rows + max(rows, columns)) * length
-    sizes = [(m_size, spec.terms), (length, spec.terms), (length, spec.fold.state)]
-    scratch = [torch.zeros(n, parts * size, dtype=torch.float64, device="cpu") for size, n in sizes]
-    bases = array("Q", [c.data_ptr() for c in (*a, *w, *x, *(c for m in scratch for c in m))])
+    words, kinds = sizes(spec, rows, columns, steps, tolerance, share)
+    scratch = [torch.zeros(n, parts * size, dtype=torch.float64, device="cpu") for size, n in kinds]
+    given = (*a, *w, *x, *squares, *(c for m in scratch for c in m))
+    bases = array("Q", [c.data_ptr() for c in given])
     shares = team.shares(batch, parts)
     states = array("q", bytes(8 * batch))
-    words = {
-        "bases": bases.buffer_info()[0],
-        "shares": shares.buffer_info()[0],
-        "parts": parts,
-        "states": states.buffer_info()[0],
-        "rows": rows,
-        "columns": columns,
-        "steps": steps,
-        "exponent": tolerance,
-        "length": length,
-        "m_size": m_size,
-    }
+    words |= {"bases": bases.buffer_info()[0], "shares": shares.buffer_info()[0]}
+    words |= {"parts": parts, "states": states.buffer_info()[0]}
     table = array("q", [words[name] for name in WORDS])
-    with stored.lock:
-        address = _compiled(spec).address
-    team.run(address, table.buffer_info()[0], parts)
+    team.run(address(spec), table.buffer_info()[0], parts)
     return torch.tensor(states, device="cpu")

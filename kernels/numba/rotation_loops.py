@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.fold import GROUP
-from mcf.kernels.numba import keys, objects, rewrite, stored, team
+from mcf.kernels.numba import keys, objects, rewrite, row_folds, stored, team
 from mcf.kernels.numba.panel_text import PanelText
 from mcf.kernels.rotation import SWEEPS, VANISHED, Rotations, next_order
 
@@ -138,30 +137,9 @@ def _halves(text: PanelText, depth: int) -> None:
 
 def _folds(text: PanelText, depth: int) -> None:
     """Three folds in the order of a matrix product."""
-    zeros = "term(ZEROS, ZEROS)"
-    text.add(depth, f"p, q, o = {zeros}, {zeros}, {zeros}", "i = 0")
-    for condition, count in ((f"while i + {GROUP} <= width:", GROUP), ("while i < width:", 1)):
-        text.add(depth, condition)
-        for k in range(count):
-            text.add(
-                depth + 1,
-                f"x_{k} = load_x(at_x, first + i + {k})",
-                f"y_{k} = load_x(at_x, second + i + {k})",
-            )
-        for name, left, right in (("a", "x", "x"), ("b", "y", "y"), ("g", "x", "y")):
-            parts = [f"term({left}_{k}, {right}_{k})" for k in range(count)]
-            while len(parts) > 1:
-                parts = [f"merge({u}, {v})" for u, v in zip(parts[::2], parts[1::2], strict=True)]
-            text.add(depth + 1, f"{name}_part = {parts[0]}")
-        text.add(
-            depth + 1,
-            "if i == 0:",
-            "    p, q, o = a_part, b_part, g_part",
-            "else:",
-            "    p, q, o = combine(p, a_part), combine(q, b_part), combine(o, g_part)",
-            f"i += {count}",
-        )
-    text.add(depth, "a, b, g = settle(p)[:TERMS], settle(q)[:TERMS], settle(o)[:TERMS]")
+    loads = {"x": "load_x(at_x, first + {})", "y": "load_x(at_x, second + {})"}
+    products = {"a": ("x", "x"), "b": ("y", "y"), "g": ("x", "y")}
+    row_folds.inner(text, depth, loads, products, "width")
 
 
 @functools.cache
@@ -181,6 +159,17 @@ def _compiled(spec: Rotations) -> objects.Native:
     )
 
 
+def address(spec: Rotations) -> int:
+    """Where the loop is."""
+    with stored.lock:
+        return _compiled(spec).address
+
+
+def order(rows: int) -> array[int]:
+    """The word `order` says where this is."""
+    return array("q", next_order(rows))
+
+
 def rotate(
     spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
 ) -> Tensor:
@@ -190,25 +179,14 @@ def rotate(
     parts = max(1, min(threads, batch))
     scratch = torch.empty(3, parts * width, dtype=torch.float64, device="cpu")
     places = array("q", bytes(16 * parts * rows))
-    order = array("q", next_order(rows))
+    places_next = order(rows)
     done = array("q", [tolerance, *([0] * batch)])
     bases = array("Q", [c.data_ptr() for c in (*x, *scratch)])
     shares = team.shares(batch, parts)
-    words = {
-        "bases": bases.buffer_info()[0],
-        "shares": shares.buffer_info()[0],
-        "parts": parts,
-        "order": order.buffer_info()[0],
-        "places": places.buffer_info()[0],
-        "done": done.buffer_info()[0],
-        "rows": rows,
-        "counted": counted,
-        "columns": columns,
-        "width": width,
-        "sweeps": SWEEPS,
-    }
+    given = {"bases": bases, "shares": shares, "order": places_next, "places": places, "done": done}
+    words = {name: memory.buffer_info()[0] for name, memory in given.items()}
+    words |= {"parts": parts, "rows": rows, "counted": counted, "columns": columns}
+    words |= {"width": width, "sweeps": SWEEPS}
     table = array("Q", [words[name] for name in WORDS])
-    with stored.lock:
-        address = _compiled(spec).address
-    team.run(address, table.buffer_info()[0], parts)
+    team.run(address(spec), table.buffer_info()[0], parts)
     return torch.tensor(done[1:], device="cpu") != 0

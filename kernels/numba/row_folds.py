@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mcf.kernels.fold import GROUP
 from mcf.kernels.numba.panel_text import PanelText
 
@@ -46,3 +48,44 @@ def fold(text: PanelText, depth: int, given: str, kinds: int = 1) -> None:
             f"    row += {count} * stride",
             f"    i += {count}",
         )
+
+
+def inner(
+    text: PanelText,
+    depth: int,
+    loads: Mapping[str, str],
+    products: Mapping[str, tuple[str, str]],
+    n: str,
+    suffix: str = "",
+) -> None:
+    """Inner products of n numbers, settled and cut to as many components.
+
+    Args:
+        text: where they go.
+        depth: likewise.
+        loads: of each vector what loads a number of it, by its distance `i + k`.
+        products: of each result the names of its vectors.
+        n: how many.
+        suffix: of the names of the fold's functions.
+    """
+    term, merge, combine, settle = (f + suffix for f in ("term", "merge", "combine", "settle"))
+    zeros = f"ZEROS{suffix}"
+    text.add(depth, *(f"{name}_sum = {term}({zeros}, {zeros})" for name in products))
+    text.add(depth, "i = 0")
+    for condition, count in ((f"while i + {GROUP} <= {n}:", GROUP), (f"while i < {n}:", 1)):
+        text.add(depth, condition)
+        for k in range(count):
+            for name, load in loads.items():
+                text.add(depth + 1, f"{name}_{k} = {load.format(f'i + {k}')}")
+        for name, (left, right) in products.items():
+            parts = [f"{term}({left}_{k}, {right}_{k})" for k in range(count)]
+            while len(parts) > 1:
+                parts = [f"{merge}({u}, {v})" for u, v in zip(parts[::2], parts[1::2], strict=True)]
+            text.add(depth + 1, f"{name}_part = {parts[0]}")
+        text.add(depth + 1, "if i == 0:")
+        text.add(depth + 2, *(f"{name}_sum = {name}_part" for name in products))
+        text.add(depth + 1, "else:")
+        text.add(depth + 2, *(f"{r}_sum = {combine}({r}_sum, {r}_part)" for r in products))
+        text.add(depth + 1, f"i += {count}")
+    for name in products:
+        text.add(depth, f"{name} = {settle}({name}_sum)[:TERMS{suffix}]")

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import operations
+from mcf.linalg import whole
 from mcf.linalg.orthogonal_rows import orthogonal_rows
 from mcf.linalg.parts import Components, each, identity, transpose
-from mcf.linalg.working import closed, descending, opened, rows_in, squared_norms
+from mcf.linalg.working import closed, descending, opened, rows_in
 from mcf.reductions.products import matmul
 
 
@@ -25,6 +26,12 @@ def decompose(a: Components, upper: bool = False) -> tuple[Components, Component
     With u^terms of the working format, |A V - V diag(w)| <= c n u^terms |A| in the 2-norm and
     |V^T V - I| <= c n u^terms, for clusters and for equal eigenvalues too.
     """
+    found = whole.decomposed(True, a, lambda some: _decompose(some, upper), upper)
+    return _decompose(a, upper) if found is None else found
+
+
+def _decompose(a: Components, upper: bool) -> tuple[Components, Components, Tensor]:
+    """The same by operations on tensors."""
     triangle = each(lambda c: c.triu() if upper else c.tril(), a)
     a = each(lambda c: c + (c.mT.tril(-1) if upper else c.mT.triu(1)), triangle)
     flat, exponent = opened(a)
@@ -34,8 +41,8 @@ def decompose(a: Components, upper: bool = False) -> tuple[Components, Component
     shift = _shift(flat[0])
     eye = identity(flat, n)
     moved = operations.add(flat, each(lambda c: c * shift[:, None, None], eye))
-    _, rows, done = orthogonal_rows(moved, positive=True)
-    norms = operations.sqrt(squared_norms(rows))
+    _, rows, squares, done = orthogonal_rows(moved, positive=True)
+    norms = operations.sqrt(squares)
     rows = operations.div(rows, each(lambda c: c[..., None], norms))
     values = each(
         lambda c: c.diagonal(dim1=-2, dim2=-1), matmul(rows, matmul(flat, transpose(rows)))

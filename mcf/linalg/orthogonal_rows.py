@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import operations, registry
-from mcf.kernels.refinement import DONE, refinement
+from mcf.kernels.refinement import DONE, STUCK, refinement
 from mcf.linalg import rotations
 from mcf.linalg.parts import (
     Components,
@@ -20,6 +20,7 @@ from mcf.linalg.parts import (
     transpose,
     where,
 )
+from mcf.linalg.working import squared_norms
 from mcf.reductions.products import matmul
 
 
@@ -28,7 +29,19 @@ def tolerance(terms: int) -> float:
     return 2.0 ** (4 - 53 * terms)
 
 
-def orthogonal_rows(m: Components, positive: bool = False) -> tuple[Components, Components, Tensor]:
+# The logarithm of the share of the largest row of which a row of like size is looked at in the end:
+# of all rows, and of those times eigenvalues.
+SHARES = {False: -1, True: -3}
+
+
+def exponent(terms: int) -> int:
+    """That of `tolerance`."""
+    return math.frexp(tolerance(terms))[1] - 1
+
+
+def orthogonal_rows(
+    m: Components, positive: bool = False
+) -> tuple[Components, Components, Components, Tensor]:
     """W and X = W M with orthogonal rows, W orthogonal, as the one-sided Jacobi method has them.
 
     Args:
@@ -37,23 +50,27 @@ def orthogonal_rows(m: Components, positive: bool = False) -> tuple[Components, 
             eigenvalues, and the start needs no W.
 
     Returns:
-        W, X and which matrices converged.
+        W, X, the squared norms of X's rows and which matrices converged.
     """
     rows, columns = m[0].shape[1:]
     terms = len(m)
     if m[0].numel() == 0:
         done = torch.ones(m[0].shape[0], dtype=torch.bool, device=m[0].device)
-        return identity(m, rows), m, done
+        return identity(m, rows), m, squared_norms(m), done
     leading = rotations.without_vanished((m[0],), columns)
     start = padded((_start(leading[0], positive),), terms)
     x = each(torch.empty_like, m)
     w = each(torch.clone, start)
-    executor, exponent = registry.on(m[0].device), math.frexp(tolerance(terms))[1] - 1
-    state = executor.refine(refinement(terms), m, w, x, _steps(terms), exponent)
+    squares = each(lambda c: c.new_empty(c.shape[:2]), m)
+    numbers = steps(terms), exponent(terms), SHARES[positive]
+    given = refinement(terms), m, w, x, squares
+    state = registry.on(m[0].device).refine(*given, *numbers)
     if state is not None:
-        done = state == DONE
-        _settled(m, w, x, done, ~done, positive)
-        return w, x, done
+        done, left = state != STUCK, state != DONE
+        if bool(left.any()):
+            _rotated(w, x, done, left)
+            _put(squares, left, squared_norms(matrices(x, left)))
+        return w, x, squares, done
     w = orthonormal(start, terms)
     done = torch.zeros(m[0].shape[0], dtype=torch.bool, device=m[0].device)
     stuck = torch.zeros_like(done)
@@ -74,21 +91,15 @@ def orthogonal_rows(m: Components, positive: bool = False) -> tuple[Components, 
         _put(x, active, y)
         moved = operations.add(v, matmul(transpose(step), v))
         _put(w, active, where((finished | slow)[:, None, None], v, moved))
-    _settled(m, w, x, done, stuck, positive)
-    return w, x, done
-
-
-def _settled(
-    m: Components, w: Components, x: Components, done: Tensor, stuck: Tensor, positive: bool
-) -> None:
-    """Rotations where corrections at once are stuck, or have left large rows of like size.
-
-    Corrections turn no rows whose norms differ by less than 2^24 of their product; those of a
-    small row cannot do better than 8 tolerances; of large ones that is no rounding error.
-    """
-    stuck = stuck | (done & _apart(x, 0.125 if positive else 0.5))
+    # Corrections turn no rows whose norms differ by less than 2^24 of their product; those of a
+    # small row cannot do better than 8 tolerances; of large ones that is no rounding error.
+    stuck = stuck | (done & _apart(x, 2.0 ** SHARES[positive]))
     if bool(stuck.any()):
-        _rotated(m, w, x, done, stuck)
+        v = orthonormal(matrices(w, stuck), terms)
+        _put(w, stuck, v)
+        _put(x, stuck, rotations.without_vanished(matmul(v, matrices(m, stuck)), columns))
+        _rotated(w, x, done, stuck)
+    return w, x, squared_norms(x), done
 
 
 def _apart(x: Components, share: float) -> Tensor:
@@ -101,17 +112,14 @@ def _apart(x: Components, share: float) -> Tensor:
     return (pairs & (size.abs() > limit)).flatten(1).any(1)
 
 
-def _rotated(m: Components, w: Components, x: Components, done: Tensor, stuck: Tensor) -> None:
+def _rotated(w: Components, x: Components, done: Tensor, stuck: Tensor) -> None:
     """Rotations of pairs in expansions, where corrections at once do not get better."""
-    left, columns, terms = stuck.nonzero().flatten(), m[0].shape[2], len(m)
-    if left.numel() == 0:
-        return
-    v = orthonormal(matrices(w, left), terms)
-    y = rotations.without_vanished(matmul(v, matrices(m, left)), columns)
-    both = tuple(torch.cat([a, b], 2) for a, b in zip(y, v, strict=True))
-    both, done[left] = rotations.orthogonalize(both, columns, tolerance(terms))
-    _put(x, left, each(lambda c: c[..., :columns], both))
-    _put(w, left, each(lambda c: c[..., columns:], both))
+    columns, terms = x[0].shape[2], len(x)
+    given = zip(matrices(x, stuck), matrices(w, stuck), strict=True)
+    both = tuple(torch.cat(pair, 2) for pair in given)
+    both, done[stuck] = rotations.orthogonalize(both, columns, tolerance(terms))
+    _put(x, stuck, each(lambda c: c[..., :columns], both))
+    _put(w, stuck, each(lambda c: c[..., columns:], both))
 
 
 def _start(m: Tensor, positive: bool) -> Tensor:
@@ -125,7 +133,8 @@ def _start(m: Tensor, positive: bool) -> Tensor:
     return x[..., columns:].contiguous()
 
 
-def _steps(terms: int) -> int:
+def steps(terms: int) -> int:
+    """How often a start is made orthogonal, see `orthonormal`."""
     return 3 if terms > 3 else 2
 
 
@@ -135,7 +144,7 @@ def orthonormal(v: Components, terms: int) -> Components:
     Newton's iteration without inverses, V + V (I - V^T V) / 2, which squares the distance (Bjorck,
     Bowie 1971, doi:10.1137/0708036).
     """
-    for _ in range(_steps(terms)):
+    for _ in range(steps(terms)):
         rest = operations.sub(identity(v, v[0].shape[-1]), matmul(v, transpose(v)))
         v = operations.add(v, matmul(each(lambda c: c / 2, rest), v))
     return v

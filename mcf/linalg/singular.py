@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mcf.kernels import operations
-from mcf.linalg import qr_factors
+from mcf.linalg import qr_factors, whole
 from mcf.linalg.orthogonal_rows import orthogonal_rows
 from mcf.linalg.parts import Components, each, one_like, part, transpose, where
-from mcf.linalg.working import closed, descending, opened, rows_in, squared_norms
+from mcf.linalg.working import closed, descending, opened, rows_in
 from mcf.reductions.products import matmul
 
 # From this ratio of rows to columns on a QR factorisation comes first, and the factor is small.
 TALL = 2
+
+
+def at_once(m: int, n: int, full: bool) -> bool:
+    """Whether nothing comes before or after the rotations of m by n matrices."""
+    return max(m, n) <= TALL * min(m, n) and (m == n or not full)
 
 
 def decompose(
@@ -35,6 +42,24 @@ def decompose(
     With u^terms of the working format, |A V - U diag(s)| <= c k u^terms |A| in the 2-norm,
     |U^T U - I| and |V^T V - I| <= c k u^terms, for equal and for vanishing singular values too.
     """
+    m, n = a[0].shape[-2:]
+    if at_once(m, n, full and vectors):
+
+        def others(some: Components) -> tuple[Any, ...]:
+            u, values, vt, done = _decompose(some, full, vectors)
+            return values, u, vt, done
+
+        found = whole.decomposed(False, a, others, vectors=vectors)
+        if found is not None:
+            values, *both, done = found
+            return (both[0], values, both[1], done) if vectors else (None, values, None, done)
+    return _decompose(a, full, vectors)
+
+
+def _decompose(
+    a: Components, full: bool, vectors: bool
+) -> tuple[Components | None, Components, Components | None, Tensor]:
+    """The same by operations on tensors."""
     flat, exponent = opened(a)
     wide = flat[0].shape[1] <= flat[0].shape[2]
     m = flat if wide else transpose(flat)
@@ -44,8 +69,8 @@ def decompose(
     small = columns > TALL * rows
     # M = R^T Q^T, whose rows are as orthogonal as those of R^T.
     q, r = qr_factors.factor(transpose(m)) if small else (None, m)
-    w, x, done = orthogonal_rows(each(Tensor.contiguous, transpose(r)) if small else m)
-    size = operations.sqrt(squared_norms(x))
+    w, x, squares, done = orthogonal_rows(each(Tensor.contiguous, transpose(r)) if small else m)
+    size = operations.sqrt(squares)
     order = descending(size)
     size, w, x = each(lambda c: c.gather(-1, order), size), rows_in(order, w), rows_in(order, x)
     values = closed(size, a, exponent)

@@ -13,6 +13,7 @@ from mcf.tensor.factor_plans import factored
 from mcf.tensor.lu_plans import factors
 from mcf.tensor.registry import DIRECT
 from mcf.tensor.shortcuts import TENSORS, counted, forms, register
+from mcf.tensor.spectral_plans import eigenvectors, singular_vectors
 from mcf.tensor.tensor import MCFTensor
 
 linalg = torch.linalg
@@ -70,6 +71,56 @@ def _qr(a: Any = None, mode: Any = "reduced", **others: Any) -> Any:
 
 
 _MODES = ("reduced", "complete", "r")
+
+
+def _eigh(a: Any, UPLO: Any = "L") -> Any:
+    upper = _TRIANGLES.get(UPLO) if type(UPLO) is str else None
+    found = None if upper is None else factored(eigenvectors, a, None, upper, True)
+    return NotImplemented if found is None else _kinds.linalg_eigh(found)
+
+
+def _eigvalsh(a: Any, UPLO: Any = "L") -> Any:
+    upper = _TRIANGLES.get(UPLO) if type(UPLO) is str else None
+    found = None if upper is None else factored(eigenvectors, a, None, upper, False)
+    return NotImplemented if found is None else found[0]
+
+
+_TRIANGLES = {"L": False, "l": False, "U": True, "u": True}
+
+
+def _svd(a: Any, full_matrices: Any = True, driver: Any = None) -> Any:
+    if type(full_matrices) is not bool or driver is not None:
+        return NotImplemented
+    found = factored(singular_vectors, a, None, full_matrices, True)
+    if found is None:
+        return NotImplemented
+    values, left, right = found
+    return _kinds.linalg_svd((left, values, right))
+
+
+def _svdvals(a: Any, driver: Any = None) -> Any:
+    found = factored(singular_vectors, a, None, False, False) if driver is None else None
+    return NotImplemented if found is None else found[0]
+
+
+def _of_two(implementation: Any, *names: str) -> Callable[..., Any]:
+    """A function of a matrix, and of its first option by place too."""
+    known = frozenset(names)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not known.issuperset(kwargs) or not 0 < len(args) < 3 or type(args[0]) is not MCFTensor:
+            return NotImplemented
+        if len(args) == 2 and names[0] in kwargs:
+            return NotImplemented
+        return implementation(*args, **kwargs)
+
+    return call
+
+
+register(_of_two(_eigh, "UPLO"), linalg.eigh)
+register(_of_two(_eigvalsh, "UPLO"), linalg.eigvalsh)
+register(_of_two(_svd, "full_matrices", "driver"), linalg.svd)
+register(counted(_svdvals, 1, "driver", kinds=_EXPANSIONS), linalg.svdvals)
 
 
 def _solve(a: Any, b: Any, left: Any = True) -> Any:

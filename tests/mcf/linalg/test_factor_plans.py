@@ -50,6 +50,11 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "lu_solve": lambda a: [linalg.lu_solve(*linalg.lu_factor(a), b) for b in (a, a[..., ::2])],
     "qr": lambda a: [linalg.qr(b, mode) for b in (a, a[..., 1:], a[..., 1:, :])
                      for mode in ("reduced", "complete", "r")],
+    "eigh": lambda a: [linalg.eigh(a), linalg.eigh(a, "U"), linalg.eigh(a, UPLO="l"),
+                       linalg.eigvalsh(a), linalg.eigvalsh(a, UPLO="u")],
+    "svd": lambda a: [linalg.svd(a), linalg.svdvals(a), linalg.svd(a, False),
+                      linalg.svdvals(a[..., :1].mT),
+                      *(linalg.svd(b, full_matrices=False) for b in (a[..., 1:], a[..., 1:, :]))],
 }  # fmt: skip
 
 OPERANDS: dict[str, Callable[[], Any]] = {
@@ -196,6 +201,14 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "positions": lambda: linalg.cholesky(A, True),
     "no factors": lambda: linalg.lu_factor(B[0]),
     "an argument": lambda: linalg.qr(A, some=True),
+    "another triangle": lambda: linalg.eigh(A, "l "),
+    "no triangle": lambda: linalg.eigvalsh(A, UPLO=None),
+    "no square": lambda: linalg.eigh(B),
+    "a vector's values": lambda: linalg.svdvals(B[0]),
+    "a driver": lambda: linalg.svd(A, driver="gesvd"),
+    "two places": lambda: linalg.svd(A, False, None),
+    "no truth": lambda: linalg.svd(A, "no"),
+    "not finite": lambda: linalg.eigh(A * INF),
 }
 
 
@@ -237,6 +250,11 @@ def test_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: linalg.lu_solve(A, PIVOTS, numbers(2, 3, 3)),
         lambda: linalg.lu_solve(A, PIVOTS, eye),
         lambda: linalg.lu_solve(A, PIVOTS[:2], B),
+        lambda: linalg.eigh(A.float()),
+        lambda: linalg.eigvalsh(numbers(33, 33)),
+        lambda: linalg.svd(numbers(7, 3)),
+        lambda: linalg.svd(numbers(3, 4)),
+        lambda: linalg.svdvals(numbers(0, 3, 3)),
     ]
     for k, call in enumerate(calls):
         at_once, expected = both(call, monkeypatch)

@@ -1,0 +1,105 @@
+"""The declaration of whole decompositions of small matrices, which executors make loops of.
+
+All of `eigh` of symmetric matrices, or of `svd` of matrices of no more than twice as many columns
+as rows, in expansions of float64. What is computed, and in which order, is what
+`mcf.linalg.eigen` and `mcf.linalg.singular` have as operations on tensors:
+
+1. Elements, of which `eigh` reads one triangle, are divided by a power of two so that the largest
+   is below 1 and at least 1/2. `eigh` adds a power of two to the diagonal, above 1.4 times the
+   Frobenius norm.
+2. Rows are made orthogonal: sweeps in float64 (`rotation`), then corrections (`refinement`). The
+   start of the corrections are the turned rows over their norms of `eigh`, what has turned them of
+   `svd`. Where corrections do not end, or leave rows apart, sweeps in expansions follow.
+3. Rows over their norms are vectors. Of `svd` the norms are the values, of `eigh` those are
+   v^T (A v), by folds of matrix products.
+4. Values, and vectors with them, are put in order, and values multiplied by the power of two.
+
+A matrix is left to those operations where anything is not usual: numbers that are not finite, not
+the nearest expansions of their sums, or near the ends of float64's range, a norm that is zero, or
+sweeps that do not converge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+from mcf.kernels.algorithms import distillation, ieee, settled
+from mcf.kernels.bind import Algorithm
+from mcf.kernels.fold import Fold, product_fold
+from mcf.kernels.formats import FP64
+from mcf.kernels.refinement import Refinement, refinement
+from mcf.kernels.rotation import Rotations, rotations
+
+# What a matrix ends as; LEFT is nothing done, ROTATE that `more` is missing.
+DONE, LEFT, ROTATE = 1, 2, 3
+# Exponents of the largest element of a matrix that is not left, and of its values.
+LARGEST, HIGHEST = 1022, 1000
+
+
+class Numbers(NamedTuple):
+    """Of a decomposition; exponents are those of powers of two.
+
+    Args:
+        symmetric: whether it is `eigh`, else `svd`.
+        plain: the exponent of the sweeps' tolerance.
+        tolerance: that of the corrections'.
+        steps: how often the start of the corrections is made orthogonal.
+        share: the exponent of the share of the largest row from which on rows are looked at.
+    """
+
+    symmetric: bool
+    plain: int
+    tolerance: int
+    steps: int
+    share: int
+
+
+# Compared and hashed by identity, as `Elementwise`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decomposition:
+    """Eigenvalues and eigenvectors, or singular ones, of expansions of float64.
+
+    Args:
+        given: components of matrices and results, as many as `terms`, or one.
+        terms: components of what is computed with.
+        rotations: the sweeps.
+        more: those in expansions.
+        refinement: the corrections.
+        plain: the fold of products of one component, for norms of the start.
+        settle_plain: its partial sums -> as many components.
+        usual: x -> whether it is finite and the nearest expansion of its sum.
+        tidy: x with +0 for zeros below the first component.
+        root: the square root.
+    """
+
+    given: int
+    terms: int
+    rotations: Rotations
+    more: Rotations
+    refinement: Refinement
+    plain: Fold
+    settle_plain: Algorithm
+    usual: Algorithm
+    tidy: Algorithm
+    root: Algorithm
+
+
+@functools.cache
+def decomposition(given: int) -> Decomposition:
+    """The decomposition of matrices of so many components."""
+    terms = max(2, given)
+    plain = product_fold(FP64, 1, 1, 1)
+    return Decomposition(
+        given,
+        terms,
+        rotations(1),
+        rotations(terms),
+        refinement(terms),
+        plain,
+        distillation.distill(plain.state, plain.state, partial=True),
+        settled.USUAL[terms],
+        settled.TIDY[terms],
+        ieee.SQRT[terms],
+    )

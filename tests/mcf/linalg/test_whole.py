@@ -1,0 +1,212 @@
+"""Exact: decompositions of small matrices in one call have the bits of operations on tensors.
+
+Caught mutants: eigenvalues from the largest down; the other triangle; U and V^T in each other's
+place for tall matrices; sweeps in expansions left out; a value not multiplied by the power of two.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from mcf.kernels.decomposition import DONE, LEFT
+from mcf.kernels.numba import decomposition_loops
+from mcf.linalg import eigen, singular, whole
+from mcf.linalg.parts import Components, each, transpose
+from tests.mcf.linalg.test_elimination_loops import F64, components
+from tests.mcf.linalg.test_refinement_loops import ROWS
+
+SLOW = pytest.mark.slow
+INF, NAN = float("inf"), float("nan")
+
+
+def same(found: Any, wanted: Any) -> None:
+    for x, y in zip(found, wanted, strict=True):
+        if isinstance(x, torch.Tensor):
+            assert torch.equal(x, y)
+            continue
+        assert (x is None) == (y is None)
+        for p, q in zip(x or (), y or (), strict=True):
+            assert p.shape == q.shape
+            assert torch.equal(p.contiguous().view(torch.int64), q.contiguous().view(torch.int64))
+
+
+def compared(a: Components) -> None:
+    """Both decompositions, of either triangle, with vectors and without."""
+    if a[0].shape[-1] == a[0].shape[-2]:
+        for upper in (False, True):
+            same(eigen.decompose(a, upper), eigen._decompose(a, upper))
+    for full, vectors in ((False, True), (True, True), (False, False)):
+        same(singular.decompose(a, full, vectors), singular._decompose(a, full, vectors))
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the matrices of all calls ended as."""
+    found: list[int] = []
+    real = decomposition_loops.Decomposer.__call__
+
+    def call(*given: Any) -> Any:
+        states = real(*given)
+        found.extend(states)
+        return states
+
+    monkeypatch.setattr(decomposition_loops.Decomposer, "__call__", call)
+    return found
+
+
+SHAPES = [(1, 1), (2, 2), (3, 3), (3, 4), (5, 3), (2, 3, 3), (7, 7)]
+MORE = [(2, 2, 4, 4), (12, 9), (33, 33), (20, 36), (48, 48), (3, 17, 17)]
+
+
+@pytest.mark.parametrize(
+    ("terms", "shape"),
+    [
+        pytest.param(k, s, marks=[] if k == 2 and s in SHAPES else SLOW)
+        for k in (1, 2, 3, 4)
+        for s in [*SHAPES, *MORE]
+    ],
+)
+def test_shapes(terms: int, shape: tuple[int, ...], ends: list[int]) -> None:
+    compared(components(F64, terms, *shape))
+    assert set(ends) == {DONE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_narrow_formats(dtype: torch.dtype, ends: list[int]) -> None:
+    compared(components(dtype, 2, 4, 4))
+    assert set(ends) == {DONE}
+
+
+def plain(rows: list[list[float]], terms: int = 2) -> Components:
+    leading = torch.tensor(rows, dtype=F64)
+    return (leading, *(torch.zeros_like(leading) for _ in range(terms - 1)))
+
+
+SPECIAL: dict[str, list[list[float]]] = ROWS | {
+    "one zero": [[0.0]],
+    "negative zeros": [[-0.0, 0.0], [-0.0, -0.0]],
+    "identity": [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+    "negative": [[-1.0, 0.0], [0.0, -1.0]],
+    "rank one": [[1.0] * 4] * 4,
+    "exchanged": [[0.0, 1.0], [1.0, 0.0]],
+    "large": [[2.0**1023, 2.0**1022], [2.0**1022, 2.0**1020]],
+    "small": [[2.0**-1022, 2.0**-1030], [2.0**-1030, 2.0**-1040]],
+    "subnormal": [[2.0**-1060, 2.0**-1070], [2.0**-1070, 2.0**-1065]],
+    "wide": [[2.0**300, 1.0], [1.0, 2.0**-300]],
+    "nearly parallel": [[1.0, 1.0], [1.0, 1.0 + 2.0**-52]],
+}
+BROKEN = {
+    "infinite": [[INF, 1.0], [1.0, 2.0]],
+    "not a number": [[1.0, NAN], [NAN, 2.0]],
+    "of one triangle": [[1.0, 3.0], [NAN, 2.0]],
+}
+
+
+@pytest.mark.parametrize("name", [*SPECIAL, *BROKEN])
+def test_special_values(name: str) -> None:
+    """Those that the loop leaves as well, alone and beside others."""
+    a = plain({**SPECIAL, **BROKEN}[name])
+    if name in SPECIAL:
+        compared(a)
+    n = len(a[0])
+    beside = components(F64, 2, n, n)
+    both = tuple(torch.stack(pair) for pair in zip(beside, a, beside, strict=True))
+    found = eigen.decompose(both)
+    for k, each_ in enumerate((beside, a, beside)):
+        alone = eigen._decompose(each_, False)
+        assert bool(found[2][k]) == bool(alone[2])
+        if alone[2]:
+            same([each(lambda c, k=k: c[k], x) for x in found[:2]], alone[:2])  # type: ignore[misc]
+
+
+def test_what_is_left(ends: list[int]) -> None:
+    """Numbers that are not the nearest expansions of their sums, and what has no power of two."""
+    odd = plain([[1.0, 2.0], [2.0, 5.0]])
+    odd[1][0, 0] = 1.0
+    for a in (odd, plain(SPECIAL["subnormal"]), plain(BROKEN["infinite"])):
+        eigen.decompose(a)
+    assert set(ends) == {LEFT}
+
+
+def test_values_without_vectors_of_zeros(ends: list[int]) -> None:
+    a = plain([[0.0, 0.0], [0.0, 0.0]])
+    same(singular.decompose(a, False, False), singular._decompose(a, False, False))
+    assert ends == [DONE]
+    compared(a)
+    assert LEFT in ends
+
+
+LAYOUTS: dict[str, Callable[[Components], Components]] = {
+    "turned": transpose,
+    "expanded": lambda a: each(lambda c: c[0].expand(3, 5, 5), a),
+    "spread": lambda a: each(lambda c: c[:, ::2, 1::2], a),
+    "each another": lambda a: (a[0], a[1].mT.contiguous().mT),
+    "batches turned": lambda a: each(lambda c: c.transpose(0, 2), a),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name: str) -> None:
+    compared(LAYOUTS[name](components(F64, 2, 3, 5, 5)))
+
+
+def test_none() -> None:
+    for shape in ((0, 3, 3), (2, 0, 0), (0, 0)):
+        compared(components(F64, 2, *shape))
+    for shape in ((0, 3), (3, 0)):
+        singular.decompose(components(F64, 2, *shape))
+
+
+def test_threads_share_a_batch() -> None:
+    """As many matrices as threads share, on one and on two."""
+    a = components(F64, 2, 150, 8, 8)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append((eigen.decompose(a), singular.decompose(a)))
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*found, strict=True):
+        same(one, two)
+
+
+def test_calls_at_once_have_memory_of_their_own() -> None:
+    first = components(F64, 2, 6, 6)
+    operands = [each(lambda c, k=k: c * (k + 1.0), first) for k in range(4)]  # type: ignore[misc]
+    wanted = [eigen._decompose(a, False) for a in operands]
+    start, wrong = threading.Barrier(len(operands)), []
+
+    def work(k: int) -> None:
+        start.wait()
+        try:
+            for _ in range(50):
+                same(eigen.decompose(operands[k]), wanted[k])
+        except AssertionError as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(operands))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_sweeps_in_expansions_are_fetched_where_they_are_needed(ends: list[int]) -> None:
+    """What corrections leave is finished by the same call, once the loop is there."""
+    whole._prepared.cache_clear()
+    a = plain(ROWS["close"])
+    same(eigen.decompose(a), eigen._decompose(a, False))
+    assert ends[-1] == DONE
+
+
+def test_larger_matrices_have_no_loop() -> None:
+    assert whole.prepared(True, 2, 1, (49, 49)) is None
