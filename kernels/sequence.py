@@ -133,23 +133,24 @@ class Together:
 
 @functools.cache
 def native_of(name: str, text: str) -> Any:
-    """The code of a text, which calls what is in `instructions`."""
+    """The code of a text, which calls what is in `_instructions`."""
     from mcf.kernels.numba import stored
 
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        return compiler.compiled(text, f"<mcf numba {name}>", instructions())
+        return compiler.compiled(text, f"<mcf numba {name}>", _instructions())
 
     return stored.native(("sequence", name, text), make)
 
 
-def instructions() -> dict[str, Any]:
+def _instructions() -> dict[str, Any]:
     """What the texts call: numbers of fewer bits, and code at an address."""
     from llvmlite import ir
     from numba.core import types
     from numba.extending import intrinsic
 
+    from mcf.kernels.numba.instructions import call
     from mcf.kernels.numba.memory import put
 
     word = ir.IntType(64)
@@ -180,15 +181,6 @@ def instructions() -> dict[str, Any]:
             return types.void(types.uint64, types.int64, types.int64), generate
 
         return store
-
-    @intrinsic
-    def call(context, function, data):
-        def generate(c, b, signature, args):
-            kind = ir.FunctionType(ir.VoidType(), [word])
-            b.call(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
-            return c.get_dummy_value()
-
-        return types.void(types.uint64, types.uint64), generate
 
     @intrinsic
     def call_team(context, entry, function, data, threads):

@@ -13,7 +13,6 @@ from typing import Any
 import numba
 import numpy as np
 
-from mcf.kernels import sequence
 from mcf.kernels.decomposition import Decomposition
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
@@ -29,7 +28,15 @@ from mcf.kernels.numba import (
     side_text,
     sweeps,
 )
-from mcf.kernels.numba.instructions import accumulate, bits64, element, jit, power, usual_nan
+from mcf.kernels.numba.instructions import (
+    accumulate,
+    bits64,
+    call,
+    element,
+    jit,
+    power,
+    usual_nan,
+)
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.refinement import Refinement
 from mcf.kernels.reflection import ComplexFold, Reflection
@@ -207,8 +214,7 @@ def decomposition(spec: Decomposition, text: str) -> Any:
     zeros = (0.0,) * spec.terms
     namespace |= {"ZEROS": zeros, "ONES": (1.0, *zeros[1:]), "TERMS": spec.terms}
     namespace |= {"ZEROS_plain": (0.0,), "TERMS_plain": 1}
-    namespace |= {"put": memory.put, "power": power, "bits64": bits64}
-    namespace |= {"call": sequence.instructions()["call"]}
+    namespace |= {"put": memory.put, "power": power, "bits64": bits64, "call": call}
     return callback(text, f"<mcf numba decomposition {spec.given}>", namespace)
 
 

@@ -81,3 +81,15 @@ def power(context, exponent):
 def element(context, i):
     """An index modulo 2**32, as a word."""
     return types.int32(types.int64), lambda c, b, s, args: b.trunc(args[0], _I32)
+
+
+@intrinsic
+def call(context, function, data):
+    """Intrinsic: call the native code `void(uint64)` at an address."""
+
+    def generate(c, b, signature, args):
+        kind = ir.FunctionType(ir.VoidType(), [_I64])
+        b.call(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
+        return c.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64), generate
