@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mcf.complexes.creation import complex, polar
 from mcf.complexes.questions import as_complex
-from mcf.complexes.tensor import FUNCTIONS, MCFComplexTensor, parts
+from mcf.complexes.tensor import FUNCTIONS, MCFComplexTensor, parts, unsupported
 from mcf.tensor import operators, registry, torch_functions
 
 registry.implements(torch.complex)(lambda real, imag: complex(real, imag))
@@ -24,6 +24,8 @@ def beside(name: str, x: Any, other: Any) -> Any:
             f"{name}: the result is complex, which a real expansion tensor cannot hold; write "
             "x = x + z"
         )
+    if not hasattr(MCFComplexTensor, name):
+        raise unsupported(operators.ARITHMETIC[name.strip("_").removeprefix("r")].__name__)
     zero = torch.zeros_like(x)
     return getattr(MCFComplexTensor(x, zero), name)(other)  # type: ignore[arg-type]
 

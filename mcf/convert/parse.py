@@ -94,7 +94,11 @@ def _text(text: str) -> float | Fraction:
         elif "/" in plain:
             value = _quotient(plain)
         else:
-            return _decimal(decimal.Decimal(_clipped(plain)))
+            number = decimal.Decimal(_clipped(plain))
+            if number.is_nan():
+                # With a payload or a signal, which `float` has not either.
+                raise ValueError(text)
+            return _decimal(number)
     except (decimal.InvalidOperation, ValueError, ZeroDivisionError):
         raise _no_number(text) from None
     return value if value else math.copysign(0.0, sign)
@@ -163,6 +167,8 @@ def _scaled(mantissa: int, exponent: int) -> Fraction:
 
 def _decimal(value: decimal.Decimal) -> float | Fraction:
     sign = -1.0 if value.is_signed() else 1.0
+    if value.is_snan():
+        raise ValueError("data has the Decimal sNaN; allowed is the NaN that signals nothing")
     if value.is_nan():
         return math.nan
     if value.is_infinite():

@@ -8,6 +8,7 @@ from mcf.tensor import numpy_shapes as numpy_shapes
 from mcf.tensor import numpy_ufuncs as numpy_ufuncs
 from mcf.tensor import operators as operators
 from mcf.tensor import ops as ops
+from mcf.tensor import rounded_derivatives as rounded_derivatives
 from mcf.tensor import shortcuts as shortcuts
 from mcf.tensor import shortcuts_of_closeness as shortcuts_of_closeness
 from mcf.tensor import shortcuts_of_factors as shortcuts_of_factors

@@ -17,7 +17,7 @@ from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.creation import check_format
 from mcf.tensor.promotion import integer_components
-from mcf.tensor.recorded import recorded, watched
+from mcf.tensor.recorded import recorded, unmapped, watched
 from mcf.tensor.tensor import (
     COMPONENTS,
     Components,
@@ -219,6 +219,7 @@ def few_to(x: MCFTensor, dtype: torch.dtype) -> Tensor | None:
 
 
 @method
+@unmapped
 def to(x: MCFTensor, *args: Any, terms: int | None = None, **kwargs: Any) -> Any:
     """As `torch.Tensor.to`, and to another number of components.
 
@@ -263,6 +264,7 @@ def promote(x: Tensor) -> MCFTensor:
 
 
 @method
+@unmapped
 def to_plain(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """One plain tensor of a dtype (that of the components by default).
 

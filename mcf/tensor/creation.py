@@ -15,7 +15,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels.formats import Format, format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.promotion import integer_components
-from mcf.tensor.recorded import watched
+from mcf.tensor.recorded import unmapped, watched
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
@@ -33,6 +33,7 @@ _FEW = 8
 _SINGLE = frozenset({int, float, Fraction})
 
 
+@unmapped
 def tensor(
     data: Any,
     terms: int = 2,

@@ -147,9 +147,27 @@ def _comparison(name: str) -> Any:
     return _named(method, name)
 
 
+def _quotient(number_over: Any) -> Any:
+    """`other / x`: of a number torch's product with the reciprocal, of a tensor the quotient.
+
+    Python asks the type of its own first, also where a plain tensor stands on the left.
+    """
+
+    def __rtruediv__(self: Any, other: Any) -> Any:
+        if isinstance(other, np.ndarray):
+            other = operand(self, other)
+        if isinstance(other, torch.Tensor) and not other.is_complex():
+            return torch.true_divide(other, self)
+        return number_over(self, other)
+
+    return __rtruediv__
+
+
 for _name, _function in ARITHMETIC.items():
     for _method in (f"__{_prefix}{_name}__" for _prefix in ("", "r", "i")):
         if hasattr(torch.Tensor, _method):
             setattr(MCFTensor, _method, _arithmetic(_method, _function))
+_number_over: Any = MCFTensor.__rtruediv__
+MCFTensor.__rtruediv__ = _quotient(_number_over)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(MCFTensor, f"__{_name}__", _comparison(f"__{_name}__"))

@@ -16,15 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.elementary.fused import Formula
 from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
+from mcf.kernels.formats import format_of
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
 from mcf.kernels.register_choice import get_registers
 from mcf.tensor.launches import SMALL, Plan
 from mcf.tensor.promotion import (
     as_components,
+    check_broadcast,
     common_device,
     exactly,
     operands,
@@ -55,7 +58,9 @@ def planned(operation: Operation, *values: Any) -> MCFTensor:
     found = selected(operation, *values)
     if found is not None:
         return found
-    result = getattr(operations, operation.name)(*operands(*values))
+    groups = operands(*values)
+    check_broadcast(groups)
+    result = getattr(operations, operation.name)(*groups)
     terms = max(v.terms for v in values if isinstance(v, MCFTensor))
     # A number or a plain tensor beside a one-term expansion: nothing is missing.
     return wrap(padded(result, terms))
@@ -68,7 +73,9 @@ def compared(operation: Operation, x: Any, y: Any) -> Tensor:
     """
     found = _launched(operation, (x, y), _exact)
     if found is None:
-        return getattr(operations, operation.name)(*unrounded(x, y))  # type: ignore[no-any-return]
+        groups = unrounded(x, y)
+        check_broadcast(groups)
+        return getattr(operations, operation.name)(*groups)  # type: ignore[no-any-return]
     plan, groups = found
     out = plan.compute(groups)
     assert out is not None
@@ -236,7 +243,7 @@ def held_number(
     found = as_components(value, dtype, terms, device)
     if not math.isfinite(value):
         return found
-    parts = [c.item() for c in found]
+    parts = components_of(value, format_of(dtype), terms)
     held = all(map(math.isfinite, parts)) and sum(map(Fraction, parts)) == Fraction(value)
     return found if held else None
 

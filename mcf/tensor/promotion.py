@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +14,7 @@ from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert, widen
 from mcf.kernels.components import padded
 from mcf.kernels.formats import format_of
-from mcf.tensor.tensor import Components, MCFTensor
+from mcf.tensor.tensor import Components, MCFTensor, broadcast
 
 
 def result_format(*operands: Any) -> tuple[torch.dtype, int]:
@@ -47,6 +48,17 @@ def operands(*values: Any) -> tuple[Components, ...]:
     dtype, terms = result_format(*values)
     device = common_device(*values)
     return tuple(as_components(v, dtype, terms, device) for v in values)
+
+
+def check_broadcast(groups: Sequence[Components]) -> None:
+    """Raise torch's error where the components of operands cannot be expanded to one shape."""
+    shapes = [group[0].shape for group in groups]
+    try:
+        torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        # It has other words than operators have.
+        broadcast(*(torch.empty(shape, device="meta") for shape in shapes))
+        raise
 
 
 def common_device(*values: Any) -> torch.device:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from mcf.tensor.tensor import MCFTensor
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Whether a transform of torch.func runs: its tensors have the type of plain ones.
 functorch = torch._C._functorch.maybe_current_level
@@ -22,12 +26,18 @@ def watched() -> bool:
     return bool(modes()) or functorch() is not None
 
 
+def unseen(x: Tensor) -> bool:
+    """Whether no number of a tensor may decide what is done, or there is none to look at."""
+    return watched() or x.device.type == "meta"
+
+
 # What runs a function under torch.func.grad, vjp, jvp and what is made of these.
-_TRANSFORMS = frozenset({"grad_and_value_impl", "_vjp_with_argnums", "_jvp_with_argnums"})
+FORWARD = frozenset({"_jvp_with_argnums"})
+DERIVATIVES = FORWARD | {"grad_and_value_impl", "_vjp_with_argnums"}
 
 
-def transformed() -> bool:
-    """Whether a caller is torch.func's derivative of a function.
+def transformed(names: frozenset[str] = DERIVATIVES) -> bool:
+    """Whether a caller is torch.func's derivative of a function, or one of those by name.
 
     An operator is told nothing of it: its tensors have been unwrapped, the stack of transforms is
     that of what they hold. So the callers are looked at, which takes microseconds.
@@ -35,7 +45,7 @@ def transformed() -> bool:
     frame = sys._getframe(1).f_back
     while frame is not None:
         code = frame.f_code
-        if code.co_name in _TRANSFORMS and code.co_filename.endswith("eager_transforms.py"):
+        if code.co_name in names and code.co_filename.endswith("eager_transforms.py"):
             return True
         frame = frame.f_back
     return False
@@ -55,6 +65,31 @@ def recorded(x: Any, asked: bool = True) -> bool:
     if asked:
         return differentiated((x,))
     return torch.is_grad_enabled() and x.requires_grad
+
+
+def unmapped(function: Function) -> Function:
+    """A function that inside a transform computes what no transform maps as outside of it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or functorch() is None or mapped((*args, kwargs)):
+            return function(*args, **kwargs)
+        with temporarily_clear_interpreter_stack():
+            return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def mapped(values: Any) -> bool:
+    """Whether some value is a tensor of a transform of torch.func, or holds one."""
+    if isinstance(values, Tensor):
+        return _is_mapped(values)
+    if isinstance(values, dict):
+        return any(map(mapped, values.values()))
+    return isinstance(values, (list, tuple)) and any(map(mapped, values))
+
+
+_is_mapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 # Without it a tensor's every attribute is a function of torch that its type is asked about.

@@ -117,7 +117,8 @@ for _name in "maximum minimum fmax fmin hypot".split():
 operator(aten.atan2.default, 2, also="arctan2", kinds=TENSORS)
 operator(aten.addcmul.default, 3, "value", kinds=TENSORS)
 operator(aten.addcdiv.default, 3, "value", kinds=TENSORS)
-operator(aten.lerp.Tensor, 3)
+# Above autograd it has a derivative of its own.
+DIRECT[torch.lerp] = DIRECT[Tensor.lerp] = counted(OPERATORS[aten.lerp.Tensor], 3)
 
 
 def _clamp(x: Any = None, min: Any = None, max: Any = None, **others: Any) -> Any:

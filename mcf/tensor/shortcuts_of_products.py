@@ -15,7 +15,7 @@ from mcf.kernels.operators import MUL
 from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.ops.matmul import expands
 from mcf.tensor.product_plans import multiplied
-from mcf.tensor.registry import OPERATORS
+from mcf.tensor.registry import DIRECT, OPERATORS
 from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -78,7 +78,8 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return OPERATORS[aten.add.Tensor](few, bias)
 
 
-register(_linear, torch.nn.functional.linear)
+# Above autograd it is looked at alone.
+DIRECT[torch.nn.functional.linear] = _linear
 
 
 def _product(o: Any, x: Any, y: Any) -> Any:

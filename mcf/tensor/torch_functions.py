@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import get_default_nowrap_functions
 
 from mcf.tensor.argument_names import by_place
 from mcf.tensor.conversion import promote
-from mcf.tensor.recorded import at_once, functorch
+from mcf.tensor.recorded import at_once, functorch, mapped, unmapped
 from mcf.tensor.registry import DIRECT, FUNCTIONS, STRAIGHT, VIEWS, WIDE, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
@@ -48,6 +49,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
         if not kwargs.keys().isdisjoint(_ALIASES) and not _has_own_names(func):
             kwargs = {_ALIASES.get(k, k): v for k, v in kwargs.items()}
+    if functorch() is not None:
+        return _among_transforms(func, args, kwargs)
     direct = DIRECT.get(func)
     if func in WIDENED:
         if direct in WIDE:
@@ -85,6 +88,20 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 return found
         raise
 
+
+def _among_transforms(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function inside a transform of torch.func.
+
+    Of what no transform maps it is what it is outside. Beside tensors that one maps, which look
+    like plain ones, it is torch's, as where all are such.
+    """
+    if mapped((args, kwargs)) or getattr(func, "__name__", "") in _MAPPING:
+        return forward(func, args, kwargs)
+    return unmapped(call)(func, args, kwargs)
+
+
+# What makes tensors of a transform.
+_MAPPING = frozenset({"_make_dual", "_unpack_dual"})
 
 # What computes a function of expansions and complex numbers, or returns NotImplemented.
 COMPLEX: list[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = []
@@ -219,6 +236,27 @@ def _promoted(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 _unasked = torch._C.DisableTorchFunctionSubclass
 
 
+# They give what somebody has stored.
+_STORED = get_default_nowrap_functions()
+
+
+def _of_type(cls: type[MCFTensor], func: Any, found: Any, given: Sequence[Any]) -> Any:
+    """A result as the type of its own that an argument has, as functions of torch's tensors do."""
+    if func in _STORED:
+        return found
+    if isinstance(found, (tuple, list)) and type(found) is not torch.Size:
+        return type(found)([_of_type(cls, func, x, given) for x in found])
+    if type(found) is not MCFTensor:
+        return found
+    flat = [y for x in given for y in (x if isinstance(x, (tuple, list)) else (x,))]
+    if any(found is x for x in flat):
+        # What was written to, or is given back, keeps its type.
+        with _unasked():
+            found = found.view(found.shape)
+    found.__class__ = cls
+    return found
+
+
 def _torch_function(
     cls: type,
     func: Any,
@@ -229,6 +267,7 @@ def _torch_function(
     if not kwargs:
         straight = STRAIGHT.get(func)
         if straight is not None:
+            # Of the type itself alone.
             found = straight(args)
             if found is not NotImplemented:
                 return found
@@ -238,11 +277,14 @@ def _torch_function(
                 with _unasked():
                     found = view(*args)
                 if found is not NotImplemented:
-                    return found
+                    return found if cls is MCFTensor else _of_type(cls, func, found, args)
     # A type of two of these, such as complex numbers, which knows what to do.
     if len(types) > 1 and any(getattr(t, "takes_precedence", False) for t in types):
         return NotImplemented
-    return call(func, args, kwargs or {})
+    if cls is MCFTensor:
+        return call(func, args, kwargs or {})
+    given = (*args, *kwargs.values()) if kwargs else args
+    return _of_type(cls, func, call(func, args, kwargs or {}), given)
 
 
 MCFTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]

@@ -26,6 +26,7 @@ from mcf.tensor.ops import grids as grids
 from mcf.tensor.ops import histograms as histograms
 from mcf.tensor.ops import in_place as in_place
 from mcf.tensor.ops import incomplete_gamma as incomplete_gamma
+from mcf.tensor.ops import lerps as lerps
 from mcf.tensor.ops import linalg as linalg
 from mcf.tensor.ops import losses as losses
 from mcf.tensor.ops import margin_losses as margin_losses

@@ -42,7 +42,7 @@ def _sum_by_place(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
 
 def add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
     """x [r, ...] with values [m, ...] added to its rows `place` [m]."""
-    if len(place) == 0:
+    if len(place) == 0 or place.is_meta:
         return wrap(aligned(x, values)[0]).clone()
     # A place and its negative form would be two places.
     if bool(((place < 0) | (place >= x.shape[0])).any()):

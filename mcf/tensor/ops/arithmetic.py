@@ -58,9 +58,15 @@ def _alike(x: Any, y: Any) -> bool:
     return x.terms == y.terms and x.dtype is y.dtype
 
 
+def _check_alpha(alpha: Any) -> None:
+    if type(alpha) is bool:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+
+
 @implements(aten.add.Tensor, aten.add.Scalar)
 def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x + alpha * y."""
+    _check_alpha(alpha)
     if alpha != 1 and _alike(x, y):
         return composed(_plus, x, y, alpha)  # type: ignore[no-any-return]
     if alpha != 1 and isinstance(y, Tensor):
@@ -68,9 +74,19 @@ def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     return planned(ADD, x, _scaled(y, alpha))
 
 
+def _is_truth(x: Any) -> bool:
+    return type(x) is bool or (isinstance(x, Tensor) and x.dtype is torch.bool)
+
+
 @implements(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x - alpha * y."""
+    if _is_truth(x) or _is_truth(y):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
+            "trying to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    _check_alpha(alpha)
     if alpha != 1 and _alike(x, y):
         return composed(_minus, x, y, alpha)  # type: ignore[no-any-return]
     if alpha != 1 and isinstance(y, Tensor):

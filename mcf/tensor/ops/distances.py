@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from mcf.kernels.row_tasks import along
+from mcf.tensor.recorded import differentiated, functorch
 from mcf.tensor.registry import implements
 
 aten = torch.ops.aten
@@ -18,6 +19,36 @@ def _norm(x: Any, p: float, keepdim: bool = False) -> Any:
         # Of points without coordinates, for which an infinite norm has no value.
         return x.sum(-1, keepdim)
     return torch.linalg.vector_norm(x, p, -1, keepdim)
+
+
+class _Distance(torch.autograd.Function):
+    """The infinite norm, or the number of what is not 0, with the derivatives of `cdist`.
+
+    Each of equal largest coordinates has the whole derivative there; of `vector_norm` they share
+    it. A number has the derivative 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, p: float) -> Any:
+        result = torch.linalg.vector_norm(x, p, -1)
+        ctx.save_for_backward(x, result)
+        ctx.p = p
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, result = ctx.saved_tensors
+        if ctx.p == 0:
+            return torch.zeros_like(x), None
+        largest = x.abs() == result[..., None]
+        return torch.where(largest, grad[..., None] * x.sign(), 0), None
+
+
+def _distances(x: Any, p: float) -> Any:
+    """The p-norms of differences."""
+    if p not in (0, torch.inf) or x.shape[-1] == 0 or not differentiated((x,)):
+        return _norm(x, p)
+    return _norm(x, p) if functorch() is not None else _Distance.apply(x, p)  # type: ignore[no-untyped-call]
 
 
 # What torch.cdist takes; torch.ops has numbers.
@@ -45,7 +76,7 @@ def _check_distances(x1: Any, x2: Any, p: float, compute_mode: Any) -> None:
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
     """The p-norm of x1[i] - x2[j], [..., m, n]; no product, whatever `compute_mode` says."""
     _check_distances(x1, x2, p, compute_mode)
-    return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
+    return _distances(x1[..., :, None, :] - x2[..., None, :, :], p)
 
 
 @implements(torch.pdist, F.pdist)
@@ -56,7 +87,7 @@ def pdist(input: Any, p: float = 2.0) -> Any:
     if not p >= 0:
         raise RuntimeError("pdist only supports non-negative p values")
     i, j = torch.triu_indices(input.shape[0], input.shape[0], 1, device=input.device)
-    return _norm(input[i] - input[j], p)
+    return _distances(input[i] - input[j], p)
 
 
 @implements(torch.pairwise_distance, F.pairwise_distance)

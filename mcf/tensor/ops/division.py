@@ -118,6 +118,8 @@ def _without_whole(o: Any, x: Any) -> Any:
 @implements(aten.round.decimals)
 def round_decimals(x: MCFTensor, *, decimals: int = 0) -> Tensor:
     """The nearest expansion of x rounded to a number of decimals, ties to even: both exact."""
+    if x.is_meta:
+        return wrap([torch.empty_like(c) for c in x.components])
     fmt = format_of(x.dtype)
     found = rounded_few(x.components, decimals)
     if found is not None:

@@ -18,7 +18,7 @@ from mcf.kernels.components import padded
 from mcf.tensor.launches import SMALL
 from mcf.tensor.ops.constants import constant
 from mcf.tensor.plans import rounded_number, selected
-from mcf.tensor.promotion import operands
+from mcf.tensor.promotion import check_broadcast, operands
 from mcf.tensor.recorded import recorded, watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -199,6 +199,7 @@ def of_two(name: str, x: Any, y: Any) -> MCFTensor:
         return found
     function = getattr(elementary, name)
     a, b = operands(x, y)
+    check_broadcast((a, b))
     terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
     # The result has the terms of the tensors, also where both values have one component.
     return wrap(function(padded(a, terms), b))

@@ -12,7 +12,7 @@ from mcf.kernels.row_tasks import RowTask, along
 from mcf.reductions.rows import Rows
 from mcf.tensor.ops.order import canonical, reduced
 from mcf.tensor.ops.ranks import decided, extremes
-from mcf.tensor.plans import watched
+from mcf.tensor.recorded import unseen
 from mcf.tensor.registry import implements
 from mcf.tensor.row_plans import arranged
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -22,13 +22,13 @@ aten = torch.ops.aten
 
 def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
     """The first index along a dimension, kept, of the largest or smallest; NaN wins."""
-    if decided(x.components[0]) and not watched():
+    if decided(x.components[0]) and not unseen(x):
         some = extremes(x.components[0], largest)
         if some.numel() == 1:
             return some
         if some.numel() < x.numel():
             return some[_among(wrap([c[some] for c in x.components]), 0, largest)]
-    found = _by_loop(x, dim, largest) if x.ndim and x.numel() and not watched() else None
+    found = _by_loop(x, dim, largest) if x.ndim and x.numel() and not unseen(x) else None
     return _among(x, dim, largest) if found is None else found
 
 
@@ -58,7 +58,7 @@ def _among(x: MCFTensor, dim: int, largest: bool) -> Tensor:
         top = best(c, dim, keepdim=True)
         hit = (c == top) | (c.isnan() & top.isnan())
         among = hit if among is None else among & hit
-        if not watched() and not bool((among.sum(dim) > 1).any()):
+        if not unseen(c) and not bool((among.sum(dim) > 1).any()):
             break
     assert among is not None
     return among.to(torch.uint8).argmax(dim, keepdim=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mcf.reductions.products import matmul
@@ -13,6 +14,7 @@ from mcf.tensor.product_plans import multiplied
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import wrap
+from mcf.tensor.torch_functions import forward
 
 aten = torch.ops.aten
 
@@ -78,6 +80,21 @@ def _plus(name: str, given: Any, product: Tensor, beta: Any, alpha: Any) -> Tens
         return product + torch.zeros_like(given) if given.shape != product.shape else product
     total: Tensor = product + (given if beta == 1 else given * beta)
     return total
+
+
+@implements(F.linear)
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """x W^T + b; b expands to the product, not the other way round."""
+    if bias is not None and weight.dim() in (1, 2) and input.dim():
+        size = [*input.shape[:-1], *weight.shape[:-1]]
+        # Torch takes a vector for a matrix of one row.
+        row = input.dim() == 1 and size != [1] and [*bias.shape] == [1, *size]
+        if not row and not expands(bias.shape, size):
+            raise RuntimeError(
+                f"linear: bias must expand to the shape {size} of the product, got a tensor of "
+                f"shape {list(bias.shape)}"
+            )
+    return forward(F.linear, (input, weight, bias), {})
 
 
 @implements(aten.addmm.default)

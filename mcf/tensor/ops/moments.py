@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.ops import reductions
 from mcf.tensor.recorded import recorded
-from mcf.tensor.registry import OPERATORS, implements
+from mcf.tensor.registry import implements
 from mcf.tensor.torch_functions import forward
 
 Dims = int | tuple[int, ...] | list[int] | None
@@ -42,7 +43,7 @@ def _kept(t: Tensor, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
 class _Var(torch.autograd.Function):
     """The variance; d/dx = 2 (x - mean) / (count - correction)."""
 
-    operator = torch.ops.aten.var.correction
+    computed = staticmethod(reductions.var)
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: Dims, correction: float, keepdim: bool) -> Tensor:
@@ -64,7 +65,7 @@ class _Var(torch.autograd.Function):
 class _Std(torch.autograd.Function):
     """The standard deviation; d/dx = (x - mean) / ((count - correction) std), 0 where std is 0."""
 
-    operator = torch.ops.aten.std.correction
+    computed = staticmethod(reductions.std)
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: Dims, correction: float, keepdim: bool) -> Tensor:
@@ -102,7 +103,7 @@ def _moment(
         correction = int(unbiased)
     degrees = 1.0 if correction is None else float(correction)
     if not recorded(x):
-        return OPERATORS[function.operator](x, dim, correction=degrees, keepdim=keepdim)  # type: ignore[no-any-return]
+        return function.computed(x, dim, correction=degrees, keepdim=keepdim)  # type: ignore[no-any-return]
     return function.apply(x, dim, degrees, keepdim)  # type: ignore[no-any-return]
 
 

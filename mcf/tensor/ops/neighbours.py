@@ -14,7 +14,7 @@ from mcf.kernels.formats import Format, format_of
 from mcf.tensor.ops.comparison import equal, less
 from mcf.tensor.ops.movement import where
 from mcf.tensor.promotion import aligned
-from mcf.tensor.recorded import watched
+from mcf.tensor.recorded import unseen
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, broadcast, wrap
 
@@ -45,7 +45,7 @@ def _scaled(components: tuple[Tensor, ...], k: Tensor) -> list[Tensor]:
     """Each component times 2**k, rounded once: in steps that stay in the format."""
     # Three factors: 2**k itself can leave the range where c * 2**k does not.
     parts = _parts(k)
-    if type(k) is Tensor and not watched() and not bool((parts[1] != 0).any()):
+    if type(k) is Tensor and not unseen(k) and not bool((parts[1] != 0).any()):
         # Factors of 1, for most numbers.
         parts = parts[:1]
     factors = [torch.ldexp(torch.ones_like(part, dtype=torch.float64), part) for part in parts]
@@ -92,7 +92,7 @@ def nextafter(x: MCFTensor, y: Any) -> Tensor:
     out = wrap(convert(stepped, c[0].dtype, len(c)))
     stay = equal(x, y) | wrap(a).isnan() | wrap(b).isnan()
     inf = c[0].isinf()
-    if inf.any():
+    if inf.is_meta or inf.any():
         most = largest(format_of(c[0].dtype), len(c))
         edge = torch.tensor(most, dtype=torch.float64, device="cpu")
         top = wrap([e.to(c[0].dtype).to(x.device) * c[0].sign() for e in edge])

@@ -14,7 +14,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels import operations, registry
 from mcf.kernels.row_tasks import RowTask
 from mcf.tensor.ops.ranks import decided, ranked
-from mcf.tensor.plans import watched
+from mcf.tensor.recorded import unseen
 from mcf.tensor.registry import implements
 from mcf.tensor.row_plans import arranged
 from mcf.tensor.tensor import Components, MCFTensor, wrap
@@ -43,7 +43,7 @@ def _order(x: MCFTensor, dim: int, descending: bool) -> Tensor:
 
 def _sorted(keys: Components, dim: int, descending: bool) -> Tensor:
     """The same of canonical components."""
-    if not keys[0].ndim or not keys[0].numel() or watched():
+    if not keys[0].ndim or not keys[0].numel() or unseen(keys[0]):
         return _lexicographic(keys, dim, descending)
     rows = [k.movedim(dim, -1) for k in keys]
     size = rows[0].shape[-1]
@@ -145,7 +145,7 @@ def sort(x: MCFTensor, dim: int = -1, descending: bool = False) -> tuple[Tensor,
     few = arranged("sort", x, dim, int(descending))
     if few is not None:
         return few
-    if x.dtype is torch.float64 and x.ndim and x.numel() and not watched():
+    if x.dtype is torch.float64 and x.ndim and x.numel() and not unseen(x):
         found = _moved(x, dim, descending)
         if found is not None:
             return found
@@ -190,7 +190,7 @@ def topk(
         raise RuntimeError(f"topk: k must be 0 to {x.shape[dim]}, got {k}")
     if x.ndim and k == x.shape[dim]:
         return sort(x, dim, largest)
-    if x.ndim == 1 and 0 < k <= x.shape[0] // 8 and not watched():
+    if x.ndim == 1 and 0 < k <= x.shape[0] // 8 and not unseen(x):
         index = _first(x, k, largest)
         return _take(x, 0, index), index
     index = _order(x, dim, largest)
@@ -221,7 +221,7 @@ def kth(x: MCFTensor, k: int, dim: int) -> Tensor:
     size = x.shape[dim] if x.ndim else 1
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k must be 1 to {size}, got {k}")
-    if decided(x.components[0]) and not watched():
+    if decided(x.components[0]) and not unseen(x):
         found = ranked(x.components, k - 1, lambda some: _order(wrap(some), 0, False))
         if found is not None:
             return found.reshape(1)
@@ -249,7 +249,7 @@ def median(x: MCFTensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, 
     size = x.shape[dim] if x.ndim else 1
     not_empty("median", x, dim)
     index = kth(x, (size + 1) // 2, dim)
-    if watched() or bool(nan.any()):
+    if unseen(nan) or bool(nan.any()):
         any_nan, at = nan.max(dim, keepdim=True)
         index = torch.where(any_nan, at, index)
     return reduced(x, index, dim, keepdim)

@@ -91,10 +91,14 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
         kept_shape = [1 if d == dim % max(x.dim(), 1) else n for d, n in enumerate(x.shape)]
     ordered = _ordered(rows, 2 * len(wanted))
     nan = rows.isnan()
-    counts = (~nan).sum(-1) if skip else (~nan | nan).sum(-1)
+    counts = (~nan).sum(-1)
+    if not skip:
+        counts = torch.full_like(counts, rows.shape[-1])
+    kinds = map(int, counts.unique()) if skip else [rows.shape[-1]]
+    lengths = [*kinds]
     results = []
     for number in wanted:
-        places = {int(c): _place(number, int(c), way) for c in counts.unique()}
+        places = {c: _place(number, c, way) for c in lengths}
         low = torch.zeros_like(counts)
         weight: Any = tensor(torch.zeros_like(counts, dtype=torch.float32), x.terms, x.dtype)
         for count, (index, share) in places.items():

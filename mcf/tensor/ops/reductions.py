@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from mcf import reductions
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import FORMATS
+from mcf.reductions.rows import Rows
+from mcf.tensor.conversion import plain
 from mcf.tensor.moment_plans import moment
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import UnsupportedError, implements
@@ -18,6 +21,14 @@ from mcf.tensor.sums import summed
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 aten = torch.ops.aten
+
+
+def _as_whole(func: Any, x: MCFTensor, dtype: torch.dtype | None, *args: Any) -> Tensor | None:
+    """A reduction to integers or truth values, which x becomes before; None to other dtypes."""
+    if dtype is None or dtype.is_floating_point or dtype.is_complex:
+        return None
+    found: Tensor = func(plain(x, dtype), *args, dtype=dtype)
+    return found
 
 
 def _components(x: MCFTensor, dtype: torch.dtype | None, name: str) -> Components:
@@ -33,6 +44,9 @@ def sum_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The sum over dimensions; all of them for none."""
+    whole = _as_whole(aten.sum.dim_IntList, x, dtype, dim, keepdim)
+    if whole is not None:
+        return whole
     found = summed(x, dim, keepdim) if dtype is None or dtype is x.dtype else None
     if found is not None:
         return found
@@ -50,6 +64,9 @@ def mean_dims(
     x: MCFTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The mean over dimensions."""
+    whole = _as_whole(aten.mean.dim, x, dtype, dim, keepdim)
+    if whole is not None:
+        return whole
     found = summed(x, dim, keepdim, mean=True) if dtype is None or dtype is x.dtype else None
     if found is not None:
         return found
@@ -67,6 +84,9 @@ def prod_dim(
     x: MCFTensor, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The product along a dimension."""
+    whole = _as_whole(aten.prod.dim_int, x, dtype, dim, keepdim)
+    if whole is not None:
+        return whole
     few = None
     if dtype is None or dtype is x.dtype:
         few = arranged("prod", x, dim, keepdim=keepdim)
@@ -78,6 +98,9 @@ def prod_dim(
 @implements(aten.prod.default)
 def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
     """The product of all elements."""
+    whole = _as_whole(aten.prod.default, x, dtype)
+    if whole is not None:
+        return whole
     few = arranged("prod", x, None) if dtype is None or dtype is x.dtype else None
     if few is not None:
         return few[0]  # type: ignore[no-any-return]
@@ -87,6 +110,9 @@ def prod_all(x: MCFTensor, *, dtype: torch.dtype | None = None) -> Tensor:
 @implements(aten.cumsum.default)
 def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """Running sums along a dimension."""
+    whole = _as_whole(aten.cumsum.default, x, dtype, dim)
+    if whole is not None:
+        return whole
     few = arranged("cumsum", x, dim) if dtype is None or dtype is x.dtype else None
     if few is not None:
         return few[0]  # type: ignore[no-any-return]
@@ -96,6 +122,9 @@ def cumsum(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tenso
 @implements(aten.cumprod.default)
 def cumprod(x: MCFTensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """Running products along a dimension."""
+    whole = _as_whole(aten.cumprod.default, x, dtype, dim)
+    if whole is not None:
+        return whole
     few = arranged("cumprod", x, dim) if dtype is None or dtype is x.dtype else None
     if few is not None:
         return few[0]  # type: ignore[no-any-return]
@@ -159,6 +188,12 @@ def vector_norm(
         if few is not None:
             return few
     given = _components(x, dtype, "linalg.vector_norm")
+    if math.isnan(ord):
+        # Torch's: what a power of NaN is, but for one element, whose norm is its size, and none.
+        sizes = reductions.norm(given, 1.0, dim, keepdim)
+        if Rows.of(x.shape, dim).length > 1:
+            sizes = (sizes[0] * math.nan, *(c * 0.0 for c in sizes[1:]))
+        return wrap(sizes)
     return wrap(reductions.norm(given, float(ord), dim, keepdim))
 
 
@@ -179,6 +214,14 @@ def norm_(x: MCFTensor, p: Any = 2, dim: Any = None, keepdim: bool = False) -> T
 @implements(aten.dot.default, aten.vdot.default)
 def dot(x: Any, y: Any) -> Tensor:
     """The dot product of two vectors."""
+    if x.dim() != 1 or y.dim() != 1:
+        raise RuntimeError(f"1D tensors expected, but got {x.dim()}D and {y.dim()}D tensors")
+    if x.shape != y.shape:
+        raise RuntimeError(
+            f"inconsistent tensor size, expected tensor {list(x.shape)} and src {list(y.shape)} to "
+            f"have the same number of elements, but got {x.numel()} and {y.numel()} elements "
+            "respectively"
+        )
     few = moment("dot", x, y=y)
     if few is not None:
         return few

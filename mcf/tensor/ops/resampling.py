@@ -59,6 +59,19 @@ def _resampled(
     return total
 
 
+def check_sizes(space: Sequence[int], output_size: Sequence[int]) -> None:
+    """Raise torch's error where an interpolation is of nothing or to nothing."""
+    if min(*space, *output_size) < 1:
+        given, wanted = (
+            ", ".join(f"{d}: {n}" for d, n in zip("DHW"[-len(s) :], s, strict=True))
+            for s in (space, output_size)
+        )
+        raise RuntimeError(
+            f"Input and output sizes should be greater than 0, but got input ({given}) and output "
+            f"({wanted})"
+        )
+
+
 def _register(name: str, dims: int, first: int, weights: Weights) -> None:
     def upsample(
         input: Any,
@@ -70,11 +83,7 @@ def _register(name: str, dims: int, first: int, weights: Weights) -> None:
         factors = [None] * dims if scale_factors is None else list(scale_factors)
         if output_size is None:
             output_size = [int(n * f) for n, f in zip(space, factors, strict=True)]
-        if min(*space, *output_size) < 1:
-            raise RuntimeError(
-                "Input and output sizes should be greater than 0, but got input of "
-                f"{list(space)} and output of {list(output_size)}"
-            )
+        check_sizes(space, output_size)
         for k, (n, out, factor) in enumerate(zip(space, output_size, factors, strict=True)):
             if align_corners:
                 step = Fraction(n - 1, out - 1) if out > 1 else Fraction(0)
@@ -90,6 +99,27 @@ _register("upsample_linear1d", 1, 0, _linear)
 _register("upsample_bilinear2d", 2, 0, _linear)
 _register("upsample_trilinear3d", 3, 0, _linear)
 _register("upsample_bicubic2d", 2, -1, _cubic)
+
+
+def _checked(name: str) -> None:
+    function = getattr(nn, name)
+
+    def upsample(
+        input: Any, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None = None
+    ) -> Any:
+        space, size = input.shape[2:], output_size
+        if size is None and scale_factors is not None:
+            size = [int(n * f) for n, f in zip(space, scale_factors, strict=True)]
+        if size is not None and space:
+            check_sizes(space, size)
+        return forward(function, (input, output_size, scale_factors), {})
+
+    implements(function)(upsample)
+
+
+for _name in ("upsample_nearest", "_upsample_nearest_exact"):
+    for _dims in (1, 2, 3):
+        _checked(f"{_name}{_dims}d")
 
 
 @implements(nn.pad)

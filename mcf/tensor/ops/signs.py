@@ -117,6 +117,8 @@ implements(aten.logical_xor.default)(lambda x, y: _nonzero(x) ^ _nonzero(y))
 @implements(aten.heaviside.default)
 def heaviside(x: Any, values: Any) -> Tensor:
     """0 below zero, 1 above, the given values at it."""
+    if x.dtype is not values.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
     return composed(_step, *map(wrap, aligned(x, values)))  # type: ignore[no-any-return]
 
 

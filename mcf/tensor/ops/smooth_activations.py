@@ -143,7 +143,8 @@ def _gelu_curve(x: Any) -> Any:
 
 
 _gelu_slope: Any = differentiable("gelu_1", computed("gelu_1", error_slopes.gelu_1), _gelu_curve)
-_gelu = differentiable("gelu", computed("gelu"), lambda x: _gelu_slope(x))
+_gelu_value, _gelu_tanh_value = computed("gelu"), computed("gelu_tanh")
+_gelu = differentiable("gelu", _gelu_value, lambda x: _gelu_slope(x))
 
 _CUBE = Fraction(44715, 1000000)
 
@@ -195,7 +196,19 @@ def _gelu_tanh_curve(x: Any) -> Any:
 
 
 _gelu_tanh_slope = differentiable("gelu_tanh_1", _gelu_tanh_slope_of, _gelu_tanh_curve)
-_gelu_tanh: Any = differentiable("gelu_tanh", computed("gelu_tanh"), lambda x: _gelu_tanh_slope(x))
+_gelu_tanh: Any = differentiable("gelu_tanh", _gelu_tanh_value, lambda x: _gelu_tanh_slope(x))
+
+
+@implements(aten.gelu.default)
+def gelu_of(x: Tensor, *, approximate: str = "none") -> Any:
+    """The value alone, which transforms of torch.func ask for."""
+    return _gelu_value(x) if approximate == "none" else _gelu_tanh_value(x)
+
+
+@implements(aten.gelu_backward.default)
+def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any:
+    """Grad times the slope."""
+    return grad * (_gelu_slope(x) if approximate == "none" else _gelu_tanh_slope(x))
 
 
 @implements(F.gelu)
@@ -206,6 +219,7 @@ def gelu(input: Any, *, approximate: str = "none") -> Any:
     return _gelu(input) if approximate == "none" else _gelu_tanh(input)
 
 
+@implements(aten.mish.default)
 def _mish_of(x: Any) -> Any:
     return x * torch.tanh(F.softplus(x))
 
@@ -232,6 +246,12 @@ def _mish_slope_of(x: Any) -> Any:
     below = e * weight / (2 + 2 * e + e * e).square()
     tangent, square = _tangent(x)
     return torch.where(x > 0, tangent + torch.where(x > 0, x, 0) * (square * x.sigmoid()), below)
+
+
+@implements(aten.mish_backward.default)
+def mish_backward(grad: Tensor, x: Tensor) -> Any:
+    """Grad times the slope."""
+    return grad * _mish_slope_of(x)
 
 
 def _tangent(x: Any) -> tuple[Any, Any]:
