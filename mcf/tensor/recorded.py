@@ -45,6 +45,8 @@ def transformed(names: frozenset[str] = DERIVATIVES) -> bool:
     frame = sys._getframe(1).f_back
     while frame is not None:
         code = frame.f_code
+        if code is _outside.__code__:
+            return False
         if code.co_name in names and code.co_filename.endswith("eager_transforms.py"):
             return True
         frame = frame.f_back
@@ -74,10 +76,14 @@ def unmapped(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or functorch() is None or mapped((*args, kwargs)):
             return function(*args, **kwargs)
-        with temporarily_clear_interpreter_stack():
-            return function(*args, **kwargs)
+        return _outside(function, args, kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def _outside(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with temporarily_clear_interpreter_stack():
+        return function(*args, **kwargs)
 
 
 def mapped(values: Any) -> bool:
