@@ -112,9 +112,8 @@ def test_operands_of_several_shapes() -> None:
         expected = operations.add(x.components, y.components)
         assert_all_same_bits(out.mT.components, expected, "out laid out otherwise")
         row = x.clone()
-        torch.add(row[:1], row, out=row)
-        expected = operations.add(x[:1].components, x.components)
-        assert_all_same_bits(row.components, expected, "a part of out is broadcast")
+        with pytest.raises(RuntimeError, match="single memory location"):
+            torch.add(row[:1], row, out=row)
     assert any(plan is not None and plan.broadcasts for plan in plans._plans.values())
     with pytest.raises(RuntimeError, match="must match the size"):
         x + _tensor(2, 4)
