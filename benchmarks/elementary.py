@@ -42,10 +42,11 @@ DOMAINS = {
     "sigmoid": (-10.0, 10.0), "erfinv": (-0.999, 0.999), "lgamma": (0.01, 100.0),
     "digamma": (0.01, 100.0), "trigamma": (0.01, 100.0), "i0": (-100.0, 100.0),
     "j0": (-100.0, 100.0), "y0": (0.01, 100.0), "k0": (0.01, 100.0),
+    "airy_ai": (-60.0, 20.0),
 }  # fmt: skip
 SHORT = ("exp", "log", "sin")
 # What others call them.
-MPMATH = {"lgamma": "loggamma", "pow": "power"}
+MPMATH = {"lgamma": "loggamma", "pow": "power", "airy_ai": "airyai"}
 # Functions that others have with an order, as mpmath and flint call them, and torch's. Of Y and K
 # flint's balls are wide at the precision that is asked for.
 OF_ORDER: dict[str, tuple[str, str, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -134,6 +135,8 @@ def variants(name: str, terms: int, n: int, library: ctypes.CDLL | None) -> dict
             out["flint"] = (lambda: [getattr(v, name)() for v in balls], len(rows))
     if name in OF_ORDER:
         plain = OF_ORDER[name][2]
+    elif name == "airy_ai":
+        plain = torch.special.airy_ai
     else:
         plain = torch.nn.functional.gelu if name == "gelu" else getattr(torch, name)
     if terms == 1:

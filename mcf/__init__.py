@@ -21,6 +21,7 @@ from mcf.complexes import complex_tensor as complex_tensor
 from mcf.functions import acos as acos
 from mcf.functions import acosh as acosh
 from mcf.functions import add as add
+from mcf.functions import airy_ai as airy_ai
 from mcf.functions import asin as asin
 from mcf.functions import asinh as asinh
 from mcf.functions import atan as atan

@@ -42,8 +42,10 @@ def bound(
     reflection, which their docstrings have; below 0 of "polygamma_2" and other even orders m the
     sum of all m! / |x + k|^(m + 1), of "zeta_3", which is zeta(3, x), and other odd s that of
     1 / |x + k|^s; elsewhere 0; of the Bessel functions "j0", "j1", "y0"
-    and "y1" from |x| = 256 on the modulus sqrt(J^2 + Y^2), before it 0. So of_terms times the
-    condition number T / |t| is a relative error. For all others, the 2-norm too, of_terms is 0.
+    and "y1" from |x| = 256 on the modulus sqrt(J^2 + Y^2), before it 0; of "airy_ai" from x = -64
+    downwards |x|^(3/2) sqrt(Ai^2 + Bi^2), of its derivative "airy_ai_1" with theirs, which is what
+    a relative change of x does, and above 0. So of_terms times the condition number T / |t| is a
+    relative error. For all others, the 2-norm too, of_terms is 0.
 
     Args:
         operation: "add" (and "sub"), "mul", "div", "fma", "square", "sqrt", "reciprocal", "rsqrt",

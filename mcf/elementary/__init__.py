@@ -18,6 +18,7 @@ while grad mode is on: derivatives belong to `mcf.MCFTensor`.
 from mcf.elementary import complex_functions as complex_functions
 from mcf.elementary import complex_inverses as complex_inverses
 from mcf.elementary import complex_logarithms as complex_logarithms
+from mcf.elementary.airy import airy_ai as airy_ai
 from mcf.elementary.bessel import i0 as i0
 from mcf.elementary.bessel import i0e as i0e
 from mcf.elementary.bessel import i1 as i1

@@ -44,6 +44,8 @@ from mcf.elementary.working import (
 from mcf.kernels.formats import Format
 
 Arguments = tuple[Components, ...]
+# Of a degree the bits by which its term is smaller than the first.
+Fall = Callable[[int], float]
 
 FAR = bessel.FAR
 # -log2 of 1/x^2 from there on.
@@ -57,17 +59,19 @@ def _fall(k: int) -> float:
     return max(0.0, math.factorial(k + 1).bit_length() - 3 - 0.9375 * k)
 
 
-def degree_needed(terms: int) -> int:
+def degree_needed(
+    terms: int, fall: Fall = _fall, degrees: int = bessel_zeros.DEGREES
+) -> int:  # fmt: skip
     """Degree of the tables' series that `terms` components need."""
     wanted = working().format.p * terms + 8
-    found = (k for k in range(bessel_zeros.DEGREES) if _fall(k) >= wanted)
-    return next(found, bessel_zeros.DEGREES - 1)
+    found = (k for k in range(degrees) if fall(k) >= wanted)
+    return next(found, degrees - 1)
 
 
-def components_needed(terms: int, k: int) -> int:
+def components_needed(terms: int, k: int, fall: Fall = _fall) -> int:
     """Components in which the coefficient of degree k is added."""
     p = working().format.p
-    return min(terms, max(1, -int(-(p * terms + 8 - _fall(k)) // p)))
+    return min(terms, max(1, -int(-(p * terms + 8 - fall(k)) // p)))
 
 
 def parts_needed(fmt: Format, given: int, terms: int) -> int:
@@ -76,14 +80,21 @@ def parts_needed(fmt: Format, given: int, terms: int) -> int:
     return min(bessel_zeros.PARTS, -(-(fmt.p * given + p * terms + 24) // p))
 
 
-def _series(name: str, row: Tensor, v: Components) -> Components:
+def _series(
+    name: str,
+    row: Tensor,
+    v: Components,
+    fall: Fall = _fall,
+    degrees: int = bessel_zeros.DEGREES,
+) -> Components:
+    """A series of a table, whose coefficients fall with v as `fall` says."""
     terms = len(v)
-    start, degree = row * bessel_zeros.DEGREES, degree_needed(terms)
+    start, degree = row * degrees, degree_needed(terms, fall, degrees)
     return series.at_node(
         v,
         degree,
         lambda k, count: lookup(name, start + k, count),
-        lambda k: components_needed(terms, k),
+        lambda k: components_needed(terms, k, fall),
         None,
     )
 

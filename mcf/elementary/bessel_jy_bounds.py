@@ -57,10 +57,16 @@ def _least(row: list[float], low: float, high: float) -> float:
     return least - slope * step / 2
 
 
-def _series(e: Steps, name: str, rows: list[_Row]) -> list[_Series]:
-    table = tables.table(name, torch.device("cpu"))[0].reshape(-1, bessel_zeros.DEGREES)
-    degree = bessel_jy.degree_needed(e.terms)
-    needed = [bessel_jy.components_needed(e.terms, k) for k in range(degree)]
+def _series(
+    e: Steps,
+    name: str,
+    rows: list[_Row],
+    fall: bessel_jy.Fall = bessel_jy._fall,
+    degrees: int = bessel_zeros.DEGREES,
+) -> list[_Series]:
+    table = tables.table(name, torch.device("cpu"))[0].reshape(-1, degrees)
+    degree = bessel_jy.degree_needed(e.terms, fall, degrees)
+    needed = [bessel_jy.components_needed(e.terms, k, fall) for k in range(degree)]
     found = []
     for given, row in zip(table.tolist(), rows, strict=False):
         low, high = row.low - row.zero, row.high - row.zero

@@ -51,10 +51,10 @@ class Formula(NamedTuple):
 # The functions that run as one kernel.
 FUNCTIONS = frozenset(
     (
-        "acos acosh asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx erfinv exp "
-        "expm1 floor gelu gelu_tanh hypot i0 i0e i1 i1e j0 j1 k0 k0e k1 k1e lgamma log log10 "
-        "log1p log2 log_ndtr ndtri normal_cdf normal_pdf polygamma_2 polygamma_3 polygamma_4 pow "
-        "round sigmoid sin sinh spherical_bessel_j0 tan tanh trigamma trunc y0 y1"
+        "acos acosh airy_ai asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx "
+        "erfinv exp expm1 floor gelu gelu_tanh hypot i0 i0e i1 i1e j0 j1 k0 k0e k1 k1e lgamma log "
+        "log10 log1p log2 log_ndtr ndtri normal_cdf normal_pdf polygamma_2 polygamma_3 polygamma_4 "
+        "pow round sigmoid sin sinh spherical_bessel_j0 tan tanh trigamma trunc y0 y1"
     ).split()
 )
 
@@ -64,7 +64,18 @@ COMPLEX = frozenset(
     "tanh".split()
 )
 # Those of an order, and derivatives.
-_FAMILIES = ("power_", "polygamma_", "zeta_", "erf_", "erfcx_", "i0e_", "i1e_", "k0e_", "gelu_1")
+_FAMILIES = (
+    "power_",
+    "polygamma_",
+    "zeta_",
+    "erf_",
+    "erfcx_",
+    "i0e_",
+    "i1e_",
+    "k0e_",
+    "gelu_1",
+    "airy_ai_1",
+)
 _FUSED = FUNCTIONS | {f"complex_{name}" for name in COMPLEX}
 
 NO_SCALARS = torch.zeros(1, 0, dtype=torch.float64, device="cpu")

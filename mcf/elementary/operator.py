@@ -25,12 +25,13 @@ CHUNK = 1 << 16
 # The functions whose programs run in float32 components too, where those are the registers.
 IN_FLOAT32 = frozenset(
     (
-        "acos acosh asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx erfinv exp "
-        "expm1 floor fmod gelu gelu_tanh hypot i0 i0e i1 i1e j0 j1 k0 k0e k1 k1e lgamma "
+        "acos acosh airy_ai asin asinh atan atan2 atanh ceil cos cosh digamma erf erfc erfcx "
+        "erfinv exp expm1 floor fmod gelu gelu_tanh hypot i0 i0e i1 i1e j0 j1 k0 k0e k1 k1e lgamma "
         "log log10 log1p log2 log_ndtr ndtri normal_cdf normal_pdf polygamma_2 polygamma_3 "
         "polygamma_4 pow remainder round sigmoid sin sinh spherical_bessel_j0 tan tanh trigamma "
         "trunc y0 y1 zeta_3 zeta_4 zeta_5 erf_1 erfcx_1 erfcx_2 erfcx_3 erfcx_4 "
-        "i0e_1 i0e_2 i0e_3 i0e_4 i1e_1 i1e_2 i1e_3 i1e_4 k0e_1 k0e_2 k0e_3 k0e_4 gelu_1"
+        "i0e_1 i0e_2 i0e_3 i0e_4 i1e_1 i1e_2 i1e_3 i1e_4 k0e_1 k0e_2 k0e_3 k0e_4 gelu_1 "
+        "airy_ai_1"
     ).split()
 )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 
 from mcf.elementary import (
+    airy_bounds,
     bessel_bounds,
     bessel_jy_bounds,
     bessel_slopes,
@@ -178,6 +179,7 @@ DERIVED: dict[str, Callable[[Steps], Errors]] = {
         for letter, kind in (("j", bessel_jy_bounds.first), ("y", bessel_jy_bounds.second))
         for order in (0, 1)
     },
+    "airy_ai": functools.partial(airy_bounds.airy_ai, m=0),
 }  # fmt: skip
 FUNCTIONS = tuple(DERIVED)
 # Derived from something that was only looked at: how near the start of both is
@@ -198,6 +200,7 @@ SLOPES: dict[str, Callable[[Steps], Errors]] = {
         for name in ("i0e", "i1e", "k0e")
         for m in range(1, bessel_slopes.LAST + 1)
     },
+    "airy_ai_1": functools.partial(airy_bounds.airy_ai, m=1),
 }
 
 

@@ -154,6 +154,12 @@ def inputs(name: str, fmt: Format, terms: int, n: int, seed: int) -> list[tuple[
             near = tuple(torch.where(near[0] > 0, c, 0.5 * (k == 0)) for k, c in enumerate(near))
         wide = d.between(-5000, 5000, n, positive=up)
         return [(wide,), (d.between(-4, 8, n, positive=up),), (near,)]
+    if name in ("airy_ai", "airy_ai_1"):
+        edges = np.array(
+            [-2.338107410459767, -1.018792971647471, -63.84287671608434, -64.0, 1.0, -0.5, 32.0]
+        )
+        near = d.near(np.append(edges, 100.0 if fmt.emax > 127 else 26.0), n)
+        return [(d.between(-5000, 160, n),), (d.between(-4, 6, n),), (near,)]
     if name == "erfinv":
         ends = np.array([1.0, -1.0, 0.5, 0.25, 0.75])
         return [(d.between(-5000, -2, n),), (d.between(-6, -2, n),), (inside(d.near(ends, n)),)]

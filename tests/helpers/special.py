@@ -21,10 +21,10 @@ from tests.helpers.elementary import Inputs, balls, inputs
 PI = arb.pi
 
 # Functions that are another's program of another order, or times an exponential, and whose tables
-# take long: their cases are slow.
+# take long, or that have a file of their own: their cases are slow.
 ALIKE = (
     "k0e", "k1", "k1e", "j1", "y1", "polygamma_2", "polygamma_3", "polygamma_4",
-    "log_ndtr", "ndtri",
+    "log_ndtr", "ndtri", "airy_ai",
 )  # fmt: skip
 
 
@@ -72,6 +72,8 @@ REFERENCE: dict[str, Callable[[arb], arb]] = {
     "erfcx": _erfcx,
     "log_ndtr": _log_ndtr,
     "ndtri": _ndtri,
+    "airy_ai": lambda x: x.airy_ai(),
+    "airy_ai_1": lambda x: x.airy_ai(derivative=1),
     "i0": lambda x: acb(x).bessel_i(acb(0)).real,
     "i0e": lambda x: acb(x).bessel_i(acb(0)).real * (-abs(x)).exp(),
     "i1": lambda x: acb(x).bessel_i(acb(1)).real,
@@ -148,6 +150,10 @@ def _terms(name: str, x: arb) -> arb:
     if name in ("j0", "j1", "y0", "y1") and abs(x) >= 256:
         j, y = REFERENCE["j" + name[1]](abs(x)), REFERENCE["y" + name[1]](abs(x))
         return (j * j + y * y).sqrt()
+    if name in ("airy_ai", "airy_ai_1") and x <= -64:
+        m = int(name.endswith("1"))
+        ai, bi = x.airy_ai(derivative=m), x.airy_bi(derivative=m)
+        return abs(x) * abs(x).sqrt() * (ai * ai + bi * bi).sqrt()
     return arb(0)
 
 

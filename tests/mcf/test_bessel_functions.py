@@ -149,7 +149,7 @@ def _components(x: Fraction, count: int = 4) -> list[float]:
 @pytest.mark.parametrize(
     "name",
     ["bessel_j0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1", "modified_bessel_k0",
-     "scaled_modified_bessel_k1", "spherical_bessel_j0"],
+     "scaled_modified_bessel_k1", "spherical_bessel_j0", "airy_ai"],
 )  # fmt: skip
 def test_transforms_to_which_they_are_constants(name: str) -> None:
     """Under torch.func's derivatives torch takes these for constants: they were zero, silently."""

@@ -39,7 +39,7 @@ def _bits(x: Tensor) -> Tensor:
 
 
 # Functions with a step that their formulas lack.
-STEPS = ("sin", "cos", "tan", "j0", "j1", "y0", "y1", "spherical_bessel_j0")
+STEPS = ("airy_ai", "sin", "cos", "tan", "j0", "j1", "y0", "y1", "spherical_bessel_j0")
 # Those of whole numbers and their neighbours.
 WHOLE = ("ceil", "floor", "round", "trunc")
 

@@ -150,18 +150,6 @@ def test_what_is_not_there_is_refused() -> None:
     assert mcf.bound("polygamma_5", 2, torch.float64).proven
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (torch.special.airy_ai, r"airy_ai is not there for mcf.MCFTensor; there are the Bessel"),
-    ],
-    ids=["airy_ai"],
-)
-def test_functions_that_are_missing_name_others(call: Any, message: str) -> None:
-    with pytest.raises(mcf.UnsupportedError, match=message):
-        call(mcf.tensor(["0.3", "0.7"]))
-
-
 def test_weights() -> None:
     """g(1) = m! and g(0) = 2 m! times the sum of 1/(1/2 + k)^(m+1) / pi^(m+1)."""
     assert [polygamma.weight(m) for m in (2, 3, 4)] == [(0, 2), (2, 0, 4), (0, 16, 0, 8)]

@@ -44,7 +44,7 @@ def _module(name: str) -> Any:
     """Where a function takes its series from."""
     others: dict[str, Any] = {"erfinv": inverse_error, "i0": bessel, "i0e": bessel}
     others |= {"ndtri": inverse_error, "erfcx": error, "log_ndtr": error}
-    others |= dict.fromkeys(("j0", "j1", "y0", "y1"), bessel_jy)
+    others |= dict.fromkeys(("airy_ai", "j0", "j1", "y0", "y1"), bessel_jy)
     return ({"i1": bessel, "i1e": bessel} | others).get(name, gamma)
 
 

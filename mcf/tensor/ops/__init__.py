@@ -33,7 +33,6 @@ from mcf.tensor.ops import margin_losses as margin_losses
 from mcf.tensor.ops import masks as masks
 from mcf.tensor.ops import matmul as matmul
 from mcf.tensor.ops import matrices as matrices
-from mcf.tensor.ops import missing as missing
 from mcf.tensor.ops import moments as moments
 from mcf.tensor.ops import movement as movement
 from mcf.tensor.ops import neighbours as neighbours

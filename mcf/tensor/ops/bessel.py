@@ -1,4 +1,4 @@
-"""Bessel functions: the operators and their derivatives."""
+"""Bessel and Airy functions: the operators and their derivatives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.elementary import bessel_slopes
+from mcf.elementary import airy, bessel_slopes
 from mcf.tensor.ops.elementary import Unary, computed, differentiable
 from mcf.tensor.ops.power_series import power_series
 from mcf.tensor.ops.special import spherical_weight
@@ -151,3 +151,10 @@ _spherical_slope = differentiable(
     lambda x: 2 * _weight(x) - _spherical(x),
 )
 _spherical: Any = _special("spherical_bessel_j0", "spherical_bessel_j0", _spherical_slope)
+
+
+# Airy's equation is the second derivative.
+_airy_slope: Any = differentiable(
+    "airy_ai_1", computed("airy_ai_1", airy.airy_ai_1), lambda x: x * _airy(x)
+)
+_airy: Any = _special("airy_ai", "airy_ai", _airy_slope)

@@ -55,6 +55,7 @@ OTHERWISE = {
         ("special.bessel_j0", "special.bessel_j1", "special.bessel_y0", "special.bessel_y1"),
         "torch's float64 is off by 1e-7 near zeros",
     ),
+    "special.airy_ai": "torch's float64 is off by 1e-6 and more below -2",
     "special.ndtr": "torch's loses digits far below zero",
     "nn.functional.rms_norm": "the default eps is that of the components' dtype",
     "nn.functional.softplus": "there is no threshold: the value is accurate everywhere",

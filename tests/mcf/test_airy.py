@@ -1,0 +1,279 @@
+"""Airy's function and its derivatives: bounds, zeros, special values, executors.
+
+*Derived bound*, against ball arithmetic. Caught mutants: zeta as one product, a zero or a table
+without its last components, series some terms short, an asymptotic series of two components.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from flint import arb, ctx
+
+import mcf
+import mcf.elementary
+from mcf.elementary import airy, airy_tables, bessel_jy, gamma, special_bounds, tables
+from mcf.elementary.airy_tables import ZEROS, asymptotic
+from mcf.elementary.tables import Components
+from mcf.elementary.working import working_terms
+from mcf.kernels import BF16, FP16, FP32, FP64
+from mcf.kernels.formats import Format
+from tests.helpers.elementary import balls, inputs
+from tests.helpers.executors import assert_numba_agrees
+from tests.helpers.special import REFERENCE, climbed, full, part
+
+_SLOW = pytest.mark.slow
+NAMES = airy.NAMES
+_SOMETIMES = [NAMES[0], pytest.param(NAMES[1], marks=_SLOW)]
+FORMATS = (BF16, FP16, FP32, FP64)
+PROGRAMS: dict[str, Callable[..., Components]] = {
+    "airy_ai": airy.airy_ai,
+    "airy_ai_1": airy.airy_ai_1,
+}
+# Both sides of each branch and of intervals, beside zeros, and where exp(-zeta) is smallest.
+POINTS = (
+    -(2.0**-70), 2.0**-70, 0.28125, -0.28125, 0.9999, 1.0001, 3.0, 4.0, 15.75, 27.5, 55.0, 71.3,
+    84.0, 99.0, -0.99, -1.0188, -1.5, -1.9, -2.3381, -2.8, -3.0, -3.2482, -4.0879, -9.5, -31.25,
+    -63.8429, -63.99, -64.01, -100.5, -270.25,
+)  # fmt: skip
+
+
+def _given(fmt: Format, terms: int) -> Components:
+    return full(POINTS, fmt, terms)
+
+
+def _worst(name: str, fmt: Format = FP64, terms: int = 4) -> float:
+    x = _given(fmt, terms)
+    return max(part(name, fmt, x, PROGRAMS[name](x)))
+
+
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("name", _SOMETIMES)
+def test_branches(name: str) -> None:
+    assert 0 < _worst(name, FP64, 2) <= 1
+
+
+@_SLOW
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("name", NAMES)
+def test_branches_of_other_formats(name: str) -> None:
+    for fmt, terms in ((FP64, 4), (FP64, 1), (FP64, 3), (FP32, 3), (BF16, 2), (FP16, 4)):
+        assert 0 < _worst(name, fmt, terms) <= 1, (fmt.name, terms)
+
+
+@_SLOW
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("name", NAMES)
+def test_in_float32_registers(name: str) -> None:
+    with mcf.registers("float32"):
+        for fmt, terms in ((FP32, 1), (FP32, 2), (FP32, 4), (BF16, 2)):
+            assert 0 < _worst(name, fmt, terms) <= 1, (fmt.name, terms)
+            for (x,) in inputs(name, fmt, terms, 100, seed=terms):
+                assert max(part(name, fmt, x, PROGRAMS[name](x))) <= 1, (fmt.name, terms)
+
+
+@_SLOW
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+def test_error_of_many_slopes(fmt: Format, terms: int) -> None:
+    """Of the derivative; the function's are in `test_special_functions.py`."""
+    for (x,) in inputs("airy_ai_1", fmt, terms, 300, seed=20 + terms):
+        assert max(part("airy_ai_1", fmt, x, airy.airy_ai_1(x))) <= 1
+
+
+@_SLOW
+@pytest.mark.usefixtures("on_torch")
+def test_error_of_the_slope_found_by_climbing() -> None:
+    for fmt, terms in ((FP64, 4), (FP64, 2), (FP32, 4)):
+        assert 0 < climbed("airy_ai_1", airy.airy_ai_1, fmt, terms) <= 1
+
+
+@_SLOW
+@pytest.mark.parametrize("terms", [1, 2, 4])
+@pytest.mark.parametrize("fmt", [BF16, FP32, FP64], ids=lambda f: f.name)
+def test_executors_agree_on_the_slope(fmt: Format, terms: int) -> None:
+    assert_numba_agrees(airy.airy_ai_1, _given(fmt, terms))
+
+
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize(
+    ("name", "fmt", "terms"),
+    [
+        pytest.param(n, f, t, marks=[] if (n, f, t) == (NAMES[0], FP64, 3) else _SLOW)
+        for n in NAMES
+        for f in (FP32, FP64)
+        for t in (1, 3)
+    ],
+)
+def test_special_values(name: str, fmt: Format, terms: int) -> None:
+    """As torch has them, NaN at infinities; 0 where no bit of the phase is known."""
+    x = torch.tensor([math.nan, math.inf, -math.inf, 110.0, 1e30, 0.0, -0.0], dtype=fmt.dtype)
+    theirs = torch.special.airy_ai(x)
+    ours = PROGRAMS[name]((x, *(torch.zeros_like(x) for _ in range(terms - 1))))
+    assert torch.equal(ours[0].isnan(), theirs.isnan())
+    assert all(bool((c[:5] == 0).all()) for c in ours[1:])
+    assert ours[0][3:5].tolist() == theirs[3:5].tolist() == [0.0, 0.0]
+    if name == "airy_ai":
+        assert ours[0][5:].tolist() == pytest.approx([0.3550280538878172] * 2, rel=1e-7)
+    rows = [1e18, 1e37] if fmt is FP32 else [1e18, 1e42, 1e43, 1e300]
+    far = -torch.tensor(rows, dtype=fmt.dtype)
+    found = PROGRAMS[name]((far,))[0].double()
+    size = far.double().abs() ** (-0.25 if name == "airy_ai" else 0.25)
+    assert bool((found.abs() <= size).all())
+    assert bool((found[far.abs() <= 2.0**142] != 0).all())
+    assert bool((found[far.abs() > 2.0**142] == 0).all())
+
+
+def test_coefficients() -> None:
+    """DLMF 9.7.2: u_1 = 5/72, u_2 = 385/10368, v_1 = -7/72, v_2 = -455/10368."""
+    assert [asymptotic(0, k) for k in (1, 2)] == [Fraction(5, 72), Fraction(385, 10368)]
+    assert [asymptotic(1, k) for k in (1, 2)] == [Fraction(-7, 72), Fraction(-455, 10368)]
+
+
+def _ball(x: Fraction) -> arb:
+    return arb(x.numerator) / arb(x.denominator)
+
+
+def _zeros(m: int) -> list[Fraction]:
+    """As they are kept, and not the points between them."""
+    kept = tables.table(f"{NAMES[m]}_points", torch.device("cpu")).T.tolist()
+    low = airy_tables.LOW[m]
+    return [
+        sum(map(Fraction, row)) for k, row in enumerate(kept) if k >= len(low) or low[k][1] is None
+    ]
+
+
+@pytest.mark.parametrize("m", [0, pytest.param(1, marks=_SLOW)])
+def test_zeros(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against balls, all that are kept; no expansion is nearer than what they are kept for."""
+    monkeypatch.setattr(ctx, "prec", 1100)
+    zeros, beside = _zeros(m), arb(2) ** -470
+    assert len(zeros) == ZEROS
+    assert zeros[-1] > 63.8
+    for z in zeros[:: 1 if m else 9]:
+        low, high = (REFERENCE[NAMES[m]](-_ball(z) * (1 + s * beside)) for s in (-1, 1))
+        assert (low * high) < 0
+    for z in zeros:
+        for fmt in FORMATS:
+            rest = z
+            for n in range(1, 5):
+                # What is left of z beside n components, and beside the floats that are used.
+                unit = Fraction(2) ** (math.frexp(float(rest))[1] - fmt.p)
+                rest -= round(rest / unit) * unit
+                w = working_terms(fmt, n)
+                parts = _components(z, bessel_jy.parts_needed(fmt, n, w))
+                left = abs(z - sum(map(Fraction, parts))) + z / 2**476
+                assert left <= abs(rest) / 2 ** (53 * w), (fmt.name, n)
+
+
+def _components(x: Fraction, count: int = 4) -> list[float]:
+    found = []
+    for _ in range(count):
+        found.append(float(x))
+        x -= Fraction(found[-1])
+    return found
+
+
+def _at_zeros(m: int) -> Components:
+    rows = [[-c for c in _components(z)] for z in _zeros(m)[::9]]
+    return tuple(torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True))
+
+
+@_SLOW
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("m", [0, 1])
+def test_next_to_zeros(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to the result; two floats less of the zeros are caught."""
+    x, name = _at_zeros(m), NAMES[m]
+    assert max(part(name, FP64, x, PROGRAMS[name](x))) <= 1
+    whole = bessel_jy.parts_needed
+    monkeypatch.setattr(bessel_jy, "parts_needed", lambda *given: whole(*given) - 2)
+    assert max(part(name, FP64, x, PROGRAMS[name](x))) > 1
+
+
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("m", [0, pytest.param(1, marks=_SLOW)])
+def test_every_float_has_the_row_of_an_interval_around_it(m: int) -> None:
+    """And rows ascend, so that `mcf.elementary.airy_bounds` knows them by their ends."""
+    a = torch.arange(-(1 << 12), (64 << 12) + 1, dtype=torch.float64) / (1 << 12)
+    row = airy.row_of(m, a)
+    assert bool((row.diff() >= 0).all())
+    assert row.diff().max() == 1
+    assert (row[0], row[-1] >= ZEROS) == (0, True)
+    points = tables.table(f"{NAMES[m]}_points", torch.device("cpu"))[0]
+    # The coefficients of a row fall for these distances.
+    assert bool(((a - points[row.long()]).abs() * a.clamp(min=1).sqrt() < 1.9).all())
+
+
+def _without_last(found: Components) -> Components:
+    return (*found[:3], *(torch.zeros_like(c) for c in found[3:]))
+
+
+MUTANTS = ("zeta", "nodes", "rows", "degree of nodes", "degree of rows", "asymptotic")
+
+
+@_SLOW
+@pytest.mark.usefixtures("on_torch")
+@pytest.mark.parametrize("broken", MUTANTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_mutants_break_the_bound(name: str, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _worst(name) <= 1
+    special_bounds.derived(name, FP64, 4)
+    if broken == "zeta":
+
+        def rounded(a: Components, terms: int) -> airy.Phase:
+            s = airy.ex.sqrt(a[:terms])
+            two_thirds = tables.constant(Fraction(2, 3), terms, a[0].device)
+            return airy.Phase(s, airy.ex.mul(airy.ex.mul(a[:terms], s), two_thirds))
+
+        monkeypatch.setattr(airy, "phase", rounded)
+    elif broken in ("nodes", "rows"):
+        module: Any = gamma if broken == "nodes" else bessel_jy
+        whole = module.lookup
+        monkeypatch.setattr(module, "lookup", lambda *given: _without_last(whole(*given)))
+    elif broken.startswith("degree"):
+        module = gamma if broken.endswith("nodes") else bessel_jy
+        needed = module.degree_needed
+        fewer = 12 if module is gamma else 18
+        monkeypatch.setattr(module, "degree_needed", lambda *given: needed(*given) - fewer)
+    else:
+        whole_series = airy.series.polynomial
+        few = lambda x, bits, c, *of: (*whole_series(x[:2], bits, c, *of), x[2] * 0, x[3] * 0)  # noqa: E731
+        monkeypatch.setattr(airy.series, "polynomial", few)
+    assert _worst(name) > 1
+
+
+@_SLOW
+@pytest.mark.usefixtures("on_torch")
+def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ai', x Ai and Ai + x Ai' to 4 u^2: a function and a product, then the sum of two."""
+    monkeypatch.setattr(ctx, "prec", 600)
+    x: Any = mcf.tensor(["0.3", "-2.338", "7.1", "-80.7", "-1.0187"], 2, torch.float64)
+    value = torch.special.airy_ai(x.requires_grad_())
+    slopes = []
+    for _ in range(3):
+        (value,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+        slopes.append(value)
+    rows = zip(*map(balls, (v.detach().components for v in (x, *slopes))), strict=True)
+    for v, first, second, third in rows:
+        ai, slope = v.airy_ai(), v.airy_ai(derivative=1)
+        assert abs(first - slope) <= abs(slope) * 4 * arb(2) ** -106
+        assert abs(second - v * ai) <= abs(v * ai) * 4 * arb(2) ** -106
+        size = abs(ai) + abs(v * slope)
+        assert abs(third - ai - v * slope) <= size * 4 * arb(2) ** -106
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_names() -> None:
+    x: Any = mcf.tensor(["0.3", "-1.7"], dtype=torch.float64)
+    expected = airy.airy_ai(x.components)
+    for f in (torch.special.airy_ai, mcf.airy_ai):
+        assert all(map(torch.equal, f(x).components, expected))
+    assert all(map(torch.equal, mcf.airy_ai(x.components), expected))
+    assert mcf.bound("airy_ai", 2, torch.float64).proven
