@@ -139,7 +139,7 @@ def native_of(name: str, text: str) -> Any:
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        return compiler.compiled(text, f"<mcf numba {name}>", _instructions())
+        return compiler.callback(text, f"<mcf numba {name}>", _instructions())
 
     return stored.native(("sequence", name, text), make)
 

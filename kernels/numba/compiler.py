@@ -10,7 +10,6 @@ import linecache
 from collections.abc import Mapping
 from typing import Any
 
-import numba
 import numpy as np
 
 from mcf.kernels.decomposition import Decomposition
@@ -19,6 +18,7 @@ from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.numba import (
+    callbacks,
     decomposition_text,
     elimination_text,
     inlining,
@@ -245,15 +245,9 @@ def _common() -> dict[str, Any]:
     }
 
 
-def callback(text: str, filename: str, names: Mapping[str, Any]) -> Any:
-    """The function `kernel` of a text over some names, as Numba's callback void(uint64)."""
+def callback(text: str, filename: str, names: Mapping[str, Any]) -> callbacks.Callback:
+    """The function `kernel` of a text over some names, as a callback void(uint64)."""
     namespace = _common() | names
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    return numba.cfunc("void(uint64)", error_model="numpy")(namespace["kernel"])
-
-
-def compiled(text: str, filename: str, names: Mapping[str, Any]) -> tuple[Any, str]:
-    """A `callback` as it is: Numba's library and the name of it there."""
-    function = callback(text, filename, names)
-    return function._library, function.native_name
+    return callbacks.compiled(namespace["kernel"])

@@ -1,4 +1,4 @@
-"""A rewritten loop as object code, made without Numba's engine, with its constants at hand.
+"""A loop as object code, made without Numba's engine, with its constants at hand.
 
 Numba's engine addresses constants by 64 bits, since it does not know where their memory will lie:
 each takes a scalar instruction and one of a vector's registers, and where those run out LLVM puts
@@ -26,6 +26,14 @@ def machine(name: str, features: str) -> Any:
     )
 
 
+def emit(text: str) -> bytes:
+    """The object code of a module."""
+    module = llvm.parse_assembly(text)
+    module.verify()
+    code: bytes = machine(processor.name(), processor.features()).emit_object(module)
+    return code
+
+
 class Emitted:
     """What `stored` and tests need of one of Numba's libraries, for a module's text.
 
@@ -43,20 +51,9 @@ class Emitted:
         """The module's text."""
         return self._text
 
-    def emit(self, text: str) -> bytes:
-        """The object code of a module."""
-        module = llvm.parse_assembly(text)
-        module.verify()
-        code: bytes = machine(processor.name(), processor.features()).emit_object(module)
-        return code
-
-    def serialize_using_object_code(self) -> tuple[str, str, tuple[bytes, bytes]]:
-        """See Numba's; the loop's object code."""
-        return self._name, "object", (self.emit(self._text), b"")
-
     def get_pointer_to_function(self, name: str) -> int:
         """The address of the loop; of the one that was not rewritten where this needs Python."""
-        self.native = objects.load(objects.Code(name, self.emit(self._text)))
+        self.native = objects.load(objects.Code(name, emit(self._text)))
         if self.native is not None:
             return self.native.address
         found: int = self._library.get_pointer_to_function(self._name)

@@ -67,7 +67,7 @@ def _digits_function() -> tuple[Any, str]:
         "bits64": instructions.bits64,
         "put": memory.put,
     }
-    return compiler.compiled(_DIGITS, "<mcf numba digits>", names)
+    return compiler.callback(_DIGITS, "<mcf numba digits>", names)
 
 
 @functools.cache
@@ -102,7 +102,7 @@ def _squares_function(register: Format, high_bits: int, low_bits: int) -> tuple[
         "read": memory.loading(FP32, FP32, 1, 2),
         "put": memory.put,
     }
-    return compiler.compiled(_SQUARES, "<mcf numba squares>", names)
+    return compiler.callback(_SQUARES, "<mcf numba squares>", names)
 
 
 @functools.cache

@@ -234,12 +234,12 @@ def rewritten(function: Any, *, streamed: bool = False, ordered: bool = False) -
     """A compiled loop as this processor is to have it: its library and the name of it there.
 
     Args:
-        function: of `numba.cfunc`.
+        function: as Numba compiled it.
         streamed: whether what it stores in vectors goes past the cache: it must not read that, and
             its vectors must begin at multiples of LINE.
         ordered: whether its long blocks stay in the order of their text.
     """
-    library, name = function._library, function.native_name
+    library, name = function
     # A long formula waits for results, and an FMA's takes a cycle more; of two registers that it
     # reads it writes one, so it costs copies where there are 16. With 32, and vectors that take
     # each pipe twice, pipes are what is short.

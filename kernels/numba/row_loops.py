@@ -69,7 +69,7 @@ def _loop(name: str, terms: int, side: bool = False) -> objects.Native:
         function = compiler.rows(task, source, letters)
         if name in _PLAIN:
             return rewrite.rewritten(function)
-        return function._library, function.native_name
+        return function
 
     return stored.native(("rows", name, source, keys.algorithm(task.algorithm)), make)
 

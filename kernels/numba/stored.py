@@ -7,10 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
-
-from mcf.kernels.numba import cache, keys, objects, rewrite
-from mcf.kernels.numba.emitted import Emitted
+from mcf.kernels.numba import cache, emitted, keys, objects, rewrite
 from mcf.kernels.numba.objects import Code, Native
 
 # How many loops this process has compiled.
@@ -58,21 +55,10 @@ def native(parts: tuple[Any, ...], make: Callable[[], tuple[Any, str]]) -> Nativ
 
 
 def _code(library: Any, symbol: str) -> Code | None:
-    """What Numba compiled; None where its object code has addresses of this process in it."""
+    """What Numba compiled; None where it needs Python or has addresses of this process in it."""
     if library.has_dynamic_globals:
         return None
-    _, kind, content = library.serialize_using_object_code()
-    if kind != "object":
-        return None
-    code = Code(symbol, bytes(content[0]))
+    text = library.get_llvm_str()
+    code = Code(symbol, emitted.emit(rewrite.without_errors(text, symbol) or text))
     needed = objects.undefined(code.elf)
-    if needed is None or needed <= objects.CALLABLE:
-        return code
-    text = rewrite.without_errors(library.get_llvm_str(), symbol)
-    if text is None:
-        return None
-    if isinstance(library, Emitted):
-        return Code(symbol, library.emit(text))
-    module = llvm.parse_assembly(text)
-    module.verify()
-    return Code(symbol, library.codegen._tm.emit_object(module))
+    return code if needed is not None and needed <= objects.CALLABLE else None

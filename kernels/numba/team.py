@@ -75,7 +75,7 @@ def run(address: int, data: int, threads: int) -> None:
     """Call native code on several threads and wait for all.
 
     Args:
-        address: a function `void(uint64)` that does not need the GIL (`numba.cfunc`).
+        address: a function `void(uint64)` that does not need the GIL.
         data: its argument.
         threads: how many threads call it; there may come fewer, and one is the caller's.
     """

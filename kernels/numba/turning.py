@@ -57,7 +57,7 @@ def _compiled(way: str) -> Any:
         from mcf.kernels.numba import compiler, memory
 
         names = {"put": memory.put}
-        return compiler.compiled(text, f"<mcf numba turned {way}>", names)
+        return compiler.callback(text, f"<mcf numba turned {way}>", names)
 
     return stored.native(("turned", text), make)
 

@@ -22,7 +22,7 @@ def kernel(data):
 def _adds(number: int) -> tuple[Any, str]:
     from mcf.kernels.numba import compiler, memory
 
-    return compiler.compiled(TEXT.format(number), "<mcf test>", {"put": memory.put})
+    return compiler.callback(TEXT.format(number), "<mcf test>", {"put": memory.put})
 
 
 def adds(number: int) -> Callable[[], tuple[Any, str]]:

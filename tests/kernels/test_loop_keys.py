@@ -159,7 +159,7 @@ def test_files_that_change_while_a_process_runs(
     # What is compiled then has parts of both, and is not kept.
     monkeypatch.setenv("MCF_CACHE_DIR", str(tmp_path / "cache"))
     text = "def kernel(data):\n    return\n"
-    stored.native(("test",), lambda: compiler.compiled(text, "<mcf test>", {}))
+    stored.native(("test",), lambda: compiler.callback(text, "<mcf test>", {}))
     assert not (tmp_path / "cache").exists()
     # In an archive there are none.
     monkeypatch.setattr(keys, "__file__", str(tmp_path / "archive.zip" / "numba" / "keys.py"))

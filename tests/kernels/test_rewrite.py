@@ -92,13 +92,13 @@ def test_rewrites_change_no_bit(case: Any, streamed: bool, pipes: Any) -> None:
     spec, given = kernel(case)
     function = element_loops.Loop(spec).function()
     pipes(False)
-    assert rewrite.rewritten(function) == (function._library, function.native_name)
-    plain = function.address
+    assert rewrite.rewritten(function) == function
+    plain = function.library.get_pointer_to_function(function.name)
     pipes(True)
     library, name = rewrite.rewritten(function, streamed=streamed)
     changed = library.get_pointer_to_function(name)
     text = library.get_llvm_str()
-    assert text.count("@llvm.fma.v") > function._library.get_llvm_str().count("@llvm.fma.v")
+    assert text.count("@llvm.fma.v") > function.library.get_llvm_str().count("@llvm.fma.v")
     assert ("!nontemporal" in text) == streamed
     for size in (SIZE, 5):
         some = [t[:size] for t in given]
@@ -111,7 +111,7 @@ def test_rewrites_change_no_bit(case: Any, streamed: bool, pipes: Any) -> None:
 def test_a_one_that_is_none_is_caught(pipes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, given = kernel(CASES[0])
     function = element_loops.Loop(spec).function()
-    expected = results(function.address, spec, given)
+    expected = results(function.library.get_pointer_to_function(function.name), spec, given)
     pipes(True)
     monkeypatch.setattr(rewrite, "_ONE", "0x3FF0000000000001")
     library, name = rewrite.rewritten(function)
@@ -129,11 +129,11 @@ def test_long_formulas_fuse_additions_where_there_are_32_registers(
     function = element_loops.Loop(spec).function()
     pipes(True)
     monkeypatch.setattr(processor, "vector_bytes", lambda: lanes)
-    before = function._library.get_llvm_str().count("@llvm.fma.v")
+    before = function.library.get_llvm_str().count("@llvm.fma.v")
     for ordered, expected in ((False, True), (True, fused)):
         library, name = rewrite.rewritten(function, ordered=ordered)
         assert (library.get_llvm_str().count("@llvm.fma.v") > before) == expected
-        assert name != function.native_name
+        assert name != function.name
 
 
 def test_half_of_the_additions_stay() -> None:

@@ -101,7 +101,7 @@ def test_loops_go_around_steps() -> None:
         long=True,
     )
     loop = compiler.elementwise(spec, element_loops.source(spec), element_loops.CHUNK)
-    lines = loop._library.get_llvm_str().splitlines()
+    lines = loop.library.get_llvm_str().splitlines()
     label = next(k for k, line in enumerate(lines) if line.startswith("needed:"))
     assert not any(" fdiv " in line for line in lines[:label])
     assert sum(" fdiv " in line for line in lines[label:]) >= 8
@@ -128,7 +128,7 @@ def test_lanes_of_an_index_are_taken_out_once() -> None:
         long=True,
     )
     loop = compiler.elementwise(spec, element_loops.source(spec), element_loops.CHUNK)
-    text = loop._library.get_llvm_str()
+    text = loop.library.get_llvm_str()
     lanes = processor.vector_bytes() // 8 * sweeps.VECTORS
     assert text.count(" extractelement ") == lanes
     assert text.count(" load double") == 2 * lanes

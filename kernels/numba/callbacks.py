@@ -1,0 +1,70 @@
+"""Callbacks void(uint64) compiled by Numba, up to LLVM's text: no machine code is made of it.
+
+`numba.cfunc` makes machine code at once, of which nothing is used: what runs is the object code of
+a file of its own (`stored`), whose text has been rewritten by then. To make it took a quarter of
+LLVM's time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numba.core import compiler, registry, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
+
+
+class Library(JITCodeLibrary):
+    """Numba's library of one callback, without machine code until somebody asks for an address."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        # The passes over the whole module do all of that again, inlined.
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """The address of a function, which may call Python's interpreter."""
+        self._ensure_finalized()
+        self._add()
+        address: int = super().get_pointer_to_function(name)
+        return address
+
+    @functools.cache  # noqa: B019
+    def _add(self) -> None:
+        self._codegen._add_module(self._final_module)
+        self._finalize_specific()
+
+
+class Callback(NamedTuple):
+    """A compiled function.
+
+    Args:
+        library: Numba's.
+        name: of the function there.
+    """
+
+    library: Any
+    name: str
+
+
+@global_compiler_lock
+def compiled(function: Callable[[int], None]) -> Callback:
+    """A function void(uint64) as a callback, whose divisions by zero are IEEE's."""
+    target = registry.cpu_target
+    flags = compiler.Flags()
+    target.options.parse_as_flags(flags, {"error_model": "numpy"})
+    flags.no_cpython_wrapper, flags.no_cfunc_wrapper, flags.no_compile = True, False, True
+    flags.enable_pyobject = False
+    library = Library(target.target_context.codegen(), function.__name__)
+    result = compiler.compile_extra(
+        target.typing_context, target.target_context, function, args=(types.uint64,),
+        return_type=types.void, flags=flags, locals={}, library=library,
+    )  # fmt: skip
+    library._ensure_finalized()
+    return Callback(library, result.fndesc.llvm_cfunc_wrapper_name)
