@@ -171,6 +171,7 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
         "LANES": side_text.LANES,
         "AWAY": side_text.AWAY,
         "LOWEST": -(2**63),
+        "HIGHEST": 2**63 - 1,
     }
     if task.network is not None:
         namespace["network"] = inlining.algorithm(settings, task.network)

@@ -31,6 +31,7 @@ from mcf.kernels.numba import (
     stored,
     team,
     turning,
+    words_text,
 )
 from mcf.kernels.numba.side_text import LANES
 from mcf.kernels.row_tasks import RowTask
@@ -79,8 +80,10 @@ def _address(task: RowTask, side: bool = False) -> int:
         return _loop(task.name, task.terms, side).address
 
 
-def _options(task: RowTask) -> list[int]:
-    return [] if task.name in _PLAIN else [*task.options, task.moved]
+def _options(task: RowTask, step: int = sort_text.ROWS) -> list[int]:
+    if task.name in _PLAIN:
+        return []
+    return [*task.options, *([step] if task.name == "sort" else []), task.moved]
 
 
 # Up to which length rows that could be done one by one are done side by side.
@@ -105,6 +108,9 @@ def _beside(task: RowTask, shape: tuple[int, int]) -> bool:
 def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
     """See `mcf.kernels.executor.Executor.rows`."""
     rows, count = shape
+    if task.name == "sort" and count >= LONG:
+        _long_rows(task, shape, addresses)
+        return True
     side = _beside(task, shape)
     if task.inner > 1 and not side:
         return _of_few_columns(task, shape, addresses)
@@ -128,9 +134,51 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
     return True
 
 
+# Numbers of a row whose sort is cut into steps that threads share.
+LONG = 1 << 15
+
+
+def _long_rows(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
+    """The sort of whole rows of many numbers, one after the other; see `sort_text`."""
+    rows, count = shape
+    threads = torch.get_num_threads() if count > team.SERIAL else 1
+    pieces, bins = -(-count // sort_text.PIECE), words_text.COUNTED
+    work = torch.empty(sort_text.long_room(count, threads), dtype=torch.int64, device="cpu")
+    pages.ask(work.data_ptr(), _WORD * len(work))
+    for place in addresses[: _results(task)]:
+        pages.ask(place, _WORD * rows * count)
+    address, head = _address(task), work[2 * count : 2 * count + sort_text.HEAD].numpy()
+    counts = work[2 * count + sort_text.HEAD :][: pieces * bins].numpy()
+
+    def run(step: int, items: int, here: list[int]) -> None:
+        parts = min(threads, items)
+        shares = team.shares(items, parts)
+        table = [1, count, shares.buffer_info()[0], parts, work.data_ptr()]
+        words = array("Q", [*table, *_options(task, step), *here])
+        team.run(address, words.buffer_info()[0], parts)
+
+    for row in range(rows):
+        here = [place + _WORD * count * row for place in addresses]
+        run(sort_text.INTEGERS, pieces, here)
+        low, high = int(counts[: 2 * pieces : 2].min()), int(counts[1 : 2 * pieces : 2].max())
+        # Of 63 bits a word's lower ones are its place.
+        below = (count - 1).bit_length()
+        lost = max(0, (high - low).bit_length() - (63 - below))
+        shift = max(0, ((high - low) >> lost).bit_length() - words_text.BITS)
+        head[:] = low, lost, below, shift
+        run(sort_text.COUNTS, pieces, here)
+        # Of each bin the first piece's numbers come first.
+        each = counts.reshape(pieces, bins)
+        ends = each.T.cumsum().reshape(bins, pieces).T
+        each[:] = ends - each
+        run(sort_text.WORDS, pieces, here)
+        counts[:bins] = ends[-1]
+        run(sort_text.BINS, bins, here)
+
+
 # What has as many results as elements, and what has one of a row.
 _RUNNING = frozenset({"cumsum", "cumprod", "running_largest", "running_smallest"})
-_WHOLE = _RUNNING | {"sort", "spread"}
+_WHOLE = _RUNNING | {"spread"}
 _TURNED = _RUNNING | {"largest", "smallest"}
 
 

@@ -1,25 +1,41 @@
-"""The text of a loop that sorts rows: by bits of first components, where those are equal by all.
+"""The text of a loop that sorts rows: by integers of components and of places.
 
-Many elements go by the eight digits of 8 bits of an integer in the order of the first components,
-the lowest first, each digit in one pass that keeps the order of equal ones (Knuth, The Art of
-Computer Programming 3, 5.2.5); a digit that all share takes none. Runs of equal integers, and rows
-of few elements, are merged: blocks of a few by insertion, then pairs of neighbours.
+A number's integer is one in the order of a component, less the least of a row; its upper bits and
+below them its place in the row are one word, so that no two words are equal and any sort of them is
+stable (`words_text`). Runs that the upper bits of a component leave equal are sorted by the rest of
+it, and then by the next one: what the numbers are has little say in how long all that takes.
+
+A long row is sorted in steps, each of which threads share: integers of all its pieces and their
+range; how many of a piece are in each bin; the words into their bins; each bin.
 """
 
 from __future__ import annotations
 
-from mcf.kernels.numba import team
+from mcf.kernels.numba import team, words_text
+from mcf.kernels.numba.words_text import COUNTED, FEW
 
-# Rows of fewer elements are merged.
-MANY = 256
-# Elements that are inserted one by one.
-_INSERTED = 8
-_DIGITS = 8
+# What an item is: a row, or of one long row a piece or a bin.
+ROWS, INTEGERS, COUNTS, WORDS, BINS = range(5)
+# Numbers of a piece of a long row.
+PIECE = 1 << 16
+# Words of a long row that say what the steps before found.
+HEAD = 4
+
+
+def left(count: int) -> int:
+    """Words for the ends of runs that are to be sorted yet: two lists, none has FEW numbers."""
+    return 5 * (count // FEW + 1)
 
 
 def room(terms: int, count: int) -> int:
-    """Words that a thread needs: the order, two records of an integer and an index, counts."""
-    return 5 * count + _DIGITS * 256
+    """Words that a thread needs: words twice, counts, what is left, an order."""
+    return 3 * count + COUNTED + left(count)
+
+
+def long_room(count: int, parts: int) -> int:
+    """Words for all steps of a long row on so many threads."""
+    pieces = -(-count // PIECE)
+    return 2 * count + HEAD + COUNTED * (max(pieces, 1 + parts) + 5) + left(count)
 
 
 def source(terms: int, name: str = "") -> str:
@@ -30,145 +46,187 @@ def source(terms: int, name: str = "") -> str:
     def of(place: str) -> str:
         return "(" + "".join(f"load({k}, {place}), " for k in names) + ")"
 
-    taken = "\n".join(f"    {k}_all = word(data, 11 + moved + {j})" for j, k in enumerate(names))
-    rows = "\n".join(f"            {k} = advance({k}_all, item * count)" for k in names)
+    rows = "\n".join(
+        f"            {k} = advance(word(data, 12 + moved + {j}), row * count)"
+        for j, k in enumerate(names)
+    )
     return (
-        f"""
+        words_text.SOURCE
+        + f"""
 @jit
-def after(t, w, descending):
-    if descending:
-        return algorithm(t, w)
-    return algorithm(w, t)
+def rising(x, descending):
+    w = bits64(x)
+    w = w ^ ((w >> 63) & HIGHEST)
+    w = 0 if x == 0.0 else w
+    w = HIGHEST if x != x else w
+    return ~w if descending else w
 
 @jit
-def inserted({given}, order, first, last, descending):
+def by_value({given}, order, first, last, descending):
     for i in range(first + 1, last):
         place = number(order, i)
         new = {of("place")}
         j = i - 1
         while j >= first:
             other = number(order, j)
-            if not after({of("other")}, new, descending):
+            there = {of("other")}
+            after = algorithm(there, new) if descending else algorithm(new, there)
+            if not after:
                 break
             put(order, j + 1, other)
             j -= 1
         put(order, j + 1, place)
 
-@jit
-def merged({given}, order, spare, first, last, descending):
-    for begin in range(first, last, {_INSERTED}):
-        inserted({given}, order, begin, min(begin + {_INSERTED}, last), descending)
-    width = {_INSERTED}
-    while width < last - first:
-        for i in range(first, last):
-            put(spare, i, number(order, i))
-        for begin in range(first, last, 2 * width):
-            left, middle = begin, min(begin + width, last)
-            right, end = middle, min(begin + 2 * width, last)
-            for i in range(begin, end):
-                take_right = left >= middle
-                if not take_right and right < end:
-                    u, v = number(spare, left), number(spare, right)
-                    take_right = after({of("u")}, {of("v")}, descending)
-                if take_right:
-                    put(order, i, number(spare, right))
-                    right += 1
-                else:
-                    put(order, i, number(spare, left))
-                    left += 1
-        width *= 2
-
-@jit
-def by_digits(first, order, work, count, descending):
-    source, target = work, advance(work, 2 * count)
-    counts = advance(work, 4 * count)
-    for j in range({_DIGITS * 256}):
-        put(counts, j, 0)
-    for i in range(count):
-        head = load(first, i)
-        w = bits64(head)
-        if head == 0.0:
-            w = 0
-        w = ~w if w < 0 else w ^ LOWEST
-        if head != head:
-            w = -1
-        if descending:
-            w = ~w
-        put(source, 2 * i, w)
-        put(source, 2 * i + 1, i)
-        for digit in range({_DIGITS}):
-            at = digit * 256 + ((w >> (8 * digit)) & 255)
-            put(counts, at, number(counts, at) + 1)
-    for digit in range({_DIGITS}):
-        mine = advance(counts, digit * 256)
-        shift = 8 * digit
-        if number(mine, (number(source, 0) >> shift) & 255) == count:
-            continue
-        total = 0
-        for j in range(256):
-            here = number(mine, j)
-            put(mine, j, total)
-            total += here
-        for i in range(count):
-            w = number(source, 2 * i)
-            at = (w >> shift) & 255
-            place = number(mine, at)
-            put(mine, at, place + 1)
-            put(target, 2 * place, w)
-            put(target, 2 * place + 1, number(source, 2 * i + 1))
-        source, target = target, source
-    for i in range(count):
-        put(order, i, number(source, 2 * i + 1))
-    return source
-
 def kernel(data):
     rows, count = number(data, 0), number(data, 1)
     shares, parts, works = word(data, 2), number(data, 3), word(data, 4)
     descending, start, stop = number(data, 5) != 0, number(data, 6), number(data, 7)
-    nan_first, moved, places = number(data, 8) != 0, number(data, 9), word(data, 10)
-{taken}
+    nan_first, step, moved = number(data, 8) != 0, number(data, 9), number(data, 10)
+    places = word(data, 11)
+    none = LOWEST if descending else HIGHEST
+    wanted = stop - start
 """
         + "\n".join("    " + line for line in team.ITEMS)
         + f"""
-            work = advance(works, arrival * (5 * count + {_DIGITS * 256}))
-            order = advance(work, 4 * count + {_DIGITS * 256})
+            work, row = works, 0
+            if step == {ROWS}:
+                size = 3 * count + {COUNTED} + 5 * (count // {FEW} + 1)
+                work, row = advance(works, arrival * size), item
+            words, spare = work, advance(work, count)
+            counts = advance(work, 2 * count)
+            left = advance(counts, {COUNTED})
+            order = advance(left, 5 * (count // {FEW} + 1))
+            first, last = 0, count
+            low = high = below = lost = mask = shift = 0
+            own = left
+            if step != {ROWS}:
+                # Of a long row: what the steps before found, then counts of pieces or ends of bins.
+                own = counts
+                low, lost = number(own, 0), number(own, 1)
+                below, shift = number(own, 2), number(own, 3)
+                own = advance(own, {HEAD})
+                first, last = item * {PIECE}, min(item * {PIECE} + {PIECE}, count)
+                mask = (1 << (63 - below)) - 1
+            if step == {BINS}:
+                first = 0 if item == 0 else number(own, item - 1)
+                last = number(own, item)
+                counts = advance(own, {COUNTED} * (1 + arrival))
+                left = advance(own, {COUNTED} * (1 + parts) + 5 * (first // {FEW} + item))
+                if first == last:
+                    continue
 {rows}
-            runs = work
-            if count >= {MANY}:
-                runs = by_digits(k0, order, work, count, descending)
-            else:
+            if step <= {INTEGERS}:
+                for i in range(first, last):
+                    put(spare, i, rising(load(k0, i), descending))
+                low, high = number(spare, first), number(spare, first)
+                for i in range(first, last):
+                    w = number(spare, i)
+                    low, high = min(low, w), max(high, w)
+                if step == {INTEGERS}:
+                    put(own, 2 * item, low)
+                    put(own, 2 * item + 1, high)
+                    continue
+                below = max(1, length(count - 1))
+                lost = max(0, length(high - low) - (63 - below))
+                mask = (1 << (63 - below)) - 1
                 for i in range(count):
-                    put(order, i, i)
-                    put(work, 2 * i, 0)
-            spare = work if runs != work else advance(work, 2 * count)
-            none = 0 if descending else -1
-            begin = 0
-            while begin < count:
-                past = begin + 1
-                w = number(runs, 2 * begin)
-                while past < count and number(runs, 2 * past) == w:
-                    past += 1
-                if past - begin > 1 and (count < {MANY} or ({terms} > 1 and w != none)):
-                    merged({given}, order, spare, begin, past, descending)
-                begin = past
-            begin = start
-            if nan_first:
-                last = load(k0, number(order, count - 1))
-                if last != last:
-                    begin = count - 1
-                    while begin > 0:
-                        last = load(k0, number(order, begin - 1))
-                        if last == last:
-                            break
-                        begin -= 1
-            wanted = stop - start
-            out = advance(word(data, 10), item * wanted)
-            for i in range(wanted):
-                put(out, i, number(order, begin + i))
-            for v in range(moved):
-                x = advance(word(data, {11 + terms} + moved + v), item * count)
-                out = advance(word(data, 11 + v), item * wanted)
+                    w = ((number(spare, i) - low) >> lost) & mask
+                    put(words, i, (w << below) | i)
+            elif step < {BINS}:
+                own = advance(own, item * {COUNTED})
+                if step == {COUNTS}:
+                    for j in range({COUNTED}):
+                        put(own, j, 0)
+                    for i in range(first, last):
+                        at = (((number(spare, i) - low) >> lost) & mask) >> shift
+                        put(own, at, number(own, at) + 1)
+                    continue
+                for i in range(first, last):
+                    w = ((number(spare, i) - low) >> lost) & mask
+                    at = w >> shift
+                    place = number(own, at)
+                    put(own, at, place + 1)
+                    put(words, place, (w << below) | i)
+                continue
+            if wanted == count:
+                order = advance(places, row * count)
+            todo = advance(left, 2 * ((last - first) // {FEW} + 1))
+            put(todo, 0, first)
+            put(todo, 1, last)
+            put(todo, 2, 0)
+            waiting, fresh = 1, True
+            begin, past_all = first, last
+            while waiting > 0:
+                waiting -= 1
+                first, last = number(todo, 3 * waiting), number(todo, 3 * waiting + 1)
+                c = number(todo, 3 * waiting + 2)
+                if not fresh:
+                    # Places are those in the run, in whose order equal numbers stay.
+                    key = advance(word(data, 12 + moved + c), row * count)
+                    low, high = HIGHEST, LOWEST
+                    for i in range(first, last):
+                        w = rising(load(key, number(order, i)), descending)
+                        low, high = min(low, w), max(high, w)
+                        put(spare, i, w)
+                    below = max(1, length(last - first - 1))
+                    lost = max(0, length(high - low) - (63 - below))
+                    mask = (1 << (63 - below)) - 1
+                    for i in range(first, last):
+                        w = ((number(spare, i) - low) >> lost) & mask
+                        put(words, i, (w << below) | (i - first))
+                cut(words, spare, counts, left, first, last)
+                mask = (1 << below) - 1
+                if not fresh:
+                    for i in range(first, last):
+                        put(spare, i, number(order, i))
+                    for i in range(first, last):
+                        put(order, i, number(spare, first + (number(words, i) & mask)))
+                else:
+                    for i in range(first, last):
+                        put(order, i, number(words, i) & mask)
+                fresh = False
+                if lost == 0 and c == {terms - 1}:
+                    continue
+                ties = 0
+                for i in range(first + 1, last):
+                    ties += 1 if number(words, i) >> below == number(words, i - 1) >> below else 0
+                while ties > 0 and first < last:
+                    past = first + 1
+                    w = number(words, first) >> below
+                    while past < last and number(words, past) >> below == w:
+                        past += 1
+                    if past - first > 1 and (lost > 0 or c > 0 or w + low != none):
+                        if past - first <= {FEW}:
+                            by_value({given}, order, first, past, descending)
+                        else:
+                            put(todo, 3 * waiting, first)
+                            put(todo, 3 * waiting + 1, past)
+                            put(todo, 3 * waiting + 2, c if lost > 0 else c + 1)
+                            waiting += 1
+                    first = past
+            if wanted < count:
+                begin = start
+                if nan_first:
+                    value = load(k0, number(order, count - 1))
+                    if value != value:
+                        begin = count - 1
+                        while begin > 0:
+                            value = load(k0, number(order, begin - 1))
+                            if value == value:
+                                break
+                            begin -= 1
+                past_all = begin + wanted
+                out = advance(places, row * wanted)
                 for i in range(wanted):
-                    put(out, i, number(x, number(order, begin + i)))
+                    put(out, i, number(order, begin + i))
+            for v in range(moved):
+                x = advance(word(data, {12 + terms} + moved + v), row * count)
+                out = advance(word(data, 12 + v), row * wanted)
+                if wanted < count:
+                    for i in range(wanted):
+                        put(out, i, number(x, number(order, begin + i)))
+                else:
+                    for i in range(begin, past_all):
+                        put(out, i, number(x, number(order, i)))
 """
     )

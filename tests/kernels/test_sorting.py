@@ -1,7 +1,8 @@
 """Exact: a loop that sorts has the order and the numbers of torch's stable sorts of components.
 
-Caught mutants: zeros of two signs or NaN as integers of their own, runs of NaN merged, a digit that
-is skipped where all but one share it, equal numbers in a merge taken from the right.
+Caught mutants: zeros of two signs or NaN as integers of their own, runs of NaN sorted by lower
+components, runs that lost bits sorted by the next component, places without their run's first one,
+bins of long rows that begin where the next one does.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import mcf
-from mcf.kernels.numba.sort_text import MANY
+from mcf.kernels.numba.row_loops import LONG
+from mcf.kernels.numba.sort_text import PIECE
+from mcf.kernels.numba.words_text import FEW
 from tests.helpers import assert_all_same_bits
 from tests.mcf.tensor.inputs import hard
+
+# Several times as many as there are kinds of hard numbers.
+MANY = 256
 
 
 def _numbers(dtype: torch.dtype, terms: int, count: int) -> Any:
@@ -53,7 +60,20 @@ def _check(dtype: torch.dtype, terms: int, *shapes: tuple[int, ...]) -> None:
 
 
 def test_pairs() -> None:
-    _check(torch.float64, 2, (1,), (2,), (9,), (40,), (MANY,), (3 * MANY,), (5, 33), (2, MANY))
+    _check(
+        torch.float64,
+        2,
+        (FEW,),
+        (FEW + 1,),
+        (1,),
+        (2,),
+        (9,),
+        (40,),
+        (MANY,),
+        (3 * MANY,),
+        (5, 33),
+        (2, MANY),
+    )
 
 
 @pytest.mark.slow
@@ -72,6 +92,33 @@ def test_a_digit_of_one() -> None:
         assert x.argsort().tolist() == [*(k for k in range(300) if k != place), place]
 
 
+def _wide(count: int) -> list[torch.Tensor]:
+    """First components whose integers are far apart, close together, or nearly all the same."""
+    generator = torch.Generator().manual_seed(count)
+    some = torch.randint(-(2**52), 2**52, (count,), generator=generator).double()
+    near = 1 + torch.randint(count // 4, (count,), generator=generator).double() * 2.0**-52
+    # Numbers between two that are far away lose the bits that tell them apart.
+    between = near.clone()
+    between[0], between[count // 2] = 1e300, -1e300
+    powers = torch.ldexp(torch.ones(count).double(), torch.arange(count) * 37 % 2000 - 1000)
+    ordered = some.sort().values
+    return [some, near, between, powers * some.sign(), ordered, ordered.flip(0), some.sign()]
+
+
+@pytest.mark.parametrize("count", [3 * MANY, LONG + 7])
+def test_ranges_of_integers(count: int) -> None:
+    kinds = torch.arange(count).double() * 7 % 5 * 2.0**-60
+    for first in _wide(count):
+        parts = [first, first * kinds]
+        keys = [c.numpy() for c in reversed(parts)]
+        for descending in (False, True):
+            # Stable, and pairs like these are canonical.
+            index = torch.from_numpy(np.lexsort([-k for k in keys] if descending else keys))
+            got, places = mcf.MCFTensor(parts).sort(descending=descending)
+            assert torch.equal(places, index)
+            assert_all_same_bits(got.components, [c[index] for c in parts])
+
+
 def test_threads_have_room_of_their_own() -> None:
     x = _numbers(torch.float64, 2, 7 * 11_000).reshape(7, -1)
     with mcf.executor("torch"):
@@ -80,5 +127,9 @@ def test_threads_have_room_of_their_own() -> None:
     try:
         torch.set_num_threads(3)
         assert torch.equal(x.argsort(1), expected)
+        y = _numbers(torch.float64, 2, 2 * (PIECE + LONG)).reshape(2, -1)
+        with mcf.executor("torch"):
+            expected = y.argsort(1)
+        assert torch.equal(y.argsort(1), expected)
     finally:
         torch.set_num_threads(threads)
