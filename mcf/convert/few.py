@@ -18,8 +18,10 @@ from mcf.convert.numbers import nearest
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import FORMATS
 
-# A number takes some five microseconds.
-MOST = 8
+# A number takes some five to ten microseconds, operations on tensors some hundreds.
+MOST = 32
+# Where the format stays operations are few.
+_ALIKE = 8
 
 _level = torch._C._functorch.maybe_current_level
 _modes = torch._C._len_torch_dispatch_stack
@@ -32,9 +34,9 @@ def visible(first: Tensor) -> bool:
     return type(first) is Tensor and first.device.type == "cpu"
 
 
-def readable(components: Sequence[Tensor]) -> bool:
+def readable(components: Sequence[Tensor], most: int | None = None) -> bool:
     """Whether plain components have few numbers, which nobody traces, in the host's memory."""
-    return visible(components[0]) and components[0].numel() <= MOST
+    return visible(components[0]) and components[0].numel() <= (MOST if most is None else most)
 
 
 def rows(components: Sequence[Tensor]) -> list[tuple[float, ...]]:
@@ -61,24 +63,30 @@ def tensors(
 ) -> list[Tensor]:
     """Numbers of a format, each as its components, as tensors of a shape."""
     kind = _KINDS.get(dtype)
-    if len(numbers) == 1 and kind is not None:
-        return [_one(shape, dtype, kind, v) for v in numbers[0]]
+    if kind is not None and len(numbers) < len(kind):
+        return [_written(shape, dtype, kind, c) for c in zip(*numbers, strict=True)]
     columns = zip(*numbers, strict=True)
     return [torch.tensor(c, dtype=dtype, device="cpu").view(shape) for c in columns]
 
 
-# What Python writes to memory; a tensor that is filled takes twice as long.
-_KINDS: dict[torch.dtype, Any] = {
-    torch.float64: ctypes.c_double,
-    torch.float32: ctypes.c_float,
-    torch.int64: ctypes.c_int64,
+# What Python writes to memory, by how many; a tensor of a list takes three times as long.
+_KINDS: dict[torch.dtype, list[Any]] = {
+    dtype: [kind * count for count in range(MOST + 1)]
+    for dtype, kind in (
+        (torch.float64, ctypes.c_double),
+        (torch.float32, ctypes.c_float),
+        (torch.int64, ctypes.c_int64),
+        (torch.int32, ctypes.c_int32),
+    )
 }
 
 
-def _one(shape: Sequence[int], dtype: torch.dtype, kind: Any, value: float | int) -> Tensor:
-    """A tensor of one element."""
+def _written(
+    shape: Sequence[int], dtype: torch.dtype, kinds: list[Any], values: Sequence[float | int]
+) -> Tensor:
+    """A tensor of a few elements."""
     made = torch.empty(shape, dtype=dtype, device="cpu")
-    kind.from_address(made.data_ptr()).value = value
+    kinds[len(values)].from_address(made.data_ptr())[:] = values
     return made
 
 
@@ -153,7 +161,7 @@ def converted_few(
     components: Sequence[Tensor], dtype: torch.dtype, terms: int
 ) -> list[Tensor] | None:
     """What `convert` gives for few finite numbers; None for others."""
-    if not readable(components):
+    if not readable(components, min(_ALIKE, MOST) if components[0].dtype is dtype else MOST):
         return None
     out, fmt = [], FORMATS[dtype]
     for row in rows(components):

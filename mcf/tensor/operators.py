@@ -15,11 +15,14 @@ import numpy as np
 import torch
 
 from mcf.convert.parse import exact
+from mcf.tensor import torch_functions
 from mcf.tensor.creation import tensor
+from mcf.tensor.recorded import at_once
 from mcf.tensor.registry import STRAIGHT
 from mcf.tensor.tensor import MCFTensor
 
 _modes = torch._C._len_torch_function_stack
+_autocast = torch._C._is_any_autocast_enabled
 
 # Whether an operand is of another kind of numbers, complex ones, and what an operator then does.
 COMPLEX: list[tuple[Callable[[Any], bool], Callable[[str, Any, Any], Any]]] = []
@@ -85,6 +88,8 @@ _BARE: dict[str, Any] = {
 def _arithmetic(name: str, function: Any) -> Any:
     own = getattr(torch.Tensor, name)
     bare = _BARE.get(name, own)
+    exchanged = name == "__rpow__"
+    known = torch.pow if exchanged else bare
 
     def method(self: Any, other: Any) -> Any:
         kind = type(other)
@@ -96,6 +101,12 @@ def _arithmetic(name: str, function: Any) -> Any:
                     found = straight((self, other))
                     if found is not NotImplemented:
                         return found
+                elif not _autocast():
+                    direct = torch_functions.DIRECT.get(known)
+                    if direct is not None:
+                        found = at_once(direct, (other, self) if exchanged else (self, other), {})
+                        if found is not NotImplemented:
+                            return found
             found = bare(self, other)
             if found is not NotImplemented:
                 return found

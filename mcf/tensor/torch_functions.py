@@ -18,7 +18,8 @@ from torch.overrides import get_default_nowrap_functions
 from mcf.tensor.argument_names import by_place
 from mcf.tensor.conversion import promote
 from mcf.tensor.recorded import at_once, functorch, mapped, unmapped
-from mcf.tensor.registry import DIRECT, FUNCTIONS, STRAIGHT, VIEWS, WIDE, WRITERS, UnsupportedError
+from mcf.tensor.registry import DIRECT as DIRECT
+from mcf.tensor.registry import FUNCTIONS, STRAIGHT, VIEWS, WIDE, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.widening import BOUNDED, WIDENED, bounded, widened
@@ -53,14 +54,14 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _among_transforms(func, args, kwargs)
     direct = DIRECT.get(func)
     if func in WIDENED:
-        if direct in WIDE:
-            # Plain operands become expansions by its steps.
+        if direct in WIDE or (direct is not None and not WIDENED[func]):
+            # Plain operands become expansions by its steps, or are taken exactly.
             found = at_once(direct, args, kwargs)
             if found is not NotImplemented:
                 return found
         given = args, kwargs
         args, kwargs = widened(func, args, kwargs)
-        if direct in WIDE and args is given[0] and kwargs is given[1]:
+        if args is given[0] and kwargs is given[1] and (direct in WIDE or not WIDENED[func]):
             direct = None
     elif func in BOUNDED:
         args, kwargs = bounded(args, kwargs)

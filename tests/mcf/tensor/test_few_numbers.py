@@ -42,6 +42,12 @@ def one(value: Any, dtype: torch.dtype, terms: int) -> mcf.MCFTensor:
     return mcf.MCFTensor([torch.tensor([v], dtype=torch.float64).to(dtype) for v in numbers])
 
 
+def _row(xs: list[mcf.MCFTensor]) -> mcf.MCFTensor:
+    """Finite ones among numbers as one tensor."""
+    parts = [x.components for x in xs if x.isfinite().all()]
+    return mcf.MCFTensor([torch.cat(c) for c in zip(*parts, strict=True)])
+
+
 @pytest.fixture
 def by_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """What makes torch's way the only one."""
@@ -61,6 +67,7 @@ def by_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 )
 def test_conversions_are_those_of_tensors(source: torch.dtype, by_tensors: Any) -> None:
     xs = [one(v, source, terms) for v in VALUES for terms in (2, 3)]
+    xs += [_row(xs[k::2][:count]) for k in (0, 1) for count in (7, 23)]
     kinds = [(dtype, terms) for dtype in DTYPES for terms in (1, 3)]
 
     def results() -> list[Any]:
@@ -121,6 +128,8 @@ def test_quotients_are_those_of_torchs_way(name: str, dtype: torch.dtype, by_ten
         y = one(Fraction(1, 3), dtype, 2)
         x = one(k * y.to_fractions()[0], dtype, 2)
         cases += [(x, y), (x * (1 - 2.0**-14), y)]
+    rows = [_row([case[k] for case in cases[-10:]]) for k in (0, 1)]
+    cases += [(rows[0], rows[1]), (torch.cat(rows), torch.cat(rows[::-1]))]
     plain: list[Any] = [0.3, -2, 0, math.inf]
     cases += [(one(-2.5, dtype, 2), b) for b in plain]
     at_once = [QUOTIENTS[name](x, y) for x, y in cases]
@@ -251,7 +260,7 @@ def test_fractions_decimals_and_exponents_are_those_of_tensors(
     least = Fraction(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
     xs += [one(v, dtype, 2) for a in (1, -1) for b in (least, -least) for v in (a * 2 + b, a + b)]
     row = mcf.MCFTensor([torch.cat([x.components[k] for x in xs[1::3]][:6]) for k in range(2)])
-    xs += [row, row.reshape(2, 3).t(), row[:0]]
+    xs += [row, row.reshape(2, 3).t(), row[:0], _row(xs[2:60:3])]
 
     def results() -> list[Any]:
         found: list[Any] = []

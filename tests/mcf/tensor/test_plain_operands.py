@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import mcf
+from tests.helpers import assert_alike
 
 # Values; the executors have the same bits by other tests.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -237,3 +238,19 @@ def test_old_arguments_of_losses_are_heeded() -> None:
         assert torch.equal(F.l1_loss(x, y, size_average=False), F.l1_loss(x, y, reduction="sum"))
     with pytest.warns(UserWarning, match="deprecated"):
         assert F.kl_div(x, y, reduce=False).shape == x.shape
+
+
+@pytest.mark.parametrize("name", ["pow", "fmod", "copysign", "float_power"])
+@pytest.mark.usefixtures("on_torch")
+def test_plain_operands_of_values_are_taken_as_expansions_are(name: str) -> None:
+    """Where nothing is recorded they are not made expansions first; the bits are the same."""
+    function = getattr(torch, name)
+    top = torch.arange(1.0, 13, dtype=torch.float64) / 7
+    x = mcf.MCFTensor([top, torch.full_like(top, 2.0**-60)])
+    y = torch.arange(-3.0, 9, dtype=torch.float64) / 2
+    for a, b in ((x, y), (y.abs() + 0.25, x)):
+        plain = function(a, b)
+        leaf = x.detach().clone().requires_grad_()
+        recorded = function(*(leaf if v is x else v for v in (a, b)))
+        assert recorded.requires_grad or name == "copysign"
+        assert_alike(plain, recorded.detach(), name)

@@ -246,15 +246,21 @@ class _Heard(TorchFunctionMode):
 
 @pytest.mark.usefixtures("on_torch")
 def test_operators_are_heard_by_modes_of_functions(reached: list[str]) -> None:
+    def results() -> list[Any]:
+        few = mcf.MCFTensor([c[3:6] for c in X.components])
+        return [X + Y, 2 - X, X < Y, X * 0.5, few % 3.0, 2 / X, X**2, X @ Y]
+
     with _Heard() as mode:
-        got = [X + Y, 2 - X, X < Y, X * 0.5]
-    assert len(mode.names) == 4
-    for k, (a, b) in enumerate(zip(got, [X + Y, 2 - X, X < Y, X * 0.5], strict=True)):
+        got = results()
+    assert {"remainder", "__rdiv__", "pow", "matmul"} <= {*mode.names}
+    assert sum(name in ("add", "rsub", "lt", "mul") for name in mode.names) == 4
+    for k, (a, b) in enumerate(zip(got, results(), strict=True)):
         assert_alike(a, b, str(k))
 
 
 @pytest.mark.usefixtures("on_torch")
 def test_autocast_has_no_say() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        got = X * Y
-    assert_alike(got, X * Y, "autocast")
+    for function in (lambda: X * Y, lambda: X @ Y, lambda: X**2, lambda: 2 / X):
+        with torch.autocast("cpu", torch.bfloat16):
+            got = function()
+        assert_alike(got, function(), "autocast")
