@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import struct
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
+
+from mcf.kernels.numba import sealed
 
 # What object code may call: functions of the C library and of the compiler's own, whose names say
 # what they compute. LLVM ends the process where it does not find one.
@@ -46,21 +46,14 @@ class Native(NamedTuple):
 
 
 def packed(key: str, code: Code) -> bytes:
-    """A file's content: a line of magic, a checksum of all the rest, a line of JSON, the object."""
-    header = json.dumps({"key": key, "symbol": code.symbol}).encode()
-    rest = header + b"\n" + code.elf
-    return _MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    """A file's content, see `sealed`."""
+    return sealed.packed(_MAGIC, key, {"symbol": code.symbol}, code.elf)
 
 
 def unpacked(key: str, data: bytes) -> Code | None:
     """What `packed` was given; None of anything else, and of what another key was given for."""
-    start = len(_MAGIC) + 65
-    rest = data[start:]
-    if data[:start] != _MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n":
-        return None
-    header, _, elf = rest.partition(b"\n")
-    found = json.loads(header)
-    return Code(found["symbol"], elf) if found["key"] == key else None
+    found = sealed.unpacked(_MAGIC, key, data)
+    return None if found is None else Code(found[0]["symbol"], found[1])
 
 
 def undefined(elf: bytes) -> set[str] | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from mcf.convert.numbers import components_of
 from mcf.elementary import fixed
 from mcf.elementary.format import working
+from mcf.elementary.kept import kept
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -73,7 +74,7 @@ def table(name: str, device: torch.device) -> Tensor:
 
 @functools.cache
 def _table_in(name: str, device: torch.device, fmt: Format) -> Tensor:
-    made = _makers[name]().contiguous()
+    made = kept(name, _makers[name])
     if fmt is FP32 and made.dtype is torch.float64:
         # The same numbers: five components of float64 have more bits than those of float32.
         narrow = torch.ops.mcf.convert(list(made.unbind()), torch.float32, len(made))
