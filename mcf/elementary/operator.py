@@ -31,7 +31,7 @@ IN_FLOAT32 = frozenset(
         "polygamma_4 pow remainder round sigmoid sin sinh spherical_bessel_j0 tan tanh trigamma "
         "trunc y0 y1 zeta_3 zeta_4 zeta_5 erf_1 erfcx_1 erfcx_2 erfcx_3 erfcx_4 "
         "i0e_1 i0e_2 i0e_3 i0e_4 i1e_1 i1e_2 i1e_3 i1e_4 k0e_1 k0e_2 k0e_3 k0e_4 gelu_1 "
-        "airy_ai_1"
+        "airy_ai_1 floor_quotient trunc_quotient"
     ).split()
 )
 

@@ -1,4 +1,4 @@
-"""fmod and remainder: exact, but for the rounding to a result.
+"""fmod, remainder and whole quotients: exact, but for the rounding to a result.
 
 A quotient of fewer bits than a float is known within 1 from the leading components, and what x is
 off by from so many y is the sum of some floats, whose sign says which whole number it is. Where
@@ -8,7 +8,7 @@ the quotient is longer, or the numbers are near an end of the range, integers on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -134,44 +134,75 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
 
 
-def whole_quotients(
-    x: Components, y: Components, towards_zero: bool, fmt: Format, terms: int
-) -> Components | None:
-    """x / y rounded down, or towards zero, where that is small and the numbers are of usual size.
+def quotient(
+    a: Sequence[float], b: Sequence[float], towards_zero: bool, fmt: Format, terms: int
+) -> tuple[float, ...]:
+    """a / b rounded down, or towards zero: the nearest expansion of that whole number.
 
-    None for few numbers, and if any other is among them; see `mcf.tensor.host_rows.quotient_rows`.
-
-    Args:
-        x: contiguous components of a format, on a CPU.
-        y: others of the same shape.
-        towards_zero: which of the two.
-        fmt: the format.
-        terms: components of the result.
+    Infinities, NaN and zeros are torch's: over 0 the quotient, of infinities NaN (infinite towards
+    zero), over infinities -1 where it is rounded down and below 0.
     """
-    if x[0].numel() < _FEWEST:
-        return None
+    zeros = (0.0,) * (terms - 1)
+    x, y = a[0], b[0]
+    sign = math.copysign(1.0, x) * math.copysign(1.0, y)
+    if math.isnan(x) or math.isnan(y) or (x == 0 == y):
+        return (math.nan, *zeros)
+    if y == 0:
+        return (math.copysign(math.inf, sign), *zeros)
+    if math.isinf(x):
+        lost = math.isinf(y) or not towards_zero
+        return (math.nan if lost else math.copysign(math.inf, sign), *zeros)
+    if math.isinf(y):
+        below = x != 0 and sign < 0 and not towards_zero
+        return (-1.0 if below else math.copysign(0.0, sign), *zeros)
+    n, d = ratio(a)
+    m, e = ratio(b)
+    n, m = n * e, m * d
+    if m < 0:
+        n, m = -n, -m
+    k = n // m
+    if towards_zero and k < 0 and k * m != n:
+        k += 1
+    if k:
+        return nearest(k, 1, fmt, terms)
+    # A zero over y, whose components take the sign of x / y where that is not y's.
+    return (math.copysign(0.0, sign), *(math.copysign(0.0, x),) * (terms - 1))
+
+
+def _quotients(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -> Components:
+    """By the exact remainder's whole quotient where that is small, else by integers."""
+    x, y = (tuple(c.contiguous() for c in v) for v in arguments)
+    if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
+        return _of_rows(x, y, towards_zero, fmt, terms, quotient)
     *_, whole, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
     good = (known > 0) & (whole.abs() < 2.0 ** (fmt.p - 4))
     for c in (x[0], y[0]):
         size = c.abs()
         good &= (size > 2.0 ** (fmt.emin // 2)) & (size < 2.0 ** (fmt.emax // 2))
-    if not bool(good.all()):
-        return None
     zero = whole == 0
     other = torch.signbit(x[0]) ^ torch.signbit(y[0])
-    # A zero over y, whose components take the sign of x / y where that is not y's.
     sign, lower = (torch.where(t, -0.0, 0.0).to(fmt.dtype) for t in (other, torch.signbit(x[0])))
     lower = torch.where(zero, lower, 0.0)
-    first = torch.where(zero, sign, whole.to(fmt.dtype))
-    return (first, *(lower.clone() for _ in range(terms - 1)))
+    out = (torch.where(zero, sign, whole.to(fmt.dtype)), *(lower.clone() for _ in range(terms - 1)))
+    (at,) = (~good).nonzero(as_tuple=True)
+    if len(at) == 0:
+        return out
+    a, b = (tuple(c[at] for c in v) for v in (x, y))
+    few = _of_rows(a, b, towards_zero, fmt, terms, quotient)
+    return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
 
 
 def _of_rows(
-    x: Components, y: Components, towards_zero: bool, fmt: Format, terms: int
+    x: Components,
+    y: Components,
+    towards_zero: bool,
+    fmt: Format,
+    terms: int,
+    of_row: Callable[..., tuple[float, ...]] = modulo,
 ) -> Components:
     """By integers."""
     given = zip(rows(x), rows(y), strict=True)
-    found = [modulo(a, b, towards_zero, fmt, terms) for a, b in given]
+    found = [of_row(a, b, towards_zero, fmt, terms) for a, b in given]
     t = torch.tensor(found, dtype=torch.float64, device="cpu").to(x[0].device, fmt.dtype)
     return tuple(t[:, k].reshape(x[0].shape) for k in range(terms))
 
@@ -200,3 +231,22 @@ def remainder(arguments: Arguments, fmt: Format, terms: int) -> Components:
     x - y floor(x / y), from the exact quotient.
     """
     return _modulo(arguments, fmt, terms, False)
+
+
+@function("x", "y")
+def floor_quotient(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """x / y rounded down: the nearest expansion of floor(x / y), of the exact quotient.
+
+    Quotients below 2**(p - 4) of numbers of usual size are some sums of floats; others integers on
+    the host, some microseconds an element.
+    """
+    return _quotients(arguments, fmt, terms, False)
+
+
+@function("x", "y")
+def trunc_quotient(arguments: Arguments, fmt: Format, terms: int) -> Components:
+    """x / y rounded towards zero: the nearest expansion of trunc(x / y), of the exact quotient.
+
+    As `floor_quotient`.
+    """
+    return _quotients(arguments, fmt, terms, True)

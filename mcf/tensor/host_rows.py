@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from mcf.convert.few import ratio, readable, rows, tensors
+from mcf.convert.few import readable, rows, tensors
 from mcf.convert.numbers import components_of
-from mcf.elementary.remainders import modulo
+from mcf.elementary.remainders import modulo, quotient
 from mcf.kernels.formats import FORMATS, Format
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
 
@@ -67,27 +66,9 @@ def modulo_rows(towards_zero: bool) -> _OfRows:
 
 
 def quotient_rows(towards_zero: bool) -> _OfRows:
-    """x / y rounded to a whole number where that is small and the numbers are of usual size.
-
-    The formula (`mcf.tensor.ops.division`) rounds a difference and a quotient, which is k within
-    less than 1/2 for |k| < 2^(p - 4), and then to k: the errors are a few units in 2^(p - 1).
-    """
+    """x / y rounded down, or towards zero."""
 
     def of_row(a: Sequence[float], b: Sequence[float], fmt: Format, terms: int) -> Any:
-        least, most = 2.0 ** (fmt.emin // 2), 2.0 ** (fmt.emax // 2)
-        if not (least < abs(a[0]) < most and least < abs(b[0]) < most):
-            return None
-        n, d = ratio(a)
-        m, e = ratio(b)
-        n, m = n * e, m * d
-        k = n // m
-        if towards_zero and k < 0 and k * m != n:
-            k += 1
-        if abs(k) >= 2 ** (fmt.p - 4):
-            return None
-        if k:
-            return (float(k), *(0.0,) * (terms - 1))
-        # A zero over y, whose components take the sign of x / y where that is not y's.
-        return (math.copysign(0.0, a[0] * b[0]), *(math.copysign(0.0, a[0]),) * (terms - 1))
+        return quotient(a, b, towards_zero, fmt, terms)
 
     return of_row

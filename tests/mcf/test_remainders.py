@@ -8,6 +8,7 @@ more than four components taken for four.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -22,7 +23,6 @@ from mcf.elementary.steps import kernel
 from mcf.kernels import registry
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, FP64, Format
-from mcf.tensor.ops import division
 from tests.mcf.tensor.inputs import hard
 
 ENDS = (0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 3.0, -2.5, 1e300, 2.0**-1000, 5e-324)
@@ -146,26 +146,59 @@ def test_whole_quotients_of_many(on_torch: None) -> None:
 
 
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
-def test_small_quotients_of_many_are_those_of_the_formula(
-    mode: str, on_torch: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("dtype", "terms"),
+    [(torch.float64, 2), (torch.bfloat16, 2), (torch.float32, 1), (torch.float64, 4)],
+    ids=str,
+)
+def test_quotients_are_nearest_to_whole_ones(
+    mode: str, dtype: torch.dtype, terms: int, on_torch: None
 ) -> None:
-    """With the signs of zeros, multiples and neighbours of multiples."""
-    for fmt, terms in ((FP64, 2), (FORMATS[torch.float32], 1), (FORMATS[torch.bfloat16], 2)):
-        assert fmt.dtype is not None
-        k = (torch.arange(300) % 13 - 6).to(fmt.dtype)
-        one = [2.5, 2.0 ** (-fmt.p - 1), 0.0][:terms]
-        y = mcf.MCFTensor([torch.full((300,), v, dtype=fmt.dtype) for v in one])
-        small = torch.full((300,), 2.0 ** (4 - fmt.p), dtype=fmt.dtype) * (
-            torch.arange(300) % 3 - 1
-        )
-        x = y * torch.where(k == 0, 0.25, k) + small.to(fmt.dtype)
-        y = torch.where(torch.arange(300) % 2 == 0, y, -y)
-        found = torch.div(x, y, rounding_mode=mode)
-        monkeypatch.setattr(division, "_many_quotients", lambda *_: None)
-        wanted = torch.div(x, y, rounding_mode=mode)
-        monkeypatch.undo()
-        given = (x.components, y.components)
-        assert remainders.whole_quotients(*given, mode == "trunc", fmt, terms) is not None
-        for a, b in zip(found.components, wanted.components, strict=True):
-            assert torch.equal(bits(a), bits(b))
-            assert torch.equal(a.signbit(), b.signbit())
+    """Neighbours of multiples, quotients of a few bits to hundreds; as many, as few, as integers.
+
+    Mutants: the difference with the remainder, divided and rounded; a long one in one component.
+    """
+    fmt, whole = FORMATS[dtype], math.floor if mode == "floor" else math.trunc
+    y = mcf.tensor([Fraction(5, 2) + Fraction(1, 2 ** (fmt.p + 1))] * 300, terms=terms, dtype=dtype)
+    numbers = []
+    for j in range(300):
+        k = (j % 7 - 3) * (2 ** (j % 60) + 1)
+        numbers.append(k * Fraction(5, 2) + Fraction(j % 3 - 1, 2 ** (fmt.p - 3)))
+    x = mcf.tensor(numbers, terms=terms, dtype=dtype)
+    y = torch.where(torch.arange(300) % 2 == 0, y, -y)
+    found = torch.div(x, y, rounding_mode=mode)
+    quotients = zip(x.to_fractions(), y.to_fractions(), strict=True)
+    wanted = mcf.tensor([whole(Fraction(a) / b) for a, b in quotients], terms=terms, dtype=dtype)
+    assert torch.equal(found, wanted)
+    # Zeros have the sign of the quotient.
+    zero = found == 0
+    assert torch.equal(found.signbit()[zero], (x.signbit() ^ y.signbit())[zero])
+    few = torch.cat(
+        [torch.div(a, b, rounding_mode=mode) for a, b in zip(x.split(5), y.split(5), strict=True)]
+    )
+    for a, b in zip(found.components, few.components, strict=True):
+        assert torch.equal(bits(a), bits(b))
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+@pytest.mark.parametrize("count", [1, 300])
+def test_quotients_of_special_values_are_those_of_torch(
+    mode: str, count: int, on_torch: None
+) -> None:
+    special = [0.0, -0.0, 1.0, -1.0, 7.5, -7.5, math.inf, -math.inf, math.nan, 5e-324, -1e308]
+    a, b = (
+        t.flatten() for t in torch.meshgrid(2 * [torch.tensor(special).double()], indexing="ij")
+    )
+    a, b = a.repeat(count), b.repeat(count)
+    wanted = torch.div(a, b, rounding_mode=mode)
+    # Of these torch's division rounds to a whole number itself.
+    settled = wanted.isnan() | wanted.isinf() | (wanted.abs() < 2.0**53)
+    settled &= ~(wanted.isinf() & (b != 0) & a.isfinite())
+    x = mcf.tensor(a, dtype=torch.float64)
+    found = torch.div(x, mcf.tensor(b, dtype=torch.float64), rounding_mode=mode)
+    first, low = found.components
+    assert torch.equal(
+        bits(first[settled & ~wanted.isnan()]), bits(wanted[settled & ~wanted.isnan()])
+    )
+    assert torch.equal(first.isnan(), wanted.isnan())
+    assert not low[settled].any()

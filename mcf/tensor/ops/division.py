@@ -10,20 +10,18 @@ import torch
 from torch import Tensor
 
 from mcf.convert import export
-from mcf.convert.few import rounded_few, visible
+from mcf.convert.few import rounded_few
 from mcf.elementary.decimals import MOST, rounded
 from mcf.elementary.fused import Formula
-from mcf.elementary.remainders import whole_quotients
-from mcf.kernels.components import Components, padded
+from mcf.elementary.remainders import floor_quotient, trunc_quotient
+from mcf.kernels.components import Components
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.operators import SUB
 from mcf.kernels.register_choice import registers_for
-from mcf.tensor.conversion import reformat
 from mcf.tensor.creation import tensor
 from mcf.tensor.host_rows import modulo_rows, on_rows, quotient_rows
 from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.elementary import of_two
-from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -51,7 +49,7 @@ def remainder(x: Any, y: Any) -> MCFTensor:
 
 @implements(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
-    """x / y, then floor or trunc: of the exact quotient."""
+    """x / y, then floor or trunc: the nearest expansion of that of the exact quotient."""
     if rounding_mode is None:
         return x / y
     if rounding_mode not in ("floor", "trunc"):
@@ -59,43 +57,10 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
             f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
         )
     found = on_rows(_WHOLE[rounding_mode], x, y)
-    if found is None:
-        found = _many_quotients(x, y, rounding_mode == "trunc")
     if found is not None:
         return found
-    rest, quotient = fmod(x, y), x / y
-    terms: int = quotient.terms
-    # One component would round the difference, and a large whole number with it.
-    rest = reformat(rest, rest.dtype, 2) if terms == 1 else rest
-    # A whole number, but for the rounding of the quotient.
-    whole = ((x - rest) / y).round()
-    divisor = (
-        y if isinstance(y, torch.Tensor) else torch.tensor(y, dtype=torch.float64, device=x.device)
-    )
-    settled = divisor == 0
-    if rounding_mode == "floor":
-        # Not by way of `remainder`, which is infinite where y is.
-        below = (rest != 0) & (rest.signbit() != divisor.signbit())
-        whole = torch.where(below, whole - 1, whole)
-    else:
-        settled = settled | quotient.isinf()
-    whole = torch.where(whole == 0, torch.copysign(whole, quotient), whole)
-    if terms == 1:
-        whole = reformat(whole, whole.dtype, 1)
-    return torch.where(settled, quotient, whole)
-
-
-def _many_quotients(x: Any, y: Any, towards_zero: bool) -> MCFTensor | None:
-    """Small whole quotients of many numbers on a CPU, or None."""
-    a, b = operands(x, y)
-    if not (visible(a[0]) and visible(b[0])):
-        return None
-    terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))
-    flat = torch.broadcast_tensors(*padded(a, terms), *b)  # type: ignore[no-untyped-call]
-    given = [c.contiguous() for c in flat]
-    fmt = format_of(given[0].dtype)
-    found = whole_quotients(tuple(given[:terms]), tuple(given[terms:]), towards_zero, fmt, terms)
-    return None if found is None else wrap(found)
+    function = floor_quotient if rounding_mode == "floor" else trunc_quotient
+    return of_two(function.__name__, x, y, function)
 
 
 @implements(aten.floor_divide.default)

@@ -191,13 +191,13 @@ def _copies(
 _known_copies = functools.lru_cache(256)(_copies)
 
 
-def of_two(name: str, x: Any, y: Any) -> MCFTensor:
+def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
     """An elementary function of two expansions, plain tensors or numbers, by its name."""
     filled = _filled(x, y) if type(x) in (int, float) and type(y) is MCFTensor else None
     found = selected(Formula(name), x if filled is None else filled, y)
     if found is not None:
         return found
-    function = getattr(elementary, name)
+    function = function or getattr(elementary, name)
     a, b = operands(x, y)
     check_broadcast((a, b))
     terms = max(v.terms for v in (x, y) if isinstance(v, MCFTensor))

@@ -146,6 +146,8 @@ WHOLE: list[tuple[Any, Any, torch.dtype, int]] = [
     (2**24 - 1, 1, torch.float32, 2), (-(2**24) - 1, 1, torch.float32, 2),
     (2**53 + 1, 1, torch.float64, 2), (3 * (2**53 + 1), -3, torch.float64, 2),
     (Fraction(2**50 + 1, 2), 0.5, torch.float64, 2),
+    (2**105 + 1, 1, torch.float64, 2), (3 * 2**104 - 1, 3, torch.float64, 2),
+    (-(7 * 2**102) - 1, Fraction(7, 4), torch.float64, 2), (3**40, 3, torch.float64, 2),
 ]  # fmt: skip
 
 
