@@ -15,7 +15,8 @@ places, [rows, wanted], the keys, x. Stable, NaN the largest.
 "running_largest", "running_smallest": index and number of the extreme so far, the keys, x. The
 last of equal ones; NaN stays.
 
-"search_left", "search_right": option 0 is the length of a sorted sequence [length]. The place of
+"search_left", "search_right": option 0 is the length of a sorted sequence [length], option 1 how
+many numbers there are, of which rows have `count` each and the last one what is left. The place of
 each number in it, int64, the keys of the sequence, those of the numbers. Which elements are looked
 at is what `mcf.kernels.search` says.
 

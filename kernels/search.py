@@ -21,6 +21,7 @@ from mcf.kernels.algorithms.order import DOES_NOT_FOLLOW, PRECEDES
 from mcf.kernels.algorithms.primitives import ONE, gather, long, rn, where, whole
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP64
+from mcf.kernels.row_tasks import RowTask
 
 # Steps of a kernel; as many kernels of one step do the rest.
 STEPS = 4
@@ -109,8 +110,26 @@ def places(
     return start
 
 
+# Numbers whose places one thread looks for at a time.
+PIECE = 1 << 12
+
+
+def _by_loop(sequence: list[Tensor], wanted: list[Tensor], right: bool) -> Tensor | None:
+    """The places in one sequence by an executor's loop; None where it has none."""
+    size, count = sequence[0].numel(), wanted[0].numel()
+    out = torch.empty(wanted[0].shape, dtype=torch.int64, device=wanted[0].device)
+    keys = [c.to(torch.float64).contiguous() for c in (*sequence, *wanted)]
+    task = RowTask(f"search_{'right' if right else 'left'}", len(wanted), 0, (size, count))
+    done = registry.rows(task, (-(-count // PIECE), PIECE), [out, *keys])
+    return out if done else None
+
+
 def _places(sequence: list[Tensor], wanted: list[Tensor], right: bool) -> Tensor:
     first, size = wanted[0], sequence[0].shape[-1]
+    if sequence[0].dim() == 1 and first.numel():
+        found = _by_loop(sequence, wanted, right)
+        if found is not None:
+            return found
     if sequence[0].dim() == 1 or not first.numel():
         start = first.new_zeros(first.numel(), dtype=torch.float64)
     else:

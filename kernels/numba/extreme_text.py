@@ -22,7 +22,7 @@ def _begin(*words: str) -> str:
 
 def room(terms: int, count: int) -> int:
     """Words that a thread needs."""
-    return 0
+    return TOGETHER
 
 
 def source(terms: int, name: str) -> str:
@@ -102,20 +102,41 @@ def running(terms: int, name: str) -> str:
 """
 
 
+# Numbers that are looked for together: what one waits for from memory the others do meanwhile.
+TOGETHER = 16
+
+
 def searching(terms: int) -> str:
-    """The places of numbers in one sequence."""
+    """The places of numbers in one sequence.
+
+    Which elements are looked at depends on a number through where a step begins alone, so that
+    numbers take their steps together. First components decide unless they are equal or NaN.
+    """
     there, wanted = ([f"{c}{k}" for k in range(terms)] for c in "sw")
-    words = ["size, out = number(data, 5), word(data, 7)"]
-    words += [f"{k} = word(data, {8 + j})" for j, k in enumerate([*there, *wanted])]
+    words = ["size, total, out = number(data, 5), number(data, 6), word(data, 8)"]
+    words += [f"{k} = word(data, {9 + j})" for j, k in enumerate([*there, *wanted])]
     return f"""
 {_begin(*words)}
-            for i in range(item * count, item * count + count):
-                new = {_loads(wanted, "i")}
-                low, left = 0, size
+            lows = advance(works, arrival * {TOGETHER})
+            past = min(item * count + count, total)
+            for first in range(item * count, past, {TOGETHER}):
+                some = min({TOGETHER}, past - first)
+                for l in range(some):
+                    put(lows, l, 0)
+                left = size
                 while left > 0:
                     half = left - (left >> 1)
-                    if algorithm({_loads(there, "low + half - 1")}, new):
-                        low += half
+                    for l in range(some):
+                        low = number(lows, l)
+                        at = low + half - 1
+                        t, w = load(s0, at), load(w0, first + l)
+                        # No branch that half of the numbers take: nothing could guess it.
+                        goes_on, stays = t < w, t > w
+                        if not (goes_on | stays):
+                            there = {_loads(there, "at")}
+                            goes_on = algorithm(there, {_loads(wanted, "first + l")})
+                        put(lows, l, low + (half & -(1 if goes_on else 0)))
                     left = left >> 1
-                put(out, i, low)
+                for l in range(some):
+                    put(out, first + l, number(lows, l))
 """

@@ -65,7 +65,8 @@ class SearchPlan:
             return None
         if terms > 2 or not all(0 < c.numel() <= SMALL for c in (sequence, wanted)):
             return None
-        task = RowTask(f"search_{'right' if right else 'left'}", terms, 0, (sequence.numel(),))
+        sizes = sequence.numel(), wanted.numel()
+        task = RowTask(f"search_{'right' if right else 'left'}", terms, 0, sizes)
         call = registry.prepare_rows(task, (1, wanted.numel()), wanted.device)
         return None if call is None else cls(sequence, wanted, terms, call)
 

@@ -2,7 +2,8 @@
 
 Caught mutants: neighbours of an edge left out (an element that is a tie counts as beyond it); a
 rank whose element is nearer to the edge than that; NaN that does not precede; equal numbers not in
-the order of their indices; steps of a search that pass the end of a row.
+the order of their indices; steps of a search that pass the end of a row; NaN
+looked for among numbers that its first component is not beyond.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 
 import mcf
 from mcf.kernels import operations
-from mcf.kernels.search import search
+from mcf.kernels.numba.extreme_text import TOGETHER
+from mcf.kernels.search import PIECE, search
 from mcf.tensor.ops import ranks
 from tests.helpers.executors import EXECUTORS
 from tests.mcf.tensor.inputs import hard
@@ -115,6 +117,27 @@ def test_searches(executor: str) -> None:
             assert torch.equal(search(*parts, right=False), left)
         assert left.tolist() == [sum(k < v for k in keys) for v in wanted]
         assert right.tolist() == [sum(k <= v for k in keys) for v in wanted]
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_numbers_that_are_looked_for_together(right: bool) -> None:
+    """More than a thread takes at once, on several threads; equal first components, zeros, NaN."""
+    count = PIECE + TOGETHER + 5
+    halves = [torch.arange(count) * k % 41 - 20.0 for k in (7, 11)]
+    ends = torch.tensor([math.nan, -0.0, math.inf, -math.inf])
+    first = torch.cat([ends, halves[0]]).double()
+    second = torch.cat([ends * 0, halves[1]]).nan_to_num().double() * 2.0**-60
+    w = mcf.MCFTensor(list(operations.renormalize((first, second))))
+    z: Any = w[:700].sort().values
+    parts = [list(t.components) for t in (z, w)]
+    with mcf.executor("torch"):
+        expected = search(*parts, right=right)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(search(*parts, right=right), expected)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _running(keys: list[Any], largest: bool) -> list[int]:
