@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import operator
 import pickle
 import sys
 import time
@@ -34,8 +35,8 @@ import mcf
 COLUMNS = ["elements", "operation", "mcf µs", "median", "torch µs", "torch median", "ratio"]
 
 # Operations of x, y, a tensor to write to and others: a condition, a plain tensor, x sorted, z of
-# numbers below 1, that as a square matrix m, classes for its rows, and halves; of expansions and
-# plain tensors alike.
+# numbers below 1, that as a square matrix m, classes for its rows, halves and truth values to
+# write to; of expansions and plain tensors alike.
 OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "x + y": lambda x, y, o, c: x + y,
     "x * y": lambda x, y, o, c: x * y,
@@ -51,6 +52,11 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "torch.where": lambda x, y, o, c: torch.where(c[0], x, y),
     "torch.mul, out": lambda x, y, o, c: torch.mul(x, y, out=o),
     "o.mul_(0.5)": lambda x, y, o, c: o.mul_(0.5),
+    "o.add_(y)": lambda x, y, o, c: o.add_(y),
+    "o += y": lambda x, y, o, c: operator.iadd(o, y),
+    "o.clamp_": lambda x, y, o, c: o.clamp_(0.5, 2.0),
+    "o.lerp_": lambda x, y, o, c: o.lerp_(y, 0.5),
+    "torch.lt, out": lambda x, y, o, c: torch.lt(x, y, out=c[7]),
     "x.clone()": lambda x, y, o, c: x.clone(),
     "x[:1]": lambda x, y, o, c: x[:1],
     "x[0].item()": lambda x, y, o, c: x[0].item(),
@@ -162,6 +168,7 @@ OF_MATRICES: dict[str, Callable[[Any, Any, Any, Any, Any, Any], Any]] = {
     "v.to(float32)": lambda a, b, v, w, c, o: v.to(torch.float32),
     "A.T.contiguous()": lambda a, b, v, w, c, o: a.T.contiguous(),
     "torch.allclose": lambda a, b, v, w, c, o: torch.allclose(v, w),
+    "o.add_(v)": lambda a, b, v, w, c, o: o.add_(v),
     "torch.lerp, out": lambda a, b, v, w, c, o: torch.lerp(a, b, 0.5, out=o),
     "torch.addcmul, out": lambda a, b, v, w, c, o: torch.addcmul(a, b, b, out=o),
     "torch.addcdiv, out": lambda a, b, v, w, c, o: torch.addcdiv(a, b, b, out=o),
@@ -253,7 +260,8 @@ def operands(size: int) -> list[tuple[Any, Any, Any, Any]]:
     for a, b in ((x, y), (p, q)):
         z = a * 2.0**-40
         m = z[: rows * rows].reshape(rows, rows).clone()
-        found.append((a, b, torch.empty_like(a), (*others, a.sort().values, z, m, classes, halves)))
+        values = (*others, a.sort().values, z, m, classes, halves, torch.empty_like(others[0]))
+        found.append((a, b, torch.empty_like(a), values))
     return found
 
 

@@ -7,6 +7,7 @@ hundred operations on tensors take longer than integers do for a number or two.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -81,11 +82,17 @@ _KINDS: dict[torch.dtype, list[Any]] = {
 }
 
 
+# What is made in the likeness of a tensor takes half of what it takes to say of which kind.
+@functools.lru_cache(256)
+def _like(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="cpu")
+
+
 def _written(
     shape: Sequence[int], dtype: torch.dtype, kinds: list[Any], values: Sequence[float | int]
 ) -> Tensor:
     """A tensor of a few elements."""
-    made = torch.empty(shape, dtype=dtype, device="cpu")
+    made = torch.empty_like(_like(tuple(shape), dtype))
     kinds[len(values)].from_address(made.data_ptr())[:] = values
     return made
 

@@ -39,12 +39,18 @@ def convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Com
     Returns:
         New contiguous tensors; a value beyond the range gives (inf, 0, ...).
     """
-    found = _unchanged(components, dtype, terms) or converted_few(components, dtype, terms)
+    found = None
+    if components[0].numel() > _FEWEST:
+        found = _unchanged(components, dtype, terms)
+    if found is None:
+        found = converted_few(components, dtype, terms)
     if found is not None:
         return tuple(found)
     return tuple(torch.ops.mcf.convert(list(components), dtype, terms))
 
 
+# So many are converted by integers before it is looked whether they stay as they are.
+_FEWEST = 3
 # Of more elements a kernel takes no longer than it takes to look.
 _FEW = 1024
 
