@@ -142,8 +142,8 @@ def reflection(spec: Reflection, text: str) -> Any:
     return callback(text, f"<mcf numba reflection {spec.terms}>", namespace)
 
 
-def rotations(spec: Rotations, text: str) -> Any:
-    """The callback of Jacobi's sweeps."""
+def rotations(spec: Rotations, text: str, letters: Mapping[str, int]) -> Any:
+    """The callback of Jacobi's sweeps; `letters` are components of kinds of numbers."""
     settings = Settings(FP64, FP64, (("rc", FP64),))
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
@@ -152,7 +152,7 @@ def rotations(spec: Rotations, text: str) -> Any:
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
-    namespace |= _accesses(FP64, {"x": (spec.terms, FP64), "t": (3, FP64)})
+    namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
     namespace |= {"ZEROS": (0.0,) * spec.terms, "TERMS": spec.terms}
     return callback(text, f"<mcf numba rotations {spec.terms}>", namespace)

@@ -21,7 +21,8 @@ from mcf.kernels.numba import (
     stored,
     team,
 )
-from mcf.kernels.numba.decomposition_text import PAD, WORDS
+from mcf.kernels.numba.decomposition_text import WORDS
+from mcf.kernels.numba.panel_text import lanes
 from mcf.kernels.rotation import SWEEPS
 
 # The most rows and columns.
@@ -63,7 +64,7 @@ class Decomposer:
         self._rows, self._columns = rows, columns = shape
         self._even = rows + rows % 2
         self._across = columns if numbers.symmetric else columns + rows
-        self._length = max(rows, columns) + PAD
+        self._length = max(rows, columns) + lanes()
         self._numbers = numbers
         self._left = refinement_loops.sizes(
             spec.refinement, rows, columns, numbers.steps, numbers.tolerance, numbers.share
@@ -80,12 +81,16 @@ class Decomposer:
         """Where the parts of a thread's table begin, in words, and how many words they have."""
         shares = 2 * team.SHARE
         left = 5 * self._spec.terms + sum(count for _, count in self._left.scratch)
+        turned, more = (
+            kind.terms + sum(count for _, count in rotation_loops.sizes(kind, self._even, 0))
+            for kind in (self._spec.rotations, self._spec.more)
+        )
         lengths = {
-            **{"turned_at": len(rotation_loops.WORDS), "turned_bases": 4, "turned_done": 2},
+            **{"turned_at": len(rotation_loops.WORDS), "turned_bases": turned, "turned_done": 2},
             **{"turned_places": 2 * self._even, "turned_shares": shares},
             **{"left_at": len(refinement_loops.WORDS), "left_bases": left, "left_states": 1},
             **{"left_shares": shares, "places": self._rows},
-            **{"more_at": len(rotation_loops.WORDS), "more_bases": self._spec.terms + 3},
+            **{"more_at": len(rotation_loops.WORDS), "more_bases": more},
             **{"more_guess": 1, "more_done": 1, "more_places": 2 * self._even},
             **{"more_shares": shares},
         }
@@ -115,7 +120,14 @@ class Decomposer:
             return [c.data_ptr() for c in memory], size
 
         own = {name: room(counts[name], size) for name, size in sizes.items()}
-        rest = [room(3, columns), *(room(count, size) for size, count in self._left.scratch)]
+        rest, less, more = (
+            [room(count, size) for size, count in kinds]
+            for kinds in (
+                self._left.scratch,
+                rotation_loops.sizes(self._spec.rotations, self._even, columns),
+                rotation_loops.sizes(self._spec.more, self._even, columns),
+            )
+        )
         sections, order = self._sections(), rotation_loops.order(self._even)
         table = sections["end"][0]
         words = array("q", bytes(_WORD * table * parts))
@@ -144,14 +156,14 @@ class Decomposer:
             again |= {"columns": rows + columns}
             filled = {
                 "turned_at": array("q", [turned[name] for name in rotation_loops.WORDS]),
-                "turned_bases": of(own["j"], rest[0]),
+                "turned_bases": of(own["j"], *less),
                 "turned_done": array("q", [self._numbers.plain, 0]),
                 "turned_shares": shares,
                 "left_at": array("q", [(fixed | left)[n] for n in refinement_loops.WORDS]),
-                "left_bases": of(*(own[name] for name in "bwxd"), *rest[1:]),
+                "left_bases": of(*(own[name] for name in "bwxd"), *rest),
                 "left_shares": shares,
                 "more_at": array("q", [again[name] for name in rotation_loops.WORDS]),
-                "more_bases": of(own["k"], rest[0]),
+                "more_bases": of(own["k"], *more),
                 "more_guess": array("q", [self._numbers.tolerance]),
                 "more_shares": shares,
             }

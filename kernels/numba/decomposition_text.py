@@ -12,9 +12,8 @@ from __future__ import annotations
 from mcf.kernels import refinement
 from mcf.kernels.decomposition import DONE, HIGHEST, LARGEST, LEFT, ROTATE, Decomposition
 from mcf.kernels.numba import row_folds
-from mcf.kernels.numba.panel_text import PanelText
+from mcf.kernels.numba.panel_text import PanelText, lanes
 
-PAD = 16
 # Addresses, and words of a table for each thread: see `decomposition_loops`.
 ADDRESSES = ("bases", "shares", "states", "tables", "rotate", "refine", "more")
 WORDS = (
@@ -46,7 +45,7 @@ def operands(spec: Decomposition) -> dict[str, int]:
 
 def source(spec: Decomposition) -> str:
     """The kernel: an item is a matrix."""
-    text = PanelText(WORDS, ADDRESSES, operands(spec), PAD)
+    text = PanelText(WORDS, ADDRESSES, operands(spec), lanes())
     _steps(text, spec)
     d = text.own
     text.add(

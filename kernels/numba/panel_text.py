@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from mcf.kernels.numba import loops, team
+from mcf.kernels.numba import loops, processor, team
+
+
+def lanes() -> int:
+    """How many numbers a loop's step takes: a row of no more is one step."""
+    return loops.INTERLEAVED * processor.vector_bytes() // 8
 
 
 class PanelText:

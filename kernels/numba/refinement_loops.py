@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.numba import keys, objects, rewrite, row_folds, stored, team
-from mcf.kernels.numba.panel_text import PanelText
+from mcf.kernels.numba.panel_text import PanelText, lanes
 from mcf.kernels.refinement import APART, DONE, STUCK, Refinement
 from mcf.kernels.rotation import VANISHED
 
-PAD = 16
 # The most rows and columns: products of larger ones are faster by blocks.
 SMALL = 48
 WORDS = (
@@ -27,12 +26,22 @@ WORDS = (
 def source(spec: Refinement) -> str:
     """The kernel: an item is a matrix. Arrays of rows in `m`: V, N, R, E, a transpose, M, Y."""
     operands = {**dict.fromkeys("awxdmv", spec.terms), "s": spec.fold.state}
-    text = PanelText(WORDS, ("bases", "shares", "states"), operands, PAD)
+    text = PanelText(WORDS, ("bases", "shares", "states"), operands, lanes())
     row_folds.steps(text, "m")
     settled = f"settle(load_s(at_s, s + c))[:{spec.terms}]"
     halves = "".join(f"x[{k}] / 2, " for k in range(spec.terms))
     text.steps += ["@jit", "def halved(x):", f"    return {halves}", ""]
     text.step("settled", "at_s at_v s g", f"store_v(at_v, g + c, {settled})")
+    mine = "load_v(at_v, g + c)"
+    text.step("taken", "at_v g", f"store_v(at_v, g + c, difference(ZEROS, {mine}))")
+    kept = f"total(load_m(at_m, there + c), {mine})"
+    text.step("grown", "at_m at_v there g", f"store_v(at_v, g + c, {kept})")
+    numbers = "".join(f"load_m(at_m, {row} + c), " for row in ("t", "rest", "there"))
+    text.step(
+        "numerators",
+        "at_m at_v t rest there g",
+        f"store_v(at_v, g + c, fused({numbers}))",
+    )
     d = text.own
     text.add(
         d,
@@ -42,7 +51,7 @@ def source(spec: Refinement) -> str:
         "r = n_at + square",
         "e = r + square",
         "t = e + square",
-        "m = t + max(rows, columns) * length",
+        "m = t + max(rows, columns, 2) * length",
         "y = m + square",
         "g = arrival * length",
         "s = arrival * length",
@@ -114,25 +123,32 @@ def _products(text: PanelText, depth: int) -> None:
         "        if not early:",
         "            given, step = e + k, length",
         "    first, stride = 0, length",
+        # Symmetric: what stands on the left is there already.
+        "    mirror = e if kind == 2 else r",
+        "    if kind == 0 or kind == 2:",
+        f"        first = k // {text.pad} * {text.pad}",
         f"    {text.whole('0', 'count')}",
     )
     row_folds.fold(text, depth + 1, "load_m(at_m, given + ({}) * step)")
     text.add(
         depth + 1,
-        text.run("settled", "0"),
+        text.run("settled", "first"),
+        "there = v + k * length",
+        "if kind == 0:",
+        "    h = load_v(at_v, g + k)",
+        f"    {text.run('taken', 'first')}",
+        "    store_v(at_v, g + k, difference(ONES, h))",
+        "elif kind == 3:",
+        f"    {text.run('grown', 'first')}",
         "gone = kind == 1",
-        "for c in range(count):",
+        "for c in range(first):",
+        "    h = load_m(at_m, mirror + c * length + k)",
+        "    store_m(at_m, mirror + k * length + c, h)",
+        "target = (r if kind == 0 else y if kind == 1 else e if kind == 2 else n_at) + k * length",
+        "for c in range(first, count):",
         "    h = load_v(at_v, g + c)",
-        "    there = k * length + c",
-        "    if kind == 0:",
-        "        store_m(at_m, r + there, difference(ONES if c == k else ZEROS, h))",
-        "    elif kind == 1:",
-        "        gone = gone and abs(h[0]) < VANISHED",
-        "        store_m(at_m, y + there, h)",
-        "    elif kind == 2:",
-        "        store_m(at_m, e + there, h)",
-        "    else:",
-        "        store_m(at_m, n_at + there, total(load_m(at_m, v + there), h))",
+        "    gone = gone and abs(h[0]) < VANISHED",
+        "    store_m(at_m, target + c, h)",
         "for c in range(count if gone else 0):",
         "    store_m(at_m, y + k * length + c, ZEROS)",
     )
@@ -155,11 +171,12 @@ def _corrections(text: PanelText, depth: int) -> None:
         "    h = quotient(load_m(at_m, e + i * length + i), h)",
         "    store_m(at_m, t + i, h)",
         "    store_m(at_m, t + length + i, root((h[0],)) + ZEROS[1:])",
+        text.whole("0", "rows"),
         "for i in range(rows):",
+        "    rest, there = r + i * length, e + i * length",
+        f"    {text.run('numerators', '0')}",
         "    for c in range(rows):",
-        "        there = i * length + c",
-        "        h = fused(load_m(at_m, t + c), load_m(at_m, r + there), load_m(at_m, e + there))",
-        "        store_m(at_m, n_at + there, h)",
+        "        store_m(at_m, n_at + i * length + c, load_v(at_v, g + c))",
         "error = 0.0",
         "for i in range(rows):",
         "    low = load_m(at_m, t + length + i)[0]",
@@ -171,9 +188,9 @@ def _corrections(text: PanelText, depth: int) -> None:
         "        cosine = 0.0",
         "        if i != c and sizes > 0:",
         "            cosine = mean / sizes",
-        "        rest = abs(load_m(at_m, r + there)[0])",
-        "        if rest > cosine or rest != rest:",
-        "            cosine = rest",
+        "        off = abs(load_m(at_m, r + there)[0])",
+        "        if off > cosine or off != off:",
+        "            cosine = off",
         "        if cosine > error or cosine != cosine:",
         "            error = cosine",
         "tolerance = power(exponent)",
@@ -264,8 +281,9 @@ def sizes(
     spec: Refinement, rows: int, columns: int, steps: int, tolerance: int, share: int
 ) -> Sizes:
     """Of matrices of so many rows and columns; the rest as in `refine`."""
-    length = max(rows, columns) + PAD
-    m_size = (6 * rows + max(rows, columns)) * length
+    length = max(rows, columns) + lanes()
+    # A transpose, and two rows for norms.
+    m_size = (6 * rows + max(rows, columns, 2)) * length
     words = {"rows": rows, "columns": columns, "steps": steps, "exponent": tolerance}
     words |= {"length": length, "m_size": m_size, "share": share}
     return Sizes(words, [(m_size, spec.terms), (length, spec.terms), (length, spec.fold.state)])

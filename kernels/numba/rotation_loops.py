@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.numba import keys, objects, rewrite, row_folds, stored, team
-from mcf.kernels.numba.panel_text import PanelText
+from mcf.kernels.numba.panel_text import PanelText, lanes
 from mcf.kernels.rotation import SWEEPS, VANISHED, Rotations, next_order
 
 WORDS = (
@@ -20,10 +20,28 @@ WORDS = (
 )
 
 
+def letters(spec: Rotations) -> dict[str, int]:
+    """Components of rows, of what is left of sums of numbers, of pairs' products and angles."""
+    return {"x": spec.terms, "t": 3, "p": 3 * spec.terms, "q": 2 * spec.terms + 2}
+
+
+def sizes(spec: Rotations, rows: int, width: int) -> list[tuple[int, int]]:
+    """How much memory a thread needs for each of these but the first, and their components."""
+    pairs, (_, *behind) = rows // 2 + lanes(), letters(spec).values()
+    return [*zip((width, pairs, pairs), behind, strict=True)]
+
+
 def source(spec: Rotations) -> str:
-    """The kernel: an item is a matrix x, and t has what is left of sums of plain numbers."""
-    operands = {"x": spec.terms, "t": 3}
-    text = PanelText(WORDS, ("bases", "shares", "order", "places", "done"), operands, 1)
+    """The kernel: an item is a matrix x."""
+    text = PanelText(WORDS, ("bases", "shares", "order", "places", "done"), letters(spec), lanes())
+    n = spec.terms
+    text.step(
+        "angle",
+        "at_p at_q p tolerance",
+        "h = load_p(at_p, p + c)",
+        f"x, y, size, slope = rotation(h[:{n}], h[{n}:{2 * n}], h[{2 * n}:], tolerance)",
+        "store_q(at_q, p + c, x + y + (size, slope))",
+    )
     text.step(
         "rotate",
         "at_x first second cosine sine",
@@ -37,6 +55,7 @@ def source(spec: Rotations) -> str:
         d,
         "base = item * rows * columns",
         "t = arrival * width",
+        f"p = arrival * (rows // 2 + {text.pad})",
         "place = arrival * 2 * rows",
         "tolerance = power(number(done, 0))",
         "sweep = 0",
@@ -55,15 +74,24 @@ def source(spec: Rotations) -> str:
         "        second = base + number(places, place + rows // 2 + pair) * columns",
     )
     (_halves if spec.terms == 1 else _folds)(text, d + 3)
+    text.add(d + 3, "store_p(at_p, p + pair, a + b + g)")
     text.add(
-        d + 3,
-        "cosine, sine, size, slope = rotation(a, b, g, tolerance)",
-        "if size > largest or size != size:",
-        "    largest = size",
-        "if slope > steepest or slope != slope:",
-        "    steepest = slope",
+        d + 2,
+        # Of all pairs at once: each waits for roots and quotients.
+        text.whole("0", "rows // 2"),
+        text.run("angle", "0"),
         "last = columns",
-        text.run("rotate", "0"),
+        "for pair in range(rows // 2):",
+        "    first = base + number(places, place + pair) * columns",
+        "    second = base + number(places, place + rows // 2 + pair) * columns",
+        "    found = load_q(at_q, p + pair)",
+        f"    cosine, sine, size = found[:{n}], found[{n}:{2 * n}], found[{2 * n}]",
+        f"    slope = found[{2 * n + 1}]",
+        "    if size > largest or size != size:",
+        "        largest = size",
+        "    if slope > steepest or slope != slope:",
+        "        steepest = slope",
+        f"    {text.run('rotate', '0')}",
     )
     text.add(
         d + 2,
@@ -149,7 +177,7 @@ def _compiled(spec: Rotations) -> objects.Native:
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        return rewrite.rewritten(compiler.rotations(spec, text))
+        return rewrite.rewritten(compiler.rotations(spec, text, letters(spec)))
 
     used = (spec.fold.term, spec.fold.merge, spec.fold.combine, spec.settle)
     used += (spec.rotation, spec.rotated, spec.converged)
@@ -177,11 +205,12 @@ def rotate(
     batch, rows, columns = x[0].shape
     threads = torch.get_num_threads() if x[0].numel() * rows > team.SERIAL else 1
     parts = max(1, min(threads, batch))
-    scratch = torch.empty(3, parts * width, dtype=torch.float64, device="cpu")
+    kinds = sizes(spec, rows, width)
+    scratch = [torch.zeros(n, parts * size, dtype=torch.float64, device="cpu") for size, n in kinds]
     places = array("q", bytes(16 * parts * rows))
     places_next = order(rows)
     done = array("q", [tolerance, *([0] * batch)])
-    bases = array("Q", [c.data_ptr() for c in (*x, *scratch)])
+    bases = array("Q", [c.data_ptr() for c in (*x, *(c for m in scratch for c in m))])
     shares = team.shares(batch, parts)
     given = {"bases": bases, "shares": shares, "order": places_next, "places": places, "done": done}
     words = {name: memory.buffer_info()[0] for name, memory in given.items()}

@@ -94,6 +94,15 @@ def test_what_does_not_get_better_is_stuck(monkeypatch: pytest.MonkeyPatch) -> N
     assert states[0].tolist() == [STUCK] != [DONE]
 
 
+def test_one_row_that_is_not_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its root stood in the place of the matrix, of which W M was computed again."""
+    monkeypatch.setattr(
+        orthogonal_rows, "_start", lambda m, positive: torch.full((1, 1, 1), 0.5, dtype=F64)
+    )
+    a = (torch.full((1, 1, 1), 3.0, dtype=F64), torch.zeros(1, 1, 1, dtype=F64))
+    assert_same_bits(lambda: orthogonal_rows.orthogonal_rows(a))
+
+
 def test_the_comparison_rejects_one_step_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: the loop makes the start orthogonal once less than the other program."""
     a = components(F64, 2, 1, 4, 4)
