@@ -99,7 +99,7 @@ def test_one_row_that_is_not_done_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         orthogonal_rows, "_start", lambda m, positive: torch.full((1, 1, 1), 0.5, dtype=F64)
     )
-    a = (torch.full((1, 1, 1), 3.0, dtype=F64), torch.zeros(1, 1, 1, dtype=F64))
+    a = tuple(torch.full((1, 1, 1), x, dtype=F64) for x in (3.0, 2.0**-60))
     assert_same_bits(lambda: orthogonal_rows.orthogonal_rows(a))
 
 
