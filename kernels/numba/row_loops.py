@@ -144,9 +144,6 @@ def _long_rows(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) 
     threads = torch.get_num_threads() if count > team.SERIAL else 1
     pieces, bins = -(-count // sort_text.PIECE), words_text.COUNTED
     work = torch.empty(sort_text.long_room(count, threads), dtype=torch.int64, device="cpu")
-    pages.ask(work.data_ptr(), _WORD * len(work))
-    for place in addresses[: _results(task)]:
-        pages.ask(place, _WORD * rows * count)
     address, head = _address(task), work[2 * count : 2 * count + sort_text.HEAD].numpy()
     counts = work[2 * count + sort_text.HEAD :][: pieces * bins].numpy()
 

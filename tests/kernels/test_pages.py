@@ -59,7 +59,7 @@ def test_results_and_no_operands(asked: list[Range]) -> None:
     given = torch.arange(1, 70_123, dtype=torch.float64)
     x, y = (mcf.tensor(given / k, 2, torch.float64) for k in (3, 7))
     asked.clear()
-    for result in (x + y, x * y, x.cumsum(0), x.sort().values):
+    for result in (x + y, x * y, x.cumsum(0)):
         assert all(_covered(result.components, asked))
         assert not any(_covered((*x.components, *y.components), asked))
     x.add_(y)
