@@ -48,7 +48,7 @@ def _rows(e: Steps, m: int) -> list[bessel_jy_bounds._Row]:
     """Intervals about zeros, as `airy.row_of` has them."""
     zeros = tables.table(f"{airy.NAMES[m]}_points", torch.device("cpu"))[0].tolist()
     step = 2.0**-10
-    points = torch.arange(-(1 << 10), (64 << 10) + 1, dtype=torch.float64) * step
+    points = torch.arange(-(1 << 10), (64 << 10) + 1, dtype=torch.float64, device="cpu") * step
     # How many points are in each row; rows ascend.
     counts = torch.bincount(airy.row_of(m, points).to(torch.int64), minlength=len(zeros))
     ends = (counts.cumsum(0) * step - 1).tolist()

@@ -105,7 +105,7 @@ def _wide(count: int) -> list[torch.Tensor]:
     return [some, near, between, powers * some.sign(), ordered, ordered.flip(0), some.sign()]
 
 
-@pytest.mark.parametrize("count", [3 * MANY, LONG + 7])
+@pytest.mark.parametrize("count", [3 * MANY, pytest.param(LONG + 7, marks=pytest.mark.slow)])
 def test_ranges_of_integers(count: int) -> None:
     kinds = torch.arange(count).double() * 7 % 5 * 2.0**-60
     for first in _wide(count):

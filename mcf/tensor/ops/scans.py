@@ -200,6 +200,6 @@ def nanmean(
     """The mean over dimensions of what is not NaN."""
     if dtype is not None and not dtype.is_floating_point:
         # Torch says that a mean is none of these.
-        torch.nanmean(torch.empty(0), dtype=dtype)
+        torch.nanmean(torch.empty(0, device="cpu"), dtype=dtype)
     count = (~x.isnan()).sum(dim, keepdim=keepdim)
     return nansum(x, dim, keepdim, dtype=dtype) / count

@@ -315,7 +315,7 @@ def test_threads_share_plans() -> None:
     def work(k: int) -> None:
         start.wait()
         try:
-            for _ in range(10):
+            for _ in range(4):
                 for call, want in zip(CALLS.values(), expected[k], strict=True):
                     for x, y in zip(flattened(call(operands[k])), want, strict=True):
                         assert_alike(x, y, "a thread's")

@@ -64,7 +64,9 @@ SLOPES = {
 }
 
 
-@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize(
+    "name", [n if n == "mish" else pytest.param(n, marks=pytest.mark.slow) for n in SLOPES]
+)
 def test_activations(name: str) -> None:
     function, x, t = SLOPES[name], OTHER[0], ROWS[0, 0]
     y = x.clone().requires_grad_()
