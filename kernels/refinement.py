@@ -14,7 +14,8 @@ All numbers are float64 expansions.
    tolerance, or if it is slow and the error <= 8 tolerance. If neither, W becomes W + E^T W, and 2
    follows.
 5. Of a matrix that is done rows are apart where |G_ij| > tolerance sqrt(G_ii) sqrt(G_jj), i < j,
-   for rows whose sqrt(G_ii) are at least a share of the largest; all of first numbers.
+   for rows whose sqrt(G_ii) are at least a share of the largest, and 8 times that for a pair of
+   others; all of first numbers.
 6. Of what is stuck or apart `steps` times again W becomes W + ((I - W W^T) / 2) W, and X = W M with
    zeros as in 2: rotations begin there.
 

@@ -241,10 +241,11 @@ def _looked_at(text: PanelText, depth: int) -> None:
         "    low = load_m(at_m, t + i)[0]",
         "    for c in range(i + 1, rows):",
         "        high = load_m(at_m, t + c)[0]",
-        "        if low >= least and high >= least:",
-        "            limit = tolerance * low * high",
-        f"            if state == {DONE} and abs(load_m(at_m, e + i * length + c)[0]) > limit:",
-        f"                state = {APART}",
+        "        limit = tolerance * low * high",
+        "        if not (low >= least and high >= least):",
+        "            limit = 8 * limit",
+        f"        if state == {DONE} and abs(load_m(at_m, e + i * length + c)[0]) > limit:",
+        f"            state = {APART}",
     )
 
 

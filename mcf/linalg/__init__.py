@@ -13,8 +13,9 @@ functions do the same on expansion tensors. With the unit roundoff u**terms and 
   |V^T V - I| and |U^T U - I| of at most 32 n u**terms (Frobenius norms), for clusters, equal
   eigenvalues and deficient ranks too (160 n u**terms of `svd` where singular values are below half
   of the largest, n the lesser of rows and columns: the iteration ends at cosines of 128 u**terms
-  between the vectors of such); w and s are off by about as much. Components that a format's
-  smallest number cuts off are lost besides, here and in multipliers of `lu`.
+  between the vectors of such, see `docs/numerics.md`; |A - U diag(s) V^T| is within that too);
+  w and s are off by about as much. Components that a format's smallest number cuts off are lost
+  besides, here and in multipliers of `lu`.
   The algorithm is one-sided Jacobi, first in float64 arithmetic and then all rotations at once as
   matrix products (Ogita, Aishima 2018, doi:10.1007/s13160-018-0310-3), or one by one in expansions
   where they are not small; no LAPACK, so that the bits are the same everywhere. Eigenvectors have

@@ -29,8 +29,8 @@ def tolerance(terms: int) -> float:
     return 2.0 ** (4 - 53 * terms)
 
 
-# The logarithm of the share of the largest row of which a row of like size is looked at in the end:
-# of all rows, and of those times eigenvalues.
+# The logarithm of the share of the largest row from which on rows are to be as orthogonal in the
+# end as the tolerance says: of all rows, and of those times eigenvalues.
 SHARES = {False: -1, True: -3}
 
 
@@ -92,7 +92,8 @@ def orthogonal_rows(
         moved = operations.add(v, matmul(transpose(step), v))
         _put(w, active, where((finished | slow)[:, None, None], v, moved))
     # Corrections turn no rows whose norms differ by less than 2^24 of their product; those of a
-    # small row cannot do better than 8 tolerances; of large ones that is no rounding error.
+    # small row cannot do better than 8 tolerances; of large ones that is no rounding error. Of a
+    # small row and a large one the mean of both numerators may vanish where the product does not.
     stuck = stuck | (done & _apart(x, 2.0 ** SHARES[positive]))
     if bool(stuck.any()):
         v = orthonormal(matrices(w, stuck), terms)
@@ -103,13 +104,16 @@ def orthogonal_rows(
 
 
 def _apart(x: Components, share: float) -> Tensor:
-    """Which matrices have rows, of at least a share of the largest, that are not orthogonal."""
+    """Which matrices have rows that are not orthogonal.
+
+    Up to 8 tolerances are left to rows below a share of the largest.
+    """
     size = matmul(x, transpose(x))[0]
     norms = operations.sqrt((size.diagonal(dim1=-2, dim2=-1).contiguous(),))[0]
     large = norms >= share * norms.amax(-1, keepdim=True)
     limit = tolerance(len(x)) * norms[..., None] * norms[..., None, :]
-    pairs = (large[..., None] & large[..., None, :]).triu(1)
-    return (pairs & (size.abs() > limit)).flatten(1).any(1)
+    limit = torch.where(large[..., None] & large[..., None, :], limit, 8 * limit)
+    return (size.abs() > limit).triu(1).flatten(1).any(1)
 
 
 def _rotated(w: Components, x: Components, done: Tensor, stuck: Tensor) -> None:

@@ -39,8 +39,11 @@ def decompose(
     Returns:
         U, s [..., k], V^T and whether each matrix converged (false where one is not finite).
 
-    With u^terms of the working format, |A V - U diag(s)| <= c k u^terms |A| in the 2-norm,
-    |U^T U - I| and |V^T V - I| <= c k u^terms, for equal and for vanishing singular values too.
+    With u^terms of the working format |A - U diag(s) V^T|, |A V - U diag(s)| <= c k u^terms |A| and
+    |U^T U - I|, |V^T V - I| <= c k u^terms (Frobenius norms), for equal and for vanishing singular
+    values too: c = 160 where products err by 3 u^terms at most, as they do in tests, and 303 by
+    their proved bound for two components and k up to 48 (docs/numerics.md, Singular vectors, which
+    says for which ways through the algorithm).
     """
     m, n = a[0].shape[-2:]
     if at_once(m, n, full and vectors):

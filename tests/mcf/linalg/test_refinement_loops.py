@@ -10,7 +10,7 @@ import torch
 from mcf.kernels import operations
 from mcf.kernels.numba import refinement_loops
 from mcf.kernels.refinement import DONE, STUCK
-from mcf.linalg import eigen, orthogonal_rows, parts
+from mcf.linalg import eigen, orthogonal_rows, parts, singular
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 from tests.mcf.linalg.test_one_call import counted
 
@@ -60,6 +60,16 @@ def test_clusters_and_ranks(name: str) -> None:
     a = (leading, torch.zeros_like(leading))
     assert_same_bits(lambda: orthogonal_rows.orthogonal_rows(a))
     assert_same_bits(lambda: eigen.decompose(a)[:2])
+
+
+@SLOW
+def test_rows_that_are_apart_where_a_mean_is_small() -> None:
+    """Which `test_spectral` has of torch's operations."""
+    rows = [[-4322, -2936, -7567, 11926], [5765, 3907, 10086, -15912]]
+    whole = torch.tensor([[*rows, [-21624, -14672, -37824, 59664]]], dtype=F64)
+    a = (whole * 2.0**-16, torch.zeros_like(whole))
+    assert_same_bits(lambda: orthogonal_rows.orthogonal_rows(a))
+    assert_same_bits(lambda: singular.decompose(a))
 
 
 def test_matrices_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,9 @@ import torch
 
 import mcf
 from mcf.kernels import operations
-from mcf.kernels.formats import format_of
+from mcf.kernels.expansion_bounds import expansion_bound
+from mcf.kernels.fold_bounds import fold_bound
+from mcf.kernels.formats import FP64, format_of
 from mcf.linalg import eigen, orthogonal_rows, singular
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
@@ -222,8 +224,7 @@ def test_what_is_nearly_a_multiple_of_the_identity(terms: int) -> None:
 
 
 def test_vectors_of_a_small_singular_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The iteration ends at cosines of 128 u^terms: 160 n u^terms, and no less is true."""
-    # The worst of a climb, 90 n u^2, cut to whole numbers: 55.
+    """The iteration ends at cosines of 128 u^terms: 160 n u^terms, and 32 are not true."""
     rows = [[29108861, -36092795, 210482], [87118611, -109567744, 627438]]
     x = mcf.tensor(rows, terms=2, dtype=F64).components
     with monkeypatch.context() as patch:
@@ -231,3 +232,38 @@ def test_vectors_of_a_small_singular_value(monkeypatch: pytest.MonkeyPatch) -> N
         svd_errors(x)
     with pytest.raises(AssertionError, match="times the bound"):
         svd_errors(x)
+
+
+def test_a_small_row_is_orthogonal_to_a_large_one() -> None:
+    """The mean of both numerators is small here, the rows' product was not: 1217 n u^2.
+
+    The mean adds to it what W lacks in orthogonality times the large row's square.
+    """
+    rows = [[-4322, -2936, -7567, 11926], [5765, 3907, 10086, -15912]]
+    x = mcf.tensor([*rows, [-21624, -14672, -37824, 59664]], terms=2, dtype=F64).components
+    svd_errors(x)
+
+
+def test_what_the_end_of_the_iteration_proves() -> None:
+    """The figures of docs/numerics.md: with f, d and r of products, quotients and roots."""
+
+    def both(k: int, f: float, d: float, r: float) -> tuple[float, float]:
+        off, own = 128 + f + d, f + 2 * r + d
+        whole = k * (128 + f) + k**0.5 * f + d
+        return whole / k, ((own**2 + (k - 1) * off**2) ** 0.5 + k**0.5 * (128 + 2 * f)) / k
+
+    def of(operation: str, terms: int) -> float:
+        return float(expansion_bound(operation, terms).relative(F64) / FP64.u**terms)
+
+    pairs = of("div", 2), of("sqrt", 2)
+    for k in range(1, 49):
+        for longer in range(k, 2 * k + 1):
+            fold = fold_bound(FP64, 2, longer, 1).absolute / FP64.u**2
+            first, second = both(k, float(fold), *pairs)
+            assert first < 266
+            assert second < 303
+    for terms in (2, 3, 4):
+        for k in range(2, 300):
+            first, second = both(k, 3, of("div", terms), of("sqrt", terms))
+            assert first < 160
+            assert second < (160 if k > 2 else 170)
