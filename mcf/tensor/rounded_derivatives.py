@@ -12,6 +12,13 @@ from typing import Any
 import torch
 
 from mcf.kernels.formats import format_of
+
+# Ways above autograd keep the operators that they find: no transform goes them, so it is those that
+# look at no caller.
+from mcf.tensor import shortcuts as shortcuts
+from mcf.tensor import shortcuts_of_formulas as shortcuts_of_formulas
+from mcf.tensor import shortcuts_of_kernels as shortcuts_of_kernels
+from mcf.tensor import shortcuts_of_rows as shortcuts_of_rows
 from mcf.tensor.recorded import DERIVATIVES, FORWARD, transformed
 from mcf.tensor.registry import OPERATORS, UnsupportedError, readable
 from mcf.tensor.tensor import MCFTensor
