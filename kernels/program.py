@@ -23,8 +23,8 @@ _WORD = 8
 _SMALL, _spare = 1 << 12, 1 << 26
 
 
-def _reserved(program: Program, size: int) -> bool:
-    """Whether a program may keep rooms of so many bytes while it lives."""
+def reserved(program: object, size: int) -> bool:
+    """Whether a program, or what is like one, may keep rooms of so many bytes while it lives."""
     global _spare
     if size <= _SMALL:
         return True
@@ -190,7 +190,7 @@ class Program(Bindable):
         """See `Program.of`."""
         self._steps, self._given, self._rooms = steps, given, rooms
         self._fixed, self._keep = fixed, keep
-        self._kept = _reserved(self, sum(rooms))
+        self._kept = reserved(self, sum(rooms))
         self._pack = struct.Struct(f"={given}Q").pack_into
         from mcf.kernels.numba import team
 

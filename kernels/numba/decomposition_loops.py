@@ -23,6 +23,7 @@ from mcf.kernels.numba import (
 )
 from mcf.kernels.numba.decomposition_text import WORDS
 from mcf.kernels.numba.panel_text import lanes
+from mcf.kernels.program import reserved
 from mcf.kernels.rotation import SWEEPS
 
 # The most rows and columns.
@@ -53,7 +54,8 @@ def _compiled(spec: Decomposition) -> objects.Native:
 class Decomposer:
     """The loop over matrices of one shape.
 
-    A call's memory is one that no other call has at the time.
+    A call's memory is one that no other call has at the time. It is kept for later ones as that of
+    programs is (`mcf.kernels.program`): there are as many loops as sizes of batches.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class Decomposer:
         self._many = batch * rows * rows * columns > team.SERIAL
         self._more = 0
         self._pack = struct.Struct(f"={_CHANGING + 4 * spec.given}q").pack_into
+        # By the number of threads.
         self._free: dict[int, list[_Room]] = {}
+        self._kept: dict[int, bool] = {}
 
     def _sections(self) -> dict[str, tuple[int, int]]:
         """Where the parts of a thread's table begin, in words, and how many words they have."""
@@ -186,7 +190,8 @@ class Decomposer:
         numbers |= {name: place + _WORD * at for name, at in behind.items()}
         for k, name in enumerate(WORDS[:-_CHANGING]):
             call[k] = numbers[name]
-        return _Room(place, call, shares, [*kept, words, order])
+        size = _WORD * (len(call) + len(words)) + sum(memory.nbytes for memory in kept)
+        return _Room(place, call, shares, size, [*kept, words, order])
 
     def __call__(
         self,
@@ -203,7 +208,7 @@ class Decomposer:
             room = free.pop()
         except IndexError:
             room = self._memory(parts)
-        place, table, shares, _ = room
+        place, table, shares, *_ = room
         start = _WORD * (len(WORDS) - _CHANGING)
         self._pack(table, start, *steps, wanted, transposed, self._more, *a, *results)
         end = len(table) - self._batch
@@ -213,7 +218,10 @@ class Decomposer:
         else:
             team.run(self._address, place, parts)
         states = table[end:]
-        free.append(room)
+        if parts not in self._kept:
+            self._kept[parts] = reserved(self, room.size)
+        if self._kept[parts]:
+            free.append(room)
         if not self._more and ROTATE in states:
             # Few matrices need it.
             self._more = rotation_loops.address(self._spec.more)
@@ -222,7 +230,7 @@ class Decomposer:
 
 
 class _Room(NamedTuple):
-    """A call's table, where it is, what its shares begin as, and what else has to stay.
+    """A call's table, where it is, what its shares begin as, all bytes, and what has to stay.
 
     Behind the words lie the addresses of operands, the shares, and what matrices end as.
     """
@@ -230,4 +238,5 @@ class _Room(NamedTuple):
     place: int
     table: array[int]
     shares: array[int]
+    size: int
     keep: Any

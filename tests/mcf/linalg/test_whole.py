@@ -6,6 +6,7 @@ place for tall matrices; sweeps in expansions left out; a value not multiplied b
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from mcf.kernels import program
 from mcf.kernels.decomposition import DONE, LEFT
 from mcf.kernels.numba import decomposition_loops
 from mcf.linalg import eigen, singular, whole
@@ -198,6 +200,28 @@ def test_calls_at_once_have_memory_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_large_memory_is_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size of a batch has a loop of its own: what they keep together is limited."""
+    whole._prepared.cache_clear()
+    gc.collect()
+    monkeypatch.setattr(program, "_spare", 11 << 14)
+    kept = []
+    for batch in (1 << 13, (1 << 13) + 1, (1 << 13) + 2):
+        loop: Any = whole.prepared(True, 2, batch, (1, 1))
+        a = tuple(torch.ones(batch, 1, 1, dtype=F64) for _ in range(2))
+        a[1].zero_()
+        values = tuple(map(torch.empty_like, a))
+        for _ in range(2):
+            assert set(whole.run(loop, a, [values], False, False)) == {DONE}
+            assert all(map(torch.equal, values, a))
+        kept.append(sum(map(len, loop._free.values())))
+    assert kept == [1, 1, 0]
+    del loop
+    whole._prepared.cache_clear()
+    gc.collect()
+    assert program._spare == 11 << 14
 
 
 def test_sweeps_in_expansions_are_fetched_where_they_are_needed(ends: list[int]) -> None:
