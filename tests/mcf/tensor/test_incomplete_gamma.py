@@ -1,10 +1,12 @@
 """Incomplete gamma functions against ball arithmetic: observed errors, torch's special values.
 
-Caught mutants: no component more than the result has, Q as 1 - P for a small a.
+Caught mutants: no component more than the result has, Q as 1 - P for a small a. Half of the steps
+that docs/numerics.md proves to be enough are not, for the largest a.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +77,22 @@ def test_errors_everywhere(dtype: torch.dtype, terms: int, limit: float, upper: 
 
 
 @pytest.mark.slow
+def test_a_large_first_argument() -> None:
+    """By the fraction next to x = a, where it takes most steps."""
+    a, x = (mcf.tensor([v], 2, F64) for v in (4096.5, 4097.625))
+    # Balls lose 2 bits for each of a.
+    before, ctx.prec = ctx.prec, 13000
+    try:
+        for function, upper in ((torch.special.gammainc, 0), (torch.special.gammaincc, 1)):
+            found: Any = function(a, x)
+            (value,) = balls(found.components)
+            exact = _exactly(arb(4096.5), arb(4097.625))[upper]
+            assert abs(value - exact) <= exact * arb(2) ** -106 * arb("1.001")
+    finally:
+        ctx.prec = before
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("upper", [False, True])
 def test_four_components_lose_what_the_exponent_has(upper: bool) -> None:
     """Observed: u^4 of the sum of its terms at most, .7 where climbs ended, as here."""
@@ -104,6 +122,30 @@ def test_mutants(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(incomplete_gamma, "_computed", one)
     # With 2^-60 for a.
     assert _worst(F64, 2, few=False, upper=True) > 4
+
+
+def _steps(a: float, x: float) -> int:
+    """After how many the exact fraction is off by 2^-212: of positive factors, so in float64."""
+    before, last, k, left = x - a + 1, 0.0, 0, 0.0
+    while left > -212:
+        k += 1
+        numerator, b = k * (a - k), x - a + 2 * k + 1
+        now = b + numerator / before
+        factor = abs(b / now - 1) if k == 1 else abs(numerator) / (now * last)
+        left += math.log2(factor) if factor else -math.inf
+        before, last = now, b if k == 1 else b + numerator / last
+    return k
+
+
+def test_steps_of_the_fraction() -> None:
+    """The bound of docs/numerics.md: 1610 for a < 256, else 35 a^(1/3) + 5."""
+    most = 0
+    for a in (0.0, 0.5, 7.25, 20.5, 100.5, 255.5, 256.5, 4096.5, 65536.5, 2.0**20 - 0.5, 2.0**20):
+        limit = 1610 if a < 256 else 35 * a ** (1 / 3) + 5
+        for x in (a + 1, 1.03 * a, 2 * a, a + 300):
+            most = max(most, _steps(a, max(x, a + 1, 8.0)))
+            assert most <= limit <= incomplete_gamma._MOST
+    assert most > incomplete_gamma._MOST / 2
 
 
 def test_special_values() -> None:
