@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from harness import environment, in_turn, machine, save_csv, table
+from harness import environment, in_turn, machine, merge_csv, table
 
 import mcf.elementary
 from mcf.elementary.function_bounds import FUNCTIONS
@@ -215,7 +215,7 @@ def main() -> None:
         cpu = torch.device("cpu")
         path = HERE / "results" / f"elementary-{machine(cpu)}.csv"
         command = " ".join(["python benchmarks/elementary.py", *sys.argv[1:]])
-        save_csv(path, rows, {"command": command, **environment(cpu)})
+        merge_csv(path, rows, {"command": command, **environment(cpu)}, ("function", "terms"))
         print(f"written: {path}")
 
 
