@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,17 +57,10 @@ def bincount(input: Tensor, weights: Any = None, minlength: int = 0) -> Any:
     return weights.new_zeros(size).index_add(0, input.long(), weights)
 
 
-class Histogram(NamedTuple):
-    """As torch.return_types.histogram."""
-
-    hist: Any
-    bin_edges: Any
-
-
 @implements(torch.histogram, Tensor.histogram)
 def histogram(
     input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False
-) -> Histogram:
+) -> Any:
     """Counts or sums of weights between edges; the last part has its upper edge, too.
 
     `bins` are the edges, ascending, or how many equal parts `range` has, by default from the
@@ -91,7 +84,7 @@ def histogram(
     counts = zeros.index_add(0, place, in_format(mass[inside], like) + zeros.new_zeros(()))
     if density:
         counts = counts / counts.sum() / edges.diff()
-    return Histogram(counts, edges)
+    return torch.return_types.histogram((counts, edges))
 
 
 def _edges(x: Any, bins: Any, ends: Any, like: MCFTensor) -> Any:

@@ -38,6 +38,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "index": lambda s, x: s[0],
     "sum": lambda s, x: s.sum(),
     "named": lambda s, x: s.max(0).values,
+    "named, of no operator": lambda s, x: torch.histogram(s, 3).bin_edges,
     "list": lambda s, x: s.unbind()[1],
     "cat": lambda s, x: torch.cat([x, s]),
     "where": lambda s, x: torch.where(NUMBERS > 1, x, s),
