@@ -20,12 +20,12 @@ import mcf.elementary
 from mcf.elementary import airy, airy_tables, bessel_jy, gamma, special_bounds, tables
 from mcf.elementary.airy_tables import ZEROS, asymptotic
 from mcf.elementary.tables import Components
-from mcf.elementary.working import working_terms
 from mcf.kernels import BF16, FP16, FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.elementary import balls, inputs
 from tests.helpers.executors import assert_numba_agrees
 from tests.helpers.special import REFERENCE, climbed, full, part
+from tests.helpers.zeros import assert_no_expansion_is_nearer, ball, components
 
 _SLOW = pytest.mark.slow
 NAMES = airy.NAMES
@@ -136,10 +136,6 @@ def test_coefficients() -> None:
     assert [asymptotic(1, k) for k in (1, 2)] == [Fraction(-7, 72), Fraction(-455, 10368)]
 
 
-def _ball(x: Fraction) -> arb:
-    return arb(x.numerator) / arb(x.denominator)
-
-
 def _zeros(m: int) -> list[Fraction]:
     """As they are kept, and not the points between them."""
     kept = tables.table(f"{NAMES[m]}_points", torch.device("cpu")).T.tolist()
@@ -157,31 +153,13 @@ def test_zeros(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(zeros) == ZEROS
     assert zeros[-1] > 63.8
     for z in zeros[:: 1 if m else 9]:
-        low, high = (REFERENCE[NAMES[m]](-_ball(z) * (1 + s * beside)) for s in (-1, 1))
+        low, high = (REFERENCE[NAMES[m]](-ball(z) * (1 + s * beside)) for s in (-1, 1))
         assert (low * high) < 0
-    for z in zeros:
-        for fmt in FORMATS:
-            rest = z
-            for n in range(1, 5):
-                # What is left of z beside n components, and beside the floats that are used.
-                unit = Fraction(2) ** (math.frexp(float(rest))[1] - fmt.p)
-                rest -= round(rest / unit) * unit
-                w = working_terms(fmt, n)
-                parts = _components(z, bessel_jy.parts_needed(fmt, n, w))
-                left = abs(z - sum(map(Fraction, parts))) + z / 2**476
-                assert left <= abs(rest) / 2 ** (53 * w), (fmt.name, n)
-
-
-def _components(x: Fraction, count: int = 4) -> list[float]:
-    found = []
-    for _ in range(count):
-        found.append(float(x))
-        x -= Fraction(found[-1])
-    return found
+    assert_no_expansion_is_nearer(zeros)
 
 
 def _at_zeros(m: int) -> Components:
-    rows = [[-c for c in _components(z)] for z in _zeros(m)[::9]]
+    rows = [[-c for c in components(z)] for z in _zeros(m)[::9]]
     return tuple(torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True))
 
 

@@ -17,12 +17,12 @@ from flint import arb, ctx
 import mcf
 import mcf.elementary
 from mcf.elementary import bessel_jy, tables
-from mcf.elementary.working import working_terms
-from mcf.kernels import BF16, FP16, FP32, FP64
+from mcf.kernels import FP32, FP64
 from mcf.kernels.formats import Format
 from tests.helpers.adversarial import specials
 from tests.helpers.elementary import balls
 from tests.helpers.special import REFERENCE, part, sometimes
+from tests.helpers.zeros import assert_no_expansion_is_nearer, ball, components
 
 # Values: on the torch executor, which runs the programs and compiles nothing.
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -108,41 +108,20 @@ def test_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(zeros) == 82
     assert zeros[-1] > 254
     for z in zeros:
-        low, high = (REFERENCE[name](_ball(z) * (1 + s * beside)) for s in (-1, 1))
+        low, high = (REFERENCE[name](ball(z) * (1 + s * beside)) for s in (-1, 1))
         assert (low * high) < 0
-        for fmt in (BF16, FP16, FP32, FP64):
-            rest = z
-            for n in range(1, 5):
-                # What is left of z beside n components, and beside the floats that are used.
-                unit = Fraction(2) ** (math.frexp(float(rest))[1] - fmt.p)
-                rest -= round(rest / unit) * unit
-                w = working_terms(fmt, n)
-                parts = _components(z, bessel_jy.parts_needed(fmt, n, w))
-                left = abs(z - sum(map(Fraction, parts))) + z / 2**476
-                assert left <= abs(rest) / 2 ** (53 * w), (fmt.name, n)
-
-
-def _ball(x: Fraction) -> arb:
-    return arb(x.numerator) / arb(x.denominator)
+    assert_no_expansion_is_nearer(zeros)
 
 
 @pytest.mark.parametrize("name", ["j0", pytest.param("y1", marks=_SLOW)])
 def test_next_to_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative to the result; one float less of the zeros is caught."""
-    rows = [_components(z) for z in _zeros(name)[:80:9]]
+    rows = [components(z) for z in _zeros(name)[:80:9]]
     x = tuple(torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True))
     assert max(part(name, FP64, x, getattr(mcf.elementary, name)(x))) <= 1
     whole = bessel_jy.parts_needed
     monkeypatch.setattr(bessel_jy, "parts_needed", lambda *given: whole(*given) - 2)
     assert max(part(name, FP64, x, getattr(mcf.elementary, name)(x))) > 1
-
-
-def _components(x: Fraction, count: int = 4) -> list[float]:
-    found = []
-    for _ in range(count):
-        found.append(float(x))
-        x -= Fraction(found[-1])
-    return found
 
 
 @pytest.mark.sampled(every=4)
