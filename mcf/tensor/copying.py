@@ -8,10 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from mcf.tensor.components import check_attributes
-from mcf.tensor.tensor import MCFTensor, method
+from mcf.tensor.plans import addressed
+from mcf.tensor.recorded import watched
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, made, method
+
+_unasked = torch._C.DisableTorchFunctionSubclass
+_function_modes = torch._C._len_torch_function_stack
 
 
 def rebuild(
@@ -63,6 +69,12 @@ def __setstate__(self: MCFTensor, state: Any) -> None:
 def __deepcopy__(self: MCFTensor, memo: dict[int, Any]) -> Any:
     if id(self) in memo:
         return memo[id(self)]
+    if type(self) is MCFTensor and not (_function_modes() or watched() or is_compiling()):
+        with _unasked():
+            found = _copied(self, memo) if self.is_leaf else None
+        if found is not None:
+            memo[id(self)] = found
+            return found
     if not self.is_leaf:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
@@ -76,6 +88,39 @@ def __deepcopy__(self: MCFTensor, memo: dict[int, Any]) -> Any:
         if self.grad is not None:
             result.grad = copy.deepcopy(self.grad, memo)
     memo[id(self)] = result
+    return result
+
+
+def _copied(x: MCFTensor, memo: dict[int, Any]) -> MCFTensor | None:
+    """A deep copy of what nobody has added anything to and whose memory nobody has met; or None.
+
+    Torch's own copies memory, makes an empty tensor and then lays it out, for each component.
+    """
+    own = x.__dict__
+    terms = own["_terms"]
+    # Attributes, gradients, and memory that is not all the tensor's, take the longer way.
+    parameter = own.get("_is_param") is True
+    if len(own) != terms + 1 + parameter or x.grad is not None:
+        return None
+    # As torch has it: each memory once.
+    met: dict[int, Any] = memo.get("torch", {})  # type: ignore[call-overload]
+    parts = COMPONENTS[terms](own)
+    storages = []
+    for c in parts:
+        if type(c) is not Tensor or id(c) in memo or not addressed(c) or c.__dict__:
+            return None
+        storage = c.untyped_storage()
+        if storage.nbytes() != c.nbytes or storage._cdata in met or not c.is_cpu:
+            return None
+        storages.append(storage)
+    copies = [c.clone() for c in parts]
+    met = memo.setdefault("torch", {})  # type: ignore[call-overload]
+    for c, copied, storage in zip(parts, copies, storages, strict=True):
+        memo[id(c)] = copied
+        met[storage._cdata] = copied.untyped_storage()
+    result = made(copies, requires_grad=x.requires_grad)
+    if parameter:
+        result._is_param = True
     return result
 
 
