@@ -12,6 +12,11 @@ places, [rows, wanted], the keys, x. Stable, NaN the largest.
 
 "largest", "smallest": index and number, [rows], the keys, x. NaN wins, then the first.
 
+"highest", "lowest": option 0 is the precision of x's format, option 1 the exponent of its smallest
+number. Index and number, [rows], of the largest or smallest, the first components of x as float64,
+x. The index is -1 where those do not decide: where another is less than a few of its places away,
+or one is not finite.
+
 "running_largest", "running_smallest": index and number of the extreme so far, the keys, x. The
 last of equal ones; NaN stays.
 
@@ -50,6 +55,8 @@ _ALGORITHMS = {
     "sort": order.PRECEDES,
     "largest": order.PRECEDES,
     "smallest": order.FALLS_BELOW,
+    "highest": order.PRECEDES,
+    "lowest": order.FALLS_BELOW,
     "running_largest": order.DOES_NOT_FOLLOW,
     "running_smallest": order.DOES_NOT_PRECEDE,
     "search_left": order.PRECEDES,

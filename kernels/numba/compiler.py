@@ -179,6 +179,22 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
     return callback(text, f"<mcf numba {task.name} {task.terms}>", namespace)
 
 
+def peaks(text: str, letters: Mapping[str, int], moved: int) -> Any:
+    """The callback of extremes by first components; `letters` as in `rows`.
+
+    `moved` is the word that says of how many tensors what is at the extremes' places is wanted.
+    """
+    namespace: dict[str, Any] = {
+        "load": memory.loading(FP64, FP64, 0, 1),
+        "put": memory.put,
+        "prefetch": memory.prefetch,
+        "INF": np.inf,
+        "MOVED": moved,
+        **_accesses(FP64, {c: (n, FP64) for c, n in letters.items()}),
+    }
+    return callback(text, "<mcf numba peaks>", namespace)
+
+
 def refinement(spec: Refinement, text: str) -> Any:
     """The callback of corrections of an orthogonal matrix."""
     settings = Settings(FP64, FP64, (("rc", FP64),))

@@ -21,6 +21,7 @@ from mcf.kernels.numba import (
     keys,
     objects,
     pages,
+    peaks,
     product_text,
     rest_text,
     rewrite,
@@ -108,6 +109,9 @@ def _beside(task: RowTask, shape: tuple[int, int]) -> bool:
 def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool:
     """See `mcf.kernels.executor.Executor.rows`."""
     rows, count = shape
+    if task.name in peaks.NAMES:
+        peaks.run(task, shape, addresses)
+        return True
     if task.name == "sort" and count >= LONG:
         _long_rows(task, shape, addresses)
         return True

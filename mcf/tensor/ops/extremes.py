@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
+from mcf.kernels.formats import FORMATS
 from mcf.kernels.row_tasks import RowTask, along
 from mcf.reductions.rows import Rows
 from mcf.tensor.ops.order import canonical, reduced
@@ -22,6 +23,12 @@ aten = torch.ops.aten
 
 def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
     """The first index along a dimension, kept, of the largest or smallest; NaN wins."""
+    found = _by_first(x, dim, largest)
+    return _by_all(x, dim, largest) if found is None else found[0]
+
+
+def _by_all(x: MCFTensor, dim: int, largest: bool) -> Tensor:
+    """The same where first components do not decide rows one by one."""
     if decided(x.components[0]) and not unseen(x):
         some = extremes(x.components[0], largest)
         if some.numel() == 1:
@@ -30,6 +37,46 @@ def _extreme(x: MCFTensor, dim: int, largest: bool) -> Tensor:
             return some[_among(wrap([c[some] for c in x.components]), 0, largest)]
     found = _by_loop(x, dim, largest) if x.ndim and x.numel() and not unseen(x) else None
     return _among(x, dim, largest) if found is None else found
+
+
+# Elements whose first components are looked at alone.
+_MANY = 1 << 12
+
+
+def _by_first(
+    x: MCFTensor, dim: int, largest: bool, moved: bool = False
+) -> tuple[Tensor, list[Tensor] | None] | None:
+    """The same, and the components there where they are `moved` along.
+
+    None where first components do not decide most rows, or no executor has a loop for it.
+    """
+    if not x.ndim or x.numel() < _MANY or unseen(x):
+        return None
+    count, inner = along(x.shape, dim)
+    rows, fmt, shape = x.numel() // count, FORMATS[x.dtype], list(x.shape)
+    if rows == 1:
+        return None
+    shape[dim] = 1
+    index = torch.empty(shape, dtype=torch.int64, device=x.device)
+    parts = [c.contiguous() for c in x.components]
+    moves = parts if moved and x.dtype is torch.float64 else []
+    out = [torch.empty(shape, dtype=c.dtype, device=c.device) for c in moves]
+    options = fmt.p, fmt.emin - fmt.p + 1
+    task = RowTask("highest" if largest else "lowest", 1, len(moves), options, inner)
+    if not registry.rows(task, (rows, count), [index, *out, parts[0].to(torch.float64), *moves]):
+        return None
+    left = (index.view(-1) < 0).nonzero().squeeze(1)
+    if not left.numel():
+        return index, out or None
+    if left.numel() > rows // 8:
+        return None
+    outer, column = left // inner, left % inner
+    rest = wrap([c.view(-1, count, inner)[outer, :, column] for c in parts])
+    places = _by_all(rest, 1, largest)
+    index.view(-1)[left] = places.squeeze(1)
+    for c, r in zip(out, rest.components, strict=False):
+        c.view(-1)[left] = r.gather(1, places).squeeze(1)
+    return index, out or None
 
 
 def _by_loop(x: MCFTensor, dim: int, largest: bool) -> Tensor | None:
@@ -71,7 +118,13 @@ def _along(largest: bool) -> Any:
         few = arranged(name, x, dim, keepdim=keepdim)
         if few is not None:
             return few
-        index = _extreme(x, dim, largest)
+        found = _by_first(x, dim, largest, moved=True)
+        if found is not None and found[1] is not None:
+            index, numbers = found[0], found[1]
+            if not keepdim:
+                index, numbers = index.squeeze(dim), [c.squeeze(dim) for c in numbers]
+            return wrap(numbers), index
+        index = _by_all(x, dim, largest) if found is None else found[0]
         return reduced(x, index, dim, keepdim)
 
     return along
