@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,3 +77,57 @@ def run(
     if counted is not None and counted.item() != 0:
         return None
     return [c.to(dtype) for c in out]
+
+
+# Conversions of so few numbers go without the kernel until so many of a kind have been asked for:
+# what a program does once is over sooner than a kernel is compiled.
+OFTEN = 256
+_MOST = 1024
+_address, _empty_like = Tensor.data_ptr, torch.empty_like
+_asked: dict[tuple[Any, ...], int] = {}
+_prepared: dict[tuple[Any, ...], Callable[[Sequence[Tensor]], list[Tensor] | None] | None] = {}
+
+
+def run_few(
+    program: Program, components: Sequence[Tensor], dtype: torch.dtype, terms: int
+) -> list[Tensor] | None:
+    """`run` of contiguous tensors in the host's memory with fewer than `FEWEST` elements.
+
+    None also where conversions of the kind have not been asked for often.
+    """
+    first = components[0]
+    kind = (program, first.dtype, len(components), dtype, terms, registry.get_executor())
+    key = (kind, first.shape)
+    try:
+        call = _prepared[key]
+    except KeyError:
+        asked = _asked[kind] = _asked.get(kind, 0) + 1
+        if asked < OFTEN:
+            return None
+        if len(_prepared) >= _MOST:
+            _prepared.clear()
+        call = _prepared[key] = _launch(program, first, len(components), dtype, terms)
+    return None if call is None else call(components)
+
+
+def _launch(
+    program: Program, first: Tensor, count: int, dtype: torch.dtype, terms: int
+) -> Callable[[Sequence[Tensor]], list[Tensor] | None] | None:
+    """The kernel prepared for so many components like the first, or None."""
+    if not 0 < first.numel() < FEWEST or min(first.dtype.itemsize, dtype.itemsize) < 4:
+        return None
+    spec = kernel(program, FORMATS[first.dtype], count, FORMATS[dtype], terms)
+    launch = registry.prepare(spec, [[first] * len(spec.fields)])
+    if launch is None:
+        return None
+    of_row: Any = launch.row(np.ones((1, 0)))
+    call = getattr(of_row, "call", of_row)
+    with torch.inference_mode(False):
+        likes = [torch.empty(first.shape, dtype=dtype, device=first.device) for _ in range(terms)]
+
+    def converted(components: Sequence[Tensor]) -> list[Tensor] | None:
+        out = [*map(_empty_like, likes)]
+        counted = call([*map(_address, out), *map(_address, components)])
+        return out if counted is None or not counted[0] else None
+
+    return converted

@@ -39,14 +39,33 @@ def convert(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Com
     Returns:
         New contiguous tensors; a value beyond the range gives (inf, 0, ...).
     """
-    found = None
-    if components[0].numel() > _FEWEST:
-        found = _unchanged(components, dtype, terms)
-    if found is None:
-        found = converted_few(components, dtype, terms)
+    found = few_converted(components, dtype, terms)
     if found is not None:
         return tuple(found)
     return tuple(torch.ops.mcf.convert(list(components), dtype, terms))
+
+
+def few_converted(
+    components: Sequence[Tensor], dtype: torch.dtype, terms: int
+) -> Sequence[Tensor] | None:
+    """`convert` of few numbers in the host's memory; None where its operator has to do it."""
+    first = components[0]
+    if not visible(first) or not 0 < first.numel() < conversions.FEWEST:
+        return None
+    if all(map(_dense, components)):
+        found = conversions.run_few(nearest, components, dtype, terms)
+        if found is not None:
+            return found
+    if first.numel() > _FEWEST:
+        unchanged = _unchanged(components, dtype, terms)
+        if unchanged is not None:
+            return unchanged
+    return converted_few(components, dtype, terms)
+
+
+def _dense(c: Tensor) -> bool:
+    """Whether a tensor's elements are what lies at its address, one after the other."""
+    return c.is_contiguous() and not c.is_neg() and not c._is_zerotensor()
 
 
 # So many are converted by integers before it is looked whether they stay as they are.

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.convert.few import converted_few, truncated_few, visible
-from mcf.convert.rounding import convert
+from mcf.convert.few import truncated_few, visible
+from mcf.convert.rounding import convert, few_converted
 from mcf.kernels import operations
 from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.components import MAX_TERMS
@@ -214,7 +214,7 @@ def few_to(x: MCFTensor, dtype: torch.dtype) -> Tensor | None:
         return truncated_few(COMPONENTS[terms](own))
     if first.dtype is dtype or dtype not in FORMATS or not first.is_contiguous():
         return None
-    parts = converted_few(COMPONENTS[terms](own), dtype, terms)
+    parts = few_converted(COMPONENTS[terms](own), dtype, terms)
     return None if parts is None else fresh(parts, first.shape, dtype, first.device)
 
 

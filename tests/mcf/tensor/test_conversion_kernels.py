@@ -7,6 +7,7 @@ The program is compared with exact arithmetic in `test_rounding.py`. Caught muta
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from mcf.convert import conversions, rounding
 from mcf.elementary.fused import NO_SCALARS, stored
 from mcf.kernels import registry
 from mcf.kernels.formats import FORMATS
+from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
 
 DTYPES = tuple(FORMATS)
@@ -95,3 +97,96 @@ def test_many_numbers_go_that_way_and_few_by_the_program() -> None:
     few = [c[:64] for c in x.components]
     assert conversions.run(rounding.nearest, few, torch.float32, 2) is None
     assert conversions.run(rounding.nearest, x.components, torch.float32, 2) is not None
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "terms", "into"),
+    [
+        (torch.float64, torch.float32, 2, 2),
+        (torch.float32, torch.float64, 2, 2),
+        *[pytest.param(s, t, n, m, marks=pytest.mark.slow) for s, t, n, m in (
+            (torch.float64, torch.float64, 2, 3), (torch.float64, torch.float64, 3, 2),
+            (torch.float64, torch.float32, 3, 4), (torch.float32, torch.float64, 4, 1),
+            (torch.float32, torch.float32, 2, 1), (torch.float64, torch.float64, 1, 2),
+        )],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_few_numbers_that_are_asked_for_often(
+    source: torch.dtype, target: torch.dtype, terms: int, into: int, monkeypatch: Any
+) -> None:
+    """Mutants: the kernel of another number of components; operands that are views read as dense;
+    what is counted as left out taken."""
+    monkeypatch.setattr(conversions, "OFTEN", 1)
+    monkeypatch.setattr(conversions, "_prepared", {})
+    x = numbers(source, terms, 200)
+    for given in (
+        x,
+        tuple(c[:1] for c in x),
+        tuple(c[7] for c in x),
+        tuple(c[:6].view(2, 3) for c in x),
+        tuple(c[200:] for c in x),
+    ):
+        found = conversions.run_few(rounding.nearest, given, target, into)
+        assert found is not None
+        wanted = rounding.nearest(given, target, into)
+        for got in (found, rounding.convert(given, target, into)):
+            assert [c.shape for c in got] == [given[0].shape] * into
+            assert all(c.dtype is target and c.is_contiguous() for c in got)
+            for a, b in zip(wanted, got, strict=True):
+                assert torch.equal(bits(a), bits(b))
+    for given in (
+        tuple(c[:8:2] for c in x),
+        tuple(c[:6].view(2, 3).t() for c in x),
+        tuple(torch._neg_view(c[:3]) for c in x),
+        tuple(c[:0] for c in x),
+    ):
+        calls = len(conversions._prepared)
+        got = rounding.convert(given, target, into)
+        assert len(conversions._prepared) == calls
+        dense = tuple(c.clone().contiguous().resolve_neg() for c in given)
+        for a, b in zip(rounding.nearest(dense, target, into), got, strict=True):
+            assert torch.equal(bits(a), bits(b))
+    launches: list[int] = []
+    monkeypatch.setattr(conversions.registry, "prepare", lambda *_: Left(launches))
+    monkeypatch.setattr(conversions, "_prepared", {})
+    assert conversions.run_few(rounding.nearest, x, target, into) is None
+    assert launches == [len(x) + into]
+
+
+class Left:
+    """A launch that leaves an element out."""
+
+    def __init__(self, launches: list[int]) -> None:
+        self._launches = launches
+
+    def row(self, scalars: Any) -> Any:
+        return self
+
+    def __call__(self, addresses: list[int]) -> list[float]:
+        self._launches.append(len(addresses))
+        return [1.0]
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_few_numbers_that_are_asked_for_seldom(monkeypatch: Any) -> None:
+    """Nothing is prepared for them, and nothing for what somebody sees or no memory holds."""
+    asked: list[Any] = []
+    monkeypatch.setattr(conversions, "_launch", lambda *given: asked.append(given))
+    monkeypatch.setattr(conversions, "_asked", {})
+    monkeypatch.setattr(conversions, "_prepared", {})
+    x = mcf.tensor(["0.1", "-3"], dtype=torch.float64)
+    for _ in range(conversions.OFTEN - 1):
+        x.float()
+    assert not asked
+    x.float(), x.float(), x.to(torch.float32)
+    assert len(asked) == 1
+    monkeypatch.setattr(conversions, "OFTEN", 0)
+    with Seen():
+        x.double(), x.half()
+    meta = x.to("meta").half()
+    assert meta.dtype is torch.float16
+    assert len(asked) == 1
+    assert torch.equal(torch.func.vmap(lambda t: t.half())(x), x.half())
+    y = x.clone().requires_grad_()
+    assert y.half().requires_grad
