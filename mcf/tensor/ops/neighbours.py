@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mcf.convert import conversions
 from mcf.convert.few import parts_few
-from mcf.convert.rounding import convert
-from mcf.kernels.formats import Format, format_of
+from mcf.convert.rounding import convert, nearest, widen
+from mcf.elementary.working import exponent
+from mcf.kernels.components import Components
+from mcf.kernels.formats import FORMATS, Format, format_of
 from mcf.tensor.ops.comparison import equal, less
 from mcf.tensor.ops.movement import where
 from mcf.tensor.promotion import aligned
@@ -28,40 +32,52 @@ def frexp(x: MCFTensor) -> tuple[Tensor, Tensor]:
     Components far below the first may leave the format's range when m is larger than x: no digit
     is lost then; when m is smaller, those below the smallest number are.
     """
-    c = convert(x.components, x.dtype, x.terms)
+    fmt, given = FORMATS[x.dtype], x.components
+    wide = given[0].dtype if fmt.dtype in _INTEGERS else torch.float32
+    many = x.numel() >= conversions.FEWEST and not unseen(x)
+    if many and wide is x.dtype:
+        found = conversions.run(_nearest_parts, given, wide, x.terms)
+        if found is not None:
+            return wrap(found[:-1]), found[-1].to(torch.int32)
+    c = convert(given, x.dtype, x.terms)
     few = parts_few(c)
     if few is not None:
         return wrap(few[0]), few[1]
-    mantissa, e = torch.frexp(c[0])
+    c = widen(c, wide)
+    found = conversions.run(_parts, c, wide, x.terms) if many else None
+    *mantissa, e = _parts(c, wide, x.terms) if found is None else found
+    return wrap([m.to(x.dtype) for m in mantissa]), e.to(torch.int32)
+
+
+_INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def _nearest_parts(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Components:
+    return _parts(nearest(components, dtype, terms), dtype, terms)
+
+
+def _parts(c: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Components:
+    """The components of m and, in their format, e; of the nearest expansion of its sum."""
+    fmt, first = FORMATS[dtype], c[0]
+    small = first.abs() < 2.0**fmt.emin
+    lifted = torch.where(small, first * 2.0**fmt.p, first)
+    e = exponent(lifted) + torch.where(small, 1 - fmt.p, 1)
     if len(c) > 1:
         # A power of two with something negative below is less than it.
-        below = (mantissa.abs() == 0.5) & (c[1] * c[0].sign() < 0)
-        e = e - below.to(e.dtype)
-    e = torch.where(c[0].isfinite() & (c[0] != 0), e, torch.zeros_like(e))
-    return wrap(_scaled(c, -e)), e
+        place = lifted.view(_INTEGERS[dtype]) & ((1 << (fmt.p - 1)) - 1)
+        e = e - torch.where((place == 0) & (c[1] * first.sign() < 0), 1, 0)
+    e = torch.where(first.isfinite() & (first != 0), e, 0)
+    # 2**-e itself can leave the range where a product with it does not. What is left comes first:
+    # it loses nothing of what does not vanish, so each product is rounded once.
+    main = (-e).clamp(fmt.emin, -fmt.emin)
+    rest, main = _power(-e - main, fmt), _power(main, fmt)
+    return *((x * rest) * main for x in c), e.to(dtype)
 
 
-def _scaled(components: tuple[Tensor, ...], k: Tensor) -> list[Tensor]:
-    """Each component times 2**k, rounded once: in steps that stay in the format."""
-    # Three factors: 2**k itself can leave the range where c * 2**k does not.
-    parts = _parts(k)
-    if type(k) is Tensor and not unseen(k) and not bool((parts[1] != 0).any()):
-        # Factors of 1, for most numbers.
-        parts = parts[:1]
-    factors = [torch.ldexp(torch.ones_like(part, dtype=torch.float64), part) for part in parts]
-    out = []
-    for c in components:
-        wide = c.to(torch.float64)
-        for factor in factors:
-            wide = wide * factor
-        out.append(wide.to(c.dtype))
-    return out
-
-
-def _parts(k: Tensor) -> list[Tensor]:
-    first = k.clamp(-1000, 1000)
-    second = (k - first).clamp(-1000, 1000)
-    return [first, second, (k - first - second).clamp(-1000, 1000)]
+def _power(k: Tensor, fmt: Format) -> Tensor:
+    """2**k of an exponent of normal numbers."""
+    assert fmt.dtype is not None
+    return ((k + fmt.emax) << (fmt.p - 1)).to(_INTEGERS[fmt.dtype]).view(fmt.dtype)
 
 
 def largest(fmt: Format, terms: int) -> tuple[float, ...]:
