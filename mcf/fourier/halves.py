@@ -7,14 +7,14 @@ begins with X_k = (Z_k + conj(Z_(m-k)) - i w^k (Z_k - conj(Z_(m-k)))) / 2, k = 0
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from mcf.complexes.tensor import pair
-from mcf.fourier.roots import roots
+from mcf.fourier.operators import turns
+from mcf.kernels.components import Components
 from mcf.tensor.tensor import wrap
 
 # From this length on the shorter transform and what follows take less than the whole one.
@@ -29,18 +29,16 @@ def halved(n: int) -> bool:
     return n % 2 == 0 and n >= HALVED
 
 
-@functools.lru_cache(maxsize=16)
-def _turns(n: int, sign: int, *form: Any) -> Any:
+def _turns(n: int, sign: int, like: Components) -> Any:
     """sign i exp(sign 2 pi i k / n) for k = 0 ... n / 2, as a column; roots, not rounded again."""
-    found, m = roots(n, *form), n // 2
-    cosine, sine = (wrap([c[k, : m + 1, None].clone() for c in found]) for k in (0, 1))
-    return pair(-sine, cosine if sign > 0 else -cosine)
+    found = turns(like, n, sign)
+    return pair(*(wrap([c[k] for c in found]) for k in (0, 1)))
 
 
 def _mixed(z: Any, n: int, sign: int) -> Any:
     """z_k + conj(z_(m-k)) + sign i w (z_k - conj(z_(m-k))) for k = 0 ... m."""
     mirror = torch.conj(torch.flip(z, (0,)))
-    part = (z - mirror) * _turns(n, sign, z.dtype, z.terms, z.device)
+    part = (z - mirror) * _turns(n, sign, z.real.components)
     return (z + mirror) + part
 
 

@@ -29,6 +29,8 @@ Format = tuple[torch.dtype, int, torch.device]
 def transform(x: Components, sign: int) -> Components:
     """The transform with exp(sign 2 pi i / n) along the second dimension.
 
+    `mcf.fourier.operators` has it as one operator.
+
     Args:
         x: components [2, n, columns], or [1, n, columns] of a real sequence.
         sign: -1 for the transform, 1 for the inverse times n.

@@ -17,7 +17,7 @@ from mcf.tensor import registry
 from mcf.tensor.components import FIXED, MAX_TERMS, NAMES, check_components, check_dict
 from mcf.tensor.exports import Exports
 from mcf.tensor.scalars import Numbers
-from mcf.tensor.traced import traced_components
+from mcf.tensor.traced import skipped, traced_components
 
 # The components of a tensor's `__dict__`, by their number.
 COMPONENTS: dict[int, Callable[[dict[str, Any]], Components]] = {
@@ -147,6 +147,9 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
 
         def to_plain(self, dtype: torch.dtype | None = None) -> Tensor:
             """One plain tensor of a dtype (that of the components by default)."""
+
+
+skipped(MCFTensor.__torch_dispatch__.__func__)  # type: ignore[attr-defined]
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from mcf.tensor.registry import DIRECT as DIRECT
 from mcf.tensor.registry import FUNCTIONS, STRAIGHT, VIEWS, WIDE, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.traced import skipped
 from mcf.tensor.widening import BOUNDED, WIDENED, bounded, widened
 
 # Whether any device's autocast is on.
@@ -288,4 +289,5 @@ def _torch_function(
     return _of_type(cls, func, call(func, args, kwargs or {}), given)
 
 
+skipped(_torch_function)
 MCFTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]

@@ -21,6 +21,9 @@ READS: dict[str, Callable[[Any], Any]] = {
     "item of a result": lambda x: x * x.sum().item() - x,
     "float": lambda x: float((x * 3).sum()) * x,
     "bool": lambda x: x * 2 if bool(x.sum() > 0) else x,
+    # Operator by operator too, and torch.compile looked into ours.
+    "a mask": lambda x: x[x > 4] * 2,
+    "unique": lambda x: x.unique() * 2,
 }
 
 
