@@ -63,7 +63,7 @@ COMPLEX = frozenset(
     "acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 sin sinh sqrt tan "
     "tanh".split()
 )
-# Those of an order, and derivatives.
+# Those of an order, derivatives, and what is another way for usual numbers.
 _FAMILIES = (
     "power_",
     "polygamma_",
@@ -75,6 +75,7 @@ _FAMILIES = (
     "k0e_",
     "gelu_1",
     "airy_ai_1",
+    "usual_",
 )
 _FUSED = FUNCTIONS | {f"complex_{name}" for name in COMPLEX}
 

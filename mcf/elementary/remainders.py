@@ -67,7 +67,7 @@ def _less(x: Components, q: Tensor, y: Components) -> Components:
     return (*x, *(-t for c in y for t in two_prod(c, q)))
 
 
-def _exactly(arguments: Arguments, towards_zero: bool) -> Components:
+def exactly(arguments: Arguments, towards_zero: bool) -> Components:
     """Four components of the exact remainder, the whole quotient, and 1 where these are it, else 0.
 
     Let q be floor(x0 / y0) of magnitudes. The quotient of the leading components is off by 3 u of
@@ -108,7 +108,7 @@ def _exactly(arguments: Arguments, towards_zero: bool) -> Components:
 def _of(towards_zero: bool) -> Step:
     def compute(arguments: Arguments, fmt: Format, count: int) -> Components:
         x, y = (enter(v, fmt) for v in arguments)
-        return _exactly((x, y), towards_zero)
+        return exactly((x, y), towards_zero)
 
     name = "truncated_remainder" if towards_zero else "floored_remainder"
     return Step(name, compute, ("x", "y"), enters=True)
@@ -122,8 +122,7 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
         return _of_rows(x, y, towards_zero, fmt, terms)
     *exact, _, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
-    first, *lower = torch.ops.mcf.convert(exact, fmt.dtype, terms)
-    first = torch.where(first == 0, torch.copysign(first, x[0]), first)
+    first, *lower = with_sign(torch.ops.mcf.convert(exact, fmt.dtype, terms), x)
     undefined = ~x[0].isfinite() | y[0].isnan() | (y[0] == 0)
     out = special(undefined, math.nan, (first, *lower))
     (at,) = ((known == 0) & ~undefined).nonzero(as_tuple=True)
@@ -132,6 +131,12 @@ def _modulo(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool) -
     a, b = (tuple(c[at] for c in v) for v in (x, y))
     few = _of_rows(a, b, towards_zero, fmt, terms)
     return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
+
+
+def with_sign(r: Sequence[Tensor], x: Components) -> Components:
+    """A remainder whose zero has the sign of x."""
+    first, *lower = r
+    return (torch.where(first == 0, torch.copysign(first, x[0]), first), *lower)
 
 
 def quotient(
@@ -175,21 +180,29 @@ def _quotients(arguments: Arguments, fmt: Format, terms: int, towards_zero: bool
     if x[0].device.type == "cpu" and x[0].numel() < _FEWEST:
         return _of_rows(x, y, towards_zero, fmt, terms, quotient)
     *_, whole, known = steps.run(_STEPS[towards_zero], fmt, terms, (x, y))
-    good = (known > 0) & (whole.abs() < 2.0 ** (fmt.p - 4))
-    for c in (x[0], y[0]):
-        size = c.abs()
-        good &= (size > 2.0 ** (fmt.emin // 2)) & (size < 2.0 ** (fmt.emax // 2))
-    zero = whole == 0
-    other = torch.signbit(x[0]) ^ torch.signbit(y[0])
-    sign, lower = (torch.where(t, -0.0, 0.0).to(fmt.dtype) for t in (other, torch.signbit(x[0])))
-    lower = torch.where(zero, lower, 0.0)
-    out = (torch.where(zero, sign, whole.to(fmt.dtype)), *(lower.clone() for _ in range(terms - 1)))
+    out, good = small_quotient(x, y, whole, known, fmt, terms)
     (at,) = (~good).nonzero(as_tuple=True)
     if len(at) == 0:
         return out
     a, b = (tuple(c[at] for c in v) for v in (x, y))
     few = _of_rows(a, b, towards_zero, fmt, terms, quotient)
     return tuple(c.index_put((at,), found) for c, found in zip(out, few, strict=True))
+
+
+def small_quotient(
+    x: Components, y: Components, whole: Tensor, known: Tensor, fmt: Format, terms: int
+) -> tuple[Components, Tensor]:
+    """A whole quotient of one float as an expansion, and where it is that."""
+    good = (known > 0) & (whole.abs() < 2.0 ** (fmt.p - 4))
+    for c in (x[0], y[0]):
+        size = c.abs()
+        good = good & (size > 2.0 ** (fmt.emin // 2)) & (size < 2.0 ** (fmt.emax // 2))
+    zero = whole == 0
+    nothing = torch.zeros_like(x[0])
+    other, down = torch.signbit(x[0]) ^ torch.signbit(y[0]), torch.signbit(x[0])
+    sign, low = (torch.where(t, -nothing, nothing) for t in (other, down))
+    first = torch.where(zero, sign, whole.to(fmt.dtype))
+    return (first, *(torch.where(zero, low, nothing) for _ in range(terms - 1))), good
 
 
 def _of_rows(

@@ -40,9 +40,10 @@ class Plan:
         order: of the operands, for the kernel.
         behind: the addresses of the tables that it reads after them.
         broadcasts: whether operands have other shapes than the result, see `spread`.
+        takes_numbers: whether the kernel takes one number for all as it is.
     """
 
-    broadcasts = False
+    broadcasts, takes_numbers = False, True
 
     def __init__(
         self,
@@ -124,9 +125,15 @@ class Plan:
     def of_formula(cls, formula: Formula, groups: Sequence[Components]) -> Plan | None:
         """The plan of an elementary function, or None if only its operator can take the operands.
 
-        One number for all is among them only where all are one number: no kernel of a function
-        has an operand of that kind.
+        No kernel of a function has one number for all: but for what is one number itself, such an
+        operand is copied as those of other shapes are.
         """
+        spread = _broadcast(groups, numbers=True)
+        if spread is not None:
+            plan = cls.of_formula(formula, spread)
+            if plan is not None:
+                plan.broadcasts, plan.takes_numbers = True, False
+            return plan
         flat = [c for group in groups for c in group]
         first = max(flat, key=Tensor.dim)
         if any(c.dtype is not first.dtype or c.device != first.device for c in flat):
@@ -153,11 +160,14 @@ class Plan:
         return None if launch is None else cls(spec, range(len(groups)), first, launch, tables)
 
     def spread(self, groups: Sequence[Components]) -> list[Components]:
-        """Operands as contiguous tensors of the result's shape, but for numbers."""
+        """Operands as contiguous tensors of the result's shape, but for numbers it takes."""
         if self._likes is None:
-            return _spread(groups, self.size)
-        size = self.size
-        return [g if g[0].shape == size or not g[0].ndim else self._copied(g) for g in groups]
+            return _spread(groups, self.size, not self.takes_numbers)
+        return [g if self._as_it_is(g) else self._copied(g) for g in groups]
+
+    def _as_it_is(self, group: Components) -> bool:
+        first = group[0]
+        return first.shape == self.size or (self.takes_numbers and not first.ndim)
 
     def _copied(self, group: Components) -> Components:
         """Few components in the result's shape, to which a copy broadcasts them."""
@@ -228,7 +238,7 @@ class Plan:
         for group in groups:
             own, first = [*range(at, at + len(group))], group[0]
             at += len(group)
-            if first.shape != self.size and first.ndim:
+            if not self._as_it_is(group):
                 start = given + len(results) + len(rooms)
                 copied = [*range(start, start + len(group))]
                 number = np.arange(first.numel()).reshape(first.shape)
@@ -291,21 +301,28 @@ def row_launch(spec: Elementwise, like: Tensor) -> Callable[[list[int]], Any]:
     return found
 
 
-def _spread(groups: Sequence[Components], size: torch.Size) -> list[Components]:
+def _spread(
+    groups: Sequence[Components], size: torch.Size, numbers: bool = False
+) -> list[Components]:
     return [
-        g if g[0].shape == size or not g[0].ndim else tuple(c.expand(size).contiguous() for c in g)
+        g
+        if g[0].shape == size or not (g[0].ndim or numbers)
+        else tuple(c.expand(size).contiguous() for c in g)
         for g in groups
     ]
 
 
-def _broadcast(groups: Sequence[Components]) -> list[Components] | None:
-    """Operands of several shapes as copies of one; None where there is one, or no small one."""
+def _broadcast(groups: Sequence[Components], numbers: bool = False) -> list[Components] | None:
+    """Operands of several shapes as copies of one; None where there is one, or no small one.
+
+    Numbers beside others are operands of several shapes if it is said.
+    """
     shapes = [g[0].shape for g in groups]
     longest = max(shapes, key=len)
-    if all(s == longest or not s for s in shapes):
+    if all(s == longest or not (s or (numbers and longest.numel() != 1)) for s in shapes):
         return None
     try:
         size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     except RuntimeError:
         return None
-    return _spread(groups, size) if size.numel() <= SMALL else None
+    return _spread(groups, size, numbers) if size.numel() <= SMALL else None

@@ -90,6 +90,8 @@ def _arithmetic(name: str, function: Any) -> Any:
     bare = _BARE.get(name, own)
     exchanged = name == "__rpow__"
     known = torch.pow if exchanged else bare
+    # Whether there is another way for what no kernel is asked for, or does not compute.
+    also = name in ("__mod__", "__floordiv__")
 
     def method(self: Any, other: Any) -> Any:
         kind = type(other)
@@ -101,7 +103,7 @@ def _arithmetic(name: str, function: Any) -> Any:
                     found = straight((self, other))
                     if found is not NotImplemented:
                         return found
-                elif not _autocast():
+                if (also or straight is None) and not _autocast():
                     direct = torch_functions.DIRECT.get(known)
                     if direct is not None:
                         found = at_once(direct, (other, self) if exchanged else (self, other), {})

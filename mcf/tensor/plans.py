@@ -19,6 +19,7 @@ from torch import Tensor
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.elementary.fused import Formula
+from mcf.elementary.usual_remainders import NAMES
 from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
 from mcf.kernels.formats import format_of
@@ -169,6 +170,8 @@ def _kept(
     key: tuple[Any, ...], operation: Operation | Formula, groups: Sequence[Components]
 ) -> Plan | None:
     """A new plan, for the next operands of its kind."""
+    if operation.name in LATE and not _often(operation, groups):
+        return None
     if len(_plans) >= _MOST:
         _plans.clear()
     if isinstance(operation, Formula):
@@ -177,6 +180,19 @@ def _kept(
         plan = Plan.of(operation, groups)
     _plans[key] = plan
     return plan
+
+
+# Functions that have another way for few numbers, which takes less time than to compile a kernel of
+# hundreds of operations takes; and from which call of a kind on the kernel is worth it.
+LATE = frozenset(NAMES)
+OFTEN = 256
+_asked: dict[tuple[Any, ...], int] = {}
+
+
+def _often(operation: Operation | Formula, groups: Sequence[Components]) -> bool:
+    kind = (operation.name, *((len(g), g[0].dtype) for g in groups))
+    asked = _asked[kind] = _asked.get(kind, 0) + 1
+    return asked >= OFTEN
 
 
 def plan_of(operation: Operation, groups: Sequence[Components]) -> Plan | None:

@@ -59,6 +59,15 @@ for _operation in (MAXIMUM, MINIMUM, FMAX, FMIN):
 # Plain operands are made expansions where derivatives may be wanted (`mcf.tensor.widening`).
 straight(Formula("hypot"), forms("hypot"), _EXPANSION, _EXPANSION)
 straight(Formula("atan2"), _forms("atan2 arctan2"), _EXPANSION, _EXPANSION)
+# Of usual numbers that are divided often; integers on the host do the others.
+straight(Formula("usual_fmod"), forms("fmod"), _EXPANSION, OPERANDS - {Tensor})
+straight(Formula("usual_remainder"), _forms("remainder __mod__"), _EXPANSION, OPERANDS - {Tensor})
+straight(
+    Formula("usual_floor_quotient"),
+    _forms("floor_divide __floordiv__"),
+    _EXPANSION,
+    OPERANDS - {Tensor},
+)
 straight(WHERE, [Tensor.where], _PLAIN, OPERANDS, OPERANDS, order=(1, 0, 2))
 straight(WHERE, [torch.where], _PLAIN, OPERANDS, OPERANDS)
 straight(CLAMP, _forms("clamp clip"), _EXPANSION, _NUMBERS, _NUMBERS)

@@ -20,7 +20,8 @@ SHAPES = [((3, 4), (4,)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((2, 3, 4), (3, 1)),
 
 
 def _tensor(seed: int, shape: tuple[int, ...], dtype: torch.dtype, terms: int) -> Any:
-    parts, count = hard(dtype, terms, 48, seed), torch.Size(shape).numel()
+    count = torch.Size(shape).numel()
+    parts = hard(dtype, terms, max(48, count), seed)
     return mcf.MCFTensor([c[:count].reshape(shape).clone() for c in parts])
 
 
@@ -72,3 +73,30 @@ def test_many_elements_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_all_same_bits(inside.components, expected.components, "in inference mode")
     assert inside.is_inference()
     assert_alike(x * y, expected, "after that")
+
+
+@pytest.mark.slow
+def test_functions_of_several_shapes() -> None:
+    """Mutants: a number beside others as it is, which stands for the first element alone; an
+    operand that is written to before its copy is made."""
+    for a, b in [*SHAPES, ((1,), ()), ((), (3, 4)), ((), ()), ((1, 1), (1,)), ((33, 50), ())]:
+        size = torch.broadcast_shapes(a, b)
+        x, y = _tensor(1, a, torch.float64, 2), _tensor(2, b, torch.float64, 2)
+        wide = [v.expand(size).contiguous() for v in (x, y)]
+        for function in (torch.hypot, torch.atan2):
+            expected = function(*wide)
+            for _ in range(2):
+                assert_alike(function(x, y), expected, f"{a} {b}")
+            target = torch.empty_like(expected)
+            assert function(x, y, out=target) is target
+            assert_alike(target, expected, f"{a} {b}, out")
+            if x.shape == size:
+                target = x.clone()
+                getattr(target, function.__name__ + "_")(y)
+                assert_alike(target, expected, f"{a} {b}, in place")
+        z = x.detach().clone().requires_grad_()
+        torch.hypot(z, y).sum().backward()
+        assert z.grad is not None
+        assert z.grad.shape == x.shape
+    with pytest.raises((RuntimeError, ValueError)):
+        torch.hypot(torch.ones(3) * x.new_ones(3), y.new_ones(4))

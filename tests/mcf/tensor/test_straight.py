@@ -55,7 +55,7 @@ class _ByOperators:
 
     def compute(self, groups: Any) -> list[Tensor]:
         room = elementary if isinstance(self._operation, Formula) else operations
-        found = getattr(room, self._operation.name)(*groups)
+        found = getattr(room, self._operation.name.removeprefix("usual_"))(*groups)
         out = [found] if isinstance(found, Tensor) else [*found]
         self.size, self.dtypes, self.device = out[0].shape, [out[0].dtype], out[0].device
         return out
@@ -123,6 +123,7 @@ NAMES = {
     "subtract": "sub", "rsub": "sub", "multiply": "mul", "divide": "div", "true_divide": "div",
     "less": "lt", "greater": "lt", "gt": "lt", "less_equal": "le", "greater_equal": "le",
     "ge": "le", "not_equal": "ne", "arctan2": "atan2", "clip": "clamp",
+    "fmod": "usual_fmod", "remainder": "usual_remainder", "floor_divide": "usual_floor_quotient",
 }  # fmt: skip
 
 
