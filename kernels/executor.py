@@ -121,6 +121,18 @@ class Executor(Factoriser, abc.ABC):
         """
         return None
 
+    def fold_deviations(
+        self, spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
+    ) -> Tensor | None:
+        """Fold rows with a number of each row, `centre`, as `Fold.fixed` has it.
+
+        Rows are along the middle of contiguous [M / inner, count, inner].
+
+        Returns:
+            The partial sums, float64 [spec.state, M]; None where it has no loop for it.
+        """
+        return None
+
     @abc.abstractmethod
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
         """Fold the inner dimension of [B, M, K] and [B, K, N] as one lane.

@@ -45,6 +45,7 @@ class Fold:
         components: how many components each operand has.
         state: how many registers a partial sum has.
         register: their format.
+        fixed: how many of the last operands have one element for each row.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Fold:
     components: tuple[int, ...]
     state: int
     register: Format = FP64
+    fixed: int = 0
 
     @property
     def merge(self) -> Algorithm:
@@ -96,6 +98,14 @@ def product_fold(fmt: Format, left: int, right: int, terms: int, register: Forma
     term = table[left, right, state]
     name = f"product_{fmt.name}_{left}_{right}_{state}{_suffix(register)}"
     return Fold(name, term, (fmt, fmt), (left, right), state, register)
+
+
+@functools.cache
+def deviation_fold(terms: int) -> Fold:
+    """The sum of squared differences between expansions in float64 and one number of each row."""
+    term = fold_terms.SQUARED_GAP[terms]
+    formats, components = (FP64, FP64), (terms, terms)
+    return Fold(f"deviation_{terms}", term, formats, components, terms, fixed=1)
 
 
 def _suffix(register: Format) -> str:

@@ -189,6 +189,13 @@ def fold_columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor 
     return on(x[0].device).fold_columns(spec, x, count, inner)
 
 
+def fold_deviations(
+    spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
+) -> Tensor | None:
+    """Fold rows with a number of each, where there is a loop: `Executor.fold_deviations`."""
+    return on(x[0].device).fold_deviations(spec, x, centre, count, inner)
+
+
 def prepare_fold(
     spec: Fold, rows: int, length: int, device: torch.device
 ) -> Callable[[list[int], int], None] | None:

@@ -4,6 +4,7 @@ Where components are narrower than the registers, two of them go into one regist
 """
 
 from mcf.kernels.algorithms.families import filled, written
+from mcf.kernels.algorithms.ieee import SUB
 from mcf.kernels.algorithms.primitives import ZERO, rn
 from mcf.kernels.algorithms.transforms import fast_two_sum, two_prod, two_sum
 
@@ -236,6 +237,12 @@ def in_both_orders(products):
     return products | others
 
 
+def squared_gap(x, y):
+    """A form: the square of x - y."""
+    gap = minus(x, y)
+    return product(gap, gap)
+
+
 # Of components in the registers' format, and of one component of any: by (components, state).
 WIDE_SUM = {
     (count, state): value(count, state)
@@ -279,3 +286,14 @@ NARROW_PRODUCT = in_both_orders(
         (4, 4, 3): narrow_product44_in3,
     }
 )
+# Of components in the registers' format, as many as there are registers.
+SQUARED_GAP = {
+    n: filled(
+        squared_gap,
+        f"squared_gap{n}",
+        "The square of x - y.",
+        minus=SUB[n],
+        product=WIDE_PRODUCT[n, n, n],
+    )
+    for n in (2, 3, 4)
+}

@@ -31,11 +31,15 @@ def source(spec: Fold, beside: bool = True) -> str:
     results = ", ".join(f"s{k}" for k in range(spec.state))
     next_to = "l" if beside else "l * far"
 
+    # An operand of one element for each row has those of a tile side by side.
+    fixed = len(spec.components) - spec.fixed
+
     def term(at: str) -> str:
-        operands = [
-            "(" + "".join(f"load_{o}_{c}(a{o}_{c}, {at} + {next_to}), " for c in range(n)) + ")"
-            for o, n in enumerate(spec.components)
-        ]
+        operands = []
+        for o, n in enumerate(spec.components):
+            place = f"{at} + {next_to}" if o < fixed else "own + l"
+            loads = "".join(f"load_{o}_{c}(a{o}_{c}, {place}), " for c in range(n))
+            operands.append(f"({loads})")
         return f"term({', '.join(operands)})"
 
     def state(index: str, which: str = "lane") -> str:
@@ -47,6 +51,7 @@ def source(spec: Fold, beside: bool = True) -> str:
         trees = [f"merge({a}, {b})" for a, b in zip(trees[::2], trees[1::2], strict=True)]
     values = {"one": term("here"), "group": trees[0]} if beside else {"one": term("here")}
     given = [*addresses, "lanes", "stride", "here", "apart", "far", "to"]
+    given += ["own"] * spec.fixed
     lines: list[str] = []
     kept = [f"store(lanes, {k} * stride + to + l, s{k})" for k in range(spec.state)]
     for name, value in values.items():
@@ -63,8 +68,8 @@ def source(spec: Fold, beside: bool = True) -> str:
     ]
     lines += loops.step("written", "l", ["out", "lanes", "stride", "size", "to"], copies)
 
-    def added(depth: int, name: str) -> str:
-        call = f"over(0, width * span, {{}}, ({', '.join(given)},))"
+    def added(depth: int, name: str, count: str) -> str:
+        call = f"over(0, width * {count}, {{}}, ({', '.join(given)},))"
         found = ["if fresh:", f"    {call.format(f'{name}_first')}"]
         found += ["else:", f"    {call.format(name)}"]
         return "\n".join(" " * depth + line for line in found)
@@ -73,7 +78,8 @@ def source(spec: Fold, beside: bool = True) -> str:
         if not beside:
             return ""
         found = ["if span == 1:", "    for l in range(0, TILE, 8):"]
-        found += [f"        prefetch({a}, {p} + l)" for a in addresses for p in places]
+        moving = [a for a in addresses if int(a[1 : a.index("_")]) < fixed]
+        found += [f"        prefetch({a}, {p} + l)" for a in moving for p in places]
         return "\n".join(" " * depth + line for line in found)
 
     words = "\n".join(
@@ -82,6 +88,9 @@ def source(spec: Fold, beside: bool = True) -> str:
     )
     bases = "\n".join(f"    {a} = word(bases, {k})" for k, a in enumerate(addresses))
     ahead = [f"here + {r} * apart + {_AWAY} * inner" for r in range(GROUP)]
+    # Elements of a narrow matrix that go together; of fixed operands there are copies for STEP.
+    together, last = ("STEP", "min(span, some - j)") if spec.fixed else ("some", "span")
+    own = "own = outer * STEP * wide if narrow else outer * wide + column" if spec.fixed else ""
     chunks = f"""
             while at + CHUNK <= length:
                 span = STEP if narrow else 1
@@ -90,7 +99,7 @@ def source(spec: Fold, beside: bool = True) -> str:
                         here = start + (at + t * GROUP + j) * inner
                         to = (t + j) * tile
 {asked(24, ahead)}
-{added(24, "group")}
+{added(24, "group", "span")}
                 at += CHUNK
                 fresh = False
 """
@@ -114,14 +123,15 @@ def kernel(data):
             length = min(BLOCK, total - block * BLOCK)
             start = (outer * total + block * BLOCK) * inner + column * far
             at, apart, fresh = 0, STEP * inner, True
+            {own}
 {chunks if beside else ""}
             while at < length:
                 some = min(LANES, length - at)
-                span = some if narrow else 1
+                span = {together} if narrow else 1
                 for j in range(0, some, span):
                     here, to = start + (at + j) * inner, j * tile
 {asked(20, ahead[:1])}
-{added(20, "one")}
+{added(20, "one", last)}
                 at += some
                 fresh = False
             count = min(length, LANES)

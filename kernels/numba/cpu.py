@@ -199,6 +199,12 @@ class Cpu(CpuFactoriser, Executor):
         """See `Executor`."""
         return fold_loops.columns(spec, x, count, inner)
 
+    def fold_deviations(
+        self, spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
+    ) -> Tensor | None:
+        """See `Executor`."""
+        return fold_loops.deviations(spec, x, centre, count, inner)
+
     def prepare_fold(
         self, spec: Fold, rows: int, length: int, device: torch.device
     ) -> Callable[[list[int], int], None] | None:

@@ -104,6 +104,18 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
 _MANY, _SHORT = 1 << 15, 24
 
 
+def deviations(
+    spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
+) -> Tensor | None:
+    """See `mcf.kernels.executor.Executor.fold_deviations`."""
+    if inner == 1:
+        return fold(spec, [[c.view(-1, count) for c in x], centre])
+    if inner <= column_fold_text.TILE:
+        # Beside each other as the elements of a narrow matrix that are folded together.
+        centre = [c.view(-1, 1, inner).expand(-1, STEP, inner).contiguous() for c in centre]
+    return columns(spec, [*x, *centre], count, inner)
+
+
 def columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
     """See `mcf.kernels.executor.Executor.fold_columns`; of float64."""
     if x[0].numel() < _MANY or {*spec.formats} != {FP64} or spec.register != FP64:

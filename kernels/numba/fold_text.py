@@ -89,22 +89,24 @@ class _Source:
 def sum_source(spec: Fold) -> str:
     """The kernel that folds blocks: item k is block k % blocks of row k // blocks."""
     text = _Source(spec, SUM)
-    operands = len(spec.components)
+    # An operand of one element for each row is read at that.
+    operands = len(spec.components) - spec.fixed
+    fixed = ["row"] * spec.fixed
 
     def chunk(depth: int, combined: bool) -> None:
         at = [f"start + t * GROUP + {r} * STEP + j" for r in range(GROUP)]
-        value = text.tree([text.term([index] * operands) for index in at])
+        value = text.tree([text.term([index] * operands + fixed) for index in at])
         if combined:
             value = f"combine({text.state('t + j')}, {value})"
         text.add(depth, "for t in range(0, LANES, STEP):")
-        text.lanes(depth + 1, "0", "step", ["start", "t"], "t + j", value)
+        text.lanes(depth + 1, "0", "step", ["start", "t", *fixed], "t + j", value)
         text.add(depth, "start += CHUNK")
 
     def rest(depth: int, count: str, combined: bool) -> None:
-        value = text.term(["start + j"] * operands)
+        value = text.term(["start + j"] * operands + fixed)
         if combined:
             value = f"combine({text.state('j')}, {value})"
-        text.lanes(depth, "0", count, ["start"], "j", value)
+        text.lanes(depth, "0", count, ["start", *fixed], "j", value)
         text.add(depth, "start += LANES")
 
     inside = team.ITEMS_DEPTH + 2
@@ -114,6 +116,7 @@ def sum_source(spec: Fold) -> str:
         inside - 1,
         "stride = LANES",
         f"lanes = advance(lanes_of_all, arrival * {spec.state} * {words})",
+        *(["row = item // blocks"] * spec.fixed),
         "start = item // blocks * total + item % blocks * BLOCK",
         "stop = min(start + BLOCK, (item // blocks + 1) * total)",
         "count = min(stop - start, LANES)",

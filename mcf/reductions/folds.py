@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -11,8 +12,9 @@ from mcf.convert.rounding import convert
 from mcf.kernels import operations, registry
 from mcf.kernels.components import Components as Components
 from mcf.kernels.components import padded
-from mcf.kernels.fold import Fold, product_fold, state_for, sum_fold
+from mcf.kernels.fold import Fold, deviation_fold, product_fold, state_for, sum_fold
 from mcf.kernels.formats import FORMATS, Format, format_of
+from mcf.kernels.program import Program, Within
 from mcf.kernels.register_choice import registers_for
 from mcf.kernels.scaling import power_of_two
 
@@ -78,6 +80,29 @@ def column_squares(x: Components, count: int, inner: int, terms: int) -> Compone
     return None if found is None else settle(found)
 
 
+def row_deviations(
+    x: Sequence[Tensor], centre: Components, count: int, inner: int
+) -> Components | None:
+    """Sums of squared differences between the elements of rows and a number of each row.
+
+    Args:
+        x: contiguous components [M / inner, count, inner], rows along the middle.
+        centre: as many components [M].
+        count: elements of a row.
+        inner: how far apart they are.
+
+    Returns:
+        Expansions [M] in registers; None where no executor has a loop for it, which makes no
+        tensor of the differences.
+    """
+    usual = x[0].dtype is torch.float64 and len(centre) == len(x) and x[0].numel() > 0
+    if not usual:
+        return None
+    numbers = [c.contiguous() for c in centre]
+    found = registry.fold_deviations(deviation_fold(len(x)), list(x), numbers, count, inner)
+    return None if found is None else settle(found)
+
+
 def matrix_products(x: list[Tensor], y: list[Tensor], terms: int) -> Components:
     """Products of contiguous [B, M, K] and [B, K, N], expansions [B, M, N] in registers."""
     spec = _product_spec(x, y, terms)
@@ -129,6 +154,28 @@ def brought_down(x: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
             factor = power_of_two(-exponent, register)[:, None].to(x[0].dtype)
             return [c * factor for c in x], exponent
     return scaled_rows(x)
+
+
+# Numbers between these are not scaled: no product of two of them, of their differences or of what
+# scaling makes of them underflows, so a power of two would change no bit.
+LEAST, LARGEST = 2.0**-120, 2.0**60
+
+
+@functools.lru_cache(64)
+def _look(terms: int, count: int) -> Program | None:
+    """Whether components at some addresses need no scale."""
+    return Program.of([Within(range(terms), count, LEAST, LARGEST)], terms)
+
+
+def unscaled(x: Sequence[Tensor]) -> bool:
+    """Whether contiguous components of float64 are known to need no scale."""
+    like = x[0]
+    if like.device.type != "cpu" or like.dtype is not torch.float64 or not like.numel():
+        return False
+    if registry.executor_for(like.device) != "numba":
+        return False
+    look = _look(len(x), like.numel())
+    return look is not None and bool(look([c.data_ptr() for c in x]))
 
 
 def settle(state: Tensor) -> Components:

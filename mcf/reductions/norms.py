@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from fractions import Fraction
 
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from mcf import elementary
 from mcf.convert.numbers import components_of
-from mcf.kernels import operations, registry
+from mcf.kernels import operations
 from mcf.kernels.components import padded
 from mcf.kernels.formats import format_of
-from mcf.kernels.program import Program, Within
 from mcf.reductions.exact import exact_dots
 from mcf.reductions.folds import (
     brought_down,
@@ -25,6 +23,7 @@ from mcf.reductions.folds import (
     register_of,
     row_products,
     state_of,
+    unscaled,
 )
 from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows
@@ -78,29 +77,16 @@ def norm(
     return _shaped(_row_norms(rows.gather(x), reproducible, count), rows, keepdim)
 
 
-# Numbers between these are not scaled: no product of two of them, of their differences or of what
-# scaling makes of them underflows, so a power of two would change no bit.
-LEAST, LARGEST = 2.0**-120, 2.0**60
-
-
-@functools.lru_cache(64)
-def _look(terms: int, count: int) -> Program | None:
-    """Whether components at some addresses need no scale."""
-    return Program.of([Within(range(terms), count, LEAST, LARGEST)], terms)
-
-
 @operator(
     "column_norms(Tensor[] x, int count, int inner, int terms)",
     lambda x, count, inner, terms: [x[0].new_empty(x[0].numel() // count) for _ in range(terms)],
 )
 def _column_norms(x: list[Tensor], count: int, inner: int, terms: int) -> list[Tensor]:
     """The 2-norms along the middle of contiguous [M / inner, count, inner]."""
-    if x[0].device.type == "cpu" and registry.executor_for(x[0].device) == "numba":
-        look = _look(len(x), x[0].numel())
-        if look is not None and look([c.data_ptr() for c in x]):
-            squares = column_squares(pad(tuple(x), max(len(x), terms)), count, inner, terms)
-            if squares is not None:
-                return list(finish(operations.sqrt(squares), format_of(x[0].dtype), terms))
+    if unscaled(x):
+        squares = column_squares(pad(tuple(x), max(len(x), terms)), count, inner, terms)
+        if squares is not None:
+            return list(finish(operations.sqrt(squares), format_of(x[0].dtype), terms))
     turned = [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
     return list(_row_norms(turned, False, terms))
 
@@ -111,7 +97,7 @@ def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
     fmt, register = format_of(x[0].dtype), register_of(x[0])
     exponent = None
     # Squares of the narrower formats are in float64's range, those of fp16 in float32's.
-    if 2 * fmt.emax >= register.emax:
+    if 2 * fmt.emax >= register.emax and (reproducible or not unscaled(x)):
         x, exponent = brought_down(x)
     if reproducible:
         wide = [c.to(register.dtype) for c in x]

@@ -1,4 +1,4 @@
-"""Sums, dot products, means and variances on components.
+"""Sums, dot products and means on components.
 
 Without `reproducible` a sum is a fold in a fixed order (`mcf.kernels.fold`), accurate to u**terms
 times the sum of absolute values. With it, it is exact and rounded once (`mcf.reductions.exact`):
@@ -17,7 +17,6 @@ from mcf.kernels import operations
 from mcf.kernels.formats import FP32, format_of
 from mcf.reductions.exact import exact_dots, exact_sums
 from mcf.reductions.folds import (
-    brought_down,
     column_sums,
     finish,
     pad,
@@ -25,9 +24,7 @@ from mcf.reductions.folds import (
     register_of,
     row_products,
     row_sums,
-    scaled_rows,
     state_of,
-    widened,
 )
 from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows, check_same
@@ -156,99 +153,3 @@ def _row_means(x: list[Tensor], reproducible: bool) -> list[Tensor]:
     total = _wide_sum(x, len(x), reproducible)
     quotient = _divided(total, x[0].shape[1], x[0])
     return list(finish(quotient, format_of(x[0].dtype), len(x)))
-
-
-def _variance(
-    given: list[Tensor], correction: float, reproducible: bool
-) -> tuple[Components, Components, Tensor | None]:
-    """Variances and means of rows, expansions [outer] in registers.
-
-    The third is an exponent k where the variances are to be multiplied by 2**(2 k), int64. In
-    float32 registers the gaps of a row are scaled to 1/2 .. 1: the squares of small ones would
-    underflow, those of large ones overflow.
-    """
-    like, length = given[0], given[0].shape[1]
-    centre = _divided(_wide_sum(given, len(given), reproducible), length, like)
-    state = len(centre)
-    gap = operations.sub(widened(given, state), tuple(c[:, None] for c in centre))
-    exponent = None
-    if register_of(like) == FP32 and length:
-        scaled, exponent = scaled_rows(gap)
-        gap = tuple(scaled)
-    squares = exact_dots(gap, gap, state) if reproducible else row_products(gap, gap, state)
-    return _divided(squares, max(0.0, length - correction), like), centre, exponent
-
-
-def var(
-    x: Components,
-    dim: Dim = None,
-    correction: float = 1,
-    keepdim: bool = False,
-    *,
-    reproducible: bool = False,
-) -> Components:
-    """The variance: squared distances from the mean, summed, over max(0, count - correction)."""
-    format_of(x[0].dtype, "var: x")
-    rows = Rows.of(x[0].shape, dim)
-    found = _row_variances(rows.gather(x), correction, reproducible)
-    return _shaped(tuple(found[: len(x)]), rows, keepdim)
-
-
-def _two_each(x: list[Tensor], *others: object) -> list[Tensor]:
-    return one_each(x, 2 * len(x))
-
-
-@operator("row_variances(Tensor[] x, float correction, bool reproducible)", _two_each)
-def _row_variances(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
-    """Variances, then means."""
-    value, centre, exponent = _variance(x, correction, reproducible)
-    if exponent is not None:
-        value = operations.ldexp(value, 2 * exponent)
-    fmt = format_of(x[0].dtype)
-    return [*finish(value, fmt, len(x)), *finish(centre, fmt, len(x))]
-
-
-def var_mean(
-    x: Components, dim: Dim = None, correction: float = 1, keepdim: bool = False
-) -> tuple[Components, Components]:
-    """The variance and the mean."""
-    format_of(x[0].dtype, "var_mean: x")
-    rows = Rows.of(x[0].shape, dim)
-    found = _row_variances(rows.gather(x), correction, False)
-    first, second = (_shaped(tuple(v), rows, keepdim) for v in (found[: len(x)], found[len(x) :]))
-    return first, second
-
-
-def std(
-    x: Components,
-    dim: Dim = None,
-    correction: float = 1,
-    keepdim: bool = False,
-    *,
-    reproducible: bool = False,
-) -> Components:
-    """The square root of the variance.
-
-    In float64 each row is scaled by a power of two, so that no square of a gap overflows, and none
-    that counts underflows; so are the gaps in float32 registers. Narrower formats have float64's
-    range for them in float64 registers.
-    """
-    format_of(x[0].dtype, "std: x")
-    rows = Rows.of(x[0].shape, dim)
-    return _shaped(_row_deviations(rows.gather(x), correction, reproducible), rows, keepdim)
-
-
-@operator(
-    "row_deviations(Tensor[] x, float correction, bool reproducible)",
-    lambda x, *_: one_each(x, len(x)),
-)
-def _row_deviations(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
-    fmt, given, exponent = format_of(x[0].dtype), x, None
-    if x[0].dtype is torch.float64 and x[0].shape[1]:
-        given, exponent = brought_down(given)
-    value, _, lifted = _variance(given, correction, reproducible)
-    root = operations.sqrt(value)
-    exponent = exponent if lifted is None else lifted
-    if exponent is not None:
-        root = operations.ldexp(root, exponent)
-    return list(finish(root, fmt, len(x)))

@@ -19,7 +19,7 @@ from mcf.kernels.fold import product_fold, sum_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import DIV, SQRT, SUB, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step, Within
-from mcf.reductions.norms import LARGEST, LEAST
+from mcf.reductions.folds import LARGEST, LEAST
 from mcf.reductions.rows import Rows
 from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL, row_launch

@@ -1,0 +1,176 @@
+"""Variances and standard deviations on components, in the order of sums (`mcf.reductions.sums`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mcf.kernels import operations
+from mcf.kernels.formats import FP32, format_of
+from mcf.reductions.exact import exact_dots
+from mcf.reductions.folds import (
+    brought_down,
+    column_sums,
+    finish,
+    register_of,
+    row_deviations,
+    row_products,
+    scaled_rows,
+    unscaled,
+    widened,
+)
+from mcf.reductions.operators import one_each, operator
+from mcf.reductions.rows import Components, Dim, Rows
+from mcf.reductions.sums import _divided, _shaped, _wide_sum
+
+
+def _variance(
+    given: list[Tensor], correction: float, reproducible: bool
+) -> tuple[Components, Components, Tensor | None]:
+    """Variances and means of rows, expansions [outer] in registers.
+
+    The third is an exponent k where the variances are to be multiplied by 2**(2 k), int64. In
+    float32 registers the gaps of a row are scaled to 1/2 .. 1: the squares of small ones would
+    underflow, those of large ones overflow.
+    """
+    like, length = given[0], given[0].shape[1]
+    centre = _divided(_wide_sum(given, len(given), reproducible), length, like)
+    state, exponent = len(centre), None
+    squares = None if reproducible else row_deviations(given, centre, length, 1)
+    if squares is None:
+        gap = operations.sub(widened(given, state), tuple(c[:, None] for c in centre))
+        if register_of(like) == FP32 and length:
+            scaled, exponent = scaled_rows(gap)
+            gap = tuple(scaled)
+        squares = exact_dots(gap, gap, state) if reproducible else row_products(gap, gap, state)
+    return _divided(squares, max(0.0, length - correction), like), centre, exponent
+
+
+def _column_variance(
+    x: list[Tensor], count: int, inner: int, correction: float
+) -> tuple[Components, Components] | None:
+    """Variances and means along the middle of contiguous [M / inner, count, inner], or None."""
+    if x[0].dtype is not torch.float64:
+        return None
+    centre = _divided(column_sums(x, count, inner, len(x)), count, x[0])
+    squares = row_deviations(x, centre, count, inner)
+    if squares is None:
+        return None
+    return _divided(squares, max(0.0, count - correction), x[0]), centre
+
+
+def _turned(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
+    """Contiguous [M / inner, count, inner] as rows."""
+    return [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
+
+
+def var(
+    x: Components,
+    dim: Dim = None,
+    correction: float = 1,
+    keepdim: bool = False,
+    *,
+    reproducible: bool = False,
+) -> Components:
+    """The variance: squared distances from the mean, summed, over max(0, count - correction)."""
+    format_of(x[0].dtype, "var: x")
+    rows = Rows.of(x[0].shape, dim)
+    found = _variances(x, rows, correction, reproducible)
+    return _shaped(tuple(found[: len(x)]), rows, keepdim)
+
+
+def _variances(x: Components, rows: Rows, correction: float, reproducible: bool) -> list[Tensor]:
+    inner = 1 if reproducible else rows.beside(x)
+    if inner > 1:
+        return list(_column_variances(list(x), rows.length, inner, correction))
+    return list(_row_variances(rows.gather(x), correction, reproducible))
+
+
+def _two_each(x: list[Tensor], *others: object) -> list[Tensor]:
+    return one_each(x, 2 * len(x))
+
+
+@operator(
+    "column_variances(Tensor[] x, int count, int inner, float correction)",
+    lambda x, count, *_: [x[0].new_empty(x[0].numel() // count) for _ in range(2 * len(x))],
+)
+def _column_variances(x: list[Tensor], count: int, inner: int, correction: float) -> list[Tensor]:
+    """The same of rows along the middle of contiguous [M / inner, count, inner]."""
+    found = _column_variance(x, count, inner, correction)
+    if found is None:
+        return list(_row_variances(_turned(x, count, inner), correction, False))
+    fmt = format_of(x[0].dtype)
+    return [c for part in found for c in finish(part, fmt, len(x))]
+
+
+@operator("row_variances(Tensor[] x, float correction, bool reproducible)", _two_each)
+def _row_variances(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
+    """Variances, then means."""
+    value, centre, exponent = _variance(x, correction, reproducible)
+    if exponent is not None:
+        value = operations.ldexp(value, 2 * exponent)
+    fmt = format_of(x[0].dtype)
+    return [*finish(value, fmt, len(x)), *finish(centre, fmt, len(x))]
+
+
+def var_mean(
+    x: Components, dim: Dim = None, correction: float = 1, keepdim: bool = False
+) -> tuple[Components, Components]:
+    """The variance and the mean."""
+    format_of(x[0].dtype, "var_mean: x")
+    rows = Rows.of(x[0].shape, dim)
+    found = _variances(x, rows, correction, False)
+    first, second = (_shaped(tuple(v), rows, keepdim) for v in (found[: len(x)], found[len(x) :]))
+    return first, second
+
+
+def std(
+    x: Components,
+    dim: Dim = None,
+    correction: float = 1,
+    keepdim: bool = False,
+    *,
+    reproducible: bool = False,
+) -> Components:
+    """The square root of the variance.
+
+    In float64 each row is scaled by a power of two, so that no square of a gap overflows, and none
+    that counts underflows; so are the gaps in float32 registers. Narrower formats have float64's
+    range for them in float64 registers.
+    """
+    format_of(x[0].dtype, "std: x")
+    rows = Rows.of(x[0].shape, dim)
+    inner = 1 if reproducible else rows.beside(x)
+    if inner > 1:
+        found = _column_deviations(list(x), rows.length, inner, correction)
+    else:
+        found = _row_deviations(rows.gather(x), correction, reproducible)
+    return _shaped(found, rows, keepdim)
+
+
+@operator(
+    "column_deviations(Tensor[] x, int count, int inner, float correction)",
+    lambda x, count, *_: [x[0].new_empty(x[0].numel() // count) for _ in x],
+)
+def _column_deviations(x: list[Tensor], count: int, inner: int, correction: float) -> list[Tensor]:
+    found = _column_variance(x, count, inner, correction) if unscaled(x) else None
+    if found is None:
+        return list(_row_deviations(_turned(x, count, inner), correction, False))
+    return list(finish(operations.sqrt(found[0]), format_of(x[0].dtype), len(x)))
+
+
+@operator(
+    "row_deviations(Tensor[] x, float correction, bool reproducible)",
+    lambda x, *_: one_each(x, len(x)),
+)
+def _row_deviations(x: list[Tensor], correction: float, reproducible: bool) -> list[Tensor]:
+    fmt, given, exponent = format_of(x[0].dtype), x, None
+    scales = x[0].dtype is torch.float64 and x[0].shape[1]
+    if scales and (reproducible or not unscaled(x)):
+        given, exponent = brought_down(given)
+    value, _, lifted = _variance(given, correction, reproducible)
+    root = operations.sqrt(value)
+    exponent = exponent if lifted is None else lifted
+    if exponent is not None:
+        root = operations.ldexp(root, exponent)
+    return list(finish(root, fmt, len(x)))
