@@ -76,6 +76,7 @@ class Executor(Factoriser, abc.ABC):
             where one kernel is no faster than many.
         crowded: whether a program's statements go each before what needs it, so that few numbers
             are alive at once, and not independent ones side by side, so that several run at once.
+        native: whether a prepared launch of one row is a native call of addresses.
     """
 
     name: ClassVar[str]
@@ -83,6 +84,7 @@ class Executor(Factoriser, abc.ABC):
     tensors: ClassVar[str] = "all tensors"
     longest: ClassVar[int] = 0
     crowded: ClassVar[bool] = False
+    native: ClassVar[bool] = False
 
     @abc.abstractmethod
     def run(

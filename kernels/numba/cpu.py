@@ -167,6 +167,7 @@ class Cpu(CpuFactoriser, Executor):
     devices = ("cpu",)
     tensors = "CPU tensors"
     longest = 60_000
+    native = True
 
     def run(
         self,

@@ -20,15 +20,23 @@ from mcf.kernels import registry
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import ONE, ZERO
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.formats import FORMATS, FP32, FP64, INT8, Format
+from mcf.kernels.formats import FORMATS, INT8, Format
 from mcf.kernels.operators import COMMUTATIVE, Operation, composite_kernel, result_dtypes
 from mcf.tensor.plans import number_of
 from mcf.tensor.tensor import Components, fresh
 
 _address = Tensor.data_ptr
+_NO_SCALARS = torch.empty(1, 0, dtype=torch.float64)
+# Kernels by all that makes them: operands of another shape are no other kernel.
+_specs: dict[tuple[Any, ...], Elementwise] = {}
+_MOST_SPECS = 256
 
 # From so many elements on: to compile a kernel takes some tenths of a second, once on a machine.
 MANY = 2048
+
+
+# The compilers of GPUs take a quarter of a minute for some formulas of more components.
+_MOST_TERMS = 3
 
 
 class NoChainError(Exception):
@@ -109,18 +117,28 @@ class _Writer:
 class FusedChain:
     """The kernel of a formula for operands of a kind: `chains.Chain` of many elements."""
 
-    def __init__(self, spec: Elementwise, like: Tensor, launch: Any, behind: Any) -> None:
-        """A kernel whose result has a tensor's shape; it reads constants after its operands."""
+    def __init__(
+        self, spec: Elementwise, like: Tensor, launch: Any, behind: Sequence[Components]
+    ) -> None:
+        """A kernel whose result has a tensor's shape; it reads constants after its operands.
+
+        Without a launch of addresses it is given tensors.
+        """
         self._size, self._device, self._dtypes = like.shape, like.device, result_dtypes(spec)
-        self._launch, self._keep = launch.row(np.ones((1, 0))), behind
-        self._behind = [c.data_ptr() for group in behind for c in group]
+        self._spec = spec
+        self._launch = None if launch is None else launch.row(np.ones((1, 0)))
+        self._behind = [c for group in behind for c in group]
+        self._places = [*map(_address, self._behind)]
 
     @classmethod
     def of(cls, formula: Any, groups: Sequence[Components]) -> FusedChain | None:
         """The kernel for components of one kind, or None where the operations have none."""
         first = max((c for group in groups for c in group), key=Tensor.dim)
         fmt = next((FORMATS[g[0].dtype] for g in groups if g[0].dtype in FORMATS), None)
-        if fmt not in (FP64, FP32) or first.device.type != "cpu":
+        executor = registry.on(first.device)
+        if fmt is None or not executor.longest:
+            return None
+        if not executor.native and max(map(len, groups)) > _MOST_TERMS:
             return None
         writer, names, arguments, truths, uniform = _Writer(fmt, first.device), [], [], [], []
         for k, group in enumerate(groups):
@@ -143,24 +161,35 @@ class FusedChain:
         constants = [f"constant{k}" for k in range(len(writer.constants))]
         for name, group in zip(constants, writer.constants, strict=True):
             arguments.append((name, len(group), len(group)))
-        spec = composite_kernel(
-            formula.__name__.strip("_"),
-            lambda name: written(
-                name,
-                ", ".join(name for name, *_ in arguments),
-                [*writer.lines, f"return {result.text.removesuffix('[0]')}"],
-                f"The formula `{formula.__name__}`.",
-                **writer.called,
-            ),
-            fmt,
-            arguments,
-            result.terms,
-            frozenset([*uniform, *constants]),
-            INT8 if result.truth else None,
-            tuple(truths),
-        )
-        launch = registry.prepare(spec, [[first] * len(spec.fields)])
-        return None if launch is None else cls(spec, first, launch, writer.constants)
+        lines = [*writer.lines, f"return {result.text.removesuffix('[0]')}"]
+        everywhere = frozenset([*uniform, *constants])
+        given = tuple(arguments), result.terms, everywhere, result.truth, tuple(truths)
+        key = (formula.__name__, fmt, *lines, *given, *writer.called.items())
+        if key not in _specs:
+            if len(_specs) >= _MOST_SPECS:
+                _specs.clear()
+            _specs[key] = composite_kernel(
+                formula.__name__.strip("_"),
+                lambda name: written(
+                    name,
+                    ", ".join(name for name, *_ in arguments),
+                    lines,
+                    f"The formula `{formula.__name__}`.",
+                    **writer.called,
+                ),
+                fmt,
+                arguments,
+                result.terms,
+                everywhere,
+                INT8 if result.truth else None,
+                tuple(truths),
+            )
+        spec, launch = _specs[key], None
+        if executor.native:
+            launch = registry.prepare(spec, [[first] * len(spec.fields)])
+            if launch is None:
+                return None
+        return cls(spec, first, launch, writer.constants)
 
     def run(self, groups: Sequence[Components]) -> Any:
         """The result for operands of the kind."""
@@ -193,5 +222,8 @@ class FusedChain:
         return True
 
     def _write(self, groups: Sequence[Components], out: Sequence[Tensor]) -> None:
-        read = [place for group in groups for place in map(_address, group)]
-        self._launch([*map(_address, out), *read, *self._behind])
+        read = [c for group in groups for c in group]
+        if self._launch is None:
+            registry.run(self._spec, [[*out, *read, *self._behind]], _NO_SCALARS)
+        else:
+            self._launch([*map(_address, out), *map(_address, read), *self._places])

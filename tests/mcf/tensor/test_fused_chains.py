@@ -46,7 +46,11 @@ CASES = [
     for kind in ((torch.float64, 2), (torch.float64, 3), (torch.float64, 4))
     for name in CALLS
 ]
-CASES += [pytest.param(name, torch.float32, 2, marks=pytest.mark.slow) for name in CALLS]
+CASES += [
+    pytest.param(name, *kind, marks=pytest.mark.slow)
+    for kind in ((torch.float32, 2), (torch.bfloat16, 2), (torch.bfloat16, 3), (torch.float16, 1))
+    for name in CALLS
+]
 
 
 def _flat(found: Any) -> list[torch.Tensor]:
@@ -64,6 +68,48 @@ def test_formulas_have_the_bits_of_their_operations(
     with mcf.executor("torch"):
         expected = CALLS[name](x, y)
     assert_all_same_bits(_flat(found), _flat(expected), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "terms"),
+    [
+        ("huber", torch.float64, 2),
+        *(
+            pytest.param(name, *kind, marks=pytest.mark.slow)
+            for kind in ((torch.float64, 3), (torch.float32, 2), (torch.bfloat16, 2))
+            for name in CALLS
+        ),
+    ],
+)
+def test_gpus_have_the_bits_of_their_operations(name: str, dtype: torch.dtype, terms: int) -> None:
+    x, y = (mcf.MCFTensor(hard(dtype, terms, COUNT, seed)) for seed in (1, 2))
+    before = {*map(id, chains._chains.values())}
+    with mcf.executor("triton"):
+        found = CALLS[name](x, y)
+    made = [c for c in chains._chains.values() if id(c) not in before]
+    with mcf.executor("torch"):
+        expected = CALLS[name](x, y)
+    assert_all_same_bits(_flat(found), _flat(expected), name)
+    # One launch of tensors, of which no table is made.
+    fused = [c for c in made if isinstance(c, FusedChain)]
+    assert all(c._launch is None for c in fused)
+    assert fused or not any(made)
+
+
+def test_gpus_compile_no_formula_of_four_components() -> None:
+    x, y = (mcf.MCFTensor(hard(torch.float64, 4, COUNT, seed)) for seed in (1, 2))
+    with mcf.executor("triton"):
+        assert chained(_product_sum, x, y, 0.3) is None
+
+
+def test_other_shapes_have_the_same_kernel() -> None:
+    kinds = []
+    for count in (COUNT, COUNT + 1):
+        x, y = (mcf.MCFTensor(hard(torch.float64, 2, count, seed)) for seed in (1, 2))
+        assert isinstance(chained(_product_sum, x, y, 0.3), mcf.MCFTensor)
+        kinds.append(next(reversed(chains._chains.values())))
+    assert kinds[0] is not kinds[1]
+    assert kinds[0]._spec is kinds[1]._spec
 
 
 def _product_sum(o: Any, x: Any, y: Any, factor: Any) -> Any:

@@ -1,0 +1,44 @@
+"""Formulas of torch as one kernel each, compiled for GPUs that need not be there, and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton has wheels for Linux only")
+
+import mcf
+from mcf.tensor import chains, fused_chains
+from tests.kernels import machine_code as code
+from tests.kernels.kernel_checks import check_flags
+from tests.mcf.tensor.inputs import hard
+from tests.mcf.tensor.test_fused_chains import CALLS, COUNT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [t for t in code.TARGETS if t.startswith("sm_")])
+@pytest.mark.parametrize("terms", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_formulas_have_no_fusion_and_no_spills(
+    dtype: torch.dtype, terms: int, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_chains, "_specs", {})
+    monkeypatch.setattr(chains, "_chains", {})
+    x, y = (mcf.MCFTensor(hard(dtype, terms, COUNT, seed)) for seed in (1, 2))
+    for call in CALLS.values():
+        call(x, y)
+    made = fused_chains._specs.values()
+    assert len(made) >= 8
+    for spec in made:
+        compiled = code.compile_kernel(spec, target)
+        assert not check_flags(compiled.asm["llir"]), spec.name
+        assert code.stack_bytes(compiled.asm["cubin"]) == 0, spec.name
