@@ -1,14 +1,38 @@
-"""The text of products of rows: halves of what is left, element by element."""
+"""The text of products of rows: halves of what is left, element by element.
+
+Rows that lie side by side are multiplied together, `wide` columns at a time; short rows that lie one
+after the other are turned first, so that their elements are such columns.
+"""
 
 from __future__ import annotations
 
 from mcf.kernels.numba import team
 from mcf.kernels.numba.loops import step
 
+# Columns at a time; those of a narrower matrix are all.
+WIDE = 64
+# Rows of up to so many elements are turned.
+SHORT = 128
+# How many elements of a column ahead what comes next is asked for.
+_AWAY = 2
 
-def room(terms: int, count: int) -> int:
-    """Numbers that a thread needs: what is left, and what becomes of it."""
-    return 2 * terms * ((count + 1) // 2)
+
+def columns(rows: int, count: int, inner: int) -> int:
+    """How many rows are multiplied together."""
+    if inner > 1:
+        return min(inner, WIDE)
+    return WIDE if count <= SHORT and rows >= WIDE else 1
+
+
+def items(rows: int, count: int, inner: int) -> int:
+    """In how many pieces rows are done."""
+    wide = columns(rows, count, inner)
+    return rows // inner * -(-inner // wide) if inner > 1 else -(-rows // wide)
+
+
+def room(terms: int, count: int, wide: int = 1) -> int:
+    """Numbers that a thread needs: what is left, what becomes of it, what is turned."""
+    return terms * wide * (2 * ((count + 1) // 2) + (count if wide > 1 else 0))
 
 
 def source(terms: int, name: str) -> str:
@@ -17,43 +41,82 @@ def source(terms: int, name: str) -> str:
     def each(form: str) -> str:
         return "(" + "".join(f"{form.format(k=k)}, " for k in range(terms)) + ")"
 
+    def unpacked(letters: str) -> str:
+        return "; ".join(f"{', '.join(f'{c}{k}' for k in range(terms))}, = {c}_at" for c in letters)
+
     s, e, d = (each(c + "{k}") for c in "sed")
-    names = [f"{c}{k}" for c in "sed" for k in range(terms)]
+    names = {c: [f"{c}{k}" for k in range(terms)] for c in "sed"}
+    both, two = [*names["s"], *names["e"], *names["d"]], [*names["s"], *names["d"]]
     body = f"store_d({d}, i, algorithm(load_s({s}, i), load_e({e}, i)))"
     lines = [
-        *step("joined", "i", names, [body]),
+        *step("joined", "i", both, [body]),
+        *step("copied", "i", two, [f"store_d({d}, i, load_s({s}, i))"]),
         "def kernel(data):",
         "    prefer_wide_vectors()",
         "    rows, count = number(data, 0), number(data, 1)",
         "    shares, parts, works = word(data, 2), number(data, 3), word(data, 4)",
-        f"    outs = {each('word(data, 5 + {k})')}",
-        f"    given = {each(f'word(data, {5 + terms} + {{k}})')}",
+        "    inner, wide = number(data, 5), number(data, 6)",
+        f"    outs = {each('word(data, 7 + {k})')}",
+        f"    given = {each(f'word(data, {7 + terms} + {{k}})')}",
         *("    " + line for line in team.ITEMS),
     ]
-    own = "(" + "".join(f"advance(given[{k}], item * count), " for k in range(terms)) + ")"
-    unpacked = "\n".join(
-        f"                {', '.join(f'{c}{k}' for k in range(terms))}, = {c}" for c in "sed"
+    turned = "\n".join(
+        f"                        put(s[{k}], i * wide + l, number(given[{k}], at + i))"
+        for k in range(terms)
+    )
+    asked = "\n".join(
+        f"                            prefetch(s[{k}], (i + {_AWAY}) * apart + {place})"
+        for k in range(terms)
+        for place in ("l", "half * apart + l")
     )
     return (
         "\n".join(lines)
         + f"""
-            size = (count + 1) >> 1
-            here = advance(works, arrival * 2 * {terms} * size)
+            size = ((count + 1) >> 1) * wide
+            own = (2 * size + (count * wide if wide > 1 else 0)) * {terms}
+            here = advance(works, arrival * own)
             there = advance(here, {terms} * size)
-            s = {own}
+            if inner == 1 and wide > 1:
+                row = item * wide
+                width, apart, last = wide, wide, min(wide, rows - row)
+                s = {each("advance(there, {k} * count * wide + " + f"{terms} * size)")}
+                for l in range(last):
+                    at = (row + l) * count
+                    for i in range(count):
+{turned}
+            else:
+                tiles = (inner + wide - 1) // wide
+                outer, column = item // tiles, item % tiles * wide
+                width, apart = min(wide, inner - column), inner
+                last, row = width, outer * inner + column
+                s = {each("advance(given[{k}], outer * inner * count + column)")}
             left = count
             while left > 1:
                 half = (left + 1) >> 1
                 pairs = left - half
-                e = {"(" + "".join(f"advance(s[{k}], half), " for k in range(terms)) + ")"}
-                d = {each("advance(here, {k} * size)")}
-{unpacked}
-                over(0, pairs, joined, ({", ".join(names)},))
+                # What is not apart is one piece.
+                turns, length = (1, pairs * width) if apart == width else (pairs, width)
+                for i in range(turns):
+                    if turns > 1:
+                        for l in range(0, width, 8):
+{asked}
+                    s_at = {each("advance(s[{k}], i * apart)")}
+                    e_at = {each("advance(s[{k}], (half + i) * apart)")}
+                    d_at = {each("advance(here, {k} * size + i * width)")}
+                    {unpacked("sed")}
+                    over(0, length, joined, ({", ".join(both)},))
                 if half > pairs:
-                    store_d(d, pairs, load_s(s, pairs))
-                s = d
+                    s_at = {each("advance(s[{k}], pairs * apart)")}
+                    d_at = {each("advance(here, {k} * size + pairs * width)")}
+                    {unpacked("sd")}
+                    over(0, width, copied, ({", ".join(two)},))
+                s = {each("advance(here, {k} * size)")}
+                apart = width
                 here, there = there, here
                 left = half
-            store_d(outs, item, load_s(s, 0))
+            s_at = s
+            d_at = {each("advance(outs[{k}], row)")}
+            {unpacked("sd")}
+            over(0, last, copied, ({", ".join(two)},))
 """
     )

@@ -81,7 +81,9 @@ def _address(task: RowTask, side: bool = False) -> int:
         return _loop(task.name, task.terms, side).address
 
 
-def _options(task: RowTask, step: int = sort_text.ROWS) -> list[int]:
+def _options(task: RowTask, step: int = sort_text.ROWS, wide: int = 1) -> list[int]:
+    if task.name == "prod":
+        return [task.inner, wide]
     if task.name in _PLAIN:
         return []
     return [*task.options, *([step] if task.name == "sort" else []), task.moved]
@@ -112,6 +114,9 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
     if task.name in peaks.NAMES:
         peaks.run(task, shape, addresses)
         return True
+    if task.name == "prod":
+        _products(task, shape, addresses)
+        return True
     if task.name == "sort" and count >= LONG:
         _long_rows(task, shape, addresses)
         return True
@@ -136,6 +141,22 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
         pages.ask(place, _WORD * rows * count)
     team.run(_address(task, side), table.buffer_info()[0], parts)
     return True
+
+
+def _products(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> None:
+    """Products of rows, many of them together."""
+    rows, count = shape
+    wide = product_text.columns(rows, count, task.inner)
+    items = product_text.items(rows, count, task.inner)
+    threads = torch.get_num_threads() if rows * count > team.SERIAL else 1
+    parts = max(1, min(threads, items))
+    shares = team.shares(items, parts)
+    room = parts * product_text.room(task.terms, count, wide)
+    work = torch.empty(room, dtype=torch.int64, device="cpu")
+    head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
+    table = array("Q", [*head, *_options(task, wide=wide), *addresses])
+    pages.ask(work.data_ptr(), _WORD * room)
+    team.run(_address(task), table.buffer_info()[0], parts)
 
 
 # Numbers of a row whose sort is cut into steps that threads share.

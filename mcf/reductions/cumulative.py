@@ -37,18 +37,43 @@ def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
     if rows.length == 0:
         one = torch.ones(rows.result_shape(keepdim), dtype=x[0].dtype, device=x[0].device)
         return one, *(torch.zeros_like(one) for _ in x[1:])
+    inner = rows.beside(x)
+    if inner > 1:
+        return _shaped(_column_prods(list(x), rows.length, inner), rows, keepdim)
     return _shaped(_row_prods(rows.gather(x)), rows, keepdim)
+
+
+@operator(
+    "column_prods(Tensor[] x, int count, int inner)",
+    lambda x, count, inner: [c.new_empty(c.numel() // count) for c in x],
+)
+def _column_prods(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
+    """The products along the middle of contiguous [M / inner, count, inner]."""
+    found = _by_loop(x, x[0].numel() // count, count, inner)
+    if found is not None:
+        return found
+    turned = [c.view(-1, count, inner).mT.reshape(-1, count).contiguous() for c in x]
+    return list(_row_prods(turned))
+
+
+def _by_loop(x: list[Tensor], rows: int, count: int, inner: int) -> list[Tensor] | None:
+    """The same by an executor's loop over rows; None where it has none."""
+    wide = _wide(x)
+    if wide[0].dtype is not torch.float64 or not rows:
+        return None
+    out = [c.new_empty(rows) for c in wide]
+    task = RowTask("prod", len(wide), inner=inner)
+    if not registry.rows(task, (rows, count), [*out, *(c.contiguous() for c in wide)]):
+        return None
+    return [c.clone() for c in finish(tuple(out), format_of(x[0].dtype), len(x))]
 
 
 @operator("row_prods(Tensor[] x)", lambda x: one_each(x, len(x)))
 def _row_prods(x: list[Tensor]) -> list[Tensor]:
+    found = _by_loop(x, *x[0].shape, 1)
+    if found is not None:
+        return found
     wide = _wide(x)
-    if wide[0].dtype is torch.float64:
-        out = [c.new_empty(len(c)) for c in wide]
-        rows, count = wide[0].shape
-        task = RowTask("prod", len(wide))
-        if rows and registry.rows(task, (rows, count), [*out, *(c.contiguous() for c in wide)]):
-            return [c.clone() for c in finish(tuple(out), format_of(x[0].dtype), len(x))]
     given = tuple(c.mT.contiguous() for c in wide)
     count = len(given[0])
     while count > 1:

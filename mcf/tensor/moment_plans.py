@@ -106,6 +106,8 @@ class MomentPlan:
         except (IndexError, RuntimeError):
             return None
         shape = count // rows.length, rows.length
+        if shape[0] > _ROWS:
+            return None
         specs = sum_fold(FP64, terms, terms), product_fold(FP64, terms, terms, terms)
         folds = [registry.prepare_fold(spec, *shape, like.device) for spec in specs]
         if None in folds or any(spec.state != terms for spec in specs):
@@ -220,6 +222,8 @@ class _Kind(NamedTuple):
 
 # What has differences from means, and up to how many elements there is room for them.
 _SPREAD, _MANY = frozenset({"var", "std"}), 1 << 18
+# Many rows are folded side by side, for which operators have loops.
+_ROWS = 1 << 12
 # Roots of sums whose numbers may have to be scaled.
 _ROOTS = frozenset({"std", "norm"})
 

@@ -2,7 +2,8 @@
 
 Caught mutants: lanes of a piece of all columns begun anew; a column's rest in another's lanes; the
 columns of the second matrix taken for the first's; results turned before the rows are done; keys
-in the place of numbers.
+in the place of numbers; an odd row in the middle left out of products; a tile's columns that begin
+where the first tile's do.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 import mcf
+from mcf import reductions
+from mcf.reductions import rows
 from tests.helpers import assert_all_same_bits
 from tests.kernels.test_scan import _numbers
 
@@ -74,6 +77,22 @@ def test_norms_of_columns(terms: int) -> None:
         for c in x.components[1:]:
             c.view(-1)[777] = 0.0
         _same(x, dim, "norm")
+
+
+# Columns by themselves and in tiles, short rows that are turned, one that is not; one element.
+PRODUCTS = [((9, 70), 0), ((3, 12, 130), 1), ((500, 10), 0), ((70, 33), 1), ((3, 700), 1)]
+PRODUCTS += [((2, 1, 40), 1), ((130, 1), 1)]
+
+
+@pytest.mark.parametrize("terms", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_products(terms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_MANY", 1)
+    for shape, dim in PRODUCTS:
+        x = _numbers(terms, torch.Size(shape).numel()).reshape(shape)
+        found = reductions.prod(x.components, dim)
+        with mcf.executor("torch"):
+            expected = reductions.prod(x.components, dim)
+        assert_all_same_bits(found, expected, f"prod of {list(shape)}")
 
 
 TASKS = "cumsum cumprod cummax cummin max argmin".split()
