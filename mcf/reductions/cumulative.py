@@ -70,9 +70,10 @@ def _by_loop(x: list[Tensor], rows: int, count: int, inner: int) -> list[Tensor]
 
 @operator("row_prods(Tensor[] x)", lambda x: one_each(x, len(x)))
 def _row_prods(x: list[Tensor]) -> list[Tensor]:
-    found = _by_loop(x, *x[0].shape, 1)
-    if found is not None:
-        return found
+    rows, length = x[0].shape
+    looped = _by_loop(x, rows, length, 1)
+    if looped is not None:
+        return looped
     wide = _wide(x)
     given = tuple(c.mT.contiguous() for c in wide)
     count = len(given[0])
