@@ -1,7 +1,7 @@
 """The text of products of rows: halves of what is left, element by element.
 
-Rows that lie side by side are multiplied together, `wide` columns at a time; short rows that lie one
-after the other are turned first, so that their elements are such columns.
+Rows that lie side by side are multiplied together, `wide` columns at a time; short rows that lie
+one after the other are turned first, so that their elements are such columns.
 """
 
 from __future__ import annotations

@@ -10,14 +10,18 @@ import torch
 from torch import Tensor
 
 from mcf.convert.numbers import components_of
-from mcf.kernels.formats import FORMATS
-from mcf.kernels.operators import ABS, ADD, EQ, LE, LT, MUL, SUB, WHERE
+from mcf.elementary.fused import NO_SCALARS
+from mcf.kernels import registry
+from mcf.kernels.algorithms.closeness import closeness
+from mcf.kernels.formats import FORMATS, FP32, FP64, INT8
+from mcf.kernels.operators import ABS, ADD, EQ, LE, LT, MUL, SUB, WHERE, Operation, kernel
 from mcf.tensor.chains import chained
+from mcf.tensor.fused_chains import MANY
 from mcf.tensor.gathered import MOST, gathered
-from mcf.tensor.recorded import writable, written
+from mcf.tensor.recorded import watched, writable, written
 from mcf.tensor.registry import DIRECT
 from mcf.tensor.shortcuts import forms, register
-from mcf.tensor.tensor import COMPONENTS, MCFTensor
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 
 
 def _close(o: Any, x: Any, y: Any, rtol: Any, atol: Any) -> Any:
@@ -45,8 +49,48 @@ def _isclose(
         return NotImplemented
     if x.shape != y.shape or x.dtype is not y.dtype:
         return NotImplemented
-    found = chained(_close, x, y, rtol, atol)
+    found = _by_first(x, y, rtol, atol)
+    if found is None:
+        found = chained(_close, x, y, rtol, atol)
     return NotImplemented if found is None else found
+
+
+def _by_first(x: MCFTensor, y: MCFTensor, rtol: float, atol: float) -> Tensor | None:
+    """The same of many numbers whose first components decide most; None for others.
+
+    That reads half of pairs and takes a tenth of the operations.
+    """
+    a, b = x.__dict__["_c0"], y.__dict__["_c0"]
+    fmt, device = FORMATS[a.dtype], a.device
+    if a.numel() < MANY or device.type != "cpu" or fmt not in (FP64, FP32) or watched():
+        return None
+    if type(a) is not Tensor or type(b) is not Tensor or registry.executor_for(device) != "numba":
+        return None
+    if not (a.is_contiguous() and b.is_contiguous()):
+        return None
+    spec = kernel(_CLOSENESS, fmt, 1, 1, 1, 1, 1, 1, uniform=_UNIFORM)
+    margins = 2.0 ** (4 - fmt.p), 2.0 ** (fmt.emin + 2)
+    numbers = [torch.tensor(v, dtype=a.dtype, device=device) for v in (rtol, atol, *margins)]
+    codes = torch.empty(a.shape, dtype=torch.int8, device=device)
+    registry.run(spec, [[codes, a, b, *numbers]], NO_SCALARS)
+    each = codes.numpy()
+    if each.max() > 1:
+        left = torch.from_numpy(np.flatnonzero(each > 1))
+        if left.numel() > a.numel() // 8:
+            return None
+        some = [wrap([c.reshape(-1)[left] for c in t.components]) for t in (x, y)]
+        codes.view(-1)[left] = torch.isclose(*some, rtol=rtol, atol=atol).to(torch.int8)
+    return codes.view(torch.bool)
+
+
+_UNIFORM = frozenset({"rtol", "atol", "margin", "least"})
+_CLOSENESS = Operation(
+    "closeness",
+    ("x", "y", "rtol", "atol", "margin", "least"),
+    (closeness,),
+    results=1,
+    result=INT8,
+)
 
 
 def _allclose(*args: Any, **kwargs: Any) -> Any:
