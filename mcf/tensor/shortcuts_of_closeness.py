@@ -78,8 +78,8 @@ def _by_first(x: MCFTensor, y: MCFTensor, rtol: float, atol: float) -> Tensor | 
         left = torch.from_numpy(np.flatnonzero(each > 1))
         if left.numel() > a.numel() // 8:
             return None
-        some = [wrap([c.reshape(-1)[left] for c in t.components]) for t in (x, y)]
-        codes.view(-1)[left] = torch.isclose(*some, rtol=rtol, atol=atol).to(torch.int8)
+        some, others = (wrap([c.reshape(-1)[left] for c in t.components]) for t in (x, y))
+        codes.view(-1)[left] = torch.isclose(some, others, rtol, atol).to(torch.int8)
     return codes.view(torch.bool)
 
 
