@@ -78,6 +78,7 @@ class Move(NamedTuple):
         elements: how many each has.
         index: int64, which they are; None for the same order.
         size: bytes of an element, one of `SIZES`.
+        to: bytes of what floats of 4 or 8 become, if they become others; 0 if not.
     """
 
     sources: Sequence[int]
@@ -85,6 +86,7 @@ class Move(NamedTuple):
     elements: int
     index: Any = None
     size: int = 8
+    to: int = 0
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -95,7 +97,7 @@ class Move(NamedTuple):
         """The call with its operands at some addresses, those of `all`."""
         index = None if self.index is None else np.ascontiguousarray(self.index, np.int64).ravel()
         place = 0 if index is None else index.ctypes.data
-        head = [self.elements, len(self.sources), self.size, place]
+        head = [self.elements, len(self.sources), 16 * self.to + self.size, place]
         return _of_words("move", _MOVE, head, addresses, index)
 
 
@@ -150,6 +152,10 @@ def kernel(data):
                 put(target, i, number(source, j))
             elif size == 4:
                 put_half(target, i, half(source, j))
+            elif size == 132:
+                put(target, i, widened(source, j))
+            elif size == 72:
+                put_half(target, i, narrowed(source, j))
             else:
                 put_byte(target, i, byte(source, j))
 """

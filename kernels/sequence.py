@@ -182,6 +182,22 @@ def _instructions() -> dict[str, Any]:
 
         return store
 
+    def resized(given: Any, made: Any, bits: int) -> Any:
+        """The bits of a float of one format in memory as another, of so many bits."""
+
+        @intrinsic
+        def load(context, address, i):
+            def generate(c, b, signature, args):
+                cell = b.gep(b.inttoptr(args[0], given.as_pointer()), [args[1]])
+                x = b.load(cell, align=12 - bits // 8)
+                x = b.fpext(x, made) if bits == 64 else b.fptrunc(x, made)
+                x = b.bitcast(x, ir.IntType(bits))
+                return x if bits == 64 else b.zext(x, word)
+
+            return types.int64(types.uint64, types.int64), generate
+
+        return load
+
     @intrinsic
     def call_team(context, entry, function, data, threads):
         """GOMP_parallel: a function on several threads, of which one is this."""
@@ -199,6 +215,8 @@ def _instructions() -> dict[str, Any]:
     return {
         "byte": loading(8),
         "half": loading(32),
+        "widened": resized(ir.FloatType(), ir.DoubleType(), 64),
+        "narrowed": resized(ir.DoubleType(), ir.FloatType(), 32),
         "put": put,
         "put_byte": storing(8),
         "put_half": storing(32),

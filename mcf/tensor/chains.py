@@ -244,7 +244,8 @@ def _program(
     at = given
     for sources_of, index in moves:
         targets = range(at, at + len(sources_of))
-        made.append(Move(sources_of, targets, index.size, index))
+        item = own[at - given].element_size()
+        made.append(Move(sources_of, targets, index.size, index, item))
         at += len(sources_of)
     # Numbers of the formula, and what kernels read behind their operands.
     fixed: list[int] = []

@@ -94,6 +94,8 @@ def signed_logarithm(terms: int, a: Tensor) -> Run | None:
             return None
         found = total.run(room.logarithms)
         free.append(room)
+        if found is None:
+            return None
         signs = []
         for k in matrices:
             sign = 1.0

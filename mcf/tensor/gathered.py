@@ -19,7 +19,9 @@ from mcf.tensor.chains import Chain, Written
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 
-_address, _FLOAT64 = Tensor.data_ptr, torch.float64
+_address = Tensor.data_ptr
+# Of which elements are moved.
+_FORMATS = frozenset({torch.float64, torch.float32})
 # Elements of a result up to which it is computed so; more take longer than a call.
 MOST = 2048
 _KINDS = 1024
@@ -38,17 +40,19 @@ def gathered(
         kind: what tells this formula of tensors of these shapes from others.
         formula: as of `mcf.tensor.chains.chained`, of the gathered operands.
         places: of the operands, asked for once.
-        *tensors: expansions of float64 with as many components.
+        *tensors: expansions of one of these formats with as many components.
     """
     if watched():
         return None
     given: list[int] = []
-    terms = tensors[0].__dict__["_terms"]
-    key: list[Any] = [kind, terms, registry.get_executor(), get_registers()]
+    terms, dtype = tensors[0].__dict__["_terms"], tensors[0].__dict__["_c0"].dtype
+    if dtype not in _FORMATS:
+        return None
+    key: list[Any] = [kind, terms, dtype, registry.get_executor(), get_registers()]
     for x in tensors:
         own = x.__dict__
         first = own["_c0"]
-        if type(first) is not Tensor or first.dtype is not _FLOAT64 or own["_terms"] != terms:
+        if type(first) is not Tensor or first.dtype is not dtype or own["_terms"] != terms:
             return None
         if first.device.type != "cpu":
             return None
@@ -68,7 +72,8 @@ def _of(formula: Written, places: Places, terms: int, tensors: Sequence[MCFTenso
     """The chain of a kind, or None where the formula is none."""
     if not places[0][1].size:
         return None
-    ones = [torch.ones(at.shape, dtype=_FLOAT64, device="cpu") for _, at in places]
+    dtype = tensors[0].__dict__["_c0"].dtype
+    ones = [torch.ones(at.shape, dtype=dtype, device="cpu") for _, at in places]
     moves = []
     for which, at in places:
         first = tensors[which].__dict__["_c0"]

@@ -1,7 +1,7 @@
 """Variances, standard deviations, 2-norms and dot products of few numbers by plan.
 
-They are the kernels of `mcf.reductions` on rows of float64 components, one after the other in room
-that the plan keeps.
+They are the kernels of `mcf.reductions` on rows of components, one after the other in room that the
+plan keeps. Those of float32 are float64 between the first fold and the result.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.convert import conversions
+from mcf.convert.rounding import nearest
 from mcf.kernels import registry
-from mcf.kernels.fold import product_fold, sum_fold
-from mcf.kernels.formats import FP64
+from mcf.kernels.fold import BLOCK, product_fold, sum_fold
+from mcf.kernels.formats import FORMATS, FP64, Format
 from mcf.kernels.operators import DIV, SQRT, SUB, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step, Within
+from mcf.kernels.register_choice import get_registers
 from mcf.reductions.folds import LARGEST, LEAST
 from mcf.reductions.rows import Rows
 from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL, row_launch
+from mcf.tensor.narrow import in_float64, rounding
 from mcf.tensor.recorded import watched
 from mcf.tensor.sums import Parts
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
@@ -54,18 +58,18 @@ def moment(
     if type(given[-1]) is not MCFTensor:
         return None
     parts: list[Components] = []
-    key: tuple[Any, ...] = (name, keepdim, correction, registry.get_executor())
+    key: tuple[Any, ...] = (name, keepdim, correction, registry.get_executor(), get_registers())
     key += (tuple(dim) if isinstance(dim, list | tuple) else dim,)
     for each in given:
         own = each.__dict__
         first, terms = own["_c0"], own["_terms"]
-        if first.dtype is not _FLOAT64 or type(first) is not Tensor:
+        if type(first) is not Tensor:
             return None
         whole = first.is_contiguous()
         if y is not None and not whole:
             return None
         parts.append(COMPONENTS[terms](own))
-        key += (terms, first.shape, first.device, None if whole else first.stride())
+        key += (terms, first.dtype, first.shape, first.device, None if whole else first.stride())
     try:
         plan = _plans[key]
     except KeyError:
@@ -79,12 +83,13 @@ class MomentPlan:
     """A moment of rows as a program of the addresses of operands and of the result."""
 
     def __init__(
-        self, name: str, terms: int, rows: int, length: int, size: torch.Size, programs: Any
+        self, fmt: Format, terms: int, rows: int, size: torch.Size, programs: Sequence[Program]
     ) -> None:
         """A plan for so many rows; its program, and of a root that of numbers of any size."""
-        self._name, self._terms, self._rows, self._length = name, terms, rows, length
-        one = torch.empty(size, dtype=_FLOAT64, device="cpu")
+        self._rows = rows
+        one = torch.empty(size, dtype=fmt.dtype, device="cpu")
         self._likes, self._size, self._device = [one] * terms, size, one.device
+        self._dtype = one.dtype
         self.program, self._of_scaled = programs[0], programs[-1]
 
     @classmethod
@@ -93,12 +98,13 @@ class MomentPlan:
     ) -> MomentPlan | None:
         """The plan for tensors of one kind, or None if only the operators can take them."""
         like, terms = parts[0][0], len(parts[0])
-        count = like.numel()
+        count, wide = like.numel(), like.dtype is _FLOAT64
         most = SMALL if not like.is_contiguous() else _MANY if name in _SPREAD else count
-        if like.device.type != "cpu" or not 0 < count <= most or terms < 2:
+        if not in_float64(like) or not 0 < count <= most or (wide and terms < 2):
             return None
-        if any(len(c) != terms or c[0].shape != like.shape for c in parts):
-            return None
+        for c in parts:
+            if len(c) != terms or c[0].shape != like.shape or c[0].dtype is not like.dtype:
+                return None
         if name == "dot" and like.ndim != 1:
             return None
         try:
@@ -108,24 +114,32 @@ class MomentPlan:
         shape = count // rows.length, rows.length
         if shape[0] > _ROWS:
             return None
-        specs = sum_fold(FP64, terms, terms), product_fold(FP64, terms, terms, terms)
+        fmt, state = FORMATS[like.dtype], terms
+        specs = [sum_fold(fmt, terms, terms), product_fold(fmt, terms, terms, terms)]
+        if not wide:
+            if rows.length > BLOCK or count > SMALL:
+                return None
+            state = specs[0].state
+            if name in _SPREAD:
+                specs[1] = product_fold(FP64, state, state, state)
         folds = [registry.prepare_fold(spec, *shape, like.device) for spec in specs]
-        if None in folds or any(spec.state != terms for spec in specs):
+        if None in folds or any(spec.state != state for spec in specs):
             return None
         degrees = max(0.0, rows.length - correction)
         if 0 < degrees < 1:
             # A root beyond the range is not only multiplied by a power of two.
             return None
         size = torch.Size(rows.result_shape(keepdim))
-        kind = _Kind(name, terms, *shape, degrees, folds)
+        kind = _Kind(name, fmt, terms, state, *shape, degrees, folds)
         order = (*rows.kept, *rows.dims)
         if count > SMALL and order != tuple(range(like.ndim)):
             return None
         index = elements_in_order(like, order) if count <= SMALL else None
         programs = [kind.program(size, index, looked=True)]
-        if name in _ROOTS:
+        if name in _ROOTS and wide:
             programs.append(kind.program(size, None, looked=False))
-        return None if None in programs else cls(name, terms, *shape, size, programs)
+        found = [program for program in programs if program is not None]
+        return cls(fmt, terms, shape[0], size, found) if len(found) == len(programs) else None
 
     def run(self, parts: list[Components]) -> MCFTensor | None:
         """The moment of components of the kind; None for what is scaled otherwise."""
@@ -133,7 +147,7 @@ class MomentPlan:
         given = [place for group in parts for place in map(_address, group)]
         if not self.program([*given, *map(_address, out)]) and not self._scaled(parts[0], out):
             return None
-        return fresh(out, self._size, _FLOAT64, self._device)
+        return fresh(out, self._size, self._dtype, self._device)
 
     def bound(self, parts: list[Components], out: Sequence[Tensor]) -> Parts:
         """What writes the moment of operands that stay where they are."""
@@ -142,8 +156,9 @@ class MomentPlan:
 
     def _scaled(self, x: Components, out: Sequence[Tensor]) -> bool:
         """Write the root of one row, as std and norm have it: its largest is brought below 1."""
-        # Rows are scaled each on its own.
-        exponent = _exponent(x[0]) if self._rows == 1 else None
+        # Rows are scaled each on its own, and those of float32 not at all.
+        alone = self._rows == 1 and self._dtype is _FLOAT64
+        exponent = _exponent(x[0]) if alone else None
         if exponent is None:
             return False
         scaled = [c.reshape(-1) * 2.0**-exponent for c in x]
@@ -154,10 +169,23 @@ class MomentPlan:
 
 
 class _Kind(NamedTuple):
-    """What a moment of so many rows takes: prepared folds, of sums and of products."""
+    """What a moment of so many rows takes.
+
+    Args:
+        name: see `moment`.
+        fmt: of the components.
+        terms: how many they are.
+        state: how many float64 registers a sum has.
+        rows: how many.
+        length: of each.
+        degrees: what squares are divided by.
+        folds: prepared ones, of sums and of products.
+    """
 
     name: str
+    fmt: Format
     terms: int
+    state: int
     rows: int
     length: int
     degrees: float
@@ -171,37 +199,47 @@ class _Kind(NamedTuple):
             index: of the elements in their rows, where those are gathered first.
             looked: whether roots are of numbers that need no scale, and else not taken.
         """
-        terms, rows, count = self.terms, self.rows, self.rows * self.length
+        terms, state, fmt = self.terms, self.state, self.fmt
+        rows, count, item = self.rows, self.rows * self.length, int(self.fmt.itemsize)
+        wide, differs, rooted = fmt is FP64, self.name in _SPREAD, self.name in _ROOTS
         given = terms * (3 if self.name == "dot" else 2)
+        sizes: list[int] = []
+
+        def rooms(number: int, each: int, used: bool = True) -> list[int]:
+            at = given + len(sizes)
+            sizes.extend([each if used else 0] * number)
+            return [*range(at, at + number)]
+
         # Sums, what they settle to, means; differences, and rows or means as often as numbers.
         few, many = 8 * rows, 8 * count
-        gaps = [many if self.name in _SPREAD else 0] * terms
-        sizes = [few] * (3 * terms) + gaps + [each if rows > 1 else 0 for each in gaps]
-        sizes += [many] * terms if index is not None else []
-        blocks = [[*range(given + k * terms, given + (k + 1) * terms)] for k in range(6)]
-        partial, whole, other, gap, spread, in_rows = blocks
+        partial, whole, other = (rooms(state, few) for _ in range(3))
+        gap = rooms(state, many, differs)
+        spread = rooms(state, many, differs and rows > 1)
+        in_rows = rooms(terms, item * count, index is not None)
+        widened = rooms(state, many, differs and not wide)
+        last = rooms(state, few, not wide)
         lengths = np.array([self.length, self.degrees])
         fixed = [lengths.ctypes.data, lengths.ctypes.data + 8]
         length, degrees = given + len(sizes), given + len(sizes) + 1
         one = torch.empty(size, dtype=_FLOAT64, device="cpu")
         all_of = torch.empty(count, dtype=_FLOAT64, device="cpu")
         sums, products = self.folds
-        settle = row_launch(settle_kernel(terms), one)
+        settle = row_launch(settle_kernel(state), one)
         number = frozenset("y" if rows > 1 else "")
-        divide = row_launch(kernel(DIV, FP64, terms, 1, uniform=number), one)
+        divide = row_launch(kernel(DIV, FP64, state, 1, uniform=number), one)
         # A mean of one row is one number; several are spread over theirs.
         mean = frozenset("y" if self.length > 1 and rows == 1 else "")
-        minus = row_launch(kernel(SUB, FP64, terms, terms, uniform=mean), all_of)
+        minus = row_launch(kernel(SUB, FP64, state, state, uniform=mean), all_of)
         steps: list[Step] = []
         x, out = [*range(terms)], [*range(given - terms, given)]
-        rooted = self.name in _ROOTS
         if index is not None:
-            steps.append(Move(x, in_rows, count, index))
+            steps.append(Move(x, in_rows, count, index, item))
             x = in_rows
-        if rooted and looked:
+        if rooted and looked and wide:
             steps.append(Within(x, count, LEAST, LARGEST))
-        before = other if rooted else out
-        if self.name in _SPREAD:
+        result = out if wide else last
+        before = other if rooted else result
+        if differs:
             steps += [Launch(sums, x, partial[0]), Launch(settle, whole + partial)]
             steps.append(Launch(divide, [*other, *whole, length]))
             means = other
@@ -209,6 +247,10 @@ class _Kind(NamedTuple):
                 each = np.repeat(np.arange(rows), self.length)
                 steps.append(Move(other, spread, count, each))
                 means = spread
+            if not wide:
+                as_float64 = conversions.kernel(nearest, fmt, terms, FP64, state)
+                steps.append(Launch(row_launch(as_float64, all_of), widened + x))
+                x = widened
             steps.append(Launch(minus, gap + x + means))
             steps += [Launch(products, gap + gap, partial[0]), Launch(settle, whole + partial)]
             steps.append(Launch(divide, [*before, *whole, degrees]))
@@ -216,7 +258,9 @@ class _Kind(NamedTuple):
             y = [*range(terms, 2 * terms)] if self.name == "dot" else x
             steps += [Launch(products, x + y, partial[0]), Launch(settle, before + partial)]
         if rooted:
-            steps.append(Launch(row_launch(kernel(SQRT, FP64, terms), one), out + before))
+            steps.append(Launch(row_launch(kernel(SQRT, FP64, state), one), result + before))
+        if not wide:
+            steps.append(Launch(rounding(state, fmt, terms, one), out + last))
         return Program.of(steps, given, sizes, fixed, lengths)
 
 

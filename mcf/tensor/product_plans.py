@@ -14,16 +14,19 @@ from torch import Tensor
 
 from mcf.kernels import registry
 from mcf.kernels.fold import product_fold
-from mcf.kernels.formats import FP64
+from mcf.kernels.formats import FORMATS, FP64
 from mcf.kernels.operators import ADD, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
+from mcf.kernels.register_choice import get_registers
 from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL, row_launch
+from mcf.tensor.narrow import in_float64, rounding
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64 = torch.float64
+_FORMATS = frozenset({torch.float64, torch.float32})
 _MOST = 1024
 _plans: dict[tuple[Any, ...], ProductPlan | None] = {}
 
@@ -58,9 +61,9 @@ def multiplied(
     a, b, terms = one["_c0"], two["_c0"], one["_terms"]
     if type(a) is not Tensor or type(b) is not Tensor or two["_terms"] != terms:
         return None
-    if a.dtype is not _FLOAT64 or b.dtype is not _FLOAT64:
+    if a.dtype is not b.dtype or a.dtype not in _FORMATS:
         return None
-    key: tuple[Any, ...] = (terms, a.shape, a.device, b.shape, b.device, first, second)
+    key: tuple[Any, ...] = (terms, a.dtype, a.shape, a.device, b.shape, b.device, first, second)
     key += (None if a.is_contiguous() else a.stride(), None if b.is_contiguous() else b.stride())
     likes = [a, b]
     given = [*map(_address, COMPONENTS[terms](one)), *map(_address, COMPONENTS[terms](two))]
@@ -69,12 +72,12 @@ def multiplied(
             return None
         other = plus.__dict__
         c = other["_c0"]
-        if type(c) is not Tensor or c.dtype is not _FLOAT64 or other["_terms"] != terms:
+        if type(c) is not Tensor or c.dtype is not a.dtype or other["_terms"] != terms:
             return None
         key += (c.shape, c.device, c.stride())
         likes.append(c)
         given += map(_address, COMPONENTS[terms](other))
-    key += (registry.get_executor(),)
+    key += (registry.get_executor(), get_registers())
     try:
         plan = _plans[key]
     except KeyError:
@@ -89,9 +92,9 @@ def multiplied(
 class ProductPlan:
     """A product as a program of the addresses of the operands and of the result."""
 
-    def __init__(self, size: torch.Size, terms: int, program: Program, summed: bool) -> None:
-        """A plan of a program with a result of this size, which may be a sum with a third one."""
-        like = torch.empty(size, dtype=_FLOAT64, device="cpu")
+    def __init__(self, like: Tensor, terms: int, program: Program, summed: bool) -> None:
+        """A plan of a program with a result like this, which may be a sum with a third operand."""
+        size, self._dtype = like.shape, like.dtype
         self._like, self._size, self._terms, self._device = like, size, terms, like.device
         self._program, self._summed = program, summed
 
@@ -100,7 +103,7 @@ class ProductPlan:
         cls, likes: Sequence[Tensor], terms: int, turned: Sequence[Turned | None]
     ) -> ProductPlan | None:
         """The plan for tensors of one kind, or None if only the operators can take them."""
-        if any(c.device.type != "cpu" or not c.numel() for c in likes):
+        if not all(in_float64(c) and c.numel() for c in likes):
             return None
         a, b = (c if t is None else _view(c, t) for c, t in zip(likes, turned, strict=False))
         found = _sizes(a.shape, b.shape)
@@ -110,7 +113,9 @@ class ProductPlan:
         batch, rows, _, columns = shape
         if max(a.numel(), b.numel(), batch * rows * columns) > SMALL:
             return None
-        spec = product_fold(FP64, terms, terms, terms)
+        fmt = FORMATS[a.dtype]
+        item = int(fmt.itemsize)
+        spec = product_fold(fmt, terms, terms, terms)
         call = registry.prepare_product(spec, shape, a.device)
         if call is None:
             return None
@@ -118,9 +123,9 @@ class ProductPlan:
         given = (number + 1) * terms
         sizes: list[int] = []
 
-        def rooms(each: int, elements: int) -> list[int]:
+        def rooms(each: int, elements: int, size: int = 8) -> list[int]:
             at = given + len(sizes)
-            sizes.extend([8 * elements] * each)
+            sizes.extend([size * elements] * each)
             return [*range(at, at + each)]
 
         steps: list[Step] = []
@@ -134,37 +139,49 @@ class ProductPlan:
         for k, view in enumerate(views):
             index = elements_in_order(view, range(view.ndim))
             if index is not None:
-                moved = rooms(terms, view.numel())
-                steps.append(Move(taken[k], moved, view.numel(), index))
+                moved = rooms(terms, view.numel(), item)
+                steps.append(Move(taken[k], moved, view.numel(), index, item))
                 taken[k] = moved
         partial = rooms(state, count)
         steps.append(Launch(call, taken[0] + taken[1], partial[0]))
         like = torch.empty(size, dtype=_FLOAT64, device="cpu")
-        product = taken[-1] if number == 2 else rooms(terms, count)
-        # What nobody asks for goes to room that nobody reads.
-        rest = rooms(state - terms, count)
-        steps.append(Launch(row_launch(settle_kernel(state), like), [*product, *rest, *partial]))
+        product = taken[-1] if number == 2 else rooms(terms, count, item)
+        settle = row_launch(settle_kernel(state), like)
+        if fmt is FP64:
+            # What nobody asks for goes to room that nobody reads.
+            rest = rooms(state - terms, count)
+            steps.append(Launch(settle, [*product, *rest, *partial]))
+        else:
+            whole = rooms(state, count)
+            steps.append(Launch(settle, [*whole, *partial]))
+            steps.append(Launch(rounding(state, fmt, terms, like), [*product, *whole]))
         if number > 2:
-            total = row_launch(kernel(ADD, FP64, terms, terms), like)
+            total = row_launch(kernel(ADD, fmt, terms, terms), like)
             steps.append(Launch(total, taken[-1] + product + taken[2]))
         program = Program.of(steps, given, sizes)
-        return None if program is None else cls(size, terms, program, number > 2)
+        if program is None:
+            return None
+        return cls(torch.empty(size, dtype=fmt.dtype, device="cpu"), terms, program, number > 2)
 
-    def run(self, given: list[int]) -> MCFTensor:
-        """The product of operands at some addresses."""
+    def run(self, given: list[int]) -> MCFTensor | None:
+        """The product of operands at some addresses; None where only the operator rounds it."""
         like = self._like
         out = [_empty_like(like) for _ in range(self._terms)]
-        self._program([*given, *map(_address, out)])
-        return fresh(out, self._size, _FLOAT64, self._device)
+        if not self._program([*given, *map(_address, out)]):
+            return None
+        return fresh(out, self._size, self._dtype, self._device)
 
     def into(self, given: list[int], out: MCFTensor) -> MCFTensor | None:
         """The same written to a tensor; None, with nothing written, of another format or layout.
 
-        What is written last reads no operand any more, but of a sum.
+        What is written last reads no operand any more, but of a sum. What is rounded may have to be
+        rounded otherwise, and is not written there.
         """
         own = out.__dict__
         first, terms = own["_c0"], own["_terms"]
         if type(first) is not Tensor or terms != self._terms or first.dtype is not _FLOAT64:
+            return None
+        if self._dtype is not _FLOAT64:
             return None
         if first.shape != self._size or first.device != self._device or self._summed:
             return None

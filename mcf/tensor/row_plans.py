@@ -62,9 +62,9 @@ def arranged(
         return None
     own = x.__dict__
     first, terms = own["_c0"], own["_terms"]
-    if first.dtype is not _FLOAT64 or type(first) is not Tensor:
+    if type(first) is not Tensor:
         return None
-    kind = (name, terms, first.shape, dim, option, keepdim, moved, first.device)
+    kind = (name, terms, first.dtype, first.shape, dim, option, keepdim, moved, first.device)
     stride = None if first.is_contiguous() else first.stride()
     key = (*kind, stride, registry.get_executor())
     try:
@@ -107,14 +107,18 @@ def canonical_launch(terms: int, like: Tensor) -> Callable[[list[int]], Any]:
 
 
 class RowPlan:
-    """A task on components of float64 as a program of their addresses and of the results'."""
+    """A task on components as a program of their addresses and of the results'.
+
+    Numbers of float32 are float64 in between: they are moved, and nothing is computed.
+    """
 
     def __init__(self, task: RowTask, size: torch.Size, like: Tensor, program: Program) -> None:
         """A plan of a program that writes results of a size: the index first, if there is one."""
         self._size, self._device, self._program = size, like.device, program
+        self._dtype = like.dtype
         indexed = task.name not in _SCANS
         self._indexed, self._numbers = indexed, task.moved if indexed else task.terms
-        self._kinds = [_INT64] * indexed + [_FLOAT64] * self._numbers
+        self._kinds = [_INT64] * indexed + [like.dtype] * self._numbers
         few = size.numel() <= _FEW
         self._likes = [self._new(kind) for kind in self._kinds] if few else None
 
@@ -135,6 +139,8 @@ class RowPlan:
         """The plan for tensors of one kind, or None if only the operators can take them."""
         size, count = list(like.shape), like.numel()
         if like.device.type != "cpu" or not 0 < count <= SMALL:
+            return None
+        if like.dtype is not _FLOAT64 and (like.dtype is not torch.float32 or name in _SCANS):
             return None
         if name in _SCANS and terms == 1:
             return None
@@ -166,7 +172,8 @@ class RowPlan:
         ends = name in _REDUCTIONS
         result = torch.Size(left) if ends else like.shape
         back = None if ends else _back(like.shape, (*kept, *dims))
-        program = _program(task, shape, call, index, result.numel(), back)
+        item = like.element_size()
+        program = _program(task, shape, call, index, result.numel(), back, item)
         return None if program is None else cls(task, result, like, program)
 
     def run(self, given: list[int]) -> tuple[Any, Any]:
@@ -179,7 +186,7 @@ class RowPlan:
         index = out.pop(0) if self._indexed else None
         if not self._numbers:
             return None, index
-        return fresh(out, self._size, _FLOAT64, self._device), index
+        return fresh(out, self._size, self._dtype, self._device), index
 
 
 def _back(shape: torch.Size, order: tuple[int, ...]) -> Any:
@@ -190,7 +197,7 @@ def _back(shape: torch.Size, order: tuple[int, ...]) -> Any:
 
 
 def _program(
-    task: RowTask, shape: tuple[int, int], call: Any, index: Any, results: int, back: Any
+    task: RowTask, shape: tuple[int, int], call: Any, index: Any, results: int, back: Any, item: int
 ) -> Program | None:
     """The steps of a task.
 
@@ -201,6 +208,7 @@ def _program(
         index: of the elements in their rows, where those are gathered first.
         results: how many elements a result has.
         back: of the results in their places, where those are moved.
+        item: bytes of a component.
     """
     count, terms, scan = math.prod(shape), task.terms, task.name in _SCANS
     made = terms if scan else 1 + task.moved
@@ -213,9 +221,10 @@ def _program(
         return [*range(at, at + number)]
 
     steps: list[Step] = []
-    if index is not None:
+    narrow = item == 4
+    if index is not None or narrow:
         rows = rooms(terms, count)
-        steps.append(Move(x, rows, count, index))
+        steps.append(Move(x, rows, count, index, item, 8 * narrow))
         x = rows
     keys = [] if scan else x
     # Of three and four components only those come that are their own keys.
@@ -223,8 +232,11 @@ def _program(
         keys = rooms(terms, count)
         like = torch.empty(count, dtype=_FLOAT64, device="cpu")
         steps.append(Launch(canonical_launch(terms, like), keys + x))
-    first = out if back is None else rooms(made, results)
+    first = out if back is None and not narrow else rooms(made, results)
     steps.append(Launch(call, [*first, *keys, *x[: terms if scan else task.moved]]))
-    if back is not None:
+    if narrow:
+        steps.append(Move(first[:1], out[:1], results, back))
+        steps.append(Move(first[1:], out[1:], results, back, 8, 4))
+    elif back is not None:
         steps.append(Move(first, out, results, back))
     return Program.of(steps, terms + made, sizes)
