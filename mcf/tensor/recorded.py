@@ -33,22 +33,32 @@ def unseen(x: Tensor) -> bool:
 
 # What runs a function under torch.func.grad, vjp, jvp and what is made of these.
 FORWARD = frozenset({"_jvp_with_argnums"})
-DERIVATIVES = FORWARD | {"grad_and_value_impl", "_vjp_with_argnums"}
+PULLED = frozenset({"_vjp_with_argnums"})
+DERIVATIVES = FORWARD | PULLED | {"grad_and_value_impl"}
+# And under torch.func.vmap.
+MAPPED = frozenset({"_flat_vmap"})
+_ROOMS = ("eager_transforms.py", "vmap.py")
 
 
-def transformed(names: frozenset[str] = DERIVATIVES) -> bool:
+def transformed(names: frozenset[str] = DERIVATIVES, times: int = 1) -> bool:
     """Whether a caller is torch.func's derivative of a function, or one of those by name.
 
     An operator is told nothing of it: its tensors have been unwrapped, the stack of transforms is
     that of what they hold. So the callers are looked at, which takes microseconds.
+
+    Args:
+        names: what runs functions in torch.func.
+        times: how many of them there have to be.
     """
     frame = sys._getframe(1).f_back
     while frame is not None:
         code = frame.f_code
-        if code is _outside.__code__:
+        if code is outside.__code__:
             return False
-        if code.co_name in names and code.co_filename.endswith("eager_transforms.py"):
-            return True
+        if code.co_name in names and code.co_filename.endswith(_ROOMS):
+            times -= 1
+            if not times:
+                return True
         frame = frame.f_back
     return False
 
@@ -76,12 +86,13 @@ def unmapped(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or functorch() is None or mapped((*args, kwargs)):
             return function(*args, **kwargs)
-        return _outside(function, args, kwargs)
+        return outside(function, args, kwargs)
 
     return call  # type: ignore[return-value]
 
 
-def _outside(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def outside(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function's result with the stack of transforms put aside."""
     with temporarily_clear_interpreter_stack():
         return function(*args, **kwargs)
 

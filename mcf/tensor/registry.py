@@ -88,6 +88,13 @@ def readable(func: OpOverload) -> str:
 
 def unsupported(func: OpOverload) -> UnsupportedError:
     """The error for an operator that expansion tensors do not have."""
+    name = func._schema.name.split("::")[1]
+    if any(form in FUNCTIONS for form in forms(name)):
+        return UnsupportedError(
+            f"{readable(func)} is not supported on mcf.MCFTensor inside a transform of torch.func "
+            f"or from another operator; torch.{name} called of expansion tensors outside is, with "
+            "derivatives by backward and torch.autograd.grad"
+        )
     return UnsupportedError(
         f"{readable(func)} is not supported on mcf.MCFTensor; convert first: x.to_plain() rounds "
         "to one plain tensor, x.components gives the components"

@@ -29,16 +29,21 @@ aten = torch.ops.aten
 _DOUBLE = 53
 
 
-def _refused(func: Any, callers: frozenset[str], where: str) -> None:
+_CONSTANTS = "has constants of double precision"
+
+
+def _refused(
+    func: Any, callers: frozenset[str], where: str, bits: int = _DOUBLE, why: str = _CONSTANTS
+) -> None:
     implementation = OPERATORS[func]
 
     def run(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(x, MCFTensor) and x.terms * format_of(x.dtype).p > _DOUBLE:
+        if isinstance(x, MCFTensor) and x.terms * format_of(x.dtype).p > bits:
             if transformed(callers):
                 raise UnsupportedError(
                     f"{readable(func)} of {x.terms} components of {x.dtype} under {where}: torch's "
-                    "derivative has constants of double precision; use backward or "
-                    "torch.autograd.grad, which have all components"
+                    f"derivative {why}; use backward or torch.autograd.grad, which have all "
+                    "components"
                 )
         return implementation(x, *args, **kwargs)
 
@@ -53,3 +58,7 @@ for _func in (
 ):  # fmt: skip
     _refused(_func, DERIVATIVES, "torch.func.grad, vjp or jvp")
 _refused(aten.logcumsumexp.default, FORWARD, "torch.func.jvp")
+_refused(
+    aten.trace.default, DERIVATIVES - FORWARD, "torch.func.grad or vjp",
+    bits=0, why="is a plain tensor (x.diagonal().sum() has one of expansions)",
+)  # fmt: skip

@@ -35,6 +35,9 @@ from mcf.tensor.ops import matmul as matmul
 from mcf.tensor.ops import matrices as matrices
 from mcf.tensor.ops import moments as moments
 from mcf.tensor.ops import movement as movement
+from mcf.tensor.ops import native_functions as native_functions
+from mcf.tensor.ops import native_norms as native_norms
+from mcf.tensor.ops import natives as natives
 from mcf.tensor.ops import neighbours as neighbours
 from mcf.tensor.ops import normalisation as normalisation
 from mcf.tensor.ops import order as order

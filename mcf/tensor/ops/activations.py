@@ -19,9 +19,31 @@ from mcf.tensor.registry import implements
 aten = torch.ops.aten
 
 
+# The fixed point of mean 0 and variance 1, to more digits than four float64 components have;
+# Klambauer et al. 2017, arXiv:1706.02515, eq. 14.
+_SELU_ALPHA = Fraction(
+    "1.67326324235437728481704299167165203846115534828121627091524483424858611591"
+)
+
+_SELU_SCALE = Fraction(
+    "1.0507009873554804934193349852946063519589812043764045469778783878019946204"
+)
+# As torch's operators are given them where it makes `selu` of `elu`, in float64.
+_SELU_DOUBLES = (float(_SELU_ALPHA), float(_SELU_SCALE))
+
+
+def _factors(alpha: Any, scale: Any, like: Any) -> tuple[Any, Any, Any]:
+    """Alpha, scale and their product; those of selu with all components."""
+    if (alpha, scale) == _SELU_DOUBLES:
+        both = (_SELU_ALPHA, _SELU_SCALE, _SELU_ALPHA * _SELU_SCALE)
+        return tuple(in_format(v, like) for v in both)
+    return alpha, scale, None
+
+
 @implements(aten.elu.default)
 def elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """scale x where positive, else scale alpha (exp(input_scale x) - 1)."""
+    alpha, scale, _ = _factors(alpha, scale, x)
     out: Tensor = where(x > 0, x, (x * input_scale).clamp_max(0).expm1() * alpha) * scale
     return out
 
@@ -31,8 +53,9 @@ def elu_backward(
     grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor
 ) -> Tensor:
     """The derivative of elu by x, or by its result, times grad."""
+    alpha, scale, product = _factors(alpha, scale, x)
     if is_result:
-        low = (x + scale * alpha) * input_scale
+        low = (x + (scale * alpha if product is None else product)) * input_scale
     else:
         low = (x * input_scale).clamp_max(0).exp() * alpha * scale * input_scale
     out: Tensor = grad * where(x > 0, scale, low)
@@ -118,17 +141,6 @@ def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     low = torch.expm1(torch.where(input > 0, 0, input) / alpha) * alpha
     out = torch.where(input > 0, input, low)
     return input.copy_(out) if inplace else out
-
-
-# The fixed point of mean 0 and variance 1, to more digits than four float64 components have;
-# Klambauer et al. 2017, arXiv:1706.02515, eq. 14.
-_SELU_ALPHA = Fraction(
-    "1.67326324235437728481704299167165203846115534828121627091524483424858611591"
-)
-
-_SELU_SCALE = Fraction(
-    "1.0507009873554804934193349852946063519589812043764045469778783878019946204"
-)
 
 
 @implements(F.selu, torch.selu)

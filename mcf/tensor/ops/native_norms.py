@@ -1,0 +1,136 @@
+"""Operators of torch's behind layer, group and batch norm, see `mcf.tensor.ops.natives`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.ops.natives import above, pulled, wide
+from mcf.tensor.recorded import transformed
+from mcf.tensor.registry import UnsupportedError, implements
+
+aten = torch.ops.aten
+
+
+def _moments(x: Any, dims: Sequence[int], eps: float, keepdim: bool = True) -> tuple[Any, Any]:
+    """What torch keeps for derivatives: mean and 1 / sqrt(var + eps)."""
+    mean = x.mean(dims, keepdim=True)
+    gap = x - mean
+    scale = ((gap * gap).mean(dims, keepdim=True) + eps).rsqrt()
+    return (mean, scale) if keepdim else (mean.flatten(), scale.flatten())
+
+
+@implements(aten.native_layer_norm.default)
+def layer_norm(x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+    """`layer_norm`, mean and 1 / sqrt(var + eps)."""
+    dims = range(x.dim() - len(shape), x.dim())
+    found = above(torch.layer_norm, x, list(shape), weight, bias, eps)
+    return (found, *above(_moments, x, list(dims), eps))
+
+
+@implements(aten.native_layer_norm_backward.default)
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, shape: Any, mean: Any, scale: Any, weight: Any, bias: Any, wanted: Any
+) -> tuple[Any, ...]:
+    """The gradients of input, weight and bias."""
+
+    def normed(x: Any, w: Any, b: Any) -> Any:
+        # eps is not among the arguments.
+        out = (x - x.mean(dims, keepdim=True)) * _scale(x, scale, dims)
+        out = out if w is None else out * w
+        return out if b is None else out + b
+
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    return pulled(normed, (x, weight, bias), grad, wanted)
+
+
+def _scale(x: Any, scale: Any, dims: Sequence[int]) -> Any:
+    """The given scale, with the derivative of 1 / sqrt(var + eps): -scale^3 / 2 of var's."""
+    gap = x - x.mean(dims, keepdim=True)
+    var = (gap * gap).mean(dims, keepdim=True)
+    return scale - (var - var.detach()) * (scale * scale * scale * 0.5)
+
+
+@implements(aten.native_group_norm.default)
+def group_norm(
+    x: Tensor, weight: Any, bias: Any, n: int, c: int, space: int, group: int, eps: float
+) -> tuple[Any, ...]:
+    """`group_norm`, mean and 1 / sqrt(var + eps) of each group."""
+    count = c // group * space
+    if count & (count - 1) and wide(x) and transformed():
+        raise UnsupportedError(
+            f"torch.nn.functional.group_norm of groups of {count} numbers under torch.func.grad, "
+            f"vjp or jvp: torch's derivative has 1 / {count} in double precision; use backward or "
+            "torch.autograd.grad, or torch.nn.functional.layer_norm of x.reshape(n, groups, -1)"
+        )
+    found = above(torch.group_norm, x, group, weight, bias, eps)
+    mean, scale = above(_moments, x.reshape(n, group, count), [2], eps)
+    return found, mean[..., 0], scale[..., 0]
+
+
+@implements(aten.native_group_norm_backward.default)
+def group_norm_backward(
+    grad: Tensor, x: Tensor, mean: Any, scale: Any, weight: Any, n: int, c: int, space: int,
+    group: int, wanted: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The gradients of input, weight and bias."""
+
+    def normed(x: Any, w: Any, b: Any) -> Any:
+        rows = x.reshape(n, group, c // group * space)
+        out = (rows - rows.mean([2], keepdim=True)) * _scale(rows, scale[..., None], [2])
+        out = out.reshape(n, c, space)
+        out = out if w is None else out * w.reshape(1, c, 1)
+        return (out + b.reshape(1, c, 1)).reshape(grad.shape)
+
+    return pulled(normed, (x, weight, x.new_zeros(c)), grad, wanted)
+
+
+def _batch_dims(x: Any) -> list[int]:
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    found = above(torch.batch_norm, x, weight, bias, mean, var, training, momentum, eps, False)
+    if not training and mean is not None:
+        return found, x.new_zeros(0), x.new_zeros(0)
+    return (found, *above(_moments, x, _batch_dims(x), eps, False))
+
+
+implements(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)(_batch_norm)
+
+
+@implements(aten._native_batch_norm_legit.no_stats)
+def batch_norm_alone(
+    x: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """Without running statistics."""
+    return _batch_norm(x, weight, bias, None, None, training, momentum, eps)
+
+
+@implements(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_kept(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """By running statistics."""
+    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+
+
+@implements(aten.native_batch_norm_backward.default)
+def batch_norm_backward(
+    grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, kept_mean: Any, kept_scale: Any,
+    training: bool, eps: float, wanted: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The gradients of input, weight and bias."""
+    count = x.shape[1]
+
+    def normed(x: Any, w: Any, b: Any) -> Any:
+        # A training's statistics are not moved again.
+        kept = (None if training else mean, None if training else var)
+        return torch.batch_norm(x, w, b, kept[0], kept[1], training, 0.0, eps, False)
+
+    return pulled(normed, (x, weight, x.new_zeros(count)), grad, wanted)
