@@ -17,8 +17,8 @@ number. Index and number, [rows], of the largest or smallest, the first componen
 x. The index is -1 where those do not decide: where another is less than a few of its places away,
 or one is not finite.
 
-"running_largest", "running_smallest": index and number of the extreme so far, the keys, x. The
-last of equal ones; NaN stays.
+"running_largest", "running_smallest": index and number of the extreme so far, the keys, which are
+any normalised pairs or canonical, x. The last of equal ones; NaN stays.
 
 "search_left", "search_right": option 0 is the length of a sorted sequence [length], option 1 how
 many numbers there are, of which rows have `count` each and the last one what is left. The place of
@@ -49,6 +49,7 @@ import math
 from collections.abc import Sequence
 
 from mcf.kernels.algorithms import ieee, order
+from mcf.kernels.algorithms.distillation import distill
 from mcf.kernels.bind import Algorithm
 
 _ALGORITHMS = {
@@ -68,6 +69,9 @@ _ALGORITHMS = {
     # Nothing is computed; five are the logarithm of a sum of four components and its exponent.
     "spread": dict.fromkeys((1, 2, 3, 4, 5), ieee.ADD[1]),
 }
+
+
+_OWN_KEYS = frozenset({"running_largest", "running_smallest"})
 
 
 def along(shape: Sequence[int], dim: int) -> tuple[int, int]:
@@ -106,6 +110,11 @@ class RowTask:
     def algorithm(self) -> Algorithm:
         """Of two expansions: which comes first, which wins, what they make together."""
         return _ALGORITHMS[self.name][self.terms]  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> Algorithm | None:
+        """What makes keys canonical that may not be, where the task does it itself."""
+        return distill(2, 2) if self.name in _OWN_KEYS and self.terms == 2 else None
 
     @property
     def network(self) -> Algorithm | None:

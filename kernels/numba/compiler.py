@@ -170,9 +170,12 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
         **{n: getattr(scan_text, n) for n in ("CHUNK", "PIECE", "AHEAD", "WHOLE", "HALF", "HUGE")},
         "LANES": side_text.LANES,
         "AWAY": side_text.AWAY,
+        "HUGEST": np.inf,
         "LOWEST": -(2**63),
         "HIGHEST": 2**63 - 1,
     }
+    if task.key is not None:
+        namespace["key"] = inlining.algorithm(settings, task.key)
     if task.network is not None:
         namespace["network"] = inlining.algorithm(settings, task.network)
     namespace |= _accesses(FP64, {c: (n, FP64) for c, n in letters.items()})

@@ -62,23 +62,31 @@ def running(terms: int, name: str) -> str:
     """Running extremes.
 
     Elements whose first components are all beyond the extreme so far are what most are: they are
-    looked at side by side, and the extreme is written to all of their places.
+    looked at side by side, and the extreme is written to all of their places. Those of pairs that
+    are not canonical are beyond it by a few of its places.
     """
     keys = [f"key{k}" for k in range(terms)]
     words = ["moved, places = number(data, 5), word(data, 6)"]
     words += [f"{k} = word(data, 7 + moved + {j})" for j, k in enumerate(keys)]
-    beyond = "<" if name.endswith("largest") else ">"
+    beyond, towards = ("<", "-") if name.endswith("largest") else (">", "+")
+    # Most pairs are their own keys.
+    own = "new = key(new) if new[0] + new[1] != new[0] else new" if terms == 2 else ""
+    edge = f"edge {towards}= 2.0**-50 * abs(edge) + 2.0**-1072" if terms == 2 else "pass"
     return f"""
 {_begin(*words)}
             base = item * count
             place = 0
-            best = {_loads(keys, "base")}
+            new = {_loads(keys, "base")}
+            {own}
+            best = new
             start = 0
             while start < count:
                 stop = min(start + {_AHEAD}, count)
-                first, left = best[0], 0
+                edge, left = best[0], 0
+                if abs(edge) < HUGEST:
+                    {edge}
                 for i in range(base + start, base + stop):
-                    left += 1 if load(key0, i) {beyond} first else 0
+                    left += 1 if load(key0, i) {beyond} edge else 0
                 if left == stop - start:
                     for i in range(base + start, base + stop):
                         put(places, i, place)
@@ -90,6 +98,7 @@ def running(terms: int, name: str) -> str:
                 else:
                     for i in range(start, stop):
                         new = {_loads(keys, "base + i")}
+                        {own}
                         if i > 0 and algorithm(best, new):
                             best = new
                             place = i

@@ -73,7 +73,10 @@ def _loop(name: str, terms: int, side: bool = False) -> objects.Native:
             return rewrite.rewritten(function)
         return function
 
-    return stored.native(("rows", name, source, keys.algorithm(task.algorithm)), make)
+    parts = ("rows", name, source, keys.algorithm(task.algorithm))
+    if task.key is not None:
+        parts = (*parts, keys.algorithm(task.key))
+    return stored.native(parts, make)
 
 
 def _address(task: RowTask, side: bool = False) -> int:

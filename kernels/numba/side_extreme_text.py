@@ -28,8 +28,8 @@ def source(terms: int, name: str) -> str:
     return _running(terms) if name.startswith("running") else _extreme(terms)
 
 
-def _compared(terms: int) -> list[str]:
-    """Steps that keep keys and places of extremes so far.
+def _compared(terms: int, key: str = "") -> list[str]:
+    """Steps that keep keys and places of extremes so far; `key` makes a key canonical.
 
     Places are float64, exactly, so that all lanes are of one width.
     """
@@ -43,7 +43,7 @@ def _compared(terms: int) -> list[str]:
             "l",
             ["m", *names, "f", "p"],
             [
-                f"t, w = load_d({d}, l), load_s({s}, l)",
+                f"t, w = load_d({d}, l), {key}(load_s({s}, l))",
                 "wins, place = algorithm(t, w), load_p((p,), l)[0]",
                 f"store_d({d}, l, ({chosen},))",
                 "store_f((f,), l, (1.0 if wins else 0.0,))",
@@ -55,7 +55,7 @@ def _compared(terms: int) -> list[str]:
             "l",
             [*names, "f", "p"],
             [
-                f"store_d({d}, l, load_s({s}, l))",
+                f"store_d({d}, l, {key}(load_s({s}, l)))",
                 "store_f((f,), l, (1.0,))",
                 "store_p((p,), l, (0.0,))",
             ],
@@ -98,7 +98,7 @@ def _step(terms: int) -> str:
 
 def _running(terms: int) -> str:
     taken = "store_c((c,), l, (w if load_f((f,), l)[0] > 0 else t,))"
-    lines = [*_compared(terms)]
+    lines = [*_compared(terms, "key" if terms == 2 else "")]
     for name, at in (("", "l"), ("_far", "number(bases, l)")):
         lines += step(
             f"taken{name}",

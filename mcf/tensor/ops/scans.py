@@ -162,7 +162,9 @@ def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
     if not first.is_contiguous():
         return None
     count, inner = along(first.shape, dim)
-    keys = [k.contiguous() for k in canonical(x)]
+    given = [c.contiguous() for c in given]
+    # The loop makes keys of pairs itself.
+    keys = given if len(given) == 2 else [k.contiguous() for k in canonical(x)]
     index = torch.empty(first.shape, dtype=torch.int64, device=first.device)
     out = [torch.empty_like(c) for c in given]
     name = "running_largest" if largest else "running_smallest"
