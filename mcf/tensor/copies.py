@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mcf.tensor.tensor import Components
@@ -18,23 +19,27 @@ _FEW = 1024
 
 
 class Copies:
-    """Copies of components of float64, contiguous with their dimensions in an order."""
+    """Copies of components, contiguous with their dimensions in an order."""
 
-    def __init__(self, terms: int, shape: Sequence[int], order: Sequence[int]) -> None:
+    def __init__(
+        self, terms: int, shape: Sequence[int], order: Sequence[int], dtype: torch.dtype
+    ) -> None:
         """Room for so many components of a shape.
 
         Args:
             terms: how many.
             shape: that they have.
             order: of their dimensions, as of `Tensor.permute`.
+            dtype: float64 or float32.
         """
+        self._kind = np.float64 if dtype is torch.float64 else np.float32
         self._terms, self._size = terms, [shape[d] for d in order]
         self._back = sorted(range(len(order)), key=[*order].__getitem__)
         self._free: list[tuple[list[Any], list[int]]] = []
 
     def _room(self) -> tuple[list[Any], list[int]]:
         # As NumPy's arrays: a tensor that is made in inference mode could not be written elsewhere.
-        arrays = [np.empty(self._size) for _ in range(self._terms)]
+        arrays = [np.empty(self._size, self._kind) for _ in range(self._terms)]
         return [a.transpose(self._back) for a in arrays], [a.ctypes.data for a in arrays]
 
     def taken(self, parts: Components) -> tuple[list[Any], list[int]]:

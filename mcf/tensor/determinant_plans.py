@@ -17,7 +17,7 @@ from mcf.tensor.sums import SumPlan
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
 _empty_like, _address, _array = torch.empty_like, Tensor.data_ptr, Tensor.numpy
-_FLOAT64, _cpu = torch.float64, torch.device("cpu")
+_cpu = torch.device("cpu")
 _copy, _negative = np.copyto, np.negative
 
 
@@ -34,15 +34,15 @@ def determinant(terms: int, a: Tensor) -> Run | None:
     call = loop("lu", terms, a, 0, True)
     if call is None:
         return None
-    copies, size = Copies(terms, a.shape, _turned(a)), a.shape[:-2]
-    like = new(size)
+    copies, size = Copies(terms, a.shape, _turned(a), a.dtype), a.shape[:-2]
+    like = new(size, a.dtype)
 
     def run(parts: Components) -> MCFTensor:
         room = copies.taken(parts)
         out = [_empty_like(like) for _ in parts]
         call(room[1], None, [*map(_address, out)])
         copies.freed(room)
-        return fresh(out, size, _FLOAT64, _cpu)
+        return fresh(out, size, like.dtype, _cpu)
 
     return run
 
@@ -62,18 +62,19 @@ def signed_logarithm(terms: int, a: Tensor) -> Run | None:
         return None
     call = loop("lu", terms, a)
     n, rows, size = a.shape[-1], a.shape[:-1], a.shape[:-2]
-    likes = tuple(new(rows) for _ in range(terms))
+    likes = tuple(new(rows, a.dtype) for _ in range(terms))
     log = Plan.of_formula(Formula("log"), [likes])
     total = SumPlan.of(likes, -1, False, False)
     if call is None or log is None or total is None:
         return None
-    copies, like = Copies(terms, a.shape, _turned(a)), new(size)
+    copies, like = Copies(terms, a.shape, _turned(a), a.dtype), new(size, a.dtype)
     home = range(1, n + 1)
     matrices = range(0, n * math.prod(size), n)
     free: list[_Room] = []
+    kind = np.float64 if a.dtype is torch.float64 else np.float32
 
     def made() -> _Room:
-        sizes, out = ([np.empty(rows) for _ in range(terms)] for _ in range(2))
+        sizes, out = ([np.empty(rows, kind) for _ in range(terms)] for _ in range(2))
         places = [c.ctypes.data for c in (*out, *sizes)] + log.behind
         return _Room(np.empty(rows, dtype=bool), sizes, tuple(map(torch.from_numpy, out)), places)
 
@@ -107,6 +108,6 @@ def signed_logarithm(terms: int, a: Tensor) -> Run | None:
         _array(out[0]).reshape(-1)[:] = signs
         for x in out[1:]:
             _array(x).fill(0.0)
-        return fresh(out, size, _FLOAT64, _cpu), found
+        return fresh(out, size, like.dtype, _cpu), found
 
     return run

@@ -14,19 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.convert.rounding import convert
 from mcf.kernels import registry
 from mcf.kernels.elimination import elimination
-from mcf.kernels.formats import FP64
+from mcf.kernels.formats import FORMATS
 from mcf.kernels.reflection import reflection
+from mcf.kernels.register_choice import get_registers
 from mcf.linalg.lu_factors import SIDES
 from mcf.linalg.triangular import BLOCK
 from mcf.tensor.copies import Copies
 from mcf.tensor.launches import SMALL
+from mcf.tensor.narrow import in_float64
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address, _array = torch.empty_like, Tensor.data_ptr, Tensor.numpy
 _FLOAT64, _cpu = torch.float64, torch.device("cpu")
 _copy, _words = np.copyto, np.frombuffer
+_FORMATS = frozenset({torch.float64, torch.float32})
 
 _MOST = 1024
 # What computes a result of the components of a matrix, and of another one; None where it cannot.
@@ -41,24 +45,34 @@ def factored(
 
     Args:
         make: one of this module's functions, which makes the plan.
-        a: expansions of float64.
-        b: others with as many components.
+        a: expansions of float64 or float32.
+        b: others of that format with as many components.
         *options: what else it takes.
         beside: what else the plan takes at each call.
     """
     own = a.__dict__
     first, terms = own["_c0"], own["_terms"]
-    if type(first) is not Tensor or first.dtype is not _FLOAT64:
+    if type(first) is not Tensor or first.dtype not in _FORMATS:
         return None
-    kind: tuple[Any, ...] = (make, terms, first.shape, first.stride(), first.device, options)
+    kind: tuple[Any, ...] = (
+        make,
+        terms,
+        first.dtype,
+        first.shape,
+        first.stride(),
+        first.device,
+        options,
+    )
     second, others = None, None
     if b is not None:
         others = b.__dict__
         second = others["_c0"]
-        if type(second) is not Tensor or second.dtype is not _FLOAT64 or others["_terms"] != terms:
+        if type(second) is not Tensor or second.dtype is not first.dtype:
+            return None
+        if others["_terms"] != terms:
             return None
         kind += second.shape, second.device
-    key = (*kind, registry.get_executor())
+    key = (*kind, registry.get_executor(), get_registers())
     try:
         run = _plans[key]
     except KeyError:
@@ -94,8 +108,34 @@ def new(size: Any, dtype: torch.dtype = _FLOAT64) -> Tensor:
 def loop(kind: str, terms: int, a: Tensor, *more: Any) -> Any:
     """The loop for such matrices."""
     return registry.on(a.device).prepare_elimination(
-        elimination(kind, FP64, terms), _flat(a), *more
+        elimination(kind, FORMATS[a.dtype], terms), _flat(a), *more
     )
+
+
+def through_float64(
+    make: Callable[..., Run | None], terms: int, a: Tensor, *options: Any
+) -> Run | None:
+    """The plan of what computes matrices of float32 in two components of float64, or None.
+
+    All results are rounded once.
+    """
+    run = make(2, new(a.shape), *options) if in_float64(a) else None
+    if run is None:
+        return None
+    dtype = a.dtype
+
+    def narrowed(x: MCFTensor) -> MCFTensor:
+        own = x.__dict__
+        size, parts = own["_c0"].shape, COMPONENTS[2](own)
+        if 0 in size:
+            return fresh([new(size, dtype) for _ in range(terms)], size, dtype, _cpu)
+        return fresh(convert(parts, dtype, terms), size, dtype, _cpu)
+
+    def through(parts: Components) -> tuple[MCFTensor, ...] | None:
+        found = run(convert(parts, _FLOAT64, 2))
+        return None if found is None else tuple([narrowed(x) for x in found])
+
+    return through
 
 
 def solution(terms: int, a: Tensor, b: Tensor) -> Run | None:
@@ -112,9 +152,9 @@ def solution(terms: int, a: Tensor, b: Tensor) -> Run | None:
     call = loop("lu", terms, a, sides)
     if call is None:
         return None
-    copies = Copies(terms, a.shape, range(a.ndim))
+    copies = Copies(terms, a.shape, range(a.ndim), a.dtype)
     size = torch.Size((*batch, *b.shape[len(of) :]))
-    like = new(size)
+    like = new(size, a.dtype)
 
     def run(parts: Components, right: Components) -> MCFTensor | None:
         room = copies.taken(parts)
@@ -123,7 +163,7 @@ def solution(terms: int, a: Tensor, b: Tensor) -> Run | None:
             _copy(_array(x), _array(c))
         info, _ = call(room[1], [*map(_address, out)])
         copies.freed(room)
-        return None if any(info) else fresh(out, size, _FLOAT64, _cpu)
+        return None if any(info) else fresh(out, size, like.dtype, _cpu)
 
     return run
 
@@ -135,8 +175,8 @@ def inverse(terms: int, a: Tensor) -> Run | None:
     call = loop("lu", terms, a, a.shape[-1])
     if call is None:
         return None
-    copies, size = Copies(terms, a.shape, range(a.ndim)), a.shape
-    like, eye = new(size), np.eye(a.shape[-1])
+    copies, size = Copies(terms, a.shape, range(a.ndim), a.dtype), a.shape
+    like, eye = new(size, a.dtype), np.eye(a.shape[-1])
     sides = [eye, *(np.zeros(()) for _ in range(terms - 1))]
 
     def run(parts: Components) -> MCFTensor | None:
@@ -146,7 +186,7 @@ def inverse(terms: int, a: Tensor) -> Run | None:
             _copy(_array(x), c)
         info, _ = call(room[1], [*map(_address, out)])
         copies.freed(room)
-        return None if any(info) else fresh(out, size, _FLOAT64, _cpu)
+        return None if any(info) else fresh(out, size, like.dtype, _cpu)
 
     return run
 
@@ -159,7 +199,7 @@ def pivoted(terms: int, a: Tensor) -> Run | None:
     if call is None:
         return None
     size, rows = a.shape, torch.Size((*a.shape[:-2], a.shape[-1]))
-    like, numbers = new(size), new(rows, torch.int32)
+    like, numbers = new(size, a.dtype), new(rows, torch.int32)
 
     def run(parts: Components) -> tuple[MCFTensor, Tensor] | None:
         out = [_empty_like(like) for _ in parts]
@@ -170,7 +210,7 @@ def pivoted(terms: int, a: Tensor) -> Run | None:
             return None
         pivots = _empty_like(numbers)
         _copy(_array(pivots), _words(found, np.int64).reshape(rows), casting="unsafe")
-        return fresh(out, size, _FLOAT64, _cpu), pivots
+        return fresh(out, size, like.dtype, _cpu), pivots
 
     return run
 
@@ -184,8 +224,8 @@ def root(terms: int, a: Tensor, upper: bool, examined: bool = False) -> Run | No
         return None
     order = tuple(range(a.ndim))
     turned = (*order[:-2], order[-1], order[-2]) if upper else order
-    copies, size = Copies(terms, a.shape, turned), a.shape
-    like = new(size)
+    copies, size = Copies(terms, a.shape, turned, a.dtype), a.shape
+    like = new(size, a.dtype)
     # Of the result: what is neither read nor written.
     rest = np.triu(np.ones(size[-2:], dtype=bool), 1)
     rest = rest.T if upper else rest
@@ -202,7 +242,7 @@ def root(terms: int, a: Tensor, upper: bool, examined: bool = False) -> Run | No
             _copy(array, c)
             _copy(array, 0.0, where=rest)
         copies.freed(room)
-        factor = fresh(out, size, _FLOAT64, _cpu)
+        factor = fresh(out, size, like.dtype, _cpu)
         if not examined:
             return factor
         minors = _empty_like(numbers)
@@ -221,7 +261,7 @@ def substitution(terms: int, a: Tensor, b: Tensor, upper: bool, unit: bool) -> A
     if a.ndim > 3 and not a.is_contiguous():
         return None
     strides = (a.stride(0) if a.ndim == 3 else n * n, *a.stride()[-2:])
-    spec = elimination("substitution", FP64, terms)
+    spec = elimination("substitution", FORMATS[a.dtype], terms)
     return registry.on(a.device).prepare_substitution(spec, shape, strides, upper, unit)
 
 
@@ -230,14 +270,14 @@ def substituted(terms: int, a: Tensor, b: Tensor, upper: bool, unit: bool) -> Ru
     call, size = substitution(terms, a, b, upper, unit), b.shape
     if call is None:
         return None
-    like = new(size)
+    like = new(size, a.dtype)
 
     def run(parts: Components, right: Components) -> MCFTensor:
         out = [_empty_like(like) for _ in parts]
         for x, c in zip(out, right, strict=True):
             _copy(_array(x), _array(c))
         call([*map(_address, parts)], [*map(_address, out)])
-        return fresh(out, size, _FLOAT64, _cpu)
+        return fresh(out, size, like.dtype, _cpu)
 
     return run
 
@@ -249,7 +289,7 @@ def substituted_twice(terms: int, a: Tensor, b: Tensor) -> Run | None:
     if low is None or high is None:
         return None
     size, n = b.shape, b.shape[0]
-    like, home = new(size), range(n)
+    like, home = new(size, a.dtype), range(n)
 
     def run(parts: Components, right: Components, pivots: list[int]) -> MCFTensor | None:
         order = [*home]
@@ -266,13 +306,15 @@ def substituted_twice(terms: int, a: Tensor, b: Tensor) -> Run | None:
         places, given = [*map(_address, out)], [*map(_address, parts)]
         low(given, places)
         high(given, places)
-        return fresh(out, size, _FLOAT64, _cpu)
+        return fresh(out, size, like.dtype, _cpu)
 
     return run
 
 
 def orthogonal(terms: int, a: Tensor, mode: str) -> Run | None:
     """Q and R of A = Q R, as many columns and rows as `mode` says; an empty Q for "r"."""
+    if a.dtype is not _FLOAT64:
+        return through_float64(orthogonal, terms, a, mode)
     *batch, m, n = a.shape
     count = min(m, n)
     height = m if mode == "complete" else count
@@ -283,7 +325,7 @@ def orthogonal(terms: int, a: Tensor, mode: str) -> Run | None:
     call = registry.on(a.device).prepare_reflection(reflection(terms), _flat(a), wanted)
     if call is None:
         return None
-    copies = Copies(terms, a.shape, range(a.ndim))
+    copies = Copies(terms, a.shape, range(a.ndim), a.dtype)
     left = torch.Size((*batch, m, wanted) if wanted else (0,))
     right = torch.Size((*batch, height, n))
     likes = new(left), new(right)

@@ -11,7 +11,7 @@ from mcf.tensor.factor_plans import Run, loop, new
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
 _empty_like, _array = torch.empty_like, Tensor.numpy
-_FLOAT64, _cpu = torch.float64, torch.device("cpu")
+_cpu = torch.device("cpu")
 _copy = np.copyto
 
 
@@ -21,10 +21,10 @@ def factors(terms: int, a: Tensor) -> Run | None:
     call = loop("lu", terms, a) if rows >= columns else None
     if call is None:
         return None
-    copies = Copies(terms, a.shape, range(a.ndim))
-    batch = a.shape[:-2]
+    copies = Copies(terms, a.shape, range(a.ndim), a.dtype)
+    batch, dtype = a.shape[:-2], a.dtype
     sizes = [torch.Size((*batch, rows, rows)), a.shape, torch.Size((*batch, columns, columns))]
-    likes = [new(size) for size in sizes]
+    likes = [new(size, a.dtype) for size in sizes]
     above = np.triu(np.ones((rows, columns), dtype=bool))
     diagonal = np.eye(rows, columns, dtype=bool)
     below = np.tril(np.ones((columns, columns), dtype=bool), -1)
@@ -53,6 +53,6 @@ def factors(terms: int, a: Tensor) -> Run | None:
                 order[j], order[other - 1] = order[other - 1], order[j]
             matrix[order, home] = 1.0
         made = zip((p, low, up), sizes, strict=True)
-        return tuple([fresh(x, size, _FLOAT64, _cpu) for x, size in made])
+        return tuple([fresh(x, size, dtype, _cpu) for x, size in made])
 
     return run

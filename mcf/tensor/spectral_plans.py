@@ -10,7 +10,7 @@ from torch import Tensor
 from mcf.kernels.decomposition import DONE
 from mcf.linalg.singular import at_once
 from mcf.linalg.whole import prepared
-from mcf.tensor.factor_plans import Run, new
+from mcf.tensor.factor_plans import Run, new, through_float64
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
@@ -21,6 +21,8 @@ def eigenvectors(terms: int, a: Tensor, upper: bool, vectors: bool) -> Run | Non
     """Eigenvalues of square A, of which one triangle is read, and eigenvectors if wanted."""
     if a.shape[-1] != a.shape[-2]:
         return None
+    if a.dtype is not _FLOAT64:
+        return through_float64(eigenvectors, terms, a, upper, vectors)
     return _decomposed(True, terms, a, [a.shape[:-1], a.shape], upper, vectors)
 
 
@@ -29,6 +31,8 @@ def singular_vectors(terms: int, a: Tensor, full: bool, vectors: bool) -> Run | 
     *batch, m, n = a.shape
     if not at_once(m, n, full and vectors):
         return None
+    if a.dtype is not _FLOAT64:
+        return through_float64(singular_vectors, terms, a, full, vectors)
     k = min(m, n)
     sizes = [torch.Size((*batch, *s)) for s in ((k,), (m, k), (k, n))]
     return _decomposed(False, terms, a, sizes, False, vectors)
