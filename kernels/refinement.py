@@ -19,6 +19,10 @@ All numbers are float64 expansions.
 6. Of what is stuck or apart `steps` times again W becomes W + ((I - W W^T) / 2) W, and X = W M with
    zeros as in 2: rotations begin there.
 
+Of complex numbers transposes are of conjugates. R and G are Hermitian: what lies below the diagonal
+is the conjugate of what lies above, and the diagonal is real. mean is half of N_ij + conj(N_ji).
+Numbers have the size |Re| + |Im|, which is no less than the modulus; squared norms are real.
+
 Products are folds as those of a matrix product, settled and cut to as many components.
 """
 
@@ -27,10 +31,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from mcf.kernels.algorithms import distillation, ieee
+from mcf.kernels.algorithms import complex_elimination, complex_rotation, distillation, ieee
+from mcf.kernels.algorithms import complex_reflection as complex_formulas
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.fold import Fold, product_fold
 from mcf.kernels.formats import FP64
+from mcf.kernels.reflection import ComplexFold, complex_fold
 
 # What a matrix ends as; APART is done, with rows that are apart.
 DONE, STUCK, APART = 1, 2, 3
@@ -42,30 +48,48 @@ class Refinement:
     """Corrections of an orthogonal matrix of float64 expansions.
 
     Args:
-        terms: components.
+        terms: components of a number, of both parts of a complex one.
+        parts: 1 for real numbers, 2 for complex ones.
         fold: of products.
         settle: partial sums -> as many components.
         total: (x, y) -> x + y.
         difference: (x, y) -> x - y.
-        fused: (x, y, z) -> x y + z.
-        quotient: (x, y) -> x / y.
+        fused: (x, y, z) -> x y + z for a real x.
+        quotient: (x, y) -> x / y for a real y.
         root: the square root of one component.
+        turned: (x, way) -> x, or conj(x) where the second is -1, of complex numbers.
     """
 
     terms: int
-    fold: Fold
+    parts: int
+    fold: Fold | ComplexFold
     settle: Algorithm
     total: Algorithm
     difference: Algorithm
     fused: Algorithm
     quotient: Algorithm
     root: Algorithm
+    turned: Algorithm | None = None
 
 
 @functools.cache
-def refinement(terms: int) -> Refinement:
-    """The corrections in numbers of some components."""
+def refinement(terms: int, parts: int = 1) -> Refinement:
+    """The corrections in numbers of some components, of a part of complex ones."""
     fold = product_fold(FP64, terms, terms, terms)
     settle = distillation.distill(fold.state, fold.state, partial=True)
+    if parts == 2:
+        sums, settled = complex_fold(terms, fold, settle)
+        return Refinement(
+            2 * terms,
+            2,
+            sums,
+            settled,
+            complex_rotation.TOTAL[terms],
+            complex_elimination.DIFFERENCE[terms],
+            complex_rotation.FUSED[terms],
+            complex_elimination.OVER_REAL[terms],
+            ieee.SQRT[1],
+            complex_formulas.TURNED[terms],
+        )
     arithmetic = (ieee.ADD[terms], ieee.SUB[terms], ieee.FMA[terms], ieee.DIV[terms])
-    return Refinement(terms, fold, settle, *arithmetic, ieee.SQRT[1])
+    return Refinement(terms, 1, fold, settle, *arithmetic, ieee.SQRT[1])

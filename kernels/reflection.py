@@ -110,13 +110,25 @@ def reflection(terms: int, parts: int = 1) -> Reflection:
     )
 
 
-def _of_complex(terms: int, fold: Fold, settle: Algorithm) -> Reflection:
+def complex_fold(terms: int, fold: Fold, settle: Algorithm) -> tuple[ComplexFold, Algorithm]:
+    """The fold of products of complex numbers, and what settles its partial sums.
+
+    Args:
+        terms: components of a part.
+        fold: of products of real numbers.
+        settle: its partial sums -> as many components.
+    """
     sums = complex_formulas.sums(terms, fold.state, fold.term, fold.merge, fold.combine, settle)
     settle = sums.pop("settle")
+    return ComplexFold(2 * fold.state, **sums), settle
+
+
+def _of_complex(terms: int, fold: Fold, settle: Algorithm) -> Reflection:
+    sums, settle = complex_fold(terms, fold, settle)
     return Reflection(
         2 * terms,
         2,
-        ComplexFold(2 * fold.state, **sums),
+        sums,
         complex_formulas.SCALED_PARTS[terms],
         settle,
         complex_formulas.REFLECTOR[terms],

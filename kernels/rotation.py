@@ -12,6 +12,10 @@ numbers of each are orthogonal to those of all others; a rotation takes whole ro
    cut to as many components. Of one component sums of products x_k y_k, k < width, by halves: while
    there are m > 1, number k < m // 2 becomes k plus m // 2 + k; an odd last one stays, and comes
    after these. `rotation` has the angle, `rotated` what becomes of the rows.
+   Of complex rows squared norms are real and the inner product is x y^H; of one component the
+   products that are added by halves are Re x_k Re x_k + Im x_k Im x_k, the same of y, and
+   Re x_k Re y_k + Im x_k Im y_k and Im x_k Re y_k - Re x_k Im y_k. In 1 numbers have the size
+   |Re| + |Im|.
 4. The sweeps end when `converged` says so of the largest |cos| and |t| of a sweep, NaN the largest,
    or after SWEEPS.
 
@@ -24,11 +28,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from mcf.kernels.algorithms import distillation
+from mcf.kernels.algorithms import complex_reflection as complex_formulas
+from mcf.kernels.algorithms import complex_rotation, distillation
 from mcf.kernels.algorithms import rotation as formulas
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.fold import Fold, product_fold
 from mcf.kernels.formats import FP64
+from mcf.kernels.reflection import ComplexFold, complex_fold
 
 # A matrix of 256 rows takes ten sweeps; cyclic Jacobi takes more only where it does not converge.
 SWEEPS = 40
@@ -52,26 +58,35 @@ class Rotations:
     """Jacobi's sweeps on expansions of float64.
 
     Args:
-        terms: components.
+        terms: components of a number, of both parts of a complex one.
+        parts: 1 for real numbers, 2 for complex ones.
         fold: of inner products in more than one.
         settle: partial sums -> as many components.
-        rotation: (x x^T, y y^T, x y^T, tolerance) -> cosine, sine, |cos| of the angle, |t|.
+        rotation: (x x^H, y y^H, x y^H, tolerance) -> cosine, sine, |cos| of the angle, |t|.
         rotated: (cosine, sine, x, y) -> what becomes of x and y.
         converged: (|cos|, |t|, rows, tolerance) -> whether the rows are orthogonal.
+        conjugate: x -> conj(x), of complex numbers.
     """
 
     terms: int
-    fold: Fold
+    parts: int
+    fold: Fold | ComplexFold
     settle: Algorithm
     rotation: Algorithm
     rotated: Algorithm
     converged: Algorithm
+    conjugate: Algorithm | None = None
 
 
 @functools.cache
-def rotations(terms: int) -> Rotations:
-    """Jacobi's sweeps on numbers of some components."""
+def rotations(terms: int, parts: int = 1) -> Rotations:
+    """Jacobi's sweeps on numbers of some components, of a part of complex ones."""
     fold = product_fold(FP64, terms, terms, terms)
     settle = distillation.distill(fold.state, fold.state, partial=True)
+    if parts == 2:
+        both = complex_rotation.ROTATION[terms], complex_rotation.ROTATED[terms]
+        sums, settled = complex_fold(terms, fold, settle)
+        conjugate = complex_formulas.CONJUGATE[terms]
+        return Rotations(2 * terms, 2, sums, settled, *both, formulas.converged, conjugate)
     both = formulas.ROTATION[terms], formulas.ROTATED[terms]
-    return Rotations(terms, fold, settle, *both, formulas.converged)
+    return Rotations(terms, 1, fold, settle, *both, formulas.converged)

@@ -70,6 +70,7 @@ def _twice(n):
     return written(f"twice{n}", "x", [f"return {cells}"], "2 x.", rn=rn, const=const)
 
 
+TWICE = {n: _twice(n) for n in (2, 3, 4)}
 SEVERAL = {
     "fma": {n: FMA[n] for n in (2, 3, 4)},
     "product": MUL,
@@ -85,7 +86,7 @@ ROTATION = {1: rotation1} | each(
     total=ADD,
     inverse=RECIPROCAL,
     root=SQRT,
-    twice={n: _twice(n) for n in (2, 3, 4)},
+    twice=TWICE,
     chosen=CHOSEN,
     one=ONE_LIKE,
     zero=ZERO_LIKE,

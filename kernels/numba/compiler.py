@@ -149,13 +149,15 @@ def rotations(spec: Rotations, text: str, letters: Mapping[str, int]) -> Any:
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
     for name in ("settle", "rotation", "rotated", "converged"):
         algorithms[name] = getattr(spec, name)
+    if isinstance(fold, ComplexFold):
+        algorithms |= {"alone": fold.alone, "joined": fold.joined, "conjugate": spec.conjugate}
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
     namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
     namespace |= {"ZEROS": (0.0,) * spec.terms, "TERMS": spec.terms}
-    return callback(text, f"<mcf numba rotations {spec.terms}>", namespace)
+    return callback(text, f"<mcf numba rotations {spec.parts} {spec.terms}>", namespace)
 
 
 def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
@@ -198,22 +200,23 @@ def peaks(text: str, letters: Mapping[str, int], moved: int) -> Any:
     return callback(text, "<mcf numba peaks>", namespace)
 
 
-def refinement(spec: Refinement, text: str) -> Any:
-    """The callback of corrections of an orthogonal matrix."""
+def refinement(spec: Refinement, text: str, letters: Mapping[str, int]) -> Any:
+    """The callback of corrections of an orthogonal matrix; `letters` as in `rotations`."""
     settings = Settings(FP64, FP64, (("rc", FP64),))
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
     for name in ("settle", "total", "difference", "fused", "quotient", "root"):
         algorithms[name] = getattr(spec, name)
+    if isinstance(fold, ComplexFold):
+        algorithms |= {"alone": fold.alone, "joined": fold.joined, "turned": spec.turned}
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
-    operands = dict.fromkeys("awxdmv", (spec.terms, FP64)) | {"s": (fold.state, FP64)}
-    namespace |= _accesses(FP64, operands)
+    namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     zeros = (0.0,) * spec.terms
     namespace |= {"put": memory.put, "power": power, "VANISHED": VANISHED}
     namespace |= {"ZEROS": zeros, "ONES": (1.0, *zeros[1:])}
-    return callback(text, f"<mcf numba refinement {spec.terms}>", namespace)
+    return callback(text, f"<mcf numba refinement {spec.parts} {spec.terms}>", namespace)
 
 
 def decomposition(spec: Decomposition, text: str) -> Any:

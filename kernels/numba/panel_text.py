@@ -54,6 +54,22 @@ class PanelText:
         """The whole."""
         return "\n".join([*self.steps, *self.lines]) + "\n"
 
+    def sizes(self, terms: int, parts: int) -> None:
+        """Functions of a number of so many components, of both parts: its size, whether real."""
+        second = terms // 2
+        size, mean, real = "abs(x[0])", "abs((x[0] + y[0]) / 2)", "x"
+        if parts == 2:
+            size += f" + abs(x[{second}])"
+            mean += f" + abs((x[{second}] - y[{second}]) / 2)"
+            real = f"x[:{second}] + ZEROS[{second}:]"
+        for head, body in (
+            ("size_of(x)", size),
+            # Of (x + conj(y)) / 2.
+            ("mean_of(x, y)", mean),
+            ("real_of(x)", real),
+        ):
+            self.steps += ["@jit", f"def {head}:", f"    return {body}", ""]
+
     def step(self, name: str, arguments: str, *body: str) -> None:
         """Define a step of loops over c, see `loops.step`."""
         self.arguments[name] = arguments.split()

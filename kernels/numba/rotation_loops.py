@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mcf.kernels.numba import keys, objects, rewrite, row_folds, stored, team
 from mcf.kernels.numba.panel_text import PanelText, lanes
+from mcf.kernels.reflection import ComplexFold
 from mcf.kernels.rotation import SWEEPS, VANISHED, Rotations, next_order
 
 WORDS = (
@@ -22,7 +23,13 @@ WORDS = (
 
 def letters(spec: Rotations) -> dict[str, int]:
     """Components of rows, of what is left of sums of numbers, of pairs' products and angles."""
-    return {"x": spec.terms, "t": 3, "p": 3 * spec.terms, "q": 2 * spec.terms + 2}
+    own = spec.terms // spec.parts
+    return {
+        "x": spec.terms,
+        "t": 2 + spec.parts,
+        "p": 2 * own + spec.terms,
+        "q": own + spec.terms + 2,
+    }
 
 
 def sizes(spec: Rotations, rows: int, width: int) -> list[tuple[int, int]]:
@@ -34,7 +41,8 @@ def sizes(spec: Rotations, rows: int, width: int) -> list[tuple[int, int]]:
 def source(spec: Rotations) -> str:
     """The kernel: an item is a matrix x."""
     text = PanelText(WORDS, ("bases", "shares", "order", "places", "done"), letters(spec), lanes())
-    n = spec.terms
+    n = spec.terms // spec.parts
+    text.sizes(spec.terms, spec.parts)
     text.step(
         "angle",
         "at_p at_q p tolerance",
@@ -73,7 +81,7 @@ def source(spec: Rotations) -> str:
         "        first = base + number(places, place + pair) * columns",
         "        second = base + number(places, place + rows // 2 + pair) * columns",
     )
-    (_halves if spec.terms == 1 else _folds)(text, d + 3)
+    (_halves if n == 1 else _folds)(text, d + 3, spec)
     text.add(d + 3, "store_p(at_p, p + pair, a + b + g)")
     text.add(
         d + 2,
@@ -85,8 +93,8 @@ def source(spec: Rotations) -> str:
         "    first = base + number(places, place + pair) * columns",
         "    second = base + number(places, place + rows // 2 + pair) * columns",
         "    found = load_q(at_q, p + pair)",
-        f"    cosine, sine, size = found[:{n}], found[{n}:{2 * n}], found[{2 * n}]",
-        f"    slope = found[{2 * n + 1}]",
+        f"    cosine, sine = found[:{n}], found[{n}:{n + spec.terms}]",
+        f"    size, slope = found[{n + spec.terms}], found[{n + spec.terms + 1}]",
         "    if size > largest or size != size:",
         "        largest = size",
         "    if slope > steepest or slope != slope:",
@@ -117,27 +125,31 @@ def _vanish(text: PanelText, depth: int) -> None:
         "for k in range(rows):",
         "    gone = True",
         "    for c in range(width):",
-        "        gone = gone and abs(load_x(at_x, base + k * columns + c)[0]) < VANISHED",
+        "        gone = gone and size_of(load_x(at_x, base + k * columns + c)) < VANISHED",
         "    for c in range(width if gone else 0):",
         "        store_x(at_x, base + k * columns + c, ZEROS)",
     )
 
 
-def _halves(text: PanelText, depth: int) -> None:
-    """Three sums by halves, the first of which are taken of the products at once."""
+def _halves(text: PanelText, depth: int, spec: Rotations) -> None:
+    """Sums by halves, the first of which are taken of the products at once."""
+    cells = ["{0}[{1}] * {2}[{1}]".format(x, "{k}", y) for x, y in ("xx", "yy", "xy")]
+    found = [" + ".join(cell.format(k=k) for k in range(spec.parts)) for cell in cells]
+    found += ["x[1] * y[0] - x[0] * y[1]"] * (spec.parts == 2)
+    text.steps += ["@jit", "def both(x, y):", f"    return {', '.join(found)}", ""]
+    added = "".join(f"x[{k}] + y[{k}], " for k in range(len(found)))
+    text.steps += ["@jit", "def added(x, y):", f"    return {added}", ""]
     text.step(
         "products",
         "at_x at_t t first second half",
-        "x_0, x_1 = load_x(at_x, first + c)[0], load_x(at_x, first + half + c)[0]",
-        "y_0, y_1 = load_x(at_x, second + c)[0], load_x(at_x, second + half + c)[0]",
-        "a, b, g = x_0 * x_0 + x_1 * x_1, y_0 * y_0 + y_1 * y_1, x_0 * y_0 + x_1 * y_1",
-        "store_t(at_t, t + c, (a, b, g))",
+        "x_0, x_1 = load_x(at_x, first + c), load_x(at_x, first + half + c)",
+        "y_0, y_1 = load_x(at_x, second + c), load_x(at_x, second + half + c)",
+        "store_t(at_t, t + c, added(both(x_0, y_0), both(x_1, y_1)))",
     )
     text.step(
         "halve",
         "at_t t half",
-        "x, y = load_t(at_t, t + c), load_t(at_t, t + half + c)",
-        "store_t(at_t, t + c, (x[0] + y[0], x[1] + y[1], x[2] + y[2]))",
+        "store_t(at_t, t + c, added(load_t(at_t, t + c), load_t(at_t, t + half + c)))",
     )
     text.add(
         depth,
@@ -146,9 +158,8 @@ def _halves(text: PanelText, depth: int) -> None:
         text.run("products", "0"),
         "count = half",
         "if width % 2:",
-        "    x = load_x(at_x, first + width - 1)[0]",
-        "    y = load_x(at_x, second + width - 1)[0]",
-        "    store_t(at_t, t + half, (x * x, y * y, x * y))",
+        "    x, y = load_x(at_x, first + width - 1), load_x(at_x, second + width - 1)",
+        "    store_t(at_t, t + half, both(x, y))",
         "    count = half + 1",
         "while count > 1:",
         "    half = count // 2",
@@ -159,15 +170,17 @@ def _halves(text: PanelText, depth: int) -> None:
         "        half += 1",
         "    count = half",
         "sums = load_t(at_t, t)",
-        "a, b, g = (sums[0],), (sums[1],), (sums[2],)",
+        "a, b, g = (sums[0],), (sums[1],), sums[2:]",
     )
 
 
-def _folds(text: PanelText, depth: int) -> None:
+def _folds(text: PanelText, depth: int, spec: Rotations) -> None:
     """Three folds in the order of a matrix product."""
     loads = {"x": "load_x(at_x, first + {})", "y": "load_x(at_x, second + {})"}
     products = {"a": ("x", "x"), "b": ("y", "y"), "g": ("x", "y")}
-    row_folds.inner(text, depth, loads, products, "width")
+    row_folds.inner(text, depth, loads, products, "width", kinds=spec.parts)
+    own = spec.terms // spec.parts
+    text.add(depth, f"a, b = a[:{own}], b[:{own}]")
 
 
 @functools.cache
@@ -181,6 +194,8 @@ def _compiled(spec: Rotations) -> objects.Native:
 
     used = (spec.fold.term, spec.fold.merge, spec.fold.combine, spec.settle)
     used += (spec.rotation, spec.rotated, spec.converged)
+    if isinstance(spec.fold, ComplexFold):
+        used += (spec.fold.alone, spec.fold.joined, spec.conjugate)
     algorithms = [keys.algorithm(f) for f in used]
     return stored.native(
         ("rotations", text, algorithms, spec.terms, spec.fold.state, VANISHED), make

@@ -57,8 +57,11 @@ def inner(
     products: Mapping[str, tuple[str, str]],
     n: str,
     suffix: str = "",
+    kinds: int = 1,
 ) -> None:
     """Inner products of n numbers, settled and cut to as many components.
+
+    Of complex numbers (`kinds` 2, see `steps`) with the conjugates of the second ones.
 
     Args:
         text: where they go.
@@ -67,25 +70,40 @@ def inner(
         products: of each result the names of its vectors.
         n: how many.
         suffix: of the names of the fold's functions.
+        kinds: terms of a product.
     """
     term, merge, combine, settle = (f + suffix for f in ("term", "merge", "combine", "settle"))
     zeros = f"ZEROS{suffix}"
+    group = GROUP // kinds
+
+    def factors(left: str, right: str, k: int) -> str:
+        second = f"{right}_{k}" if kinds == 1 else f"conjugate({right}_{k})"
+        return f"{left}_{k}, {second}"
+
     text.add(depth, *(f"{name}_sum = {term}({zeros}, {zeros})" for name in products))
     text.add(depth, "i = 0")
-    for condition, count in ((f"while i + {GROUP} <= {n}:", GROUP), (f"while i < {n}:", 1)):
+    for condition, count in ((f"while i + {group} <= {n}:", group), (f"while i < {n}:", 1)):
         text.add(depth, condition)
         for k in range(count):
             for name, load in loads.items():
                 text.add(depth + 1, f"{name}_{k} = {load.format(f'i + {k}')}")
         for name, (left, right) in products.items():
-            parts = [f"{term}({left}_{k}, {right}_{k})" for k in range(count)]
+            given = [factors(left, right, k) for k in range(count)]
+            if kinds == 2 and count == 1:
+                text.add(depth + 1, "if i == 0:")
+                text.add(depth + 2, f"{name}_sum = alone({given[0]})")
+                text.add(depth + 1, "else:")
+                text.add(depth + 2, f"{name}_sum = joined({name}_sum, {given[0]})")
+                continue
+            parts = [f"{term}({each})" for each in given]
             while len(parts) > 1:
                 parts = [f"{merge}({u}, {v})" for u, v in zip(parts[::2], parts[1::2], strict=True)]
             text.add(depth + 1, f"{name}_part = {parts[0]}")
-        text.add(depth + 1, "if i == 0:")
-        text.add(depth + 2, *(f"{name}_sum = {name}_part" for name in products))
-        text.add(depth + 1, "else:")
-        text.add(depth + 2, *(f"{r}_sum = {combine}({r}_sum, {r}_part)" for r in products))
+        if kinds == 1 or count > 1:
+            text.add(depth + 1, "if i == 0:")
+            text.add(depth + 2, *(f"{name}_sum = {name}_part" for name in products))
+            text.add(depth + 1, "else:")
+            text.add(depth + 2, *(f"{r}_sum = {combine}({r}_sum, {r}_part)" for r in products))
         text.add(depth + 1, f"i += {count}")
     for name in products:
         text.add(depth, f"{name} = {settle}({name}_sum)[:TERMS{suffix}]")

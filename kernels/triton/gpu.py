@@ -237,8 +237,10 @@ class Gpu(Executor):
 
     def rotate(
         self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
-    ) -> Tensor:
-        """See `Executor`."""
+    ) -> Tensor | None:
+        """See `Executor`; of real numbers."""
+        if spec.parts == 2:
+            return None
         return rotation_kernels.rotate(spec, x, width, counted, tolerance)
 
 

@@ -16,16 +16,10 @@ from mcf.complexes.matrices import (
     right_side,
     summed,
 )
-from mcf.complexes.tensor import MCFComplexTensor, implements
+from mcf.complexes.tensor import implements
 from mcf.linalg import lu_factors
 from mcf.linalg.numbers import COMPLEX
 from mcf.linalg.parts import identity
-
-
-def embedded(z: MCFComplexTensor) -> Any:
-    """The real matrix [[X, -Y], [Y, X]], which multiplies as X + iY does."""
-    x, y = z.real, z.imag
-    return torch.cat((torch.cat((x, -y), -1), torch.cat((y, x), -1)), -2)
 
 
 def _solved(a: Any, b: Any) -> list[Any]:

@@ -95,6 +95,23 @@ class Real:
         """The matrix product."""
         return matmul(x, y)
 
+    def hermitian(self, x: Components) -> Components:
+        """The Hermitian matrix of an upper triangle, for one that is Hermitian but for rounding."""
+        return x
+
+    def of_triangle(self, x: Components, upper: bool) -> Components:
+        """The Hermitian matrix of one triangle, whose diagonal is real."""
+        triangle = each(lambda c: c.triu() if upper else c.tril(), x)
+        return each(lambda c: c + (c.mT.tril(-1) if upper else c.mT.triu(1)), triangle)
+
+    def mean_size(self, x: Components) -> Tensor:
+        """The magnitude of (X + X^H) / 2, of first components."""
+        return (x[0] + x[0].mT).abs() / 2
+
+    def leading(self, x: Components) -> Components:
+        """The first component of each part."""
+        return self.by_parts(lambda p: p[:1], x)
+
     def real(self, x: Components) -> Components:
         """The real part."""
         return x
@@ -175,6 +192,27 @@ class Complex(Real):
 
         found = in_real_products(*halves(x), *halves(y), operations.neg, beside, matmul)
         return (*found[0], *found[1])
+
+    def hermitian(self, x: Components) -> Components:
+        """The Hermitian matrix of an upper triangle: products of rows have other sums below it."""
+        above = torch.ones_like(x[0], dtype=torch.bool).triu()
+        real, imag = (
+            tuple(torch.where(above, c, d.mT) for c, d in zip(p, other, strict=True))
+            for p, other in zip(halves(x), halves(self.conj(x)), strict=True)
+        )
+        for c in imag:
+            c.diagonal(dim1=-2, dim2=-1).zero_()
+        return (*real, *imag)
+
+    def of_triangle(self, x: Components, upper: bool) -> Components:
+        """The Hermitian matrix of one triangle, whose diagonal is real."""
+        return self.hermitian(x if upper else self.adjoint(x))
+
+    def mean_size(self, x: Components) -> Tensor:
+        """The magnitude of (X + X^H) / 2, of first components."""
+        real, imag = x[0], x[len(x) // 2]
+        size: Tensor = ((real + real.mT) / 2).abs() + ((imag - imag.mT) / 2).abs()
+        return size
 
     def real(self, x: Components) -> Components:
         """The real part."""

@@ -211,7 +211,7 @@ def solve_triangular(
     return transpose(other)
 
 
-def _converged(name: str, a: Sequence[Tensor], done: Tensor) -> None:
+def converged(name: str, a: Sequence[Tensor], done: Tensor) -> None:
     """Raise as torch does where an iteration did not end."""
     if bool(done.all()):
         return
@@ -224,7 +224,7 @@ def _converged(name: str, a: Sequence[Tensor], done: Tensor) -> None:
 
 def _eigh_run(a: list[Tensor], upper: bool) -> list[Tensor]:
     values, vectors, done = eigen.decompose(tuple(a), upper)
-    _converged("eigh", a, done)
+    converged("eigh", a, done)
     return _own(values, vectors)
 
 
@@ -243,7 +243,7 @@ def eigh(a: Components, upper: bool) -> tuple[Components, Components]:
 
 def _svd_run(a: list[Tensor], full: bool, vectors: bool) -> list[Tensor]:
     u, values, vt, done = singular.decompose(tuple(a), full, vectors)
-    _converged("svd", a, done)
+    converged("svd", a, done)
     return _own(values) if u is None or vt is None else _own(values, u, vt)
 
 

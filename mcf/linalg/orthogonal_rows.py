@@ -10,6 +10,7 @@ from torch import Tensor
 from mcf.kernels import operations, registry
 from mcf.kernels.refinement import DONE, STUCK, refinement
 from mcf.linalg import rotations
+from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.parts import (
     Components,
     each,
@@ -17,11 +18,10 @@ from mcf.linalg.parts import (
     matrices,
     one_like,
     padded,
-    transpose,
     where,
 )
+from mcf.linalg.residuals import held, lacking
 from mcf.linalg.working import squared_norms
-from mcf.reductions.products import matmul
 
 
 def tolerance(terms: int) -> float:
@@ -40,38 +40,39 @@ def exponent(terms: int) -> int:
 
 
 def orthogonal_rows(
-    m: Components, positive: bool = False
+    m: Components, positive: bool = False, numbers: Real = REAL
 ) -> tuple[Components, Components, Components, Tensor]:
     """W and X = W M with orthogonal rows, W orthogonal, as the one-sided Jacobi method has them.
 
     Args:
         m: float64 components [batch, n, columns], elements of at most some hundreds.
-        positive: M is symmetric and positive definite. Then the rows of X are those of W times
+        positive: M is Hermitian and positive definite. Then the rows of X are those of W times
             eigenvalues, and the start needs no W.
+        numbers: the arithmetic.
 
     Returns:
         W, X, the squared norms of X's rows and which matrices converged.
     """
     rows, columns = m[0].shape[1:]
-    terms = len(m)
+    terms = len(m) // numbers.parts
     if m[0].numel() == 0:
         done = torch.ones(m[0].shape[0], dtype=torch.bool, device=m[0].device)
-        return identity(m, rows), m, squared_norms(m), done
-    leading = rotations.without_vanished((m[0],), columns)
-    start = padded((_start(leading[0], positive),), terms)
+        return identity(m, rows), m, squared_norms(m, numbers), done
+    leading = rotations.without_vanished(numbers.leading(m), columns, numbers)
+    start = numbers.by_parts(lambda p: padded(p, terms), _start(leading, positive, numbers))
     x = each(torch.empty_like, m)
     w = each(torch.clone, start)
-    squares = each(lambda c: c.new_empty(c.shape[:2]), m)
-    numbers = steps(terms), exponent(terms), SHARES[positive]
-    given = refinement(terms), m, w, x, squares
-    state = registry.on(m[0].device).refine(*given, *numbers)
+    squares = each(lambda c: c.new_empty(c.shape[:2]), numbers.real(m))
+    settings = steps(terms), exponent(terms), SHARES[positive]
+    given = refinement(terms, numbers.parts), m, w, x, squares
+    state = registry.on(m[0].device).refine(*given, *settings)
     if state is not None:
         done, left = state != STUCK, state != DONE
         if bool(left.any()):
-            _rotated(w, x, done, left)
-            _put(squares, left, squared_norms(matrices(x, left)))
+            _rotated(m, w, x, done, left, numbers)
+            _put(squares, left, squared_norms(matrices(x, left), numbers))
         return w, x, squares, done
-    w = orthonormal(start, terms)
+    w = orthonormal(start, terms, numbers)
     done = torch.zeros(m[0].shape[0], dtype=torch.bool, device=m[0].device)
     stuck = torch.zeros_like(done)
     before = torch.full(done.shape, 0.25, dtype=torch.float64, device=done.device)
@@ -81,60 +82,68 @@ def orthogonal_rows(
             break
         some = matrices(m, active)
         v = matrices(w, active)
-        y = rotations.without_vanished(matmul(v, some), columns)
-        step, error = _step(v, y)
+        y = rotations.without_vanished(numbers.matmul(v, some), columns, numbers)
+        step, error = _step(v, y, numbers)
         slow = ~(error <= 2.0**-8 * before[active])
         finished = (error <= tolerance(terms)) | (slow & (error <= 8 * tolerance(terms)))
         before[active] = error
         done[active] = finished
         stuck[active] = slow & ~finished
         _put(x, active, y)
-        moved = operations.add(v, matmul(transpose(step), v))
+        moved = numbers.by_parts(operations.add, v, numbers.matmul(numbers.adjoint(step), v))
         _put(w, active, where((finished | slow)[:, None, None], v, moved))
     # Corrections turn no rows whose norms differ by less than 2^24 of their product; those of a
     # small row cannot do better than 8 tolerances; of large ones that is no rounding error. Of a
     # small row and a large one the mean of both numerators may vanish where the product does not.
-    stuck = stuck | (done & _apart(x, 2.0 ** SHARES[positive]))
+    stuck = stuck | (done & _apart(x, 2.0 ** SHARES[positive], numbers))
     if bool(stuck.any()):
-        v = orthonormal(matrices(w, stuck), terms)
+        v = orthonormal(matrices(w, stuck), terms, numbers)
         _put(w, stuck, v)
-        _put(x, stuck, rotations.without_vanished(matmul(v, matrices(m, stuck)), columns))
-        _rotated(w, x, done, stuck)
-    return w, x, squared_norms(x), done
+        product = numbers.matmul(v, matrices(m, stuck))
+        _put(x, stuck, rotations.without_vanished(product, columns, numbers))
+        _rotated(m, w, x, done, stuck, numbers)
+    return w, x, squared_norms(x, numbers), done
 
 
-def _apart(x: Components, share: float) -> Tensor:
+def _apart(x: Components, share: float, numbers: Real) -> Tensor:
     """Which matrices have rows that are not orthogonal.
 
     Up to 8 tolerances are left to rows below a share of the largest.
     """
-    size = matmul(x, transpose(x))[0]
-    norms = operations.sqrt((size.diagonal(dim1=-2, dim2=-1).contiguous(),))[0]
+    product = numbers.hermitian(numbers.matmul(x, numbers.adjoint(x)))
+    size, own = numbers.magnitude(product), product[0].diagonal(dim1=-2, dim2=-1)
+    norms = operations.sqrt((own.contiguous(),))[0]
     large = norms >= share * norms.amax(-1, keepdim=True)
-    limit = tolerance(len(x)) * norms[..., None] * norms[..., None, :]
+    limit = tolerance(len(x) // numbers.parts) * norms[..., None] * norms[..., None, :]
     limit = torch.where(large[..., None] & large[..., None, :], limit, 8 * limit)
-    return (size.abs() > limit).triu(1).flatten(1).any(1)
+    return (size > limit).triu(1).flatten(1).any(1)
 
 
-def _rotated(w: Components, x: Components, done: Tensor, stuck: Tensor) -> None:
+def _rotated(
+    m: Components, w: Components, x: Components, done: Tensor, stuck: Tensor, numbers: Real
+) -> None:
     """Rotations of pairs in expansions, where corrections at once do not get better."""
-    columns, terms = x[0].shape[2], len(x)
+    columns, terms = x[0].shape[2], len(x) // numbers.parts
     given = zip(matrices(x, stuck), matrices(w, stuck), strict=True)
     both = tuple(torch.cat(pair, 2) for pair in given)
-    both, done[stuck] = rotations.orthogonalize(both, columns, tolerance(terms))
-    _put(x, stuck, each(lambda c: c[..., :columns], both))
-    _put(w, stuck, each(lambda c: c[..., columns:], both))
+    both, ended = rotations.orthogonalize(both, columns, tolerance(terms), numbers)
+    y = each(lambda c: c[..., :columns].contiguous(), both)
+    v = each(lambda c: c[..., columns:].contiguous(), both)
+    done[stuck] = ended & held(matrices(m, stuck), v, y, numbers)
+    _put(x, stuck, y)
+    _put(w, stuck, v)
 
 
-def _start(m: Tensor, positive: bool) -> Tensor:
-    """W in float64 arithmetic."""
-    columns = m.shape[2]
+def _start(m: Components, positive: bool, numbers: Real) -> Components:
+    """W in float64 arithmetic, of one component of each part."""
+    columns = m[0].shape[2]
     if positive:
-        (x,), _ = rotations.orthogonalize((m,), columns, tolerance(1))
-        return x / operations.sqrt(matmul((x[:, :, None],), (x[..., None],)))[0][..., 0]
-    both = torch.cat([m, identity((m,), m.shape[1])[0]], 2)
-    (x,), _ = rotations.orthogonalize((both,), columns, tolerance(1))
-    return x[..., columns:].contiguous()
+        x, _ = rotations.orthogonalize(m, columns, tolerance(1), numbers)
+        (norms,) = operations.sqrt(squared_norms(x, numbers))
+        return each(lambda c: c / norms[..., None], x)
+    both = tuple(torch.cat(p, 2) for p in zip(m, identity(m, m[0].shape[1]), strict=True))
+    x, _ = rotations.orthogonalize(both, columns, tolerance(1), numbers)
+    return each(lambda c: c[..., columns:].contiguous(), x)
 
 
 def steps(terms: int) -> int:
@@ -142,47 +151,44 @@ def steps(terms: int) -> int:
     return 3 if terms > 3 else 2
 
 
-def orthonormal(v: Components, terms: int) -> Components:
+def orthonormal(v: Components, terms: int, numbers: Real = REAL) -> Components:
     """The nearest orthogonal matrix to one that is orthogonal up to float64's rounding errors.
 
-    Newton's iteration without inverses, V + V (I - V^T V) / 2, which squares the distance (Bjorck,
+    Newton's iteration without inverses, V + (I - V V^H) V / 2, which squares the distance (Bjorck,
     Bowie 1971, doi:10.1137/0708036).
     """
     for _ in range(steps(terms)):
-        rest = operations.sub(identity(v, v[0].shape[-1]), matmul(v, transpose(v)))
-        v = operations.add(v, matmul(each(lambda c: c / 2, rest), v))
+        rest = each(lambda c: c / 2, lacking(v, numbers))
+        v = numbers.by_parts(operations.add, v, numbers.matmul(rest, v))
     return v
 
 
-def _step(w: Components, x: Components) -> tuple[Components, Tensor]:
+def _step(w: Components, x: Components, numbers: Real) -> tuple[Components, Tensor]:
     """All rotations at once, to first order, and how far from orthogonal the rows are.
 
-    E with w + E^T w orthogonal and E^T x closer to orthogonal by a square (Ogita, Aishima 2018,
+    E with w + E^H w orthogonal and E^H x closer to orthogonal by a square (Ogita, Aishima 2018,
     doi:10.1007/s13160-018-0310-3, for X X^T).
     """
     n = w[0].shape[-1]
     diagonal = torch.eye(n, dtype=torch.bool, device=w[0].device)
-    r = operations.sub(identity(w, n), matmul(w, transpose(w)))
-    g = matmul(x, transpose(x))
-    size = each(lambda c: c.diagonal(dim1=-2, dim2=-1), g)
-    rest = each(lambda c: c.diagonal(dim1=-2, dim2=-1), r)
+    r = lacking(w, numbers)
+    g = numbers.hermitian(numbers.matmul(x, numbers.adjoint(x)))
+    size, rest = (each(lambda c: c.diagonal(dim1=-2, dim2=-1), numbers.real(p)) for p in (g, r))
     size = operations.div(size, operations.sub(one_like(rest), rest))
     column, row = each(lambda c: c[..., None], size), each(lambda c: c[..., None, :], size)
-    numerator = operations.fma(row, r, g)
+    numerator = numbers.by_parts(lambda p, q: operations.fma(row, p, q), r, g)
     gap = operations.sub(row, column)
-    mean = (numerator[0] + numerator[0].mT) / 2
-    near = mean.abs() > 2.0**-24 * gap[0].abs()
+    mean = numbers.mean_size(numerator)
+    near = mean > 2.0**-24 * gap[0].abs()
     near |= diagonal | (gap[0] == 0)
-    quotient = operations.div(
-        where(near, each(torch.zeros_like, gap), numerator), where(near, one_like(gap), gap)
+    quotient = numbers.over_real(
+        where(near, each(torch.zeros_like, numerator), numerator), where(near, one_like(gap), gap)
     )
     step = where(near, each(lambda c: c / 2, r), quotient)
     norms = operations.sqrt((size[0],))[0]
     sizes = norms[..., None] * norms[..., None, :]
-    cosine = torch.where(
-        (sizes > 0) & ~diagonal, mean.abs() / torch.where(sizes > 0, sizes, 1.0), 0.0
-    )
-    return step, torch.maximum(cosine, r[0].abs()).amax((1, 2))
+    cosine = torch.where((sizes > 0) & ~diagonal, mean / torch.where(sizes > 0, sizes, 1.0), 0.0)
+    return step, torch.maximum(cosine, numbers.magnitude(r)).amax((1, 2))
 
 
 def _put(x: Components, index: Tensor, values: Components) -> None:

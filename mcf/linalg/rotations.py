@@ -14,11 +14,13 @@ from mcf.kernels import registry, rotation
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import FP64
 from mcf.kernels.torch.registers import primitives
+from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.parts import Components, each, matrices, part
-from mcf.reductions.products import matmul
 
 
-def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Components, Tensor]:
+def orthogonalize(
+    x: Components, width: int, tolerance: float, numbers: Real = REAL
+) -> tuple[Components, Tensor]:
     """Rotate pairs of rows until all rows are orthogonal in their first `width` columns.
 
     Rows i and j with squared norms a and b and inner product g become c x_i - s x_j and
@@ -27,7 +29,8 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
     pairs of a round are rotated together and n - 1 rounds are a sweep, in which each pair meets
     once. Columns after the first `width` follow. One component takes float64 operations that IEEE
     754 rounds in one way, so that the start of a decomposition has the same bits everywhere
-    (`mcf.kernels.rotation`).
+    (`mcf.kernels.rotation`). Of complex rows g = |g| p, and they become c x_i - s p x_j and
+    s conj(p) x_i + c x_j.
 
     Args:
         x: float64 components [batch, n, columns], none of them larger than some hundreds. Rows of
@@ -35,6 +38,7 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
         width: of the columns that become orthogonal.
         tolerance: pairs with |g| <= tolerance sqrt(a b) are left as they are;
             a power of two.
+        numbers: the arithmetic.
 
     Returns:
         The rows, each matrix as if it were alone, and which of the matrices have converged.
@@ -49,7 +53,7 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
     # A copy, which the loop works in.
     rows = each(lambda c: c.clone(memory_format=torch.contiguous_format), x)
     exponent = math.frexp(tolerance)[1] - 1
-    executor, spec = registry.on(rows[0].device), rotation.rotations(len(x))
+    executor, spec = registry.on(rows[0].device), _rotations(x, numbers)
     found = executor.rotate(spec, rows, width, n, exponent)
     if found is not None:
         return each(lambda c: c[:, :n], rows), found
@@ -59,7 +63,8 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
             break
         whole = active.numel() == batch
         rows = x if whole else matrices(x, active)
-        rows, cosine, tangent = _sweep(without_vanished(rows, width), width, tolerance)
+        rows = without_vanished(rows, width, numbers)
+        rows, cosine, tangent = _sweep(rows, width, tolerance, numbers)
         x = (
             rows
             if whole
@@ -67,12 +72,16 @@ def orthogonalize(x: Components, width: int, tolerance: float) -> tuple[Componen
         )
         limit = torch.full_like(cosine, tolerance)
         done[active] = _plain(spec.converged)(cosine, tangent, float(n), limit)
-    return without_vanished(each(lambda c: c[:, :n], x), width), done
+    return without_vanished(each(lambda c: c[:, :n], x), width, numbers), done
 
 
-def without_vanished(x: Components, width: int) -> Components:
+def _rotations(x: Components, numbers: Real) -> rotation.Rotations:
+    return rotation.rotations(len(x) // numbers.parts, numbers.parts)
+
+
+def without_vanished(x: Components, width: int, numbers: Real = REAL) -> Components:
     """x with zeros for rows whose first `width` elements are below 2^-250."""
-    gone = x[0][..., :width].abs().amax(2, keepdim=True) < rotation.VANISHED
+    gone = numbers.magnitude(x)[..., :width].amax(2, keepdim=True) < rotation.VANISHED
     gone = gone & (torch.arange(x[0].shape[2], device=gone.device) < width)
     return each(lambda c: torch.where(gone, 0.0, c), x)
 
@@ -92,7 +101,9 @@ def _plain(algorithm: Algorithm) -> Callable[..., Any]:
     return Binder(lambda f: f, table)(algorithm)  # type: ignore[no-any-return]
 
 
-def _sweep(x: Components, width: int, tolerance: float) -> tuple[Components, Tensor, Tensor]:
+def _sweep(
+    x: Components, width: int, tolerance: float, numbers: Real
+) -> tuple[Components, Tensor, Tensor]:
     """n - 1 rounds; with the largest |cos| of two rows, and the largest |t|, that were met."""
     n = x[0].shape[1]
     half = n // 2
@@ -100,16 +111,16 @@ def _sweep(x: Components, width: int, tolerance: float) -> tuple[Components, Ten
     cosines, tangents = [], []
     for _ in range(n - 1):
         top, bottom = each(lambda c: c[:, :half], x), each(lambda c: c[:, half:], x)
-        c, s, cosine, tangent = _rotation(top, bottom, width, tolerance)
+        c, s, cosine, tangent = _rotation(top, bottom, width, tolerance, numbers)
         cosines.append(cosine)
         tangents.append(tangent)
-        first, second = _plain(rotation.rotations(len(x)).rotated)(c, s, top, bottom)
+        first, second = _plain(_rotations(x, numbers).rotated)(c, s, top, bottom)
         x = tuple(torch.cat(p, 1).index_select(1, order) for p in zip(first, second, strict=True))
     return x, torch.stack(cosines).amax(0), torch.stack(tangents).amax(0)
 
 
 def _rotation(
-    top: Components, bottom: Components, width: int, tolerance: float
+    top: Components, bottom: Components, width: int, tolerance: float, numbers: Real
 ) -> tuple[Components, Components, Tensor, Tensor]:
     """Each pair's rotation and, of each matrix, how large they are.
 
@@ -117,28 +128,35 @@ def _rotation(
         Cosine and sine [batch, n / 2, 1]; the largest |cos| of the angle between two rows, the
         largest |t|.
     """
-    a, b, g = _products(each(lambda c: c[..., :width], top), each(lambda c: c[..., :width], bottom))
+    x, y = (each(lambda c: c[..., :width], rows) for rows in (top, bottom))
+    a, b, g = _products(x, y, numbers)
     limit = torch.full_like(g[0], tolerance)
-    c, s, cosine, tangent = _plain(rotation.rotations(len(a)).rotation)(a, b, g, limit)
+    c, s, cosine, tangent = _plain(_rotations(x, numbers).rotation)(a, b, g, limit)
     return c, s, cosine.amax((1, 2)), tangent.amax((1, 2))
 
 
-def _products(x: Components, y: Components) -> tuple[Components, Components, Components]:
-    """x x^T, y y^T and x y^T of each pair of rows [batch, n, width], as [batch, n, 1]."""
-    if len(x) > 1:
+def _products(
+    x: Components, y: Components, numbers: Real
+) -> tuple[Components, Components, Components]:
+    """x x^H, y y^H and x y^H of each pair of rows [batch, n, width], as [batch, n, 1]."""
+    if len(x) > numbers.parts:
         pairs = tuple(torch.stack(p, 2) for p in zip(x, y, strict=True))
-        gram = matmul(pairs, each(lambda c: c.mT, pairs))
+        gram = numbers.matmul(pairs, numbers.adjoint(pairs))
         return (
-            part(gram, slice(0, 1), 0),
-            part(gram, slice(1, 2), 1),
+            numbers.real(part(gram, slice(0, 1), 0)),
+            numbers.real(part(gram, slice(1, 2), 1)),
             part(gram, slice(0, 1), 1),
         )
-    (a,), (b,) = x, y
-    terms = torch.stack([a * a, b * b, a * b])
+    products = [x[0] * x[0], y[0] * y[0], x[0] * y[0]]
+    if numbers.parts == 2:
+        other = x[1] * x[1], y[1] * y[1], x[1] * y[1]
+        products = [p + q for p, q in zip(products, other, strict=True)]
+        products.append(x[1] * y[0] - x[0] * y[1])
+    terms = torch.stack(products)
     while terms.shape[-1] > 1:
         half = terms.shape[-1] // 2
         total = terms[..., :half] + terms[..., half : 2 * half]
         if terms.shape[-1] % 2:
             total = torch.cat([total, terms[..., -1:]], -1)
         terms = total
-    return (terms[0],), (terms[1],), (terms[2],)
+    return (terms[0],), (terms[1],), tuple(terms[2:])

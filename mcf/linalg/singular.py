@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mcf.kernels import operations
 from mcf.linalg import qr_factors, whole
+from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.orthogonal_rows import orthogonal_rows
-from mcf.linalg.parts import Components, each, one_like, part, transpose, where
+from mcf.linalg.parts import Components, each, one_like, part, where
 from mcf.linalg.working import closed, descending, opened, rows_in
-from mcf.reductions.products import matmul
 
 # From this ratio of rows to columns on a QR factorisation comes first, and the factor is small.
 TALL = 2
@@ -24,77 +24,83 @@ def at_once(m: int, n: int, full: bool) -> bool:
 
 
 def decompose(
-    a: Components, full: bool = False, vectors: bool = True
+    a: Components, full: bool = False, vectors: bool = True, numbers: Real = REAL
 ) -> tuple[Components | None, Components, Components | None, Tensor]:
-    """A = U diag(s) V^T with descending s >= 0, for A [..., m, n] and k = min(m, n).
+    """A = U diag(s) V^H with descending s >= 0, for A [..., m, n] and k = min(m, n).
 
-    One side's vectors are the orthogonal matrix that makes the rows of A (of A^T where m >= n)
+    One side's vectors are the orthogonal matrix that makes the rows of A (of A^H where m >= n)
     orthogonal, the other's are these rows divided by their norms, which are the singular values.
 
     Args:
         a: components.
         full: square U [..., m, m] and V^T [..., n, n], not [..., m, k] and [..., k, n].
         vectors: whether U and V are wanted.
+        numbers: the arithmetic.
 
     Returns:
-        U, s [..., k], V^T and whether each matrix converged (false where one is not finite).
+        U, s [..., k], V^H and whether each matrix converged (false where one is not finite).
 
-    With u^terms of the working format |A - U diag(s) V^T|, |A V - U diag(s)| <= c k u^terms |A| and
-    |U^T U - I|, |V^T V - I| <= c k u^terms (Frobenius norms), for equal and for vanishing singular
+    With u^terms of the working format |A - U diag(s) V^H|, |A V - U diag(s)| <= c k u^terms |A| and
+    |U^H U - I|, |V^H V - I| <= c k u^terms (Frobenius norms), for equal and for vanishing singular
     values too: c = 160 where products err by 3 u^terms at most, as they do in tests, and 303 by
     their proved bound for two components and k up to 48 (docs/numerics.md, Singular vectors, which
     says for which ways through the algorithm).
     """
     m, n = a[0].shape[-2:]
-    if at_once(m, n, full and vectors):
+    if numbers is REAL and at_once(m, n, full and vectors):
 
         def others(some: Components) -> tuple[Any, ...]:
-            u, values, vt, done = _decompose(some, full, vectors)
+            u, values, vt, done = _decompose(some, full, vectors, REAL)
             return values, u, vt, done
 
         found = whole.decomposed(False, a, others, vectors=vectors)
         if found is not None:
             values, *both, done = found
             return (both[0], values, both[1], done) if vectors else (None, values, None, done)
-    return _decompose(a, full, vectors)
+    return _decompose(a, full, vectors, numbers)
 
 
 def _decompose(
-    a: Components, full: bool, vectors: bool
+    a: Components, full: bool, vectors: bool, numbers: Real
 ) -> tuple[Components | None, Components, Components | None, Tensor]:
     """The same by operations on tensors."""
-    flat, exponent = opened(a)
+    flat, exponent = opened(a, numbers)
+    adjoint = numbers.adjoint
     wide = flat[0].shape[1] <= flat[0].shape[2]
-    m = flat if wide else transpose(flat)
-    finite = torch.isfinite(m[0]).all(2).all(1)
+    m = flat if wide else adjoint(flat)
+    finite = torch.isfinite(numbers.magnitude(m)).all(2).all(1)
     m = each(lambda c: torch.where(finite[:, None, None], c, 0.0).contiguous(), m)
     rows, columns = m[0].shape[1:]
     small = columns > TALL * rows
-    # M = R^T Q^T, whose rows are as orthogonal as those of R^T.
-    q, r = qr_factors.factor(transpose(m)) if small else (None, m)
-    w, x, squares, done = orthogonal_rows(each(Tensor.contiguous, transpose(r)) if small else m)
+    # M = R^H Q^H, whose rows are as orthogonal as those of R^H.
+    q, given = None, m
+    if small:
+        q, r = qr_factors.factor(adjoint(m), numbers=numbers)
+        given = each(Tensor.contiguous, adjoint(r))
+    w, x, squares, done = orthogonal_rows(given, numbers=numbers)
     size = operations.sqrt(squares)
     order = descending(size)
     size, w, x = each(lambda c: c.gather(-1, order), size), rows_in(order, w), rows_in(order, x)
-    values = closed(size, a, exponent)
+    values = closed(size, numbers.real(a), exponent)
     done = (done & finite).reshape(a[0].shape[:-2])
     if not vectors:
         return None, values, None, done
     zero = size[0] == 0
-    x = operations.div(x, each(lambda c: c[..., None], where(zero, one_like(size), size)))
+    x = numbers.over_real(x, each(lambda c: c[..., None], where(zero, one_like(size), size)))
     if q is not None:
-        x = matmul(x, transpose(q))
+        x = numbers.matmul(x, adjoint(q))
     if bool(zero.any()) or (full and columns > rows):
-        x = _completed(x, zero, full)
-    left, right = (transpose(w), x) if wide else (transpose(x), w)
-    return closed(left, a), values, closed(right, a), done
+        x = _completed(x, zero, full, numbers)
+    left, right = (adjoint(w), x) if wide else (adjoint(x), w)
+    left, right = (closed(v, a, numbers=numbers) for v in (left, right))
+    return left, values, right, done
 
 
-def _completed(x: Components, zero: Tensor, full: bool) -> Components:
+def _completed(x: Components, zero: Tensor, full: bool, numbers: Real) -> Components:
     """Orthonormal rows, those that are zero and, for `full`, all that a square matrix lacks."""
-    q, _ = qr_factors.factor(transpose(x), "complete" if full else "reduced")
+    q, _ = qr_factors.factor(numbers.adjoint(x), "complete" if full else "reduced", numbers)
     assert q is not None
-    others, rows = transpose(q), x[0].shape[1]
+    others, rows = numbers.adjoint(q), x[0].shape[1]
     found = where(zero[..., None], part(others, slice(0, rows), slice(None)), x)
     rest = part(others, slice(rows, None), slice(None))
     return tuple(torch.cat(both, 1) for both in zip(found, rest, strict=True))

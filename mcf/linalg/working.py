@@ -13,8 +13,8 @@ from mcf.kernels import operations
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.register_choice import refuse_float32
 from mcf.kernels.scaling import power_of_two
-from mcf.linalg.parts import Components, each, transpose
-from mcf.reductions.products import matmul
+from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.parts import Components, each
 
 
 def working_terms(x: Components) -> int:
@@ -22,21 +22,22 @@ def working_terms(x: Components) -> int:
     return max(2, len(x)) if x[0].dtype is torch.float64 else 2
 
 
-def flattened(a: Components) -> Components:
+def flattened(a: Components, numbers: Real = REAL) -> Components:
     """A [..., m, n] as float64 components [batch, m, n]."""
     refuse_float32("a decomposition", format_of(a[0].dtype), a[0].device)
-    wide = convert(a, torch.float64, working_terms(a))
+    wide = numbers.by_parts(lambda p: convert(p, torch.float64, working_terms(p)), a)
     return each(lambda c: c.reshape(math.prod(a[0].shape[:-2]), *a[0].shape[-2:]), wide)
 
 
-def opened(a: Components) -> tuple[Components, Tensor]:
+def opened(a: Components, numbers: Real = REAL) -> tuple[Components, Tensor]:
     """A [..., m, n] 2^-k as float64 components [batch, m, n], the largest in [1/2, 1), and k."""
-    flat = flattened(a)
+    flat = flattened(a, numbers)
     if 0 in flat[0].shape[1:]:
         return flat, torch.zeros(flat[0].shape[0], dtype=torch.int64, device=flat[0].device)
-    largest = flat[0].abs().amax((1, 2))
+    largest = torch.stack([c.abs().amax((1, 2)) for c in numbers.leading(flat)]).amax(0)
     exponent = torch.frexp(largest)[1].long()
-    return _scaled(flat, -exponent[:, None, None]), exponent
+    less = -exponent[:, None, None]
+    return numbers.by_parts(lambda p: _scaled(p, less), flat), exponent
 
 
 def _scaled(x: Components, exponent: Tensor | int) -> Components:
@@ -56,12 +57,14 @@ def _scaled(x: Components, exponent: Tensor | int) -> Components:
     return tuple(out)
 
 
-def closed(x: Components, a: Components, exponent: Tensor | int = 0) -> Components:
+def closed(
+    x: Components, a: Components, exponent: Tensor | int = 0, numbers: Real = REAL
+) -> Components:
     """x [batch, ...] times 2^exponent, as the nearest components of A's format and batches."""
     if isinstance(exponent, Tensor):
         exponent = exponent.reshape(-1, *(1 for _ in x[0].shape[1:]))
-    scaled = _scaled(x, exponent)
-    whole = convert(scaled, a[0].dtype, len(a))
+    fmt, terms = a[0].dtype, len(a) // numbers.parts
+    whole = numbers.by_parts(lambda p: convert(_scaled(p, exponent), fmt, terms), x)
     return each(lambda c: c.reshape(*a[0].shape[:-2], *x[0].shape[1:]), whole)
 
 
@@ -82,7 +85,8 @@ def rows_in(order: Tensor, x: Components) -> Components:
     return each(lambda c: c.gather(1, index), x)
 
 
-def squared_norms(x: Components) -> Components:
-    """x x^T of each row x, for x [batch, n, m]."""
+def squared_norms(x: Components, numbers: Real = REAL) -> Components:
+    """x x^H of each row x, for x [batch, n, m]."""
     lying = each(lambda c: c[..., None, :], x)
-    return each(lambda c: c[..., 0, 0], matmul(lying, transpose(lying)))
+    product = numbers.real(numbers.matmul(lying, numbers.adjoint(lying)))
+    return each(lambda c: c[..., 0, 0], product)

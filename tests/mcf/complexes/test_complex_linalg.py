@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import mcf
-from mcf.complexes import hermitian
 from tests.helpers.complexes import BITS, numbers
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -168,17 +167,6 @@ def test_clusters_of_eigenvalues_and_singular_values(name: str) -> None:
     assert max(skew(u), skew(vh.mH)) <= limit
     assert off(g, u * s, vh) <= 2 * limit
     assert float(abs(s.flip(0) - values).max()) <= 2 * limit
-
-
-def test_the_even_vectors_of_a_cluster_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutant: every other vector of the real matrix, also where a value is repeated."""
-    q = linalg.qr(numbers(F64, 2, 4, 4, seed=1)).Q
-    h = (q * mcf.tensor([1, 1, 1, 2], 2, F64)) @ q.mH
-    even = [*range(0, 8, 2)]
-    monkeypatch.setattr(hermitian, "_chosen", lambda z, count: (z[:, even], even))
-    monkeypatch.setattr(hermitian, "_orthonormal", lambda v: v)
-    with pytest.raises(LinAlgError, match="failed to converge"):
-        linalg.eigh((h + h.mH) * 0.5)
 
 
 @pytest.mark.slow
