@@ -40,7 +40,9 @@ def decompose(
     return _decompose(a, upper, numbers)
 
 
-def _decompose(a: Components, upper: bool, numbers: Real) -> tuple[Components, Components, Tensor]:
+def _decompose(
+    a: Components, upper: bool, numbers: Real = REAL
+) -> tuple[Components, Components, Tensor]:
     """The same by operations on tensors."""
     a = numbers.of_triangle(a, upper)
     flat, exponent = opened(a, numbers)

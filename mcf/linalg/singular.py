@@ -61,7 +61,7 @@ def decompose(
 
 
 def _decompose(
-    a: Components, full: bool, vectors: bool, numbers: Real
+    a: Components, full: bool, vectors: bool, numbers: Real = REAL
 ) -> tuple[Components | None, Components, Components | None, Tensor]:
     """The same by operations on tensors."""
     flat, exponent = opened(a, numbers)
