@@ -97,7 +97,7 @@ def test_what_does_not_get_better_is_stuck(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(refinement_loops, "refine", noted)
     monkeypatch.setattr(
-        orthogonal_rows, "_start", lambda m, positive: torch.ones_like(m[..., :3]) / 2
+        orthogonal_rows, "_start", lambda m, *_: (torch.ones_like(m[0][..., :3]) / 2,)
     )
     a = components(F64, 2, 1, 3, 3)
     assert_same_bits(lambda: orthogonal_rows.orthogonal_rows(a)[-1])
@@ -107,7 +107,7 @@ def test_what_does_not_get_better_is_stuck(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_row_that_is_not_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its root stood in the place of the matrix, of which W M was computed again."""
     monkeypatch.setattr(
-        orthogonal_rows, "_start", lambda m, positive: torch.full((1, 1, 1), 0.5, dtype=F64)
+        orthogonal_rows, "_start", lambda m, *_: (torch.full((1, 1, 1), 0.5, dtype=F64),)
     )
     a = tuple(torch.full((1, 1, 1), x, dtype=F64) for x in (3.0, 2.0**-60))
     assert_same_bits(lambda: orthogonal_rows.orthogonal_rows(a))
