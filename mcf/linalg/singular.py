@@ -12,6 +12,7 @@ from mcf.linalg import qr_factors, whole
 from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.orthogonal_rows import orthogonal_rows
 from mcf.linalg.parts import Components, each, one_like, part, where
+from mcf.linalg.residuals import factored
 from mcf.linalg.working import closed, descending, opened, rows_in
 
 # From this ratio of rows to columns on a QR factorisation comes first, and the factor is small.
@@ -82,18 +83,21 @@ def _decompose(
     order = descending(size)
     size, w, x = each(lambda c: c.gather(-1, order), size), rows_in(order, w), rows_in(order, x)
     values = closed(size, numbers.real(a), exponent)
-    done = (done & finite).reshape(a[0].shape[:-2])
+    done = done & finite
     if not vectors:
-        return None, values, None, done
+        return None, values, None, done.reshape(a[0].shape[:-2])
     zero = size[0] == 0
     x = numbers.over_real(x, each(lambda c: c[..., None], where(zero, one_like(size), size)))
     if q is not None:
         x = numbers.matmul(x, adjoint(q))
-    if bool(zero.any()) or (full and columns > rows):
+    completed = bool(zero.any()) or (full and columns > rows)
+    if completed:
         x = _completed(x, zero, full, numbers)
+    if q is not None or completed:
+        done = done & factored(m, w, size, x, numbers)
     left, right = (adjoint(w), x) if wide else (adjoint(x), w)
     left, right = (closed(v, a, numbers=numbers) for v in (left, right))
-    return left, values, right, done
+    return left, values, right, done.reshape(a[0].shape[:-2])
 
 
 def _completed(x: Components, zero: Tensor, full: bool, numbers: Real) -> Components:

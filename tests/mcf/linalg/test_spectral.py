@@ -258,6 +258,15 @@ def test_what_the_end_of_the_iteration_proves() -> None:
         first = own + (k - 1) * off + drift + d
         return first / k, (cosine + own + (k - 1) ** 0.5 * off + drift) / k
 
+    def factored(k: int, f: float, after: bool) -> float:
+        """Of what a factorisation Q R comes before; after rotations or corrections."""
+        lost = residuals.LOST * k + residuals.MORE + k**0.5 * f
+        own, off = residuals.OWN * k + f, residuals.OFF + f
+        whole = own + (k - 1) * off if after else k * (128 + f)
+        columns = own + (k - 1) ** 0.5 * off if after else k**0.5 * (128 + f)
+        basis = ((k - 1) ** 0.5 + 1) * (residuals.BASIS + f)
+        return max(whole, columns + basis) / k + lost / k
+
     def fold(longer: int) -> float:
         return float(fold_bound(FP64, 2, longer, 1).absolute / FP64.u**2)
 
@@ -280,6 +289,7 @@ def test_what_the_end_of_the_iteration_proves() -> None:
             first, second = both(k, 3 * 2**0.5, d, r)
             assert first < 160
             assert second < (160 if k > 2 else 173)
+            assert max(factored(k, f, after) for f in (3, 4.25) for after in (False, True)) < 160
             assert max(turned(k, 3, d, r) + turned(k, 3 * 2**0.5, d, r)) < 124
             f = 3 * 2**0.5
             for cosine, vectors, values in ((16, 56, 160), (residuals.COSINE, 104, 208)):
