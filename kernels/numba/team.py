@@ -67,6 +67,11 @@ def _after_fork() -> None:
     _pool, _pool_lock, _forked = None, threading.Lock(), True
 
 
+def forked() -> bool:
+    """Whether this process is a forked child, in which torch's threads are none."""
+    return _forked
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 

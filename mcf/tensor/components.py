@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import format_of
+from mcf.kernels.numba import team
 from mcf.kernels.overlap import share, span
 
 MAX_TERMS = 4
@@ -149,3 +150,26 @@ def check_attributes(cls: type, state: Any) -> dict[str, Any]:
                 "that torch and mcf do not use themselves"
             )
     return state
+
+
+# torch copies no more elements than these without its threads.
+_ALONE = 1 << 15
+
+
+def write(targets: Sequence[Tensor], values: Sequence[Tensor], non_blocking: bool = False) -> None:
+    """Copy components into those of a tensor, in one call.
+
+    An interrupt comes between two calls: a number would keep the first component of one value and
+    the second of another. In a forked child, where torch waits for threads that its parent had, a
+    few elements at a time.
+    """
+    if team.forked() and values[0].numel() > _ALONE:
+        for t, v in zip(targets, values, strict=True):
+            if t.is_contiguous() and t.shape == v.shape:
+                for start in range(0, t.numel(), _ALONE):
+                    piece = slice(start, start + _ALONE)
+                    t.view(-1)[piece].copy_(v.reshape(-1)[piece])
+            else:
+                t.copy_(v)
+        return
+    torch._foreach_copy_(list(targets), list(values), non_blocking)

@@ -19,6 +19,7 @@ from mcf.kernels.formats import FORMATS, FP32
 from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, result_dtypes
 from mcf.kernels.program import SIZES, Launch, Move, Program, Step
 from mcf.kernels.register_choice import registers_for
+from mcf.tensor.components import write
 from mcf.tensor.tensor import Components
 
 # Operands of results of at most so many elements are copied where they are broadcast.
@@ -275,8 +276,7 @@ class Plan:
         counted = self.launch(room[1] + read)
         done = counted is None or not counted[0]
         if done:
-            for t, r in zip(parts, room[0], strict=True):
-                t.copy_(r)
+            write(parts, room[0])
         if self._likes is not None:
             self._rooms.append(room)
         return done

@@ -16,6 +16,7 @@ from mcf.kernels.algorithms.closeness import closeness
 from mcf.kernels.formats import FORMATS, FP32, FP64, INT8
 from mcf.kernels.operators import ABS, ADD, EQ, LE, LT, MUL, SUB, WHERE, Operation, kernel
 from mcf.tensor.chains import chained
+from mcf.tensor.components import write
 from mcf.tensor.fused_chains import MANY
 from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.recorded import watched, writable, written
@@ -173,8 +174,7 @@ def _copy(x: Any, other: Any = None, non_blocking: Any = False, **others: Any) -
         return NotImplemented
     if first.dtype is not second.dtype or first.shape != second.shape or not writable(x):
         return NotImplemented
-    for c, s in zip(COMPONENTS[terms](own), COMPONENTS[terms](given), strict=True):
-        c.copy_(s)
+    write(COMPONENTS[terms](own), COMPONENTS[terms](given))
     written(x)
     return x
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mcf.elementary.fused import Formula
 from mcf.kernels.operators import Operation
+from mcf.tensor.components import write
 from mcf.tensor.launches import Plan
 from mcf.tensor.plans import found_above, plan_of
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor
@@ -149,11 +150,6 @@ def _displaced(written: Sequence[int], read: Sequence[int], size: int) -> bool:
     return any(a != b and -size < a - b < size for a in written for b in read)
 
 
-def _copy(results: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
-    for t, r in zip(parts, results, strict=True):
-        t.copy_(r)
-
-
 def _in_blocks(operation: Operation, groups: Sequence[Components], parts: Components) -> None:
     """The same, some elements at a time, which saves memory and the way there."""
     flat = [[c.view(-1) if c.ndim else c for c in group] for group in groups]
@@ -165,4 +161,4 @@ def _in_blocks(operation: Operation, groups: Sequence[Components], parts: Compon
         assert each is not None
         out = each.run(some)
         assert out is not None
-        _copy(out, [t[block] for t in targets])
+        write([t[block] for t in targets], out)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.components import write
 from mcf.tensor.launches import SMALL
 from mcf.tensor.ops.arithmetic import addcdiv_into, addcmul_into, lerp_into
 from mcf.tensor.product_plans import multiplied
@@ -32,8 +33,7 @@ def _put(target: Any, result: Any) -> bool:
     if first.device != other.device:
         return False
     terms = own["_terms"]
-    for t, r in zip(COMPONENTS[terms](own), COMPONENTS[terms](new), strict=True):
-        t.copy_(r)
+    write(COMPONENTS[terms](own), COMPONENTS[terms](new))
     written(target)
     return True
 

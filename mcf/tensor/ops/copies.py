@@ -10,8 +10,10 @@ from torch import Tensor
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import FORMATS, format_of
+from mcf.tensor.components import write
 from mcf.tensor.conversion import converted, plain
 from mcf.tensor.ops.componentwise import register
+from mcf.tensor.recorded import watched
 from mcf.tensor.registry import UnsupportedError, implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -54,8 +56,11 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         assert isinstance(source, MCFTensor)
         return target.copy_(plain(source, target.dtype), non_blocking)
     new = converted(source, target.dtype, target.terms)
-    for t, s in zip(target.components, new, strict=True):
-        t.copy_(s, non_blocking)
+    if watched():
+        for t, s in zip(target.components, new, strict=True):
+            t.copy_(s, non_blocking)
+    else:
+        write(target.components, new, non_blocking)
     return target
 
 
@@ -78,7 +83,11 @@ def fill_(x: Tensor, value: Any) -> Tensor:
         for t, s in zip(x.components, converted(value, x.dtype, x.terms), strict=True):
             t.fill_(s)
         return x
-    for t, v in zip(x.components, components_of(value, format_of(x.dtype), x.terms), strict=True):
+    numbers = components_of(value, format_of(x.dtype), x.terms)
+    if x.device.type == "cpu" and not watched():
+        write(x.components, [torch.tensor(v, dtype=x.dtype, device=x.device) for v in numbers])
+        return x
+    for t, v in zip(x.components, numbers, strict=True):
         t.fill_(v)
     return x
 
