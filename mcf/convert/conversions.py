@@ -21,6 +21,7 @@ from mcf.kernels import registry
 from mcf.kernels.components import Components
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, FP32, FP64, Format
+from mcf.kernels.often import often
 
 # On a CPU fewer numbers are not worth the time in which a kernel is compiled, some tenths of a
 # second: the program takes a few tenths of a millisecond.
@@ -79,12 +80,8 @@ def run(
     return [c.to(dtype) for c in out]
 
 
-# Conversions of so few numbers go without the kernel until so many of a kind have been asked for:
-# what a program does once is over sooner than a kernel is compiled.
-OFTEN = 256
 _MOST = 1024
 _address, _empty_like = Tensor.data_ptr, torch.empty_like
-_asked: dict[tuple[Any, ...], int] = {}
 _prepared: dict[tuple[Any, ...], Callable[[Sequence[Tensor]], list[Tensor] | None] | None] = {}
 
 
@@ -101,8 +98,7 @@ def run_few(
     try:
         call = _prepared[key]
     except KeyError:
-        asked = _asked[kind] = _asked.get(kind, 0) + 1
-        if asked < OFTEN:
+        if not often(kind):
             return None
         if len(_prepared) >= _MOST:
             _prepared.clear()

@@ -23,6 +23,7 @@ from mcf.elementary.usual_remainders import NAMES
 from mcf.kernels import operations, registry
 from mcf.kernels.components import padded
 from mcf.kernels.formats import format_of
+from mcf.kernels.often import often
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, WHERE, Operation
 from mcf.kernels.register_choice import get_registers
 from mcf.tensor.launches import SMALL, Plan
@@ -170,7 +171,7 @@ def _kept(
     key: tuple[Any, ...], operation: Operation | Formula, groups: Sequence[Components]
 ) -> Plan | None:
     """A new plan, for the next operands of its kind."""
-    if operation.name in LATE and not _often(operation, groups):
+    if operation.name in LATE and not often(_kind(operation, groups)):
         return None
     if len(_plans) >= _MOST:
         _plans.clear()
@@ -182,17 +183,12 @@ def _kept(
     return plan
 
 
-# Functions that have another way for few numbers, which takes less time than to compile a kernel of
-# hundreds of operations takes; and from which call of a kind on the kernel is worth it.
+# Functions that have another way for few numbers.
 LATE = frozenset(NAMES)
-OFTEN = 256
-_asked: dict[tuple[Any, ...], int] = {}
 
 
-def _often(operation: Operation | Formula, groups: Sequence[Components]) -> bool:
-    kind = (operation.name, *((len(g), g[0].dtype) for g in groups))
-    asked = _asked[kind] = _asked.get(kind, 0) + 1
-    return asked >= OFTEN
+def _kind(operation: Operation | Formula, groups: Sequence[Components]) -> tuple[Any, ...]:
+    return (operation.name, *((len(g), g[0].dtype) for g in groups))
 
 
 def plan_of(operation: Operation, groups: Sequence[Components]) -> Plan | None:

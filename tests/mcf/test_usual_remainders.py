@@ -8,6 +8,7 @@ element alone; a kernel that is asked for before it is worth it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from mcf.elementary.format import computing_in
 from mcf.elementary.remainders import modulo, quotient
 from mcf.elementary.usual_remainders import NAMES
 from mcf.elementary.working import left_out
-from mcf.kernels import registry
+from mcf.kernels import often, registry
 from mcf.kernels.formats import FP32, FP64, Format
 from mcf.tensor import plans
 from tests.helpers import assert_alike
@@ -160,12 +161,12 @@ def test_operators_and_functions_take_the_kernel_where_it_is_worth_it(monkeypatc
         return before(formula, groups)
 
     monkeypatch.setattr(plans.Plan, "of_formula", counted)
-    monkeypatch.setattr(plans, "_asked", {})
-    for _ in range(plans.OFTEN // 2 - 1):
+    monkeypatch.setattr(often, "_asked", Counter())
+    for _ in range(often.OFTEN // 2 - 1):
         # Each is asked for as an operator and as a function of torch.
         x[:2] % y[:2]
     assert "usual_remainder" not in prepared
-    monkeypatch.setattr(plans, "OFTEN", 0)
+    monkeypatch.setattr(often, "OFTEN", 0)
     for name, call in calls.items():
         got, wanted = call(), expected[name]
         assert type(got) is type(wanted)
