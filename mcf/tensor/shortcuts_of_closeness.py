@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -146,6 +147,17 @@ for _function in forms("cross"):
     DIRECT[_function] = _old_cross
 
 
+@functools.lru_cache(256)
+def _number(value: float, sign: float, dtype: torch.dtype, terms: int) -> tuple[Tensor, ...]:
+    """The components of a number; equal ones have equal components, but for the sign of zero."""
+    with torch.inference_mode(False):
+        return tuple(torch.tensor(v, dtype=dtype) for v in _parts(value, dtype, terms))
+
+
+def _parts(value: float, dtype: torch.dtype, terms: int) -> tuple[float, ...]:
+    return components_of(value, FORMATS[dtype], terms)
+
+
 def _fill(x: Any, value: Any) -> Any:
     """x.fill_ of a number."""
     if type(x) is not MCFTensor or type(value) not in (int, float) or not writable(x):
@@ -155,8 +167,12 @@ def _fill(x: Any, value: Any) -> Any:
     # Torch's scalars have 64 bits.
     if type(parts[0]) is not Tensor or (type(value) is int and abs(value) >= 2**63):
         return NotImplemented
-    for c, v in zip(parts, components_of(value, FORMATS[parts[0].dtype], len(parts)), strict=True):
-        c.fill_(v)
+    dtype, terms = parts[0].dtype, len(parts)
+    if parts[0].is_cpu:
+        write(parts, _number(value, math.copysign(1.0, value), dtype, terms))
+    else:
+        for c, v in zip(parts, _parts(value, dtype, terms), strict=True):
+            c.fill_(v)
     written(x)
     return x
 

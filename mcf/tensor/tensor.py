@@ -17,7 +17,7 @@ from mcf.tensor import registry
 from mcf.tensor.components import FIXED, MAX_TERMS, NAMES, check_components, check_dict
 from mcf.tensor.exports import Exports
 from mcf.tensor.scalars import Numbers
-from mcf.tensor.traced import skipped, traced_components
+from mcf.tensor.traced import check_followed, followed, skipped, traced_components
 
 # The components of a tensor's `__dict__`, by their number.
 COMPONENTS: dict[int, Callable[[dict[str, Any]], Components]] = {
@@ -89,7 +89,7 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
 
         They are cut off from the graph. Writing to them must keep them nonoverlapping.
         """
-        if torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_dynamo_compiling() or (_dispatch_modes() and followed([self])):
             return traced_components(self)
         own = self.__dict__
         return COMPONENTS[own["_terms"]](own)
@@ -135,6 +135,8 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if _dispatch_modes() and func is not _component:
+            check_followed(func, (args, kwargs))
         implementation = registry.OPERATORS.get(func)
         if implementation is None:
             return registry.run(func, args, kwargs or {})
@@ -159,6 +161,8 @@ def method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _wrapper = torch.Tensor._make_wrapper_subclass
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_component = torch.ops.mcf.component.default
 
 
 def made(

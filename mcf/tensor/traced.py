@@ -1,8 +1,9 @@
-"""What torch.compile can follow: the components of a tensor as an operator of it; what it skips."""
+"""What torch.compile and make_fx can follow: the components of a tensor as an operator of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,30 @@ def traced_components(x: Any) -> Components:
     """The components in a graph, cut off from that of derivatives."""
     with torch.no_grad():
         return tuple([torch.ops.mcf.component(x, k) for k in range(x._terms)])
+
+
+def followed(tensors: Sequence[Any]) -> bool:
+    """Whether `make_fx` is at work and has a tensor among these in its graph."""
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    mode = None if proxies is None else proxies.get_proxy_mode()
+    if proxies is None or mode is None:
+        return False
+    return any(proxies.has_proxy_slot(x, mode.tracer) for x in tensors)
+
+
+def check_followed(func: Any, arguments: Any) -> None:
+    """Refuse what make_fx would keep as a constant, though it is computed from an argument.
+
+    It follows operators whose tensors are all in its graph, and hands down the others, of whose
+    components it has none.
+    """
+    tensors = [x for x in torch.utils._pytree.tree_leaves(arguments) if hasattr(x, "_terms")]
+    if followed(tensors):
+        raise RuntimeError(
+            f"{func} of an expansion tensor that make_fx follows and another tensor that it does "
+            "not: its result would be a constant of the graph. Give all expansion tensors as "
+            "arguments of the function"
+        )
 
 
 def skipped(function: Callable[..., Any]) -> None:
