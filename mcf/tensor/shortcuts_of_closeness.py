@@ -25,6 +25,9 @@ from mcf.tensor.registry import DIRECT
 from mcf.tensor.shortcuts import forms, register
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 
+# Powers of two near both ends of a format's range.
+_FACTORS = {dtype: (2.0**fmt.emin, 2.0**fmt.emax) for dtype, fmt in FORMATS.items()}
+
 
 def _close(o: Any, x: Any, y: Any, rtol: Any, atol: Any) -> Any:
     """|x - y| <= atol + rtol |y|, true where both are equal and not where the left is infinite."""
@@ -46,10 +49,11 @@ def _isclose(
         return NotImplemented
     if type(rtol) is not float or type(atol) is not float:
         return NotImplemented
-    # Of infinities a product with 0 is NaN.
-    if not (0 < rtol < math.inf and 0 <= atol < math.inf):
-        return NotImplemented
     if x.shape != y.shape or x.dtype is not y.dtype:
+        return NotImplemented
+    # Of infinities a product with 0 is NaN: neither is what the factor becomes in the format.
+    least, largest = _FACTORS[x.dtype]
+    if not (least <= rtol <= largest and 0 <= atol < math.inf):
         return NotImplemented
     found = _by_first(x, y, rtol, atol)
     if found is None:

@@ -1,7 +1,7 @@
 """Bits: closeness of many numbers, by first components where they decide, is that of all.
 
 Caught mutants: no margin; a margin on the wrong side of what is too far; what first components do
-not decide taken for apart.
+not decide taken for apart; a relative tolerance that the format has as zero or infinity.
 """
 
 from __future__ import annotations
@@ -77,3 +77,20 @@ def test_what_first_components_rarely_decide() -> None:
     assert closeness._by_first(x, y, RTOL, 0.0) is None
     assert not bool(torch.isclose(x, y, RTOL, 0.0).any())
     assert bool(torch.isclose(-x + 2 * y, y, RTOL + 2.0**-50, 0.0).all())
+
+
+@pytest.mark.parametrize("count", [1, 100, 1 << 12])
+@pytest.mark.parametrize(
+    ("dtype", "rtol", "value"),
+    [
+        (torch.float32, 1e300, 0.0),
+        (torch.float32, 1e-60, math.inf),
+        pytest.param(torch.float16, 1e5, 0.0, marks=pytest.mark.slow),
+    ],
+)
+def test_tolerances_beyond_the_format(
+    count: int, dtype: torch.dtype, rtol: float, value: float
+) -> None:
+    x = mcf.MCFTensor([torch.full((count,), v, dtype=dtype) for v in (value, 0.0)])
+    assert bool(torch.isclose(x, x, rtol=rtol, atol=0.0).all())
+    assert torch.allclose(x, x, rtol, 0.0)
