@@ -163,13 +163,19 @@ def write(targets: Sequence[Tensor], values: Sequence[Tensor], non_blocking: boo
     the second of another. In a forked child, where torch waits for threads that its parent had, a
     few elements at a time.
     """
-    if team.forked() and values[0].numel() > _ALONE:
+    if team.forked() and targets[0].numel() > _ALONE and targets[0].is_cpu:
         for t, v in zip(targets, values, strict=True):
-            if t.is_contiguous() and t.shape == v.shape:
-                for start in range(0, t.numel(), _ALONE):
-                    piece = slice(start, start + _ALONE)
-                    t.view(-1)[piece].copy_(v.reshape(-1)[piece])
-            else:
-                t.copy_(v)
+            _copy_alone(t, v.expand(t.shape))
         return
     torch._foreach_copy_(list(targets), list(values), non_blocking)
+
+
+def _copy_alone(target: Tensor, value: Tensor) -> None:
+    """Copy a tensor of the same shape in pieces for which torch asks none of its threads."""
+    if target.numel() <= _ALONE:
+        target.copy_(value)
+        return
+    dim = max(range(target.dim()), key=target.shape.__getitem__)
+    half = target.shape[dim] // 2
+    for start, length in ((0, half), (half, target.shape[dim] - half)):
+        _copy_alone(target.narrow(dim, start, length), value.narrow(dim, start, length))

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcf
-from mcf.tensor import writing
+from mcf.kernels.numba import team
+from mcf.tensor import components, writing
 
 F64 = torch.float64
 
@@ -81,6 +83,36 @@ def test_no_number_is_half_written(name: str, count: int, monkeypatch: pytest.Mo
     assert whole > 1
 
 
+class _Sizes(TorchDispatchMode):
+    """How many elements each copy has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "copy" in str(func):
+            first = args[0][0] if isinstance(args[0], list | tuple) else args[0]
+            self.seen.append(first.numel())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "turned", "strided", "number"])
+def test_a_forked_child_copies_in_pieces(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caught mutants: turned ones, and one number for many, in one copy, which asks for threads."""
+    monkeypatch.setattr(team, "_forked", True)
+    monkeypatch.setattr(components, "_ALONE", 8)
+    target, value = torch.zeros(12, 14, dtype=F64), torch.arange(42, dtype=F64).view(6, 7)
+    target = {"turned": target[:7, :6].mT, "strided": target[::2, ::2]}.get(
+        kind, torch.zeros(6, 7, dtype=F64)
+    )
+    given = torch.tensor(3.0, dtype=F64) if kind == "number" else value
+    with _Sizes() as sizes:
+        components.write([target], [given])
+    assert torch.equal(target, given.expand(6, 7))
+    assert 0 < max(sizes.seen) <= 8
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on Unix alone")
 @pytest.mark.slow
 def test_a_forked_child_waits_for_nobody() -> None:
@@ -95,7 +127,8 @@ def test_a_forked_child_waits_for_nobody() -> None:
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    signal.alarm(60)\n"
-        "    o.add_(y); o.copy_(x); o.mul_(y)\n"
+        "    o.add_(y); o.copy_(x); o.mul_(y); o.fill_(0.5)\n"
+        "    o.view(2, -1).mT.copy_(y.view(2, -1).mT)\n"
         "    os._exit(0)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
     )
