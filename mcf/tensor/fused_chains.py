@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.elementary.fused import NO_SCALARS
 from mcf.kernels import registry
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import ONE, ZERO
@@ -26,15 +27,12 @@ from mcf.tensor.plans import number_of
 from mcf.tensor.tensor import Components, fresh
 
 _address = Tensor.data_ptr
-_NO_SCALARS = torch.empty(1, 0, dtype=torch.float64)
 # Kernels by all that makes them: operands of another shape are no other kernel.
 _specs: dict[tuple[Any, ...], Elementwise] = {}
 _MOST_SPECS = 256
 
 # From so many elements on: to compile a kernel takes some tenths of a second, once on a machine.
 MANY = 2048
-
-
 # The compilers of GPUs take a quarter of a minute for some formulas of more components.
 _MOST_TERMS = 3
 
@@ -165,10 +163,12 @@ class FusedChain:
         everywhere = frozenset([*uniform, *constants])
         given = tuple(arguments), result.terms, everywhere, result.truth, tuple(truths)
         key = (formula.__name__, fmt, *lines, *given, *writer.called.items())
-        if key not in _specs:
+        # Asked once: another thread may clear the table at any time.
+        spec = _specs.get(key)
+        if spec is None:
             if len(_specs) >= _MOST_SPECS:
                 _specs.clear()
-            _specs[key] = composite_kernel(
+            spec = _specs[key] = composite_kernel(
                 formula.__name__.strip("_"),
                 lambda name: written(
                     name,
@@ -184,7 +184,7 @@ class FusedChain:
                 INT8 if result.truth else None,
                 tuple(truths),
             )
-        spec, launch = _specs[key], None
+        launch = None
         if executor.native:
             launch = registry.prepare(spec, [[first] * len(spec.fields)])
             if launch is None:
@@ -224,6 +224,6 @@ class FusedChain:
     def _write(self, groups: Sequence[Components], out: Sequence[Tensor]) -> None:
         read = [c for group in groups for c in group]
         if self._launch is None:
-            registry.run(self._spec, [[*out, *read, *self._behind]], _NO_SCALARS)
+            registry.run(self._spec, [[*out, *read, *self._behind]], NO_SCALARS)
         else:
             self._launch([*map(_address, out), *map(_address, read), *self._places])

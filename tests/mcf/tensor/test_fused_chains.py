@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 import mcf
 from mcf.kernels.operators import ADD, LT, MUL, SQRT, WHERE
-from mcf.tensor import chains
+from mcf.tensor import chains, fused_chains
 from mcf.tensor.chains import chained
 from mcf.tensor.fused_chains import MANY, FusedChain
 from tests.helpers import assert_all_same_bits
@@ -143,3 +143,26 @@ def test_kinds_without_a_kernel() -> None:
     with mcf.executor("torch"):
         assert chained(_rooted, x, y) is None
     assert known == {id(c) for c in chains._chains.values() if isinstance(c, FusedChain)}
+
+
+class _Emptied(dict[Any, Any]):
+    """A table that another thread clears whenever it has been looked at."""
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        self.clear()
+        return found
+
+    def get(self, key: Any, other: Any = None) -> Any:
+        found = super().get(key, other)
+        self.clear()
+        return found
+
+
+def test_another_thread_may_clear_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_chains, "_specs", _Emptied())
+    monkeypatch.setattr(chains, "_chains", {})
+    for shape in ((COUNT,), (2, COUNT)):
+        x, y = (torch.ones(shape, dtype=torch.float64) * k for k in (1, 2))
+        found = chained(_product_sum, mcf.MCFTensor([x, x * 0.0]), mcf.MCFTensor([y, y * 0.0]), 0.5)
+        assert bool((found == 2.5).all())
