@@ -31,6 +31,8 @@ class PanelText:
         operands: Mapping[str, int],
         pad: int,
     ) -> None:
+        if team.ITEMS_NAMES & {*words}:
+            raise ValueError(f"words {words} are variables of the loop over items")
         self.pad = pad
         self.steps: list[str] = []
         self.arguments: dict[str, list[str]] = {}

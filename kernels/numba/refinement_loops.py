@@ -60,7 +60,7 @@ def sizes(
     # A transpose, and two rows for norms.
     m_size = (6 * rows + max(rows, columns, 2)) * length
     words = {"rows": rows, "columns": columns, "steps": steps, "exponent": tolerance}
-    words |= {"length": length, "m_size": m_size, "share": share}
+    words |= {"length": length, "m_size": m_size, "level": share}
     return Sizes(words, [(m_size, spec.terms), (length, spec.terms), (length, spec.fold.state)])
 
 

@@ -8,7 +8,7 @@ from mcf.kernels.refinement import APART, DONE, STUCK, Refinement
 
 WORDS = (
     *("bases", "shares", "parts", "states", "rows", "columns", "steps", "exponent"),
-    *("length", "m_size", "share"),
+    *("length", "m_size", "level"),
 )
 
 
@@ -246,7 +246,7 @@ def _looked_at(text: PanelText, depth: int, spec: Refinement) -> None:
         "    h = root((h[0],)) + ZEROS[1:]",
         "    store_m(at_m, t + i, h)",
         "    largest = max(largest, h[0])",
-        "least = power(share) * largest",
+        "least = power(level) * largest",
         "for i in range(rows):",
         "    low = load_m(at_m, t + i)[0]",
         "    for c in range(i + 1, rows):",

@@ -145,6 +145,8 @@ ITEMS = (
     "            break",
 )
 ITEMS_DEPTH = 2
+# The variables of these lines: a word of a table that has such a name would be overwritten.
+ITEMS_NAMES = frozenset({"arrival", "turn", "share", "end", "item"})
 
 
 def shares(items: int, parts: int) -> array[int]:

@@ -9,11 +9,11 @@ functions do the same on expansion tensors. With the unit roundoff u**terms and 
   doi:10.1137/1.9780898718027): residuals of A x - b relative to |A||x| are a few n u**terms, and
   the error of x is that times the condition number. `qr` of narrower formats than float64 works in
   two components of that and rounds once, as the functions below do.
-- `eigh` and `svd` give |A V - V diag(w)| and |A V - U diag(s)| of at most 32 n u**terms |A|, and
-  |V^T V - I| and |U^T U - I| of at most 32 n u**terms (Frobenius norms), for clusters, equal
-  eigenvalues and deficient ranks too (160 n u**terms of `svd` where singular values are below half
-  of the largest, n the lesser of rows and columns: the iteration ends at cosines of 128 u**terms
-  between the vectors of such, see `docs/numerics.md`; |A - U diag(s) V^T| is within that too);
+- `eigh` and `svd` give |A V - V diag(w)| and |A V - U diag(s)| of at most 160 n u**terms |A|, n the
+  lesser of rows and columns, and |V^T V - I| and |U^T U - I| of at most 160 n u**terms (Frobenius
+  norms), for clusters, equal eigenvalues and deficient ranks too (`eigh` 208 n where rotations end
+  it; `docs/numerics.md` has what of that is proved; found are some n, and 29 n next to multiples
+  of the identity); |A - U diag(s) V^T| is within that too;
   w and s are off by about as much. Components that a format's smallest number cuts off are lost
   besides, here and in multipliers of `lu`.
   The algorithm is one-sided Jacobi, first in float64 arithmetic and then all rotations at once as

@@ -155,7 +155,9 @@ for _function in forms("cross"):
 def _number(value: float, sign: float, dtype: torch.dtype, terms: int) -> tuple[Tensor, ...]:
     """The components of a number; equal ones have equal components, but for the sign of zero."""
     with torch.inference_mode(False):
-        return tuple(torch.tensor(v, dtype=dtype) for v in _parts(value, dtype, terms))
+        return tuple(
+            torch.tensor(v, dtype=dtype, device="cpu") for v in _parts(value, dtype, terms)
+        )
 
 
 def _parts(value: float, dtype: torch.dtype, terms: int) -> tuple[float, ...]:

@@ -33,6 +33,9 @@ def traced_components(x: Any) -> Components:
         return tuple([torch.ops.mcf.component(x, k) for k in range(x._terms)])
 
 
+_zeros = torch.ops.aten._new_zeros_with_same_feature_meta.default
+
+
 def followed(tensors: Sequence[Any]) -> bool:
     """Whether `make_fx` is at work and has a tensor among these in its graph."""
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
@@ -48,6 +51,9 @@ def check_followed(func: Any, arguments: Any) -> None:
     It follows operators whose tensors are all in its graph, and hands down the others, of whose
     components it has none.
     """
+    if func is _zeros or all("Tensor" not in str(each.type) for each in func._schema.returns):
+        # No number of the argument is in the result.
+        return
     tensors = [x for x in torch.utils._pytree.tree_leaves(arguments) if hasattr(x, "_terms")]
     if followed(tensors):
         raise RuntimeError(

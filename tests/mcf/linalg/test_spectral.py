@@ -19,9 +19,11 @@ from mcf.kernels import operations
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.fold_bounds import fold_bound
 from mcf.kernels.formats import FP64, format_of
+from mcf.kernels.numba.panel_text import PanelText
 from mcf.linalg import eigen, orthogonal_rows, residuals, singular
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
+from tests.helpers import assert_all_same_bits
 from tests.helpers.matrices import ONE, exact, graded, plain, size, symmetric, uniform
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -108,6 +110,29 @@ SYMMETRIC: dict[str, Callable[[int], Components]] = {
 def test_eigenvectors(name: str, terms: int) -> None:
     with mcf.executor("auto" if terms < 4 else "torch"):
         eigh_errors(SYMMETRIC[name](terms))
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [-108, *(pytest.param(k, marks=SLOW) for k in (-112, -110, -109, -107, -106, -104, -100))],
+)
+def test_loops_see_rows_that_are_not_apart(shift: int) -> None:
+    """Found by a climb: the loop's look at the rows had lost its limit, 160 n u^2 were left."""
+    found = []
+    for first, other, last in ((-2008, 1278, 834), (1000, 3000, 1000), (7, -2047, 5)):
+        some = torch.tensor([[first, other], [other, last]], dtype=F64) * 2.0**shift
+        a = operations.renormalize((torch.eye(2, dtype=F64), some), 2)
+        for executor in ("auto", "torch"):
+            with mcf.executor(executor):
+                eigh_errors(a)
+                svd_errors(a)
+                found.append(eigen.decompose(a)[:2])
+        assert_all_same_bits(*([c for x in y for c in x] for y in found[-2:]))
+
+
+def test_words_of_a_loop_over_items() -> None:
+    with pytest.raises(ValueError, match="variables of the loop"):
+        PanelText(("bases", "shares", "share"), ("bases", "shares"), {}, 1)
 
 
 GENERAL: dict[str, Callable[[int], Components]] = {
