@@ -1,6 +1,6 @@
 """Eigenvalues, singular values and vectors against exact arithmetic.
 
-Within 32 n u^terms of the Frobenius norm, less than the docstrings bound, are residuals and orthogonality.
+Residuals and orthogonality within 32 n u^terms of the Frobenius norm: less than the docstrings say.
 What is found is some tenths of n u^terms where products refine it, and some times n u^terms where
 rotations do. `test_a_step_less_is_found_out` has the mutant.
 """
