@@ -214,11 +214,13 @@ def _instructions() -> dict[str, Any]:
 
     return {
         "byte": loading(8),
+        "short": loading(16),
         "half": loading(32),
         "widened": resized(ir.FloatType(), ir.DoubleType(), 64),
         "narrowed": resized(ir.DoubleType(), ir.FloatType(), 32),
         "put": put,
         "put_byte": storing(8),
+        "put_short": storing(16),
         "put_half": storing(32),
         "call": call,
         "call_team": call_team,

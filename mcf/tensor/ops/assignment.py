@@ -68,10 +68,26 @@ def _written_at_once(x: Any, index: Any, value: Any) -> bool:
         return False
     if type(first) is not Tensor:
         return False
-    for c, part in zip(COMPONENTS[terms](own), parts, strict=True):
-        c[index] = part
+    if _fills(first, index, value):
+        for c, part in zip(COMPONENTS[terms](own), parts, strict=True):
+            c.masked_fill_(index, part)
+    else:
+        for c, part in zip(COMPONENTS[terms](own), parts, strict=True):
+            c[index] = part
     written(x)
     return True
+
+
+def _fills(x: Tensor, index: Any, value: Any) -> bool:
+    """Whether a number goes where a mask of x's shape holds: torch would search for the places."""
+    return (
+        type(index) is Tensor
+        and index.dtype is torch.bool
+        and index.shape == x.shape
+        and index.device == x.device
+        and not isinstance(value, Tensor)
+        and x.is_contiguous()
+    )
 
 
 @implements(Tensor.copy_)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.kernels.numba import picking
+from mcf.kernels.registry import executor_for
 from mcf.tensor.ops.componentwise import on_each
+from mcf.tensor.promotion import aligned
 from mcf.tensor.recorded import watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
@@ -29,13 +33,27 @@ def _masked(x: Any, mask: Any) -> MCFTensor | None:
         return None
     if dims == 0 or first.shape[:dims] != mask.shape or watched() or mask.requires_grad:
         return None
-    places = torch.from_numpy(np.flatnonzero(mask.numpy()))
     parts = COMPONENTS[own["_terms"]](own)
+    if first.shape == mask.shape and executor_for(first.device) == "numba":
+        found = picking.picked(parts, mask)
+        if found is not None:
+            return wrap(found)
+    places = torch.from_numpy(np.flatnonzero(mask.numpy()))
     if dims > 1:
         parts = tuple([c.flatten(0, dims - 1) for c in parts])
     return wrap([c.index_select(0, places) for c in parts])
 
 
+def _plain_on_cpu(tensors: Sequence[Any]) -> bool:
+    """Whether tensors are nothing but numbers on the host, which loops of Numba's take."""
+    return (
+        all(type(c) is Tensor and c.device.type == "cpu" for c in tensors)
+        and not watched()
+        and executor_for(tensors[0].device) == "numba"
+    )
+
+
+_scatter = aten.masked_scatter.default
 _index, _select = on_each(aten.index.Tensor), on_each(aten.masked_select.default)
 
 
@@ -52,6 +70,17 @@ def masked_select(x: Any, mask: Any) -> Any:
     same = isinstance(mask, Tensor) and mask.shape == x.shape
     found = _masked(x, mask) if same else None
     return _select(x, mask) if found is None else found
+
+
+@implements(aten.masked_scatter.default)
+def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+    """x with the elements of a source, one after the other, where a mask holds."""
+    a, s = aligned(x, source)
+    if type(mask) is Tensor and _plain_on_cpu((*a, mask, *s)) and a[0].shape == mask.shape:
+        found = picking.replaced(a, mask, s)
+        if found is not None:
+            return wrap(found)
+    return wrap([_scatter(c, mask, v) for c, v in zip(a, s, strict=True)])
 
 
 def item(x: Any, key: Any) -> Any:

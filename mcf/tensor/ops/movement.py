@@ -170,7 +170,6 @@ _with_source(aten.select_scatter.default, 0, "src")
 _with_source(aten.slice_scatter.default, 0, "src")
 _with_source(aten.diagonal_scatter.default, 0, "src")
 _with_source(aten.as_strided_scatter.default, 0, "src")
-_with_source(aten.masked_scatter.default, 1, "source")
 
 
 # Where an index repeats, torch's threads decide which value stays: in each component another one,
