@@ -1,6 +1,7 @@
-"""Methods that torch has written in Python around its question whether a type has its own.
+"""Methods and attributes for which torch asks whether a type has its own before anything else.
 
-The question takes a third of their time, and of an expansion tensor the answer is known.
+The question takes a fifth of a view's time, and a third where torch has written it in Python; of an
+expansion tensor the answer is known.
 """
 
 from __future__ import annotations
@@ -30,5 +31,8 @@ def _answered(own: Any) -> Any:
     return method
 
 
-for _name in ("norm", "split"):
+for _name in ("norm", "split", "__getitem__"):
     setattr(MCFTensor, _name, _answered(getattr(Tensor, _name)))
+for _name in ("H", "T", "mH", "mT"):
+    _own = getattr(Tensor, _name)
+    setattr(MCFTensor, _name, property(_answered(_own.__get__), doc=_own.__doc__))

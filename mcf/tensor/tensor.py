@@ -183,11 +183,11 @@ def made(
         device=first.device,
         requires_grad=requires_grad,
     )
-    _hold(tensor.__dict__, components)
+    hold(tensor.__dict__, components)
     return tensor
 
 
-def _hold(own: dict[str, Any], components: Sequence[Tensor]) -> None:
+def hold(own: dict[str, Any], components: Sequence[Tensor]) -> None:
     """Write components into a tensor's `__dict__`; two of them, as most have, in a third of it."""
     if len(components) == 2:
         own["_terms"] = 2
@@ -210,7 +210,7 @@ def fresh(
         own["_terms"] = 2
         own["_c0"], own["_c1"] = components
     else:
-        _hold(own, components)
+        hold(own, components)
     return tensor
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from typing import Any
 
 import torch
@@ -12,9 +11,9 @@ from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from mcf.tensor.ops.componentwise import register, register_views, share_memory, sharing, viewed
-from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import OPERATORS, VIEWS, implements
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, maker
+from mcf.tensor.views_at_once import item, view_of
 
 aten = torch.ops.aten
 
@@ -78,13 +77,6 @@ def _sliced(c: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: i
 OPERATORS[aten.slice.Tensor] = viewed(_sliced)
 
 
-class _Found(threading.local):
-    """Views of the components that this thread has already, of the tensor that it lays out anew."""
-
-    views: list[Tensor] | None = None
-
-
-_found = _Found()
 _strides: Any = torch._C.TensorBase.as_strided
 
 
@@ -93,9 +85,6 @@ def _strided(func: OpOverload) -> Any:
     call = _strides if func is aten.as_strided.default else func
 
     def implementation(x: MCFTensor, size: Any, stride: Any, offset: int | None = None) -> Any:
-        found = _found.views
-        if found is not None:
-            return found
         own = x.__dict__
         parts = COMPONENTS[own["_terms"]](own)
         if offset is None:
@@ -111,42 +100,6 @@ _as_strided = _strided(aten.as_strided.default)
 
 
 OPERATORS[aten.as_strided.default] = sharing(_as_strided)
-
-
-# What stands in an index that is a view.
-_PLACES = frozenset({int, slice, type(None), type(...)})
-
-
-def item(x: Any, key: Any) -> Any:
-    """x[key] for numbers, slices, None and ... as a view; NotImplemented for anything else.
-
-    Of several dimensions torch makes a view for each: a view of a view. Where nobody records it is
-    one, at once: both are views of one tensor, and share its memory and the count of its changes.
-    """
-    if type(key) in _PLACES:
-        return _item(x, key)
-    if type(key) is not tuple or not _PLACES.issuperset(map(type, key)):
-        return NotImplemented
-    if len(key) < 2 or recorded(x, asked=False):
-        return _item(x, key)
-    own = x.__dict__
-    first, *others = COMPONENTS[own["_terms"]](own)
-    if type(first) is not Tensor:
-        return _item(x, key)
-    view = first[key]
-    size, stride, offset = view.size(), view.stride(), view.storage_offset()
-    ahead = offset - first.storage_offset()
-    found = [view]
-    for c in others:
-        found.append(_strides(c, size, stride, ahead + c.storage_offset()))
-    _found.views = found
-    try:
-        return _strides(x, size, stride, offset)
-    finally:
-        _found.views = None
-
-
-_item: Any = torch._C.TensorBase.__getitem__
 
 
 @implements(aten.as_strided_.default)
@@ -204,11 +157,14 @@ _NAMES = (
     "adjoint chunk diagonal expand flatten movedim moveaxis narrow permute ravel reshape select "
     "split squeeze swapaxes swapdims t transpose unbind unflatten unfold unsqueeze view"
 ).split()
+# These copy what has no such view.
+_COPYING = frozenset({"flatten", "ravel", "reshape"})
 for _room in (torch, Tensor):
     for _name in _NAMES:
         if hasattr(_room, _name):
-            VIEWS[getattr(_room, _name)] = getattr(_room, _name)
+            _view = getattr(_room, _name)
+            VIEWS[_view] = view_of(_view, _name in _COPYING)
 for _name in ("H", "T", "mH", "mT"):
     _get = getattr(Tensor, _name).__get__
-    VIEWS[_get] = _get
+    VIEWS[_get] = view_of(_get)
 VIEWS[Tensor.__getitem__] = item

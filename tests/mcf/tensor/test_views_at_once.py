@@ -1,8 +1,9 @@
 """Exact: views that are not asked about are what torch's way gives: bits, layouts, memory, errors.
 
-Caught mutants: an index of several dimensions as one view of another place, without its base, or
-where autograd records; views of one thread found by another; what writes to a view of several not
-refused.
+Caught mutants: further components of an index of several dimensions as a view of another place; a
+view without its base, or where autograd records; what copies taken for a view; an expansion asked
+for its number where no operator reaches it; views of one thread found by another; what writes to a
+view of several not refused.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ VIEWED: dict[str, Callable[[Any], Any]] = {
                              a.swapaxes(0, 1), a.movedim(0, 2), torch.moveaxis(a, 0, 1)],
     "parts": lambda a: [a.select(1, 2), a.narrow(2, 1, 2), a.diagonal(), a.unfold(2, 2, 1),
                         a.expand(5, 2, 3, 4), a[:, :1].expand(2, 3, 4)],
+    "copies": lambda a: [a.mT.reshape(4, 6), a.mT.flatten(), a.transpose(0, 1).ravel(),
+                         a[..., ::2].reshape(-1), a[0, 0].ravel(), a[0, 0].flatten()],
     "several": lambda a: [*a.unbind(), *a.unbind(1), *a.split(2, 1), *a.split([1, 3], dim=2),
                           *torch.split(a, 1), *a.chunk(2, -1), *torch.chunk(a, 2), *a[0]],
 }  # fmt: skip
@@ -52,13 +55,46 @@ def test_views_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatc
         for k, (got, want) in enumerate(zip(at_once, expected, strict=True)):
             assert_alike(got, want, f"{name} {k}")
             assert (got.stride(), got._is_view()) == (want.stride(), want._is_view())
-            assert got._base is want._base
+            # What is copied is a view of its copy.
+            assert (got._base is want._base) or name == "copies"
+            assert got._base is not a or want._base is a
             assert got.requires_grad is want.requires_grad
             assert (got.grad_fn is None) is (want.grad_fn is None)
             for c, d in zip(got.components, want.components, strict=True):
                 assert c.stride() == d.stride()
-                if got._is_view():
+                if got._base is want._base is not None:
                     assert c.data_ptr() == d.data_ptr()
+
+
+@pytest.mark.usefixtures("on_torch")
+def test_views_under_no_grad_and_in_inference_mode() -> None:
+    leaf = A.clone().requires_grad_()
+    with torch.no_grad():
+        views = [leaf[0, 1], leaf.mT, leaf.unbind()[0], leaf.view(-1)]
+    for view in views:
+        assert view._base is leaf
+        # As of plain tensors.
+        assert view.requires_grad
+    with pytest.raises(RuntimeError, match="no_grad"):
+        views[1].mul_(2)
+    with pytest.raises(RuntimeError, match="no_grad"):
+        views[2].mul_(2)
+    with torch.inference_mode():
+        kept = A.mT
+        own = A.clone().mT
+    assert (kept.is_inference(), own.is_inference()) == (False, True)
+    assert kept._version == A._version
+    assert_alike(kept, A.mT, "kept")
+
+
+def test_ends_of_slices_that_are_expansions() -> None:
+    end = mcf.tensor(2.0, terms=2, dtype=torch.float64)
+    plain = torch.tensor(2)
+    assert_alike(A[:, :plain], A[:, :2], "a plain end")
+    with pytest.raises(TypeError, match="index"):
+        A[:end]
+    with pytest.raises((TypeError, RuntimeError)):
+        A.narrow(0, 0, end)
 
 
 REFUSED: dict[str, Callable[[], Any]] = {

@@ -1,0 +1,119 @@
+"""Views where nobody records: torch makes them of the tensor itself, below what asks its type.
+
+An expansion tensor has sizes, strides and a place in memory as its first component has. So torch's
+own view of it is right in all of these, and in what it shares with the tensor that is viewed: base,
+memory and the count of changes. It is no expansion tensor before it is said to be one, and gets the
+components' views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.tensor.recorded import recorded
+from mcf.tensor.tensor import COMPONENTS, MCFTensor, hold
+
+# An object for as long as which operators do not reach the types of tensors.
+_Below: Any = torch._C._DisableTorchDispatch
+_as: Any = torch._C.TensorBase.as_subclass
+_strides: Any = torch._C.TensorBase.as_strided
+_tracing = torch._C._get_tracing_state
+
+# What stands in an index that is a view.
+PLACES = frozenset({int, slice, type(None), type(...)})
+_ENDS = frozenset({int, type(None)})
+_LISTS = frozenset({list, tuple, torch.Size})
+
+
+def view_of(function: Callable[..., Any], copies: bool = False) -> Callable[..., Any]:
+    """A function of torch that views its first argument, with numbers and lists of them beside it.
+
+    It is the function itself where somebody records or looks on, and for other arguments.
+
+    Args:
+        function: torch's.
+        copies: whether it copies what is not contiguous.
+    """
+
+    def call(*args: Any) -> Any:
+        if len(args) > 1 and not all(map(_is_number, args[1:])):
+            return function(*args)
+        x = args[0]
+        if recorded(x, asked=False):
+            return function(*args)
+        first = x.__dict__["_c0"]
+        if type(first) is not Tensor or (copies and not first.is_contiguous()):
+            return function(*args)
+        return _viewed(function, args)
+
+    return call
+
+
+def _is_number(x: Any) -> bool:
+    return type(x) is int or (type(x) in _LISTS and all(type(n) is int for n in x))
+
+
+def item(x: Any, key: Any) -> Any:
+    """x[key] for numbers, slices, None and ... as a view; NotImplemented for anything else."""
+    keys = key if type(key) is tuple else (key,)
+    for k in keys:
+        if type(k) is slice:
+            if not _ENDS.issuperset((type(k.start), type(k.stop), type(k.step))):
+                # What has to be asked for its number may be an expansion.
+                return _item(x, key) if PLACES.issuperset(map(type, keys)) else NotImplemented
+        elif type(k) not in PLACES:
+            return NotImplemented
+    if recorded(x, asked=False) or type(x.__dict__["_c0"]) is not Tensor:
+        return _item(x, key)
+    if len(keys) < 2:
+        return _viewed(_item, (x, key))
+    # Torch makes a view for each dimension; of further components it is one.
+    below = _Below()
+    try:
+        made = _as(_item(x, key), MCFTensor)
+    finally:
+        del below
+    return _laid_out(made, x)
+
+
+_item: Any = torch._C.TensorBase.__getitem__
+
+
+def _viewed(function: Callable[..., Any], args: Any) -> Any:
+    """A function of expansions, numbers and lists of them."""
+    x, *others = args
+    below = _Below()
+    try:
+        found = function(*args)
+        if found is x:
+            return x
+        if type(found) is Tensor:
+            made = _as(found, MCFTensor)
+        else:
+            made = type(found)([_as(view, MCFTensor) for view in found])
+    finally:
+        del below
+    own = x.__dict__
+    terms = own["_terms"]
+    views = [function(c, *others) for c in COMPONENTS[terms](own)]
+    if type(made) is MCFTensor:
+        hold(made.__dict__, views)
+    else:
+        for one, parts in zip(made, zip(*views, strict=True), strict=True):
+            hold(one.__dict__, parts)
+    return made
+
+
+def _laid_out(view: MCFTensor, x: MCFTensor) -> MCFTensor:
+    """A view of an expansion, which gets components as it lies."""
+    own = x.__dict__
+    parts = COMPONENTS[own["_terms"]](own)
+    size, stride, offset = view.size(), view.stride(), view.storage_offset()
+    # The tensor's offset is its first component's; others may lie elsewhere in theirs.
+    ahead = offset - parts[0].storage_offset()
+    hold(view.__dict__, [_strides(c, size, stride, ahead + c.storage_offset()) for c in parts])
+    return view
