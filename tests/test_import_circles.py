@@ -31,6 +31,8 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
 def _statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     """The imports of a file, wherever they stand, but for those of type checkers alone."""
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # which holds no statement
+            continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
             continue
         if isinstance(child, (ast.Import, ast.ImportFrom)):

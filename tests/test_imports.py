@@ -118,6 +118,7 @@ SHARED = (
 )
 
 
+@pytest.mark.slow
 def test_other_project_written_over_ours(site: Path, tmp_path: Path) -> None:
     installed = _installed(tmp_path / "installed")
     _other_project(installed)

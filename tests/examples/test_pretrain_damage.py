@@ -197,7 +197,7 @@ def test_a_checkpoint_is_what_torch_loads(through: Path):
     assert {"python", "torch", "numba", "mcf", "processor"} <= seal["versions"].keys()
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("arguments", "source", "words"),
     [

@@ -132,7 +132,7 @@ def go_on_with(pretrain, capsys, through: Path, folder: Path) -> None:
 
 @pytest.mark.sampled(every=2)
 @bare
-@pytest.mark.parametrize("share", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [19, pytest.param(1, marks=pytest.mark.slow)])
 def test_full_disk(pretrain, capsys, through: Path, share: int):
     """One line, exit code 1, no temporary file; with room again the same bits come out."""
     folder = through.with_name("full")
@@ -149,7 +149,7 @@ def test_full_disk(pretrain, capsys, through: Path, share: int):
 
 
 @bare
-@pytest.mark.parametrize("share", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [19, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_a_call(pretrain, capsys, through: Path, share: int):
     """As kill -9 between two calls or within a write: nothing is cleaned up."""
     folder = through.with_name("killed")

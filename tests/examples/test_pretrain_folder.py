@@ -36,6 +36,7 @@ def foreign(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("marker", [None, "{}", '{"options": {}, "sha256": "0"}', "text", "sealed"])
 def test_others_folders_stay_as_they_are(pretrain, capsys, tmp_path: Path, flags, marker):
@@ -117,6 +118,7 @@ def test_an_earlier_run_is_kept_under_a_dated_name(pretrain, capsys):
     assert_same_bits(folder.with_name("back"), folder.with_name("back"))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "wrong",
     [

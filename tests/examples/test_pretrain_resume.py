@@ -55,6 +55,7 @@ def power_failure() -> Broken:
     return broken
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("dtype", "update"),
     [("float32", 2), ("float32", 5), ("float32", 9), ("float32", 13), ("bfloat16", 7)],

@@ -37,7 +37,7 @@ def raising_at(step: int, number: int):
     return rate
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("step", [1, 4, 7])
 def test_a_signal_in_training(pretrain, capsys, monkeypatch, name: str, step: int):

@@ -50,6 +50,7 @@ PLOTS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", PLOTS)
 def test_plots(name: str) -> None:
     pyplot = package("matplotlib", "matplotlib.pyplot")

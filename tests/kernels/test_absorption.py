@@ -66,6 +66,7 @@ def _without(function: FunctionType, line: str, instead: str) -> FunctionType:
     return written("mutant", "x, y", body, "A mutant.", **names)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("terms", "line", "instead"),
     [

@@ -123,6 +123,7 @@ def gaps(name: str) -> tuple[Tensor, Tensor, int]:
     return grid[lower:-1], grid[lower + 1 :], lower
 
 
+@pytest.mark.sampled
 @each
 @pytest.mark.parametrize("j", [0, 1, 2, 3 << 12, 0x7FFF, 0x8000, 0xABCD, 0xFFFE, 0xFFFF])
 def test_the_mean_is_the_number_between_any_two(name: str, j: int) -> None:
@@ -224,7 +225,7 @@ def kernel(name: str) -> Elementwise:
     )
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @on_each_executor
 @each
 def test_executors_have_the_same_codes(executor: str, name: str) -> None:

@@ -135,6 +135,7 @@ def test_every_executor_says_the_same(
     assert set(result.view(torch.uint8).tolist()) == {0, 1}
 
 
+@pytest.mark.sampled
 @by_format
 @pytest.mark.parametrize("terms", [2, 3, 4])
 def test_what_is_not_normalised_has_the_sign_of_its_difference(fmt: Format, terms: int) -> None:
@@ -189,6 +190,7 @@ def test_mixed_terms_and_shapes(executor: str, function: Callable[..., Tensor]) 
         assert function(tuple(t[:0] for t in x), y[0][:0]).shape == (0, 12)
 
 
+@pytest.mark.sampled
 @by_function
 @on_each_executor
 def test_out(executor: str, function: Callable[..., Tensor]) -> None:

@@ -44,7 +44,7 @@ def relative(operation: str, terms: int, fmt: Format, *, float_second: bool = Fa
     return expansion_bound(operation, terms, float_second=float_second).relative(fmt.dtype)
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=18)
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_products(case: tuple[str, int, bool], fmt: Format) -> None:
     operation, terms, float_second = case

@@ -31,7 +31,7 @@ INPUTS = int(os.environ.get("MCF_BOUND_INPUTS", "10000"))
 CHUNKS = 2 * -(-INPUTS // (2 * CHUNK))
 
 
-@pytest.mark.sampled(every=9)
+@pytest.mark.sampled(every=18)
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_bounds_hold(case: Case) -> None:
     live = 0

@@ -37,7 +37,7 @@ def call(operation: Operation, *arguments: object, **options: object) -> Compone
     return (result,) if isinstance(result, Tensor) else result
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @by_format
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("operation", COMMUTATIVE, ids=lambda o: o.name)
@@ -219,7 +219,7 @@ def test_refusals_of_numbers() -> None:
         operations.ldexp(x, 1.5)  # type: ignore[arg-type]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @by_operation
 def test_opcheck(operation: Operation) -> None:
     operator = getattr(torch.ops.mcf, f"expansion_{operation.name}").default

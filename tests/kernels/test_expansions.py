@@ -126,7 +126,7 @@ PLAIN = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @by_terms
 @by_format
 @by_operation
@@ -149,7 +149,7 @@ def test_special_values_are_those_of_plain_arithmetic(
         assert bool((t[special] == 0).all())
 
 
-@pytest.mark.sampled(every=9)
+@pytest.mark.sampled(every=27)
 @by_terms
 @by_format
 @by_operation

@@ -138,7 +138,7 @@ def worst(
     return largest
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(("fmt", "terms"), CASES, ids=lambda c: getattr(c, "name", c))
 def test_bound(fmt: Format, terms: int) -> None:
     for rows, length in ((50, 1), (20, 5), (3, 300), (2, 9 * LANES)):
@@ -212,6 +212,7 @@ class Mutant(Fold):
         return self.broken[1] if self.broken[0] == "combine" else super().combine
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("terms", "part", "algorithm"), MUTANTS, ids=[f"{p}-{a.__name__}" for _, p, a in MUTANTS]
 )

@@ -73,7 +73,7 @@ def same(a: Number, b: Number) -> bool:
     return a == b or (a != a and b != b)
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=18)
 @by_format
 @by_operation
 @by_executor
@@ -90,7 +90,7 @@ def test_values_are_those_of_exact_arithmetic(
             raise AssertionError(f"{operation.name}{given} is {g}, expected {e}")
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @by_format
 @by_operation
 @by_executor
@@ -107,7 +107,7 @@ def test_bounds_hold(executor: str, operation: Operation, fmt: Format) -> None:
 MUTANTS = [case for case in mutants.ALL if case[1] is not mutants.split_with_a_short_constant]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @by_format
 @pytest.mark.parametrize(("operation", "mutant"), MUTANTS, ids=mutants.name)
 def test_bounds_reject_mutants(operation: str, mutant, fmt: Format) -> None:
@@ -118,6 +118,7 @@ def test_bounds_reject_mutants(operation: str, mutant, fmt: Format) -> None:
     assert broken > 0
 
 
+@pytest.mark.sampled
 @by_format
 @by_operation
 def test_the_public_function_has_these_bits_where_the_result_is_finite(
@@ -135,7 +136,7 @@ def test_the_public_function_has_these_bits_where_the_result_is_finite(
 
 
 # Each case is compiled: by default in a format of wide registers and one that is its own register.
-@pytest.mark.sampled(every=10)
+@pytest.mark.sampled(every=20)
 @pytest.mark.parametrize(
     "fmt",
     [pytest.param(f, marks=[pytest.mark.slow] if f in (FP16, FP32) else []) for f in FORMATS],

@@ -55,7 +55,7 @@ def check(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor | tupl
         assert not r.numel() or r.untyped_storage().data_ptr() not in inputs
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=12)
 @by_dtype
 @pytest.mark.parametrize("size", SIZES)
 @on_each_executor
@@ -82,7 +82,7 @@ SHAPES: dict[str, Callable[[int], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("layout", SHAPES)
 @on_each_executor
 def test_strides(executor: str, layout: str) -> None:

@@ -75,7 +75,7 @@ def of(name: str) -> tuple[str, int, bool]:
     return case.operation, case.terms, case.float_second
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("case", ALGORITHMS, ids=str)
 def test_bounds_reject_every_mutant(case: tuple[str, int, bool]) -> None:
     operation, terms, float_second = case

@@ -136,7 +136,7 @@ def test_the_bits_of_the_host(executor: str) -> None:
     assert_same_bits(out.T, torch.tensor(expected, dtype=torch.float64), executor)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @needs_triton
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
 def test_machine_code(target: str) -> None:

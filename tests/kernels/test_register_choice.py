@@ -215,7 +215,7 @@ class Made(TorchDispatchMode):
         return out
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", COVERED)
 @pytest.mark.parametrize(
     ("fmt", "terms"),

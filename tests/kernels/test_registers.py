@@ -41,6 +41,7 @@ def different(algorithm, fmt: Format, model: Format, gap: int, step: int) -> int
 BF16_GAPS, FP16_GAPS = range(-40, 41), range(-12, 13)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("algorithm", [two_sum, renormalize], ids=lambda f: f.__name__)
 @pytest.mark.parametrize(
     ("fmt", "gaps", "step"),

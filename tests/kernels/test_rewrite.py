@@ -85,6 +85,7 @@ cases = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @with_fma
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", cases)

@@ -46,6 +46,7 @@ def near_overflow(fmt: Format) -> Tensor:
     return float32(np.concatenate([around, around | 0x80000000]))
 
 
+@pytest.mark.sampled
 @narrow
 @on_each_executor
 def test_bits_are_those_of_a_torch_cast(executor: str, fmt: Format) -> None:
@@ -100,6 +101,7 @@ def test_truncation_is_rejected() -> None:
     assert count_different(round_in_place_of_nearest(x), x.bfloat16()) > len(x) // 10
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("fmt", "model"), [(BF16, toy(8, -126, 127)), (FP16, toy(11, -14, 15))], ids=["bf16", "fp16"]
 )

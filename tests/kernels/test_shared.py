@@ -54,6 +54,7 @@ def _places(tensors: Any) -> list[int]:
     return [t.data_ptr() for t in tensors]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(1, BLOCK + 1), (1, 3 * BLOCK + 7), (3, 2 * BLOCK), (70, 1000)])
 def test_folds_of_long_rows(threads: int, shape: tuple[int, int]) -> None:
     spec = product_fold(FP64, 2, 2, 2)
@@ -79,6 +80,7 @@ REDUCTIONS: dict[str, Callable[[Any], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions_of_long_rows(name: str) -> None:
     x = mcf.MCFTensor(_pair(3, BLOCK + 77))

@@ -80,6 +80,7 @@ def with_one_rounding_missing(a, b):
     return s, rn(rn(a - rn(s - t)) + rn(b - t))
 
 
+@pytest.mark.sampled
 @mutants_of("two_sum", with_one_rounding_missing)
 @by_format
 def test_two_sum_mutants_are_rejected(mutant, fmt: Format) -> None:

@@ -57,6 +57,7 @@ def elementwise_problems(spec: Elementwise) -> list[str]:
     return problems
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if n in EVERYDAY else [pytest.mark.slow]) for n in KERNELS],
@@ -84,6 +85,7 @@ def fold_problems(spec: Fold, kind: str) -> list[str]:
     return found
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("spec", "kind"), FOLDS, ids=lambda x: getattr(x, "name", x))
 def test_offsets_of_folds(spec: Fold, kind: str) -> None:
     assert not fold_problems(spec, kind)

@@ -102,7 +102,7 @@ def cases() -> Iterator[object]:
 
 # Seconds each, hours in all: of the slow ones one in thirteen, each third kernel for one target.
 # A second or more each: of the slow ones one in thirteen, each third kernel for one target.
-@pytest.mark.sampled(every=20, slow=13)
+@pytest.mark.sampled(every=40, slow=13)
 @pytest.mark.parametrize(("name", "target"), list(cases()))
 def test_kernel(name: str, target: str) -> None:
     check(code.compile_kernel(KERNELS[name], target), KERNELS[name])

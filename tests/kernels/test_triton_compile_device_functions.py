@@ -110,7 +110,7 @@ def opcodes(kernel: Any, pointer: str, target: str, block: int) -> collections.C
     return kinds
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("pointer", ["*fp32", "*fp64"])
 @pytest.mark.parametrize("block", [128, 1024])

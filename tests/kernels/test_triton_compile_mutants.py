@@ -61,8 +61,8 @@ def rejected(spec: Elementwise, target: str, message: str, **compilation: Any) -
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        *(("adamw_plus_bf16_wide", target) for target in code.TARGETS),
         ("scale_bf16", "sm_80"),
+        *(("adamw_plus_bf16_wide", target) for target in code.TARGETS),
         ("mul_fp32", "sm_90"),
         ("scale_bf16", "sm_100"),
         ("adamw_plain_fp64_wide", "gfx942"),

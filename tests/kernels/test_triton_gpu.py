@@ -107,7 +107,7 @@ def compare(
         assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
 
 
-@pytest.mark.sampled(every=30)
+@pytest.mark.sampled(every=90)
 @either_device
 @pytest.mark.parametrize(
     "name",
@@ -135,6 +135,7 @@ MANY = [
 ]
 
 
+@pytest.mark.sampled(every=3)
 @either_device
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("name", MANY)
@@ -257,7 +258,7 @@ def test_products_around_the_smallest_numbers(device: str) -> None:
     compare(spec, row, torch.zeros(1, 0, dtype=torch.float64), device, [0] * 4)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=12)
 @either_device
 @pytest.mark.parametrize(
     "name",

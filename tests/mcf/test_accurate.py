@@ -50,6 +50,7 @@ def excess(result: Tensor, exact: Fraction, size: Fraction, length: int) -> Frac
     return abs(value(result) - exact) / (bound.error(exact, size) + fmt.min_subnormal)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("condition", [1e10, 1e20, 1e40])
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 def test_ill_conditioned_dot(terms: int, condition: float) -> None:
@@ -129,6 +130,7 @@ def test_no_elements_and_no_dimensions() -> None:
         assert call(one, dim=0).item() == 3.0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("reproducible", [False, True])
 @formats
 def test_norms(fmt: Format, reproducible: bool) -> None:
@@ -159,7 +161,7 @@ def test_special_norms() -> None:
             assert_same_bits(mcf.norm(x, p), torch.tensor(expected, dtype=F64), f"{p}")
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("terms", [1, 2, 3])
 @formats
 def test_moments(fmt: Format, terms: int) -> None:

@@ -41,7 +41,7 @@ NAMES = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "fmt", [pytest.param(FP32, marks=pytest.mark.slow), FP64], ids=lambda f: f.name
 )
@@ -124,7 +124,7 @@ def test_next_to_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(part(name, FP64, x, getattr(mcf.elementary, name)(x))) > 1
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     "name",
     ["bessel_j0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1", "modified_bessel_k0",

@@ -31,6 +31,7 @@ def arguments(count: int, terms: int, dtype: torch.dtype) -> list[mcf.MCFTensor]
     return [mcf.tensor(list(column), terms, dtype) for column in zip(*rows, strict=True)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_tuples_are_what_tensors_are(name: str, terms: int) -> None:

@@ -62,6 +62,7 @@ def check(fmt: Format, terms: int) -> None:
             assert torch.equal(bits(a), bits(b)), d
 
 
+@pytest.mark.sampled
 @cases
 def test_decimals_are_those_of_fractions(fmt: Format, terms: int, on_torch: None) -> None:
     check(fmt, terms)

@@ -87,7 +87,7 @@ def whole_powers(fmt: Format, terms: int) -> list[tuple[Fraction, Fraction]]:
     return out
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @each_length
 @each_format
 def test_whole_powers_are_exact(fmt: Format, terms: int) -> None:
@@ -127,7 +127,7 @@ def test_roots_and_powers_of_two_are_exact(fmt: Format, terms: int) -> None:
     assert wrong == []
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @each_length
 @each_format
 def test_logarithms_of_powers_are_exact(fmt: Format, terms: int) -> None:
@@ -143,6 +143,7 @@ def test_logarithms_of_powers_are_exact(fmt: Format, terms: int) -> None:
         assert kept == wanted
 
 
+@pytest.mark.sampled
 @each_length
 @pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
 def test_powers_of_ten_beside_which_nothing_is_exact(fmt: Format, terms: int) -> None:
@@ -231,7 +232,7 @@ EDGES = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", EDGES)
 def test_ends_of_the_ranges(name: str) -> None:
     for terms in (2, 3, 4):
@@ -256,7 +257,7 @@ def test_powers_of_what_is_beside_one() -> None:
         assert relative <= mcf.bound("pow", terms, torch.float64).relative * 2.0 ** (53 * terms)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @each_length
 @each_format
 def test_powers_too_long_to_be_exact_are_within_the_bound(fmt: Format, terms: int) -> None:

@@ -110,14 +110,14 @@ def check(
         assert torch.equal(_bits(a)[~rare], _bits(b.to(fmt.dtype))[~rare]), (name, fmt.name, terms)
 
 
-@pytest.mark.sampled(every=36)
+@pytest.mark.sampled(every=72)
 @pytest.mark.parametrize("fmt", [FP64, FP32, BF16, FP16], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", sometimes(sorted(fused.FUNCTIONS)))
 def test_formula_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     check(name, fmt, 2, "torch")
 
 
-@pytest.mark.sampled(every=38)
+@pytest.mark.sampled(every=114)
 @pytest.mark.parametrize("fmt", [FP32, FP64, BF16, FP16], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", sometimes(sorted(fused.FUNCTIONS)))
 def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:

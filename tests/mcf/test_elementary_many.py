@@ -47,6 +47,7 @@ EVERYDAY += ("pow", "hypot")
 
 
 # Of values: the programs, which compile nothing; the slow tests run the kernels.
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.sampled(every=28)
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def every(name: str, fmt: Format) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=16)
 @pytest.mark.parametrize(
     "fmt", [BF16, pytest.param(FP16, marks=pytest.mark.slow)], ids=lambda f: f.name
 )

@@ -66,7 +66,7 @@ def _cut(components: Components, terms: int) -> Components:
 both = pytest.mark.parametrize("terms", [2, 4])
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=18)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_products_without_their_last_component(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every function: four components have none to spare."""
@@ -81,7 +81,7 @@ def test_products_without_their_last_component(name: str, monkeypatch: pytest.Mo
     assert _fails(name, terms=4)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @both
 @pytest.mark.parametrize(
     ("name", "module"),
@@ -112,7 +112,7 @@ def test_a_constant_cut(
     assert _fails(name, terms=terms)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @both
 @pytest.mark.parametrize(
     ("name", "table", "module"),

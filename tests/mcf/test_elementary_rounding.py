@@ -40,7 +40,7 @@ def _fractions(x: Components) -> list[Fraction]:
     return [sum(map(Fraction, row), Fraction(0)) for row in rows]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @each_length
 @each_format
 def test_rounding_to_integers_is_exact(fmt: Format, terms: int) -> None:
@@ -68,6 +68,7 @@ def test_rounding_keeps_zeros_and_what_is_not_finite() -> None:
         assert not lo.any()
 
 
+@pytest.mark.sampled
 @each_length
 @each_format
 def test_remainders(fmt: Format, terms: int) -> None:

@@ -50,6 +50,7 @@ def _worst(name: str) -> float:
     return max(part(name, FP64, x, getattr(mcf.elementary, name)(x)))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", NAMES)
 def test_branches(name: str) -> None:
     assert 0 < _worst(name) <= 1
@@ -107,6 +108,7 @@ def _slope(name: str, x: arb) -> tuple[arb, arb]:
     return exact, exact
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 800)
@@ -120,6 +122,7 @@ def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(ours - exact) <= size * arb(2) ** -94
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", NAMES)
 def test_names(name: str) -> None:
     x: Any = mcf.tensor(["0.3", "0.7"], dtype=torch.float64)

@@ -175,7 +175,7 @@ GRADIENTS: dict[str, tuple[list[float], Callable[[arb], tuple[arb, arb]]]] = {
 
 
 @pytest.mark.usefixtures("on_torch")
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To 8 u^2 of their size: what five to eight operations of 1 to 2 u^2 each may lose at most.

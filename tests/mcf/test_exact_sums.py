@@ -43,6 +43,7 @@ def hard_rows(fmt: Format, seed: int) -> Tensor:
     return draw.tensor(draw.rounded(x))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 @pytest.mark.parametrize("terms", [1, 2, 4])
 @formats
@@ -53,6 +54,7 @@ def test_sums(fmt: Format, terms: int, executor: str) -> None:
         assert wrong(exact_sums([x], terms), expected, fmt) == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("terms", [1, 3])
 @formats
 def test_dots(fmt: Format, terms: int) -> None:

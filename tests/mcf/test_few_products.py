@@ -35,6 +35,7 @@ def _numbers(dtype: torch.dtype, terms: int, count: int) -> mcf.MCFTensor:
     return mcf.tensor(found, terms, dtype)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "terms"), FORMATS, ids=NAMES)
 def test_within_the_bound_of_pow(dtype: torch.dtype, terms: int, on_torch: None) -> None:
     x = _numbers(dtype, terms, 60)
@@ -50,6 +51,7 @@ def test_within_the_bound_of_pow(dtype: torch.dtype, terms: int, on_torch: None)
             assert abs(got - want) <= room
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "terms"), FORMATS, ids=NAMES)
 def test_what_has_the_components_is_exact(dtype: torch.dtype, terms: int, on_torch: None) -> None:
     """Powers of short whole numbers and of bits apart that round trip through the format."""
@@ -78,6 +80,7 @@ def test_the_ends(on_torch: None) -> None:
         assert (same | (got.isnan() & want.isnan())).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "terms"), FORMATS, ids=NAMES)
 def test_halves_within_the_bound(dtype: torch.dtype, terms: int, on_torch: None) -> None:
     """Of a power p with p^2 = x^(2 k): it is between (1 - r) and (1 + r) of what was found."""
@@ -94,6 +97,7 @@ def test_halves_within_the_bound(dtype: torch.dtype, terms: int, on_torch: None)
             assert max(got - room, 0) ** 2 <= square <= (got + room) ** 2
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "terms"), FORMATS, ids=NAMES)
 def test_halves_of_squares_are_exact(dtype: torch.dtype, terms: int, on_torch: None) -> None:
     p = format_of(dtype).p

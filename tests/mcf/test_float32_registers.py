@@ -58,7 +58,7 @@ def sum_of(x: Components) -> Fraction:
     [(o, f, n) for f, n in CASES for o in ROWS if (o, f) != ("polyval", FP16) or n == 1],
     ids=ids,
 )
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=15)
 def test_bound(operation: str, fmt: Format, terms: int) -> None:
     assert excess(operation, fmt, terms, given(operation, fmt, terms)) <= 1
     if operation in ("mean", "var", "std"):
@@ -67,13 +67,13 @@ def test_bound(operation: str, fmt: Format, terms: int) -> None:
 
 @pytest.mark.parametrize("operation", [o for o in ROWS if o != "polyval"])
 @pytest.mark.parametrize(("fmt", "terms"), [(FP32, 2), (FP32, 3), (FP32, 4), (BF16, 3)], ids=ids)
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 def test_bounds_reject_the_loss_of_a_component(operation: str, fmt: Format, terms: int) -> None:
     assert excess(operation, fmt, terms, given(operation, fmt, terms), drop=1) > MARGIN
 
 
 @pytest.mark.parametrize(("fmt", "terms"), CASES, ids=ids)
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=10)
 def test_bound_of_a_fold(fmt: Format, terms: int) -> None:
     for rows, length in ((50, 1), (20, 5), (3, 300), (2, 9 * LANES)):
         x = list(cancelling(fmt, terms, (rows, length), length))

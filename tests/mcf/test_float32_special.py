@@ -76,7 +76,7 @@ def test_bound_of_many(name: str, fmt: Format, terms: int) -> None:
     assert 0 < worst(name, fmt, terms, 300, 20 + terms) <= 1
 
 
-@pytest.mark.sampled(every=9)
+@pytest.mark.sampled(every=18)
 @pytest.mark.parametrize("name", sometimes(NAMES))
 def test_no_tensor_of_float64_is_made(name: str) -> None:
     x = inputs(name, FP32, 2, 20, 5)[0]
@@ -141,6 +141,7 @@ MODULES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n == "y0" else []) for n in MODULES]
 )

@@ -33,7 +33,7 @@ pytestmark = [
 RECORDED = search.recorded()
 
 
-@pytest.mark.sampled(every=15)
+@pytest.mark.sampled(every=30)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_worst_inputs_found_are_within_the_bound(name: str) -> None:
     for case in search.OF_FUNCTIONS.values():
@@ -91,6 +91,7 @@ def test_infinite_results_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (search.measured(case, x)[1] == np.inf).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fmt", [BF16, FP32, FP64], ids=lambda f: f.name)
 @pytest.mark.parametrize("far", [False, True])
 def test_mutants_are_normalised_expansions(fmt: Format, far: bool) -> None:

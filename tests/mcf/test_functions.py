@@ -55,6 +55,7 @@ def test_every_function_is_here() -> None:
     assert all(callable(getattr(mcf, name)) for name in ARGUMENTS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @by_function
 def test_two_new_tensors_of_the_dtype(name: str, dtype: torch.dtype) -> None:

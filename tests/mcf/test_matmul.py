@@ -41,7 +41,7 @@ def excess(c: Components, a: Components, b: Components, fmt: Format) -> Fraction
     return largest
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
 def test_bound(fmt: Format, terms: int) -> None:

@@ -132,6 +132,7 @@ def test_bound(rule: Rule, fmt: Format) -> None:
     assert 0.25 < worst(rule, fmt) <= 1
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("rule", "fmt"),
     [(in_the_format, FP16), (horner, FP16), (horner, BF16), (horner, FP32), (horner, FP64)],

@@ -156,7 +156,7 @@ def excess(
     return float(abs(sum(values(result), Fraction(0)) - exact) / allowed)
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=18)
 @pytest.mark.parametrize(
     ("operation", "fmt", "terms"),
     # Products of pairs of fp16 fall below the range of their errors.
@@ -169,6 +169,7 @@ def test_bound(operation: str, fmt: Format, terms: int) -> None:
         assert excess(operation, fmt, terms, (spread(fmt, terms, 6),)) <= 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("operation", [o for o in ROWS if o != "norm"])
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 def test_inputs_are_ill_conditioned(operation: str, terms: int) -> None:
@@ -176,7 +177,7 @@ def test_inputs_are_ill_conditioned(operation: str, terms: int) -> None:
     assert size > 2**30 * abs(exact)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("operation", ROWS)
 @pytest.mark.parametrize("terms", [2, 3, 4])
 @pytest.mark.parametrize("fmt", [BF16, FP32, FP64], ids=lambda f: f.name)
@@ -226,6 +227,7 @@ def test_the_bound_of_one_component_rejects_a_plain_matrix_product() -> None:
     assert abs(plain - exact) > MARGIN * ROWS["matmul"].bound(FP64, 1, count).error(exact, size)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("operation", "step"),
     [("mean", "div"), ("norm", "sqrt"), ("var", "sub"), ("var", "div"), ("std", "sqrt")],

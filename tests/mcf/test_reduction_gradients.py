@@ -73,7 +73,7 @@ def points(fmt: Format, terms: int) -> Tensor:
     return mcf.from_components(tensors(fmt, draw(fmt, terms, COUNT, 5, -2, 2)))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("fmt", [FP32, FP64], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", CASES)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(mpfr.missing() is not None, reason=str(mpfr.miss
 CASES = [(BF16, 1), (FP16, 2), (FP32, 3), (FP64, 1), (FP64, 4)]
 
 
-@pytest.mark.sampled(every=20)
+@pytest.mark.sampled(every=40)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.usefixtures("on_torch")
 def test_errors_are_those_of_ball_arithmetic(name: str) -> None:

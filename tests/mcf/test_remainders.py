@@ -145,6 +145,7 @@ def test_whole_quotients_of_many(on_torch: None) -> None:
     assert (x - x % 7).to_fractions() == [7 * k for k in want]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
 @pytest.mark.parametrize(
     ("dtype", "terms"),
@@ -180,6 +181,7 @@ def test_quotients_are_nearest_to_whole_ones(
         assert torch.equal(bits(a), bits(b))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
 @pytest.mark.parametrize("count", [1, 300])
 def test_quotients_of_special_values_are_those_of_torch(

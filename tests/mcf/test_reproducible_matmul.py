@@ -79,7 +79,7 @@ def friendly(fmt: Format, terms: int, shape: tuple[int, int], seed: int) -> Comp
     return tuple(t.view(shape) for t in tensors(fmt, parts))
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @formats
 def test_friendly_products_are_the_nearest_and_certain(
@@ -92,6 +92,7 @@ def test_friendly_products_are_the_nearest_and_certain(
     assert sum(again) == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("terms", [1, 3])
 @formats
 def test_the_whole_range_cancellation_and_ties(fmt: Format, terms: int, again: list[int]) -> None:
@@ -280,6 +281,7 @@ def test_the_check_rejects_ties_away_from_even() -> None:
     assert wrong((torch.tensor([[2.0**53 + 2]], dtype=F64),), (x,), (y,), FP64) == 1
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "shapes",
     [((5,), (5,)), ((5,), (5, 6)), ((4, 5), (5,)), ((3, 4, 5), (5, 2)), ((2, 1, 4, 5), (3, 5, 2)),

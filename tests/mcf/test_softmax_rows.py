@@ -92,6 +92,7 @@ def test_executors_agree(executor: str, fmt: Format) -> None:
     check(fmt, 2, executor, SHAPES[:3])
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("shape", "dim"), [((3, 40), 1), ((3, 6), 0)])
 def test_pieces_change_nothing(
     shape: tuple[int, int], dim: int, monkeypatch: pytest.MonkeyPatch, on_torch: None
@@ -148,6 +149,7 @@ def test_numbers_of_rows_at_their_elements(terms: int) -> None:
     assert_all_same_bits(out, [c[:, None].expand(3, 5) for c in x])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("length", [6, 40])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_special_values_are_torch_s(length: int, dim: int, on_torch: None) -> None:

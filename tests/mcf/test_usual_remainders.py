@@ -72,6 +72,7 @@ def same(a: Tensor, b: Tensor) -> Tensor:
     return (a.double().view(torch.int64) == b.view(torch.int64)) | (a.isnan() & b.isnan())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("terms", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fmt", [FP64, FP32], ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("name", NAMES)
@@ -99,6 +100,7 @@ def test_elements_that_are_not_left_out_are_those_of_integers(
     assert kept[usual].all() if terms < 4 or fmt is FP32 else kept[usual].sum() > 60
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("executor", ["torch", pytest.param("numba", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fmt", [FP64, FP32], ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("name", NAMES)

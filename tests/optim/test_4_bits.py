@@ -136,6 +136,7 @@ def test_damage() -> None:
         assert_same_bits(bad[rest], good[rest])
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("target", ["master", "plain", "bf16_sr", "8bit", "plus", "8bit_split8"])
 def test_conversion(target: str) -> None:
     """A code's number is exact in every wider storage, and becomes that code again."""

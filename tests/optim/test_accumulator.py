@@ -46,7 +46,7 @@ def accumulate(p: Parameter, gradients: list[Tensor]) -> tuple[Any, GradientAccu
     return optimizer, accumulator
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @on_each_executor
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
 def test_error(dtype: torch.dtype, executor: str) -> None:
@@ -81,6 +81,7 @@ def test_small_gradients_are_not_lost() -> None:
     assert plain.grad.item() == 1.0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 def test_the_step_is_that_of_the_sum_in_float32(make: Any, dtype: torch.dtype) -> None:

@@ -50,6 +50,7 @@ def without_gradients(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return {name: t for name, t in found.items() if not name.endswith(".grad")}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
 def test_scaled_steps_are_unscaled_steps(make: Any, dtype: torch.dtype) -> None:
@@ -124,7 +125,7 @@ def test_lightning_clips() -> None:
         MixedPrecision("bf16-mixed", "cpu").clip_gradients(AdamW([p], fused=True), clip_val=1.0)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_a_skipped_step_changes_no_bit(case: Case, bad: float) -> None:

@@ -127,7 +127,9 @@ def test_compiled_training_step() -> None:
     assert_same(train(True), train(False))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
 def test_compiled_step(backend: str) -> None:
     # torch.compile(optimizer.step) itself: the compiler leaves the kernel and all around it alone.
     def train(compiled: bool) -> dict[str, torch.Tensor]:

@@ -73,7 +73,7 @@ def assert_capturable_is_the_same(make: Any, case: Case, count: int, **options: 
         assert found.metrics() == expected.metrics()
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=24)
 @pytest.mark.parametrize(("variant", "case"), crossed(VARIANTS) + recent_pairs(1), ids=str)
 def test_the_bits_of_the_host(variant: Variant, case: Case) -> None:
     with mcf.executor("torch"):

@@ -81,14 +81,14 @@ def on_fake_device(
         assert optimizer.state[params[0]]["step"].device.type == "cuda"
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("variant", [*VARIANTS, *recent(3)], ids=str)
 def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant: Variant) -> None:
     options = {k: v for k, v in variant.options.items() if k != "lr"}
     on_fake_device(monkeypatch, variant.make, (), **options)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "options",
     [
@@ -118,6 +118,7 @@ def test_muon_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     on_fake_device(monkeypatch, Muon, ())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("precision", ["light", EIGHT_BITS])
 def test_a_scaler_makes_nobody_wait(

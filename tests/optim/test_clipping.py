@@ -93,6 +93,7 @@ def test_gradients_below_the_limit_change_nothing(dtype: torch.dtype) -> None:
     assert theirs.grad_norm is None
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_the_norm_of_scaled_gradients_is_unscaled(case: Case) -> None:
     # fp16 above its subnormal numbers, so that scaling by 4 is exact.
@@ -145,6 +146,7 @@ def test_refused(name: str, value: Any, error: type[Exception], words: str) -> N
 NOT_FINITE = [torch.inf, -torch.inf, torch.nan]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bad", NOT_FINITE)
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("policy", ["skip", "raise"])

@@ -88,7 +88,7 @@ def test_every_pair(source: str, target: str) -> None:
     steps(second, 1)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("target", PRECISIONS)
 def test_stochastic_low_words_come_along_where_there_are_some(target: str) -> None:
     second, _ = convert(trained("plus", low="stochastic", seed=3), target)

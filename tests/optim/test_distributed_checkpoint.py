@@ -101,7 +101,7 @@ def _options() -> list[Any]:
     return found
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=16)
 @pytest.mark.parametrize(("flags", "strict"), _options())
 def test_all_options(flags: tuple[bool, ...], strict: bool) -> None:
     kept = dict(zip(FLAGS, flags, strict=True))
@@ -118,12 +118,13 @@ def test_all_options(flags: tuple[bool, ...], strict: bool) -> None:
     assert_resumes(AdamW, {"capturable": True}, strict=strict, twice=True, **kept)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_all_precisions(precision: str) -> None:
     assert_resumes(AdamW, {"precision": precision}, full_state_dict=True)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("variant", [*VARIANTS, *recent(0)], ids=str)
 def test_all_rules(variant: Variant) -> None:
     options = {**variant.options, "lr": 0.01}

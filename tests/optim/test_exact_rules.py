@@ -53,7 +53,7 @@ def distance(variant: Variant, rule: str) -> float:
         return compared(variant, rule=rule)[0]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("variant", [named("adamw"), *NEW], ids=str)
 def test_float64_is_exact(variant: Variant) -> None:
     found = distance(variant, variant.rule)

@@ -159,7 +159,7 @@ def counts(case: Case, count: int) -> int:
     return 100 if case in LONG else count
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ADAMW, ids=str)
 def test_numba_is_torch_adamw(case: Case, count: int) -> None:
@@ -190,13 +190,14 @@ def test_numba_is_torch_large(case: Case) -> None:
     compare("numba", AdamW, 2, large(case.dtype), **OPTIONS, **case.options())
 
 
-@pytest.mark.sampled(every=9)
+@pytest.mark.sampled(every=18)
 @needs_triton
 @pytest.mark.parametrize("case", ADAMW, ids=str)
 def test_triton_is_torch_adamw(case: Case) -> None:
     compare("triton", AdamW, 2, a_block_and_more(case.dtype), **OPTIONS, **case.options())
 
 
+@pytest.mark.sampled(every=2)
 @needs_triton
 @pytest.mark.parametrize("case", SGD_CASES, ids=str)
 def test_triton_is_torch_sgd(case: Case) -> None:
@@ -278,7 +279,7 @@ def test_threads(track_metrics: bool) -> None:
     assert metrics[:1] == metrics[1:]
 
 
-@pytest.mark.parametrize("executor", ["torch", "numba"])
+@pytest.mark.parametrize("executor", [pytest.param("torch", marks=pytest.mark.slow), "numba"])
 def test_other_tensors_of_the_step_change_nothing(executor: str) -> None:
     def train_one(others: list[Tensor], first: bool) -> dict[str, Tensor]:
         p = parameter((17, 5), BF16, 1)

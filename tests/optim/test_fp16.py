@@ -24,6 +24,7 @@ def reference_executor():
         yield
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", DEFAULT, ids=str)
 def test_tiny_gradients_take_ordinary_steps(case: Case) -> None:
     # g^2 = 1e-10 is 0 in fp16 (smallest 6e-8), and lr m / (sqrt(0) + 1e-8) would be 1000 lr.
@@ -65,6 +66,7 @@ def test_eps_that_fp16_holds_is_accepted(eps: float) -> None:
     AdamW([parameter(3, FP16)], eps=1e-8)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", cases(dtypes=(FP16,)), ids=str)
 def test_twenty_steps_are_finite(case: Case) -> None:
     optimizer = AdamW([parameter((7, 9), FP16)], 1e-2, eps=1e-4, **case.options())

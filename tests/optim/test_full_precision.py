@@ -45,7 +45,7 @@ def reference_executor():
         yield
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("dtype", FULL)
 @pytest.mark.parametrize("precision", mcf.optim.PRECISIONS)
 @pytest.mark.parametrize("compute_dtype", [FP32, torch.bfloat16, torch.float16])
@@ -67,6 +67,7 @@ def test_every_adamw_precision_is_plain(
     assert results[0]["0.exp_avg"].dtype == results[0]["0.exp_avg_sq"].dtype == dtype
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FULL)
 @pytest.mark.parametrize("precision", mcf.optim.SGD.precisions)
 def test_every_sgd_precision_is_plain(dtype: torch.dtype, precision: str) -> None:
@@ -140,6 +141,7 @@ def test_adam_is_rejected() -> None:
     assert max(adamw_excess(torch.optim.Adam, FP32, 2)) > 1000
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FULL)
 @pytest.mark.parametrize(
     "momenta",
@@ -180,6 +182,7 @@ def test_distance_to_torch_sgd(dtype: torch.dtype, momenta: dict[str, Any]) -> N
     assert worst <= 1
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", FULL)
 def test_run_beside_torch_stays_close(dtype: torch.dtype) -> None:
     # 200 steps of both from one start, not synchronised: differences add up like random walks, to

@@ -75,6 +75,7 @@ def gradients(dtype: torch.dtype, seed: int = 1) -> list[torch.Tensor]:
     return [random(N, dtype, seed + t) for t in range(3)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [FP32, FP64], ids=str)
 def test_value_as_torch(make: Any, dtype: torch.dtype) -> None:
@@ -127,6 +128,7 @@ def test_both_kinds_of_clipping_are_refused() -> None:
         AdamW([parameter(3, BF16)], max_grad_norm=1.0, max_grad_value=1.0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 def test_the_dtype_alone_changes_nothing(make: Any, dtype: torch.dtype) -> None:

@@ -139,7 +139,7 @@ def handler() -> Any:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.sampled(every=12)
+@pytest.mark.sampled(every=24)
 @pytest.mark.parametrize("error", [out_of_memory, control_c], ids=["memory", "signal"])
 @pytest.mark.parametrize("before", [0, 2], ids=["first", "repeated"])
 @pytest.mark.parametrize("kind", KINDS)

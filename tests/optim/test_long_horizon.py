@@ -36,7 +36,7 @@ def gone(**options: Any) -> float:
     return float((value(optimizer, p) - 1).mean()) / way
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("precision", ["kahan", "light", "plus"])
 def test_low_words_stall(precision: str) -> None:
     assert abs(gone(precision=precision) - 2**-9 / 7.5e-3) < 0.01
@@ -47,6 +47,7 @@ def test_weights_alone_do_not_move() -> None:
     assert gone(precision="plain") == gone(precision="fp32_states") == 0
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("precision", ["split16", "master"])
 def test_float32_weights_arrive(precision: str) -> None:
     # Each of 3000 additions is off by 2^-24 at most.

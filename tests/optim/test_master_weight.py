@@ -22,6 +22,7 @@ def reference_executor():
         yield
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_sum_of_the_components(case: Case) -> None:
     p = parameter((5, 7), case.dtype)

@@ -127,7 +127,7 @@ def assert_close(measured: dict[str, Any], expected: dict[str, float]) -> None:
             assert measured[name] == pytest.approx(wanted, rel=1e-4), name
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", cases(dtypes=(BF16,)) + FULL, ids=str)
 def test_adamw(case: Case) -> None:
     with mcf.executor("torch"):
@@ -146,7 +146,7 @@ def test_adamw(case: Case) -> None:
         assert measured["edq_ratio"] == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few"), ids=str)
 def test_other_rules(variant: Variant, case: Case) -> None:
     with mcf.executor("torch"):
@@ -160,6 +160,7 @@ def test_other_rules(variant: Variant, case: Case) -> None:
         assert_close(measured, other)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", cases(("plain", "kahan", "light", "master"), (BF16,)), ids=str)
 def test_sgd(case: Case) -> None:
     with mcf.executor("torch"):

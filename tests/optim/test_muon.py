@@ -140,7 +140,7 @@ def differing(make: Any, case: Case, nesterov: bool) -> int:
     return wrong
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("case", MODELLED, ids=str)
 def test_halves_are_the_models(case: Case, nesterov: bool) -> None:
@@ -235,6 +235,7 @@ def test_triton_is_torch(case: Case) -> None:
     assert_same(train("triton", 2, case), train("torch", 2, case))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", [*EXECUTED, Case("stochastic", BF16, FP32)], ids=str)
 def test_checkpoints_go_on_with_the_same_bits(case: Case) -> None:
     def make() -> Muon:

@@ -37,6 +37,7 @@ FREED = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [0, 1, 3], ids="after{}".format)
 @pytest.mark.parametrize("what", FREED)
 def test_freed_memory_is_refused(executor: None, what: str, count: int) -> None:
@@ -101,6 +102,7 @@ def test_a_meta_tensor_beside_others(capturable: bool) -> None:
     assert_same(*results)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("size", [40, 2**31 + 9, 2**40])
 @pytest.mark.parametrize("make", [AdamW, SGD, NAdam])
 def test_fake_tensors(make: Any, size: int) -> None:

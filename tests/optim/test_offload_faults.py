@@ -55,6 +55,7 @@ def test_an_interrupt_finds_the_step_done(whole: bool) -> None:
         assert_same_bits(p.detach(), q.detach())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("freed", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("where", ["upload", "kernel", "rest"])

@@ -58,7 +58,7 @@ def frozen(what: str) -> Parameter:
     return Parameter(FROZEN[what](), requires_grad=False)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("what", FROZEN)
 @pytest.mark.parametrize("make", MAKERS)
 def test_frozen_parameters_are_skipped(make: Any, what: str) -> None:

@@ -75,7 +75,7 @@ def full_checks_fail(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "prepared", others)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_repeated_step_takes_the_plan(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, reference = KINDS[kind](), in_full(KINDS[kind]())

@@ -48,7 +48,7 @@ def run(change: Callable[[Any], None], keep: bool, **options: Any) -> Any:
     return optimizer
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=16)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
 def test_changes_between_steps(change: Callable[[Any], None]) -> None:
     kept, reference = run(change, True), run(change, False)
@@ -60,6 +60,7 @@ def test_metrics() -> None:
     assert kept.metrics() == run(no_gradient, False, track_metrics=True).metrics()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", ERRORS, ids=lambda f: f.__name__)
 def test_errors_between_steps(change: Callable[[Any], None]) -> None:
     optimizer = make()

@@ -72,6 +72,7 @@ def test_master_has_the_bits_of_torch_in_float32(make: Any, options: dict[str, A
             assert_same_bits(torch.as_tensor(mine.state[p][name]), torch.as_tensor(expected), name)
 
 
+@pytest.mark.sampled
 @on_each_class
 @pytest.mark.parametrize("dtype", [FP32, FP64], ids=str)
 def test_full_precision_is_torch(make: Any, options: dict[str, Any], dtype: torch.dtype) -> None:
@@ -103,7 +104,7 @@ _PAIRS = [
 ]
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(("precision", "make", "options"), _PAIRS)
 def test_every_precision_stays_near(precision: str, make: Any, options: dict[str, Any]) -> None:
     # Weights near 1 have a bf16 unit of 2**-8; twenty steps of a single component lose a few of
@@ -226,7 +227,7 @@ HOW = ["state dict", "deepcopy", "pickle"]
 COPIES = [(p, how) for p in ("plus", "master", "split16", "bf16_sr") for how in HOW]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("precision", "how"), COPIES)
 def test_it_goes_on_after_a_copy(precision: str, how: str, tmp_path: Any) -> None:
     def made() -> Any:

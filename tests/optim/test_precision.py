@@ -52,7 +52,7 @@ def test_a_named_one_given_as_parts_is_that_one() -> None:
     assert_same(*results)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("precision", ALL, ids=str)
 def test_bytes_names_and_round_trip(precision: Precision) -> None:
     assert Precision.of(str(precision)) == precision

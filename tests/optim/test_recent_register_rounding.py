@@ -24,7 +24,7 @@ def model_of(case: Case, *, fused: bool = False) -> RecentRegisters:
     return RecentRegisters("plain" if full else case.precision, case.dtype, fused)
 
 
-@pytest.mark.sampled(every=12)
+@pytest.mark.sampled(every=36)
 @pytest.mark.parametrize(("variant", "case"), PAIRS, ids=str)
 def test_optimizer_is_the_model(variant: Variant, case: Case) -> None:
     assert differing(variant, case, model_of(case)) == 0

@@ -41,6 +41,7 @@ every = pytest.mark.parametrize("variant", RECENT, ids=str)
 each = pytest.mark.parametrize("variant", RECENT_RULES, ids=str)
 
 
+@pytest.mark.sampled(every=2)
 @every
 @pytest.mark.usefixtures("on_torch")
 def test_float64_is_exact(variant: Variant) -> None:
@@ -57,6 +58,7 @@ def test_float64_is_exact(variant: Variant) -> None:
         assert float((p.detach() - x).norm() / (x - random(N, FP64, 1)).norm()) < TOLERANCE
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("variant", "wrong"),
     [

@@ -16,6 +16,7 @@ from tests.optim.variants import RECENT_RULES
 # -- schedule-free: two modes ------------------------------------------------------------------
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("precision", ["plus", "light", "master", "split16", "bf16_sr"])
 @pytest.mark.usefixtures("on_torch")
 def test_modes(precision: str) -> None:

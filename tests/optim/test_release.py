@@ -56,6 +56,7 @@ def train(make: Any, released: bool, **options: Any) -> dict[str, torch.Tensor]:
     return stored(optimizer)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize(
     "options",
@@ -71,7 +72,7 @@ def test_same_bits(make: Any, options: dict[str, Any]) -> None:
     assert_same(train(make, True, **options), train(make, False, **options))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_any_scheduler(name: str) -> None:
     # Schedulers put a `step` of their own on the optimizer, and warn of one that was not called.

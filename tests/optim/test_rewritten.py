@@ -63,6 +63,7 @@ def initialised(net: Any, t: Any) -> None:
     nn.init.constant_(net[0].weight, 3.0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("write", [copied, loaded, replaced, initialised])
 @pytest.mark.parametrize("precision", HIDDEN)
 def test_others_write_a_weight(precision: str, write: Callable[[Any, Any], None]) -> None:
@@ -160,6 +161,7 @@ def test_only_what_was_written_begins_anew(elements: int) -> None:
     assert_same_bits(value(optimizer, p).view(-1), expected)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("precision", HIDDEN)
 def test_weights_swapped_out_and_in_again(precision: str) -> None:
     net, optimizer = train(precision)
@@ -179,7 +181,7 @@ ORDERS: dict[str, Callable[[Any, Any, Any, Any], None]] = {
 }
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("precision", HIDDEN)
@@ -226,7 +228,7 @@ def test_repeated_and_general_steps(precision: str) -> None:
     assert_same(*results)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("precision", HIDDEN)
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 def test_ordinary_steps_leave_nothing_to_repair(precision: str, dtype: torch.dtype) -> None:

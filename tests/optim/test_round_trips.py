@@ -61,14 +61,14 @@ def assert_round_trip(make: Callable[[], Any], transfer: Transfer) -> None:
     assert_same(stored(other), stored(optimizer), "after 5 more steps")
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=15)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
 @pytest.mark.parametrize("case", cases() + FULL, ids=str)
 def test_adamw_goes_on_with_the_same_bits(case: Case, transfer: Transfer) -> None:
     assert_round_trip(lambda: adamw(case), transfer)
 
 
-@pytest.mark.sampled(every=9)
+@pytest.mark.sampled(every=27)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
 @pytest.mark.parametrize(
     ("precision", "momentum"),
@@ -85,7 +85,7 @@ def test_sgd_goes_on_with_the_same_bits(
     assert_round_trip(make, transfer)
 
 
-@pytest.mark.sampled(every=15)
+@pytest.mark.sampled(every=45)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
 @pytest.mark.parametrize(("variant", "case"), pairs(NEW, "few") + recent_pairs(1), ids=str)
 def test_other_rules_go_on_with_the_same_bits(

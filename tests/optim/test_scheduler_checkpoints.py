@@ -163,6 +163,7 @@ ENTRIES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", optimizers())
 def test_entries_of_others_are_kept(kind: str) -> None:
     optimizer = optimizers()[kind]()

@@ -91,7 +91,7 @@ def scheduled(optimizer: Optimizer, schedule: Schedule) -> list[float]:
     return rates
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("rule", ["AdamW", "SGD"])
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("tensor", [False, True], ids=["float", "tensor"])

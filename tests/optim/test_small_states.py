@@ -210,7 +210,7 @@ def test_moments_arrive_on_average(precision: str) -> None:
 PREDICTED = {"8bit": 0.09, "bf16_sr": 0.0027}
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.statistical
 @pytest.mark.parametrize("precision", PREDICTED)
 @pytest.mark.parametrize("beta2", [0.95, 0.99, pytest.param(0.999, marks=pytest.mark.slow)])

@@ -104,7 +104,7 @@ def test_maxima(precision: str) -> None:
         assert_same_bits(codes.read("max_exp_avg_sq", state), largest)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @each
 @pytest.mark.parametrize("size", [2.0**-33, 2.0, 100.0, 1e18])
 def test_steps_of_any_size(precision: str, size: float) -> None:

@@ -86,6 +86,7 @@ def test_adans_bounds(betas: Any, expected: tuple[float, ...]) -> None:
             assert c < 112
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["exp_avg", "exp_avg_diff", "previous_grad"])
 def test_adans_bounds_are_reached(name: str) -> None:
     """By the gradients for which Cauchy's inequality is an equation; by the optimizer's states."""
@@ -122,6 +123,7 @@ def read(name: str, state: dict[str, Tensor]) -> Tensor:
     return (codes.read(name, state) if codes.holds(name, state) else state[name]).double()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("rule", "precision"), PAIRS)
 def test_what_is_stored(rule: str, precision: str) -> None:
     """Of 10 steps each from the numbers that the one before has stored, and one of the neighbours.
@@ -232,6 +234,7 @@ def test_executors_agree(rule: str, precision: str, executor: str) -> None:
     assert_same(*found)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("rule", "precision"), PAIRS)
 def test_checkpoints_and_conversion(rule: str, precision: str) -> None:
     p = parameter(SHAPE, BF16)

@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
     make, error, words = REFUSED[what]

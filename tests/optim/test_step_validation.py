@@ -93,6 +93,7 @@ def give_gradient(p: Tensor, g: Tensor) -> None:
     p.grad = g
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stepped", [False, True])
 @pytest.mark.parametrize(
     ("what", "spoil", "error", "words"), GRADIENTS, ids=[r[0] for r in GRADIENTS]

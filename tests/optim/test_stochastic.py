@@ -133,6 +133,7 @@ def test_resume(options: dict[str, Any]) -> None:
     assert_same(stored(other), stored(optimizer))
 
 
+@pytest.mark.sampled(every=2)
 @each
 def test_shards_have_the_bits_of_the_whole(options: dict[str, Any]) -> None:
     start, rows = random((10, 33), BF16, 1), [0, 4, 7, 7, 10]
@@ -207,7 +208,7 @@ def test_many_small_updates(count: int) -> None:
     assert ((walk(count, 4, precision="split16") - truth).abs() < count * 2**-24).all()
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @each
 def test_damage_stays_in_its_element(executor: str, options: dict[str, Any]) -> None:

@@ -98,6 +98,7 @@ WRAPPED = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("wrapped", WRAPPED)
 def test_prefixes_of_wrappers_do_not_count(wrapped: str) -> None:
     named = model()

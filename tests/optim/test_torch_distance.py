@@ -155,7 +155,7 @@ def reference_executor():
     torch.set_default_dtype(before)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("dtype", [FP32, FP64])
 @pytest.mark.parametrize("variant", IN_TORCH, ids=str)
 def test_distance(variant: Variant, dtype: torch.dtype) -> None:
@@ -254,6 +254,7 @@ MUTANTS: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("what", MUTANTS)
 def test_mutant_is_rejected(what: str) -> None:
     name, make = MUTANTS[what]

@@ -79,7 +79,7 @@ def run(make: Any, dtype: torch.dtype, kwargs: dict[str, Any], count: int = 10) 
     return params
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
 def test_same_steps_as_torch(name: str, desc: str, kwargs: dict[str, Any]) -> None:
     mine = run(ours(name), FP64, options(name, kwargs, FP64))
@@ -96,7 +96,7 @@ def test_same_steps_as_torch(name: str, desc: str, kwargs: dict[str, Any]) -> No
         torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
 
 
-@pytest.mark.sampled(every=15)
+@pytest.mark.sampled(every=30)
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
 @pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
 def test_low_precision_follows(
@@ -144,6 +144,7 @@ def test_flags_that_do_not_go_together() -> None:
                     make([p], **flags)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
 def test_flags_do_not_change_bits(info: Any) -> None:
     name = info.name
@@ -181,7 +182,7 @@ def test_schedulers_go_in_the_right_direction(info: Any) -> None:
         assert closure().item() < first
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
 def test_tensor_lr_is_the_number(name: str, desc: str, kwargs: dict[str, Any]) -> None:
     rate = kwargs.get("lr", 1e-2)

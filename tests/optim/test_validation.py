@@ -111,6 +111,7 @@ HYPERPARAMETERS += [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("make", "name", "value", "error", "words"), HYPERPARAMETERS)
 def test_hyperparameter(
     make: Any, name: str, value: Any, error: type[Exception], words: str
@@ -119,6 +120,7 @@ def test_hyperparameter(
         make([parameter(3, BF16)], **{name: value})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("make", "name", "value", "error", "words"), HYPERPARAMETERS)
 def test_hyperparameter_of_a_group(
     make: Any, name: str, value: Any, error: type[Exception], words: str

@@ -79,6 +79,7 @@ def pair(x: Tensor, dtype: torch.dtype, count: int) -> list[Tensor]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "kept"), list(STORED), ids=str)
 def test_one_update_is_within_its_bound(dtype: torch.dtype, kept: int) -> None:
     made = spec(PAIR, [dtype, dtype], kept, dtype)

@@ -18,6 +18,7 @@ F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
 FORMATS = [(F64, 2, 2.0**-50), (F64, 4, 2.0**-50), (F32, 1, 2.0**-22), (BF16, 2, 2.0**-15)]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize(
     ("dtype", "terms", "near"),

@@ -63,6 +63,7 @@ def error(name: str, function: Callable[..., Any], *arguments: Any) -> float:
     return found / limit.relative
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "terms"), FORMATS)
 @pytest.mark.parametrize("name", ["add", "mul", "div"])
 def test_arithmetic(name: str, dtype: torch.dtype, terms: int) -> None:
@@ -71,7 +72,7 @@ def test_arithmetic(name: str, dtype: torch.dtype, terms: int) -> None:
     assert error(name, TWO[f"complex_{name}"], x, torch.conj(x)) <= 1
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("name", "dtype", "terms"),
     [
@@ -115,6 +116,7 @@ def test_each_part(name: str) -> None:
         assert worst(mine, lambda t, part=part: getattr(getattr(mpmath, name)(t), part), z) <= limit
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", some(["mul", "div", *NAMES], "mul div exp log tan"))
 def test_a_lost_component_is_found_out(name: str) -> None:
     """Mutant: the argument's imaginary part has lost its last component."""

@@ -21,6 +21,7 @@ NAMES = "asin acos atan asinh acosh atanh sqrt".split()
 PARTS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, 1e-160, 1e300, -1e300, 1.7e308, math.inf, -math.inf)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("name", NAMES)
 def test_cuts_zeros_and_infinities_are_those_of_c99(name: str) -> None:
@@ -93,6 +94,7 @@ MIXED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.parametrize("name", MIXED)
 def test_functions_of_real_expansions_and_complex_numbers(name: str) -> None:

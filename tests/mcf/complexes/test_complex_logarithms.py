@@ -48,6 +48,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", MADE)
 def test_made_of_others(name: str) -> None:
     """A component more than the result has leaves 2^53 for what a large argument loses."""
@@ -69,6 +70,7 @@ def test_of_four_components(name: str) -> None:
 VALUES = (0.0, -0.0, 1.0, -1.0, -2.0, math.inf, -math.inf, math.nan)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", ["expm1", "log1p", "log2", "log10", "exp2", "sinc"])
 def test_special_values(name: str) -> None:
     """As torch's, where it has numbers; real arguments have results with an imaginary zero."""

@@ -53,6 +53,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_derivatives_are_those_of_torch(name: str) -> None:
     """Within 1e-13 of complex128: its own error is a few units of 2^-53 an operation."""

@@ -215,7 +215,7 @@ ALIKE = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] if n in ALIKE else []) for n in DIFFERENTIABLE],

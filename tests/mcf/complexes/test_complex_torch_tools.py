@@ -185,6 +185,7 @@ COMPOSED: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", COMPOSED)
 def test_sums_of_products(name: str) -> None:
     if name == "addr" or name == "einsum_list":

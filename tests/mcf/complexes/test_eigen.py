@@ -90,7 +90,7 @@ ALIKE = Fraction(1, 2**54)
 EVERYDAY = {*((name, 2) for name in ("six", "complex", "equal", "defective")), ("alike", 3)}
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @on_torch
 @pytest.mark.parametrize(
     ("name", "terms"),

@@ -87,7 +87,7 @@ OPERATORS: dict[str, Callable[[list[torch.Tensor]], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_shapes_layouts_and_aliases_are_as_declared(name: str) -> None:
     """By torch's own check of operators, on a batch that is not contiguous."""

@@ -96,6 +96,7 @@ SPECIAL: dict[str, Sequence[Sequence[float]]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_values(name: str) -> None:
     """Zero pivots, ties between pivots, NaN among them, and their `info`."""

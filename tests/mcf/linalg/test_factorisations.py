@@ -126,7 +126,7 @@ def test_cholesky(dtype: torch.dtype, terms: int, size: int) -> None:
     assert_close(np.tril(low @ low.T), wanted * ONE, scale, size, a)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(("dtype", "terms", "shape"), _every(SHAPES, (7, 7)))
 def test_qr(dtype: torch.dtype, terms: int, shape: tuple[int, int]) -> None:
     """Householder's bounds are in the norm of columns; the length is that of all reflections."""

@@ -57,6 +57,7 @@ def error(a: Any, x: Any, b: Any) -> Fraction:
     return gap / (len(found) * size(exact(a)) * size(exact(x)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["general", "no_diagonal", "positive"])
 @pytest.mark.parametrize("n", [1, 2, 6, pytest.param(13, marks=pytest.mark.slow)])
 def test_symmetric_systems(kind: str, n: int) -> None:

@@ -42,12 +42,14 @@ def test_panels_and_factors(terms: int, shapes: list[tuple[int, ...]]) -> None:
         assert_same_bits(lambda a=a: qr_factors.factor(a, "complete"))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("exponent", [-1060, -1022, -900, 900, 1022])
 def test_columns_at_the_ends_of_the_range(exponent: int) -> None:
     a = operations.ldexp(components(F64, 2, 6, 4), exponent)
     assert_same_bits(lambda: panel(a))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "rows",
     [

@@ -162,6 +162,7 @@ def test_singular_vectors(name: str, terms: int) -> None:
         svd_errors(GENERAL[name](terms), full=name in ("row", "tall", "zero", "rank_two"))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("terms", [2, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_narrow_formats(dtype: torch.dtype, terms: int) -> None:

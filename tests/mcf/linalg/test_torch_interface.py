@@ -53,7 +53,7 @@ def flatten(result: Any) -> list[torch.Tensor]:
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4, 4), (2, 1, 3, 3)])
 @pytest.mark.parametrize("name", CALLS)
 def test_shapes_and_leading_digits_are_those_of_torch(name: str, shape: tuple[int, ...]) -> None:
@@ -70,6 +70,7 @@ def test_shapes_and_leading_digits_are_those_of_torch(name: str, shape: tuple[in
             assert torch.equal(x, y)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("contiguous", [True, False])
 @pytest.mark.parametrize("name", ["lu", "qr", "cholesky", "det", "slogdet", "inv", "solve"])
 def test_derivatives_are_right(name: str, contiguous: bool) -> None:

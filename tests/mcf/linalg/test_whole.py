@@ -110,6 +110,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", [*SPECIAL, *BROKEN])
 def test_special_values(name: str) -> None:
     """Those that the loop leaves as well, alone and beside others."""

@@ -58,7 +58,7 @@ MASKS: dict[str, tuple[Tensor | None, Tensor | None]] = {
 }
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("weights", [True, False])
 @pytest.mark.parametrize("masks", MASKS)
@@ -81,6 +81,7 @@ def test_attention_of_several_heads(masks: str, weights: bool) -> None:
                 torch.testing.assert_close(plain(got[1]).detach(), want[1].detach(), **CLOSE)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "options",

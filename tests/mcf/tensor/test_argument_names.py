@@ -110,6 +110,7 @@ BY_NAME: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_torchs_names_of_arguments(name: str) -> None:
     by_name, by_place = BY_NAME[name]

@@ -138,6 +138,7 @@ def test_a_plain_tensor_over_an_expansion_is_their_quotient(terms: int) -> None:
     assert_alike(3 / x, x.reciprocal() * 3, "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, torch.inf])
 @pytest.mark.parametrize("name", ["cdist", "pdist"])
 def test_derivatives_of_distances(name: str, p: float) -> None:
@@ -186,6 +187,7 @@ META: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", META)
 def test_tensors_without_memory(name: str) -> None:
     x = wide(torch.arange(6, dtype=torch.float64).reshape(2, 3))

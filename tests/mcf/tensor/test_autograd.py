@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[str]]] = {
 }
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", CASES)
 def test_first_and_second_derivatives(name: str) -> None:
     function, reference, points = CASES[name]

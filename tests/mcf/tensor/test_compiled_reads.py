@@ -27,7 +27,7 @@ READS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.usefixtures("on_torch")
 def test_what_reads_numbers_ends_a_graph(name: str) -> None:

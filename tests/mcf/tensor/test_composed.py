@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], list[str]]] =
 }  # fmt: skip
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_derivatives(name: str) -> None:
     function, reference, points = CASES[name]

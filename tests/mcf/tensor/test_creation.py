@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 TENTH = Fraction(1, 10)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
 @pytest.mark.parametrize(
     ("data", "value"),

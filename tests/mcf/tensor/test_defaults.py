@@ -58,7 +58,7 @@ def results(name: str, dtype: torch.dtype) -> list[Any]:
     return [c for t in leaves for c in (t.components if isinstance(t, mcf.MCFTensor) else (t,))]
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(("device", "standard"), DEFAULTS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -148,7 +148,7 @@ def _error(found: Any, exact: list[arb], terms: int) -> float:
     return max(float(e.mid()) for e in errors)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(
     ("dtype", "terms"),
     [(torch.float64, 2), pytest.param(torch.float32, 3, marks=pytest.mark.slow)],

@@ -62,7 +62,7 @@ def by_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.mark.parametrize(
     "source",
-    [pytest.param(d, marks=[pytest.mark.slow] * (d is torch.bfloat16)) for d in DTYPES],
+    [pytest.param(d, marks=[pytest.mark.slow] * (d is not torch.float32)) for d in DTYPES],
     ids=str,
 )
 def test_conversions_are_those_of_tensors(source: torch.dtype, by_tensors: Any) -> None:
@@ -85,6 +85,7 @@ def modulo(a: Fraction, b: Fraction, name: str) -> Fraction:
     return r - b if name == "fmod" and r and (a < 0) != (b < 0) else r
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fmt", [FP64, FP32, FP16, BF16], ids=lambda fmt: str(fmt.dtype))
 @pytest.mark.parametrize("name", ["fmod", "remainder"])
 def test_remainders_are_exact_ones_rounded(name: str, fmt: Format) -> None:
@@ -218,6 +219,7 @@ def test_next_to_the_largest_number(
         assert_all_same_bits(got, convert(c, dtype, k), f"{dtype} {k}")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 def test_components_that_stay_are_those_that_are_computed(dtype: torch.dtype, terms: int) -> None:

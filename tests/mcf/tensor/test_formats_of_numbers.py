@@ -44,6 +44,7 @@ def _default_options() -> Iterator[None]:
     torch._tensor_str.PRINT_OPTS.sci_mode = None
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("spec", SPECS)
 def test_one_component_is_formatted_as_a_float(spec: str) -> None:
     for number in NUMBERS:
@@ -88,6 +89,7 @@ def test_vectors_are_formatted_number_by_number() -> None:
         format(mcf.zeros(2, device="meta"), ".1f")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FORMATS, ids=lambda d: FORMATS[d].name)
 @pytest.mark.parametrize("terms", [1, 2, 4])
 def test_str_has_the_digits_that_every_expansion_of_the_format_holds(

@@ -37,6 +37,7 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [20, 2048])
 @pytest.mark.parametrize("name", WRITES)
 def test_no_number_is_half_written(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:

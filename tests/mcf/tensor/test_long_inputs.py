@@ -48,6 +48,7 @@ LONG: dict[str, tuple[Callable[[], Any], Fraction | float]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", LONG)
 def test_long_numbers_are_read_exactly_and_soon(name: str) -> None:
     make, value = LONG[name]

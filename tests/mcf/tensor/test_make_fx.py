@@ -31,6 +31,7 @@ FOLLOWED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "mode"),
     # Torch asks for fake tensors beside fake ones.

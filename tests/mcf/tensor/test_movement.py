@@ -88,6 +88,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operator_agrees_with_float64(name: str) -> None:
     t = data(3, 4)

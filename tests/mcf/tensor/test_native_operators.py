@@ -86,7 +86,7 @@ def _near(found: Any, expected: Any) -> bool:
     return bool(((found - expected).abs().max() <= 2.0**-90 * expected.abs().max()).all())
 
 
-@pytest.mark.sampled(every=7)
+@pytest.mark.sampled(every=14)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_gradients(name: str) -> None:
     function, x = FUNCTIONS[name]

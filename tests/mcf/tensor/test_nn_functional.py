@@ -239,6 +239,7 @@ CALLS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CALLS)
 def test_what_torch_has_no_samples_of(name: str) -> None:

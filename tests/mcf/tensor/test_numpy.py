@@ -172,7 +172,7 @@ def found(name: str) -> Any:
     return operator.attrgetter(name)(np)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("name", [n for n in CALLS if n != "trapezoid" or hasattr(np, n)])
 def test_functions_are_those_of_numpy(name: str) -> None:
     for call in CALLS[name]:
@@ -193,7 +193,7 @@ def test_every_function_is_tried_or_said_to_be_elsewhere() -> None:
     assert np.array_repr(x) == repr(x)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("ufunc", [*numpy_ufuncs.FUNCTIONS, *numpy_ufuncs.METHODS],
                          ids=lambda u: u.__name__)  # fmt: skip
 def test_elementwise_functions_are_those_of_numpy(ufunc: Any) -> None:

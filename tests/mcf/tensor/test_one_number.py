@@ -36,6 +36,7 @@ def _bits(x: float) -> bytes:
     return struct.pack("d", x) if x == x else b"nan"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 def test_items(dtype: torch.dtype, terms: int, on_torch: None) -> None:

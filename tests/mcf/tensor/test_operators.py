@@ -29,6 +29,7 @@ NUMBERS = (
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("compare", COMPARISONS)
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
 def test_comparisons_take_the_exact_value_of_a_number(compare: Any, number: Any) -> None:

@@ -68,7 +68,7 @@ def test_comparisons_of_mixed_formats(wider: torch.dtype) -> None:
                 assert compare(y, x).tolist() == [compare(b, a) for a, b in pairs]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @DTYPES
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 def test_comparisons_of_hard_numbers(dtype: torch.dtype, terms: int) -> None:
@@ -203,6 +203,7 @@ def test_nextafter_is_the_nearest_expansion_on_that_side(dtype: torch.dtype) -> 
     assert torch.nextafter(x, y).to_fractions() == each
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", list(FORMATS))
 def test_before_infinity_is_a_finite_number(dtype: torch.dtype, terms: int) -> None:

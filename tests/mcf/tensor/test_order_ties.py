@@ -59,7 +59,7 @@ def _expected(row: mcf.MCFTensor, descending: bool) -> list[int]:
     return sorted(range(len(values)), key=functools.cmp_to_key(compare))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("short", [0, 16])
 @pytest.mark.parametrize("terms", [1, 2, 3])
 def test_ties(terms: int, short: int, monkeypatch: pytest.MonkeyPatch) -> None:

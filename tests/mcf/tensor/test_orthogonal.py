@@ -78,7 +78,7 @@ for _name in "tuvw":
     )
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", EXACT)
 def test_values(name: str) -> None:
     x = mcf.tensor(POINTS, 2, torch.float64)

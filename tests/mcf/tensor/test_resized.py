@@ -41,6 +41,7 @@ def _said(call: Callable[[], Any]) -> tuple[Any, list[str]]:
     return out, [str(w.message).partition(" (Triggered")[0] for w in found]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.usefixtures("on_torch")
 def test_another_shape_is_resized_with_torchs_words(name: str) -> None:

@@ -29,6 +29,7 @@ def nearest(x: mcf.MCFTensor, dtype: torch.dtype, terms: int) -> list[torch.Tens
     return [c.to(dtype) for c in columns]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("source", DTYPES, ids=lambda d: FORMATS[d].name)
 @pytest.mark.parametrize("target", DTYPES, ids=lambda d: FORMATS[d].name)
 def test_to_is_the_nearest_expansion(source: torch.dtype, target: torch.dtype) -> None:

@@ -93,6 +93,7 @@ def _said(call: Callable[[Any], Any], x: Any) -> Any:
         return type(error)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", CALLS)
 def test_shapes_and_errors_are_torchs(name: str) -> None:
     got, expected = (_said(CALLS[name], x) for x in (OURS, PLAIN))

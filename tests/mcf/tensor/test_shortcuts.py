@@ -77,6 +77,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.usefixtures("on_torch")
 def test_results_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

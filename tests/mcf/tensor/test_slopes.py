@@ -103,6 +103,7 @@ def _by_differences(function: Function, x: arb, order: int) -> arb:
     return (up - 2 * function(x) + down) / h**2
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", [n if n in EVERY else pytest.param(n, marks=_SLOW) for n in CASES])
 def test_derivatives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 1200)

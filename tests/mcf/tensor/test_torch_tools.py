@@ -132,6 +132,7 @@ def test_modules_change_the_format_of_components(dtype: torch.dtype) -> None:
 RANDOM_INITS = ["uniform_", "normal_", "xavier_uniform_", "kaiming_normal_", "trunc_normal_"]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", [*RANDOM_INITS, "orthogonal_"])
 def test_random_inits_fill_every_component(name: str) -> None:
     x = mcf.zeros(16, 16, terms=2)

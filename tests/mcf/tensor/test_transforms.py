@@ -45,6 +45,7 @@ BESIDE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", BESIDE)
 def test_beside_what_is_mapped(name: str) -> None:
     function = BESIDE[name]
@@ -95,6 +96,7 @@ ROUNDED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ROUNDED)
 def test_derivatives_that_torch_rounds(name: str) -> None:
     function = ROUNDED[name]

@@ -29,6 +29,7 @@ def pair(x: torch.Tensor) -> mcf.MCFTensor:
     return mcf.tensor(x, terms=2, dtype=torch.float64)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ceil_mode", [False, True])
 @pytest.mark.parametrize("padding", [0, 1])
 def test_windows_that_reach_over_the_end(ceil_mode: bool, padding: int) -> None:
@@ -137,6 +138,7 @@ def test_axis_is_a_name_of_dim() -> None:
 BEYOND = (float("nan"), float("inf"), -float("inf"), 1e300)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 def test_points_that_are_no_numbers_are_where_torch_has_them(mode: str, padding_mode: str) -> None:

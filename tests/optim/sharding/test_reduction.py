@@ -71,7 +71,7 @@ def mean(several: list[Tensor], count: int, dtype: torch.dtype) -> list[Fraction
     return [nearest(s / count, dtype) for s in sums]
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=16)
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
 @pytest.mark.parametrize("span", [10, 30, 200])
 def test_a_mean_is_the_exact_one_rounded_once(dtype: torch.dtype, span: int) -> None:
