@@ -36,7 +36,7 @@ from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
 from mcf.elementary.sums import beside
-from mcf.elementary.tables import Components, constant, table
+from mcf.elementary.tables import Components, constant, entries, table
 from mcf.elementary.working import (
     collected,
     enter,
@@ -156,7 +156,7 @@ def _near(
     row = place.to(torch.int64)
     points = table(f"{NAMES[m]}_points", row.device)
     parts = bessel_jy.parts_needed(fmt, given, terms)
-    v = collected((*a, *(-points[k][row] for k in range(parts))), terms)
+    v = collected((*a, *(-entries(points[k], row) for k in range(parts))), terms)
     value = bessel_jy._series(f"{NAMES[m]}_series", row, v, fall, airy_tables.DEGREES)
     one = head((torch.ones_like(a[0]),), terms)
     for at, (_, point) in enumerate(airy_tables.LOW[m]):

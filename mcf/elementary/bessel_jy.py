@@ -25,7 +25,7 @@ from mcf.elementary import angles, bessel, bessel_zeros, fixed, logarithm, serie
 from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
-from mcf.elementary.tables import Components, constant, lookup, table
+from mcf.elementary.tables import Components, constant, entries, lookup, table
 from mcf.elementary.working import (
     collected,
     enter,
@@ -107,7 +107,7 @@ def _nearest(kind: str, order: int, a: Components, fmt: Format, given: int, term
     row = (a[0] * (1 / math.pi) + _LEFT[kind, order]).floor().clamp(0, last).to(torch.int64)
     zeros = table(f"{kind}{order}_zeros", row.device)
     parts = parts_needed(fmt, given, terms)
-    return row, collected((*a, *(-zeros[k][row] for k in range(parts))), terms)
+    return row, collected((*a, *(-entries(zeros[k], row) for k in range(parts))), terms)
 
 
 def _hankel(order: int, odd: int) -> Callable[[int], Fraction]:

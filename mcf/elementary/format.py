@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from torch import Tensor
+
 from mcf.kernels.formats import FP32, FP64, Format
 
 
@@ -112,3 +114,6 @@ def computing_in(fmt: Format) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
+
+# While a formula is recorded (`mcf.elementary.recording`), the conditions of what it leaves out.
+left_out: ContextVar[list[Tensor] | None] = ContextVar("left_out", default=None)

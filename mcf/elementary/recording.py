@@ -23,10 +23,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mcf.elementary.branches import Statement, branched
-from mcf.elementary.format import computing_in
+from mcf.elementary.format import computing_in, left_out
 from mcf.elementary.statements import UnrecordableError, Writer
 from mcf.elementary.tables import Components
-from mcf.elementary.working import left_out
 from mcf.kernels.algorithms import distillation, longs
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.formats import FP64, Format

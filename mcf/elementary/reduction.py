@@ -28,6 +28,7 @@ from mcf.elementary.tables import (
     Components,
     _table,
     constant,
+    entries,
     table,
     turn_digits,
 )
@@ -121,10 +122,10 @@ def _turns(start: Tensor, count: int) -> list[Tensor]:
     """Digits of 1/(2 pi) from 2**(-limb (start + 1)) on."""
     if format_of_work().format is FP64:
         digits = table("turn_limbs", start.device)
-        return [digits[start + (LIMBS_BEFORE - 1) + m] for m in range(1, count + 1)]
+        return [entries(digits, start + (LIMBS_BEFORE - 1) + m) for m in range(1, count + 1)]
     floats = table("turn_short_limbs", start.device)[0]
     places = [start + (_SHORT_BEFORE - 1) + m for m in range(1, count + 1)]
-    return [floats[place].to(torch.int64) for place in places]
+    return [entries(floats, place).to(torch.int64) for place in places]
 
 
 def quarter_turns(

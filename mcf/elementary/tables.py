@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.elementary import fixed
-from mcf.elementary.format import working
+from mcf.elementary.format import left_out, working
 from mcf.elementary.kept import kept
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import FP32, FP64, Format
@@ -88,7 +88,15 @@ def _table_in(name: str, device: torch.device, fmt: Format) -> Tensor:
 def lookup(name: str, index: Tensor, terms: int) -> Components:
     """Rows of a table: `terms` components of the entries at an int64 index."""
     t = table(name, index.device)
-    return tuple(t[k][index] for k in range(terms))
+    return tuple(entries(t[k], index) for k in range(terms))
+
+
+def entries(t: Tensor, index: Tensor) -> Tensor:
+    """Those at an int64 index, which is brought inside: components need not be normalised.
+
+    Where a formula is recorded, its statement brings it inside (`Writer.entry`).
+    """
+    return t[index if left_out.get() is not None else index.clamp(0, len(t) - 1)]
 
 
 def constant(value: Fraction, terms: int, device: torch.device) -> Components:

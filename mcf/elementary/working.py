@@ -9,13 +9,11 @@ every executor gives the same bits.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-
 import torch
 from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
-from mcf.elementary.format import working
+from mcf.elementary.format import left_out, working
 from mcf.elementary.tables import TERMS, Components
 from mcf.kernels.formats import FP32, FP64, Format
 
@@ -128,10 +126,6 @@ def collected(floats: Components, terms: int) -> Components:
     length = next(n for n in (4, 8, 12, 16) if n >= len(floats))
     zeros = (torch.zeros_like(floats[0]),) * (length - len(floats))
     return ex.renormalize((*floats, *zeros), terms)
-
-
-# While a formula is recorded (`mcf.elementary.recording`), the conditions of what it leaves out.
-left_out: ContextVar[list[Tensor] | None] = ContextVar("left_out", default=None)
 
 
 def rare(condition: Tensor) -> bool:
