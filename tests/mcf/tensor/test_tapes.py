@@ -81,6 +81,31 @@ CASES: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
     "tanhshrink": (lambda x, y: F.tanhshrink(x), False),
     "threshold": (lambda x, y: F.threshold(x, 0.1, -0.0), False),
     "triplet_margin_loss": (lambda x, y: F.triplet_margin_loss(x, y, y * y), False),
+    "addr": (lambda x, y: torch.addr(x, y.view(12)[:3], y[0]), False),
+    "block_diag": (lambda x, y: torch.block_diag(x, y), False),
+    "cartesian_prod": (lambda x, y: torch.cartesian_prod(x[0], y[0]), False),
+    "copysign": (lambda x, y: torch.copysign(x, y), False),
+    "corrcoef": (lambda x, y: torch.corrcoef(x), False),
+    "cov": (lambda x, y: torch.cov(x, correction=0), False),
+    "dist": (lambda x, y: torch.dist(x, y), False),
+    "gradient": (lambda x, y: torch.gradient(x, dim=0), False),
+    "kron": (lambda x, y: torch.kron(x, y), False),
+    "logcumsumexp": (lambda x, y: torch.logcumsumexp(x, 1), False),
+    "logical_and": (lambda x, y: torch.logical_and(x, y), False),
+    "logical_or": (lambda x, y: x.logical_or(y), False),
+    "matrix_norm": (lambda x, y: torch.linalg.matrix_norm(x), False),
+    "nanmean": (lambda x, y: torch.nanmean(x, 0), False),
+    "nansum": (lambda x, y: x.nansum(), False),
+    "quantile": (lambda x, y: torch.quantile(x, 0.3, dim=1), False),
+    "quantile_of_all": (lambda x, y: torch.quantile(x, 0.5), False),
+    "relu": (lambda x, y: F.relu(x), False),
+    "renorm": (lambda x, y: torch.renorm(x, 2, 0, 10.0), False),
+    "std_mean": (lambda x, y: torch.std_mean(x, 1), False),
+    "trapezoid": (lambda x, y: torch.trapezoid(x, dim=0), False),
+    "trapezoid_at": (lambda x, y: torch.trapezoid(x, y), False),
+    "vander": (lambda x, y: torch.vander(x[0], 3), False),
+    "var_mean": (lambda x, y: torch.var_mean(x), False),
+    "vecdot": (lambda x, y: torch.linalg.vecdot(x, y), False),
     "xlog1py": (lambda x, y: torch.special.xlog1py(x, y), False),
     "xlogy": (lambda x, y: torch.xlogy(x, y), False),
 }
@@ -123,6 +148,11 @@ def _compare(got: Any, expected: Any, name: str) -> None:
     if isinstance(got, mcf.MCFTensor):
         assert got.stride() == expected.stride(), name
         assert_all_same_bits(got.components, expected.components, name)
+    elif isinstance(got, torch.Tensor):
+        assert_all_same_bits([got], [expected], name)
+    elif isinstance(got, (tuple, list)) and isinstance(got[0], torch.Tensor):
+        for one, other in zip(got, expected, strict=True):
+            _compare(one, other, name)
     else:
         assert got == expected, name
 
