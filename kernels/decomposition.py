@@ -9,14 +9,15 @@ as rows, in expansions of float64. What is computed, and in which order, is what
    Frobenius norm.
 2. Rows are made orthogonal: sweeps in float64 (`rotation`), then corrections (`refinement`). The
    start of the corrections are the turned rows over their norms of `eigh`, what has turned them of
-   `svd`. Where corrections do not end, or leave rows apart, sweeps in expansions follow.
+   `svd`. Where corrections do not end, or leave rows apart, sweeps in expansions follow, and what
+   these leave is looked at (`Limits`).
 3. Rows over their norms are vectors. Of `svd` the norms are the values, of `eigh` those are
-   v^T (A v), by folds of matrix products.
+   v^T (A v), by folds of matrix products, and what V^T (A V) has above the diagonal is looked at.
 4. Values, and vectors with them, are put in order, and values multiplied by the power of two.
 
 A matrix is left to those operations where anything is not usual: numbers that are not finite, not
-the nearest expansions of their sums, or near the ends of float64's range, a norm that is zero, or
-sweeps that do not converge.
+the nearest expansions of their sums, or near the ends of float64's range, a norm that is zero,
+sweeps that do not converge, or more than a limit where something is looked at.
 """
 
 from __future__ import annotations
@@ -38,6 +39,32 @@ DONE, LEFT, ROTATE = 1, 2, 3
 LARGEST, HIGHEST = 1022, 1000
 
 
+class Limits(NamedTuple):
+    """What may be left, in u^terms, by first components; rows are those of W.
+
+    Args:
+        own: of W W^T - I on the diagonal, times rows.
+        off: of W W^T off the diagonal.
+        cosine: of x y^T / (|x| |y|) of rows of X; roots are of one component.
+        drift: of W M - X, times rows and |M|.
+        mixed: of 2^(1/2) times what V^T A V has above its diagonal, times rows and |A|.
+
+    Sizes of matrices are of Frobenius, of whole multiples of a step, whose squares' sums have no
+    order. With t for the sum of squares of M rounded down to multiples of 2^-10 each, and 2^k the
+    largest power of two whose square is at most t, others' steps are limit 2^k / (64 columns), and
+    each number but 0 counts one step more than it has; LOST steps are as many as there are.
+    """
+
+    own: float
+    off: float
+    cosine: float
+    drift: float
+    mixed: float
+
+
+LOST = 2**24
+
+
 class Numbers(NamedTuple):
     """Of a decomposition; exponents are those of powers of two.
 
@@ -47,6 +74,7 @@ class Numbers(NamedTuple):
         tolerance: that of the corrections'.
         steps: how often the start of the corrections is made orthogonal.
         share: the exponent of the share of the largest row from which on rows are looked at.
+        limits: what may be left.
     """
 
     symmetric: bool
@@ -54,6 +82,7 @@ class Numbers(NamedTuple):
     tolerance: int
     steps: int
     share: int
+    limits: Limits
 
 
 # Compared and hashed by identity, as `Elementwise`.

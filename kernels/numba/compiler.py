@@ -226,6 +226,7 @@ def decomposition(spec: Decomposition, text: str) -> Any:
     folds = {"": (inner.fold, inner.settle), "_plain": (spec.plain, spec.settle_plain)}
     algorithms = {"root": spec.root, "root_plain": inner.root, "usual": spec.usual}
     algorithms |= {"tidy": spec.tidy, "total": inner.total, "quotient": inner.quotient}
+    algorithms |= {"difference": inner.difference}
     for suffix, (fold, settle) in folds.items():
         algorithms |= {f"term{suffix}": fold.term, f"merge{suffix}": fold.merge}
         algorithms |= {f"combine{suffix}": fold.combine, f"settle{suffix}": settle}

@@ -47,7 +47,7 @@ def _compiled(spec: Decomposition) -> objects.Native:
     for fold in (spec.plain, spec.refinement.fold):
         used += [fold.term, fold.merge, fold.combine]
     inner = spec.refinement
-    used += [inner.settle, inner.total, inner.quotient, inner.root]
+    used += [inner.settle, inner.total, inner.difference, inner.quotient, inner.root]
     algorithms = [keys.algorithm(f) for f in used]
     return stored.native(("decomposition", text, algorithms, spec.given, spec.terms), make)
 
@@ -113,7 +113,7 @@ class Decomposer:
             **dict.fromkeys("fbx", rows * columns),
             **{"w": rows * rows, "d": rows, "u": rows, "j": self._even * self._across},
             "k": self._even * (rows + columns),
-            **dict.fromkeys("np", columns * self._length),
+            **dict.fromkeys("np", (columns + 1) * self._length),
             **dict.fromkeys("vs", self._length),
         }
         counts = decomposition_text.operands(self._spec)
@@ -180,6 +180,8 @@ class Decomposer:
         numbers |= {"symmetric": int(self._numbers.symmetric), "table": table, "parts": parts}
         numbers |= {"rows": rows, "columns": columns}
         numbers |= {"even": self._even, "across": self._across, "length": self._length}
+        limits = self._numbers.limits._asdict().items()
+        numbers |= {f"{name}_limit": int(c * decomposition_text.LIMIT) for name, c in limits}
         numbers |= {"rotate": rotation_loops.address(self._spec.rotations)}
         numbers |= {"refine": refinement_loops.address(self._spec.refinement)}
         shares = team.shares(self._batch, parts)

@@ -3,17 +3,31 @@
 Each thread has tables of its own for these loops, whose operands are in its memory. Operands, each
 in its own: `a` is given; `f` the scaled matrix, rows by columns, `b` what is made orthogonal, by
 `w` into `x`, with squared norms `d`; `j` and `k` what the sweeps turn; `n` vectors by columns, in
-rows of `length` numbers, `p` products with them, `v` a row and `s` its partial sums, `u` values;
+rows of `length` numbers, `p` products with them and a row more, `v` a row and `s` its partial sums,
+`u` values;
 `o`, `q` and `y` are the results: values, and vectors.
 """
 
 from __future__ import annotations
 
+import math
+
 from mcf.kernels import refinement
-from mcf.kernels.decomposition import DONE, HIGHEST, LARGEST, LEFT, ROTATE, Decomposition
+from mcf.kernels.decomposition import (
+    DONE,
+    HIGHEST,
+    LARGEST,
+    LEFT,
+    LOST,
+    ROTATE,
+    Decomposition,
+    Limits,
+)
 from mcf.kernels.numba import row_folds
 from mcf.kernels.numba.panel_text import PanelText, lanes
 
+# Limits are whole numbers of u^terms over this.
+LIMIT = 2**20
 # Addresses, and words of a table for each thread: see `decomposition_loops`.
 ADDRESSES = ("bases", "shares", "states", "tables", "rotate", "refine", "more")
 WORDS = (
@@ -30,6 +44,7 @@ WORDS = (
         "across",
         "length",
     ),
+    *(f"{name}_limit" for name in Limits._fields),
     *("symmetric", "batch_step", "row_step", "column_step", "wanted", "transposed", "more"),
 )
 
@@ -55,13 +70,15 @@ def source(spec: Decomposition) -> str:
         "w = arrival * rows * rows",
         "d = arrival * rows",
         "j = arrival * even * across",
-        "n_at = arrival * (columns * length)",
+        "n_at = arrival * ((columns + 1) * length)",
+        "spare = n_at + columns * length",
         "v = arrival * length",
         "s = arrival * length",
         "g = v",
         "mine = advance(tables, arrival * table)",
         "place = advance(mine, places)",
         "state = 0",
+        f"unit = {2.0 ** (-53 * spec.terms) / LIMIT!r}",
     )
     _opened(text, d)
     text.add(d, "if state == 0:")
@@ -95,6 +112,21 @@ def _steps(text: PanelText, spec: Decomposition) -> None:
     row_folds.steps(text, "n")
     settled = f"settle(load_s(at_s, s + c))[:{n}]"
     text.step("settled", "at_s at_p s g", f"store_p(at_p, g + c, {settled})")
+    # Of `Limits`: whole steps, and what a step is.
+    text.steps += [
+        "@jit",
+        "def steps_of(size, step, more):",
+        "    count = size / step",
+        f"    if not count < {float(LOST)!r}:",
+        f"        return {LOST + 1}",
+        "    return int(count) + (more if size > 0 else 0)",
+        "",
+        "@jit",
+        "def step_of(limit, squares, columns):",
+        "    half = (((bits64(squares) >> 52) & 0x7FF) - 1023) // 2",
+        "    return limit / (64 * columns) * power(half)",
+        "",
+    ]
 
 
 def _opened(text: PanelText, depth: int) -> None:
@@ -110,10 +142,10 @@ def _opened(text: PanelText, depth: int) -> None:
         "            low, high = c, i",
         "        at = item * batch_step + low * row_step + high * column_step",
         "        h = tidy(whole(load_a(at_a, at)))",
+        "        fine = fine and usual(h)",
         # Of a triangle and a transposed one the sum: no -0.
         "        if symmetric and h[0] == 0:",
         "            h = ZEROS",
-        "        fine = fine and usual(h)",
         "        largest = max(largest, abs(h[0]))",
         "        store_f(at_f, f + i * columns + c, h)",
         "exponent = ((bits64(largest) >> 52) & 0x7FF) - 1022",
@@ -220,6 +252,73 @@ def _rotated(text: PanelText, depth: int) -> None:
     loads = {"x": "load_k(at_k, here + {})"}
     row_folds.inner(text, depth + 1, loads, {"z": ("x", "x")}, "columns")
     text.add(depth + 1, "store_d(at_d, d + k, z)")
+    _held(text, depth)
+
+
+def _held(text: PanelText, depth: int) -> None:
+    """What sweeps in expansions leave."""
+    _squares(text, depth, "b", "columns")
+    text.add(
+        depth,
+        "limit = drift_limit * rows * unit",
+        "step = step_of(limit, squares, columns)",
+        "lost, held = 0, True",
+        # Products of W with its transpose, of X with its own, and of W with M.
+        "for kind in range(3 if more != 0 else 0):",
+        "    for i in range(rows):",
+        "        for c in range(rows if kind == 0 else columns):",
+        "            if kind == 0:",
+        "                store_n(at_n, n_at + c * length + i, load_w(at_w, w + i * rows + c))",
+        "            elif kind == 1:",
+        "                store_n(at_n, n_at + c * length + i, load_x(at_x, f + i * columns + c))",
+        "            else:",
+        "                store_n(at_n, n_at + i * length + c, load_b(at_b, f + i * columns + c))",
+        "    n, stride, first = rows, length, 0",
+        "    if kind == 1:",
+        "        n = columns",
+        "    count = columns if kind == 2 else rows",
+        f"    {text.whole('0', 'count')}",
+        "    for k in range(rows):",
+        "        row, here = n_at, there + k * wide",
+        "        left = here if kind == 1 else here + columns",
+    )
+    row_folds.fold(text, depth + 2, "load_k(at_k, left + {})")
+    text.add(
+        depth + 2,
+        text.run("settled", "0", g="spare"),
+        "low = root_plain(load_d(at_d, d + k)[:1])[0]",
+        "for c in range(count):",
+        "    h = load_p(at_p, spare + c)",
+        "    if kind == 0 and c == k:",
+        "        held = held and abs(difference(ONES, h)[0]) <= own_limit * rows * unit",
+        "    elif kind == 0:",
+        "        held = held and abs(h[0]) <= off_limit * unit",
+        "    elif kind == 1:",
+        "        high = root_plain(load_d(at_d, d + c)[:1])[0]",
+        "        within = abs(h[0]) <= cosine_limit * unit * low * high",
+        "        held = held and (c == k or within)",
+        "    else:",
+        "        level = abs(difference(h, load_k(at_k, here + c))[0])",
+        "        count_of = steps_of(level, step, 1)",
+        "        lost += count_of * count_of",
+    )
+    text.add(
+        depth,
+        "if more != 0 and not (held and float(lost) * (step * step) <= limit * limit * squares):",
+        f"    state = {LEFT}",
+    )
+
+
+def _squares(text: PanelText, depth: int, name: str, columns: str) -> None:
+    """The sum of squares of a matrix, of `Limits`."""
+    text.add(
+        depth,
+        "total_of = 0",
+        f"for i in range(rows * {columns}):",
+        f"    count_of = steps_of(abs(load_{name}(at_{name}, f + i)[0]), {2.0**-10!r}, 0)",
+        "    total_of += count_of * count_of",
+        f"squares = float(total_of) * {2.0**-20!r}",
+    )
 
 
 def _values(text: PanelText, depth: int) -> None:
@@ -238,22 +337,43 @@ def _values(text: PanelText, depth: int) -> None:
         "    for c in range(columns):",
         "        store_n(at_n, n_at + c * length + i, load_v(at_v, v + c))",
     )
+    text.add(depth, "if symmetric:")
+    _rotated_values(text, depth + 1)
+
+
+def _rotated_values(text: PanelText, depth: int) -> None:
+    """A V, and (A V)^T V up to its diagonal, the values; the rest is looked at."""
+    _squares(text, depth, "f", "rows")
     text.add(
         depth,
-        text.whole("0", "rows"),
+        "limit = mixed_limit * rows * unit",
+        "step = step_of(limit, squares, rows)",
+        "lost = 0",
         "n, stride, first = rows, length, 0",
-        "for k in range(rows if symmetric else 0):",
-        "    row = n_at",
+        "for k in range(2 * rows):",
+        "    row, here = n_at, f + k * rows",
+        "    count, g = rows, n_at + k * length",
+        "    if k >= rows:",
+        "        here, count, g = n_at + k - rows, k - rows + 1, spare",
+        f"    {text.whole('0', 'count')}",
     )
-    row_folds.fold(text, depth + 1, "load_f(at_f, f + k * rows + {})")
-    text.add(depth + 1, text.run("settled", "0", g="n_at + k * length"))
-    loads = {
-        "x": "load_n(at_n, n_at + k + ({}) * length)",
-        "y": "load_p(at_p, n_at + k + ({}) * length)",
-    }
-    text.add(depth, "for k in range(rows if symmetric else 0):")
-    row_folds.inner(text, depth + 1, loads, {"z": ("x", "y")}, "rows")
-    text.add(depth + 1, "store_u(at_u, d + k, z)")
+    load = "(load_f(at_f, here + {0}) if k < rows else load_p(at_p, here + ({0}) * length))"
+    row_folds.fold(text, depth + 1, load)
+    text.add(
+        depth + 1,
+        text.run("settled", "0"),
+        "if k >= rows:",
+        "    store_u(at_u, d + count - 1, load_p(at_p, spare + count - 1))",
+        "    for c in range(count - 1):",
+        f"        level = abs(load_p(at_p, spare + c)[0] * {math.sqrt(2.0)!r})",
+        "        count_of = steps_of(level, step, 1)",
+        "        lost += count_of * count_of",
+    )
+    text.add(
+        depth,
+        "if not float(lost) * (step * step) <= limit * limit * squares:",
+        f"    state = {LEFT}",
+    )
 
 
 def _ordered(text: PanelText, depth: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from mcf.linalg import whole
 from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.orthogonal_rows import orthogonal_rows
 from mcf.linalg.parts import Components, each, identity
-from mcf.linalg.residuals import below
+from mcf.linalg.residuals import unmixed
 from mcf.linalg.working import closed, descending, opened, rows_in
 
 
@@ -29,9 +27,9 @@ def decompose(
         w [..., n], V [..., n, n] and whether each matrix converged (false where one is not finite).
 
     With u^terms of the working format, |A V - V diag(w)| <= c n u^terms |A| in the 2-norm and
-    |V^H V - I| <= c n u^terms, for clusters and for equal eigenvalues too. Of complex matrices c
-    is 208 and 104 but for the constant of products, by the end of the iteration and by a look at
-    V^H A V (docs/numerics.md, Singular vectors); of real ones tests have it.
+    |V^H V - I| <= c n u^terms, for clusters and for equal eigenvalues too: c is 208 and 104 but for
+    the constant of products, by the end of the iteration and by a look at V^H A V
+    (docs/numerics.md, Singular vectors).
     """
     if numbers is REAL:
         found = whole.decomposed(True, a, lambda some: _decompose(some, upper, REAL), upper)
@@ -61,18 +59,10 @@ def _decompose(
     order = descending(values).flip(-1)
     values = each(lambda c: c.gather(-1, order), values)
     vectors = closed(numbers.adjoint(rows_in(order, rows)), a, numbers=numbers)
-    if numbers.parts == 2:
-        # What of it is not proved by the end of the iteration.
-        off = each(lambda c: c.triu(1) * math.sqrt(2.0), product)
-        limit = MIXED * n * 2.0 ** (-53 * (len(flat) // 2))
-        done = done & below(off, limit, flat, numbers)
+    # What of it is not proved by the end of the iteration.
+    done = done & unmixed(product, flat, numbers)
     done = (done & finite).reshape(a[0].shape[:-2])
     return closed(values, numbers.real(a), exponent), vectors, done
-
-
-# What Y A Y^H may have off its diagonal, in n u^terms |A|: found are up to 45 next to multiples of
-# the identity, and some 3 elsewhere.
-MIXED = 96
 
 
 def _shift(parts: Components) -> Tensor:

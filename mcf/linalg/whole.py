@@ -14,6 +14,7 @@ from mcf.kernels import registry
 from mcf.kernels.decomposition import DONE, Numbers, decomposition
 from mcf.linalg.orthogonal_rows import SHARES, exponent, steps
 from mcf.linalg.parts import Components, each
+from mcf.linalg.residuals import LIMITS
 from mcf.linalg.triangular import alike
 from mcf.linalg.working import working_terms
 
@@ -24,7 +25,7 @@ def prepared(symmetric: bool, given: int, batch: int, shape: tuple[int, int]) ->
     """The loop of so many matrices of float64 components on a CPU, rows first that are fewer."""
     terms = decomposition(given).terms
     tolerances = exponent(1), exponent(terms)
-    numbers = Numbers(symmetric, *tolerances, steps(terms), SHARES[symmetric])
+    numbers = Numbers(symmetric, *tolerances, steps(terms), SHARES[symmetric], LIMITS)
     return _prepared(registry.get_executor(), given, batch, shape, numbers)
 
 

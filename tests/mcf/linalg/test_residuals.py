@@ -55,12 +55,8 @@ def off_by(x: Components, i: int, j: int, units: float) -> Components:
 def test_what_rotations_may_leave(numbers: Real) -> None:
     """On both sides of each limit, by a quarter: rows lose half of what W W^H does."""
     m, w, x = diagonal(numbers)
-    own, off, cosine, lost = (
-        residuals.OWN,
-        residuals.OFF,
-        residuals.COSINE,
-        residuals.DRIFT * float(torch.linalg.matrix_norm(m[0])),
-    )
+    own, off, cosine, drift, _ = residuals.LIMITS
+    lost = drift * float(torch.linalg.matrix_norm(m[0]))
     # Three rows: W W^H of a row that is longer by so much lacks twice as much.
     long = own * 3 / 2
     cases: dict[str, Any] = {

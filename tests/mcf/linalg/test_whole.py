@@ -1,7 +1,8 @@
 """Exact: decompositions of small matrices in one call have the bits of operations on tensors.
 
 Caught mutants: eigenvalues from the largest down; the other triangle; U and V^T in each other's
-place for tall matrices; sweeps in expansions left out; a value not multiplied by the power of two.
+place for tall matrices; sweeps in expansions left out; a value not multiplied by the power of two;
+an element whose first component is 0 taken for 0; a look left out.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from mcf.kernels import program
+from mcf.kernels import operations, program
 from mcf.kernels.decomposition import DONE, LEFT
 from mcf.kernels.numba import decomposition_loops
-from mcf.linalg import eigen, singular, whole
-from mcf.linalg.parts import Components, each, transpose
+from mcf.linalg import eigen, residuals, singular, whole
+from mcf.linalg.parts import Components, each, padded, transpose
 from tests.mcf.linalg.test_elimination_loops import F64, components
 from tests.mcf.linalg.test_refinement_loops import ROWS
 
@@ -135,6 +136,53 @@ def test_what_is_left(ends: list[int]) -> None:
     for a in (odd, plain(SPECIAL["subnormal"]), plain(BROKEN["infinite"])):
         eigen.decompose(a)
     assert set(ends) == {LEFT}
+
+
+def test_numbers_below_a_zero_are_not_dropped(ends: list[int]) -> None:
+    """Not an expansion as operations return them, but one that components can make."""
+    a = plain([[1.0, 0.0], [0.0, 1.0]])
+    a[1][0, 1] = a[1][1, 0] = 2.0**-90
+    compared(a)
+    assert set(ends) == {LEFT}
+
+
+def few(name: str) -> tuple[bool, Components]:
+    """Which decomposition, and matrices of which rotations leave more and less."""
+    g = torch.Generator().manual_seed(1)
+
+    def whole_numbers(*shape: int) -> torch.Tensor:
+        return torch.randint(-1024, 1024, (20, *shape), generator=g).double()
+
+    if name == "deficient":
+        return False, padded((whole_numbers(5, 2) @ whole_numbers(2, 6),), 2)
+    a = whole_numbers(5, 5) * 2.0**-90
+    a = torch.eye(5, dtype=F64), a.tril() + a.tril(-1).mT
+    return True, operations.renormalize(a, 2)
+
+
+# Of which some of these matrices have more, and some less.
+BETWEEN = {
+    "deficient": {"own": 2, "off": 2, "cosine": 3, "drift": 0.25},
+    "close": {"own": 3, "off": 2, "cosine": 4, "mixed": 3},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "value"), [(n, *case) for n in BETWEEN for case in BETWEEN[n].items()]
+)
+def test_what_is_looked_at(
+    name: str, limit: str, value: float, ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop refuses what operations on tensors refuse; each limit alone, near what is found."""
+    limits = residuals.LIMITS._replace(**{limit: value})
+    for module in (residuals, whole):
+        monkeypatch.setattr(module, "LIMITS", limits)
+    symmetric, a = few(name)
+    wanted = eigen._decompose(a, False) if symmetric else singular._decompose(a, False, False)
+    found = eigen.decompose(a) if symmetric else singular.decompose(a, False, False)
+    assert 0 < int(wanted[-1].sum()) < 20
+    assert [state == DONE for state in ends[-20:]] == wanted[-1].tolist()
+    assert torch.equal(found[-1], wanted[-1])
 
 
 def test_values_without_vectors_of_zeros(ends: list[int]) -> None:
