@@ -244,6 +244,7 @@ def test_operators(operation: Operation) -> None:
     assert (fake.shape, fake.dtype) == (x[0].shape, torch.bool)
 
 
+@pytest.mark.slow
 def test_compiled_is_eager() -> None:
     def every(x: Components, y: Components, out: Tensor) -> list[Tensor]:
         found = [f(x, y) for f in FUNCTIONS]

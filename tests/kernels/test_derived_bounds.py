@@ -54,7 +54,7 @@ def test_products(case: tuple[str, int, bool], fmt: Format) -> None:
     assert derived <= relative(operation, terms, fmt, float_second=float_second)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("terms", [3, 4])
 def test_quotients_and_roots(terms: int, fmt: Format) -> None:
     # `pair_times4` has the Fast2Sums of `product4`.

@@ -109,7 +109,7 @@ def test_agrees_with_the_torch_toy_binding() -> None:
     # Two implementations of the same toy format: rationals, and float64 tensors.
     fmt = toy(4, -4, 3)
     x = finite(fmt)
-    a, b = (t.flatten() for t in torch.meshgrid(x, x[::5], indexing="ij"))
+    a, b = (t.flatten() for t in torch.meshgrid(x, x[::11], indexing="ij"))
     for algorithm in (two_sum, fast_two_sum, two_prod):
         exact = bind(algorithm, fmt)
         for u, v, *expected in zip(

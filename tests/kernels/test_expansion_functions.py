@@ -120,7 +120,7 @@ def test_broadcasting() -> None:
     assert operations.add(row, (torch.ones(0, 1),))[0].shape == (0, 6)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @by_format
 def test_ldexp_is_exact_or_rounded_once(fmt: Format) -> None:
     x = tensors(fmt, draw(fmt, 2, 500, 1, fmt.emin - fmt.p + 1, fmt.emax))

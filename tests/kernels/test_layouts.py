@@ -17,7 +17,7 @@ from mcf.kernels.layouts import SLAB, is_dense
 from mcf.kernels.numba.cpu import ITEM, SERIAL
 from tests.helpers import assert_all_same_bits, assert_same_bits, bits
 from tests.helpers.adversarial import Draw
-from tests.helpers.executors import on_each_executor
+from tests.helpers.executors import EXECUTORS, on_each_executor
 
 DTYPES = [BF16.dtype, FP16.dtype, FP32.dtype, FP64.dtype]
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -114,7 +114,13 @@ def test_broadcasting(executor: str) -> None:
         check(mcf.two_sum, hard(0), hard(1, 1))
 
 
-@on_each_executor
+@pytest.mark.parametrize(
+    "executor",
+    [
+        *EXECUTORS[:2],
+        pytest.param("triton", marks=[*EXECUTORS[2].marks, pytest.mark.slow]),
+    ],
+)
 def test_strided_and_larger_than_a_slab(executor: str) -> None:
     # Copied part by part: along the first dimension, and along the last.
     with mcf.executor(executor):

@@ -170,7 +170,7 @@ def test_every_pattern_selects_a_kernel(target: str) -> None:
         assert any(re.fullmatch(pattern, name) for name in KERNELS), pattern
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("target", code.TARGETS)
 def test_a_launch_compiles_what_is_tested(
@@ -204,7 +204,7 @@ def test_a_launch_compiles_what_is_tested(
     assert options["enable_fp_fusion"] is False
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", ["mul_bf16", "grow_fp64", "adamw_master_bf16_wide"])
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_unaligned_tensors_are_read_by_single_elements(name: str, target: str) -> None:

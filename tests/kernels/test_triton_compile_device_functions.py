@@ -137,6 +137,7 @@ def test_constant_components(pointer: str) -> None:
     assert found["add"] + found["sub"] >= 6 * 8
 
 
+@pytest.mark.slow
 def test_fusion_left_on_changes_a_users_kernel() -> None:
     """Why the package's docstring asks for `enable_fp_fusion=False`."""
     careful = compiled(expansions_kernel, "*fp32", "sm_90", 1024).asm["cubin"]

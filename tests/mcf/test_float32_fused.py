@@ -22,14 +22,14 @@ NAMES = sorted(IN_FLOAT32 & fused.FUNCTIONS)
 _SHAPES = [(f, n) for f in (BF16, FP16, FP32) for n in (1, 2, 3, 4)]
 
 
-@pytest.mark.sampled(every=96)
+@pytest.mark.sampled(every=144)
 @pytest.mark.parametrize("fmt", [FP32, BF16, FP16], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", NAMES)
 def test_formula_has_the_bits_of_the_program(name: str, fmt: Format) -> None:
     check(name, fmt, 2, "torch", register=FP32)
 
 
-@pytest.mark.sampled(every=96)
+@pytest.mark.sampled(every=192)
 @pytest.mark.parametrize("fmt", [FP32, BF16, FP16], ids=lambda f: f.name)
 @pytest.mark.parametrize("name", NAMES)
 def test_triton_has_the_bits_of_the_program(name: str, fmt: Format) -> None:

@@ -143,7 +143,7 @@ MODULES = {
 
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n == "y0" else []) for n in MODULES]
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in ("i0", "y0") else []) for n in MODULES]
 )
 def test_a_table_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert at(name, 0.4375) <= 1

@@ -37,6 +37,7 @@ def test_few_elements_that_need_a_step() -> None:
     assert all(map(torch.equal, found["torch"], found["numba"]))
 
 
+@pytest.mark.slow
 def test_few_powers_that_are_exact() -> None:
     """Whole exponents, roots of squares and powers of two among powers that are none of these."""
     n = 192

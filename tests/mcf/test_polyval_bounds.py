@@ -125,7 +125,7 @@ def horner(c: list[Tensor], x: Tensor) -> Tensor:
     return functools.reduce(lambda value, k: value * x + k, c)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("rule", [mcf.polyval, of_expansions])
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP32, FP64], ids=lambda f: f.name)
 def test_bound(rule: Rule, fmt: Format) -> None:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("on_torch")
 FORMATS = (BF16, FP16, FP32, FP64)
 
 
-@pytest.mark.sampled(every=10)
+@pytest.mark.sampled(every=20)
 @pytest.mark.parametrize("name", sometimes(FUNCTIONS))
 def test_error_within_the_bound(name: str) -> None:
     for fmt, terms in ((FP64, 2), (FP64, 4), (FP32, 2)):
@@ -126,7 +126,7 @@ def test_derivatives_of_erfinv(monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(second - 2 * y * exact**2) < abs(2 * y * exact**2) * arb(2) ** -99
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", ["i0", "i0e", "i1", "i1e"])
 def test_derivatives_of_bessel_functions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctx, "prec", 800)

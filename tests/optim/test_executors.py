@@ -167,7 +167,7 @@ def test_numba_is_torch_adamw(case: Case, count: int) -> None:
     compare("numba", AdamW, steps, awkward(case.dtype), **OPTIONS, **case.options())
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", SGD_CASES, ids=str)
 def test_numba_is_torch_sgd(case: Case, count: int) -> None:
@@ -176,7 +176,7 @@ def test_numba_is_torch_sgd(case: Case, count: int) -> None:
         compare("numba", SGD, count, awkward(case.dtype), **options)
 
 
-@pytest.mark.sampled(every=6, slow=3)
+@pytest.mark.sampled(every=12, slow=3)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
 def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) -> None:
@@ -206,7 +206,7 @@ def test_triton_is_torch_sgd(case: Case) -> None:
         compare("triton", SGD, 2, a_block_and_more(case.dtype), **options)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @needs_triton
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
 def test_triton_is_torch_other_rules(variant: Variant, case: Case) -> None:

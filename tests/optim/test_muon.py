@@ -228,7 +228,7 @@ def test_numba_is_torch(case: Case) -> None:
     assert_same(train("numba", 20, case, **options), train("torch", 20, case, **options))
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @needs_triton
 @pytest.mark.parametrize("case", EXECUTED, ids=str)
 def test_triton_is_torch(case: Case) -> None:

@@ -148,7 +148,7 @@ ROUNDINGS: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=12)
 @pytest.mark.parametrize(("precision", "low"), ROUNDINGS)
 @pytest.mark.parametrize("options", [{}, {"maximize": True}], ids=str)
 def test_in_float64_sgd_has_the_bits_of_ours(

@@ -134,9 +134,10 @@ def test_one_minus_exp() -> None:
 
 @pytest.mark.parametrize(
     "variant",
-    [pytest.param(v, marks=[pytest.mark.slow] if k else []) for k, v in enumerate(RECENT_RULES)],
+    RECENT_RULES,
     ids=str,
 )
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
 def test_of_float64s_way(variant: Variant) -> None:
     """How far bf16 is from float64 after 100 steps, as a share of the way."""

@@ -69,7 +69,7 @@ def mean_is_right(ratio: Tensor) -> bool:
 _LONG = pytest.param(FP16, 0.999, marks=pytest.mark.slow)
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize(
     ("dtype", "beta2"),
     [*((BF16, b) for b in BETAS), *((FP16, b) for b in BETAS if b != 0.999), _LONG],

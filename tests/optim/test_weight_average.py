@@ -134,7 +134,7 @@ def walked(count: int, dtype: torch.dtype, kept: int, decay: float) -> tuple[Any
     return norm(away) / norm(true - start), found
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("dtype", "kept", "least", "most"),
     [

@@ -157,6 +157,7 @@ def test_real_matrices_have_pairs() -> None:
     assert bool((found.imag == 0).all())
 
 
+@pytest.mark.slow
 @on_torch
 def test_values_are_those_of_torch() -> None:
     a = bell((2, 4, 4))

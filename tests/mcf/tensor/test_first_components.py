@@ -55,7 +55,12 @@ def all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "terms"), [(torch.float64, 2), (torch.float32, 2), (torch.float64, 4)]
+    ("dtype", "terms"),
+    [
+        (torch.float64, 2),
+        (torch.float32, 2),
+        pytest.param(torch.float64, 4, marks=pytest.mark.slow),
+    ],
 )
 def test_rows_of_any_layout(dtype: torch.dtype, terms: int, all_sizes: None) -> None:
     for seed, shape in enumerate(SHAPES):

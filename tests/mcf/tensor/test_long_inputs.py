@@ -147,7 +147,7 @@ PROGRESSIONS = [
 ]
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=16)
 @pytest.mark.parametrize("terms", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
 def test_every_number_of_a_progression_is_the_nearest(dtype: torch.dtype, terms: int) -> None:

@@ -226,7 +226,7 @@ def test_what_is_not_supported_raises(call: Callable[..., Any]) -> None:
         call(mcf.tensor([0.5, 0.25]))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("write", ["index_put", "scatter", "index_copy"])
 def test_repeated_indices_keep_one_value_whole(write: str) -> None:
     """Mutant: a write of each component on its own, whose threads keep different values."""

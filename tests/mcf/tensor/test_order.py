@@ -115,6 +115,7 @@ def test_nan_and_infinities_compare_as_ieee_has_it() -> None:
     assert torch.fmax(x, mcf.ones(4)).tolist() == [1, math.inf, 1, 1]
 
 
+@pytest.mark.slow
 def test_comparisons_compiled_and_written_into_a_tensor() -> None:
     def every(x: mcf.MCFTensor, y: mcf.MCFTensor) -> list[torch.Tensor]:
         found = [compare(a, b) for compare in OPERATORS for a, b in ((x, y), (x, 0.1), (y, x[0]))]

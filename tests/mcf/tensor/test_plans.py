@@ -220,7 +220,7 @@ def test_plans_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) ->
         assert len(plans._plans) <= 3
 
 
-@pytest.mark.parametrize("terms", [1, 2])
+@pytest.mark.parametrize("terms", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_plain_operands_whose_memory_has_other_numbers(terms: int) -> None:
     """Exact. Mutants: a negative view read as it stands in memory; zeros without memory read."""
     x = mcf.tensor([-5.0, 0.5], dtype=torch.float64, terms=terms)
