@@ -115,5 +115,6 @@ def computing_in(fmt: Format) -> Iterator[None]:
     finally:
         _chosen.reset(token)
 
+
 # While a formula is recorded (`mcf.elementary.recording`), the conditions of what it leaves out.
 left_out: ContextVar[list[Tensor] | None] = ContextVar("left_out", default=None)

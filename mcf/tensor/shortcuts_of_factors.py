@@ -46,6 +46,29 @@ def _lu_factor(a: Any, pivot: Any = True) -> Any:
     return NotImplemented if found is None else _kinds.linalg_lu_factor(found)
 
 
+def _told(make: Any, kind: Callable[[Any], Any], *options: str, count: int = 1) -> Any:
+    """A function that says of each matrix whether it was singular, of which plans take none.
+
+    Args:
+        make: the plan.
+        kind: torch's type of the results and of those numbers behind them.
+        *options: names of further arguments, for which plans have `True` alone.
+        count: how many matrices it takes.
+    """
+
+    def call(*args: Any, check_errors: Any = False, **others: Any) -> Any:
+        if type(check_errors) is not bool or any(x is not True for x in others.values()):
+            return NotImplemented
+        found = factored(make, *args)
+        if found is None:
+            return NotImplemented
+        size = args[0].__dict__["_c0"].shape[:-2]
+        info = torch.zeros(size, dtype=torch.int32)
+        return kind((*found, info) if type(found) is tuple else (found, info))
+
+    return counted(call, count, "check_errors", *options, kinds=_EXPANSIONS)
+
+
 def _lu(a: Any, pivot: Any = True) -> Any:
     found = factored(factors, a) if pivot is True else None
     return NotImplemented if found is None else _kinds.linalg_lu(found)
@@ -148,6 +171,9 @@ def _lu_solve(lu: Any, pivots: Any, b: Any, left: Any = True, adjoint: Any = Fal
 
 register(counted(_lu_solve, 3, "left", "adjoint", kinds=TENSORS), linalg.lu_solve)
 register(counted(_lu_factor, 1, "pivot", kinds=_EXPANSIONS), linalg.lu_factor)
+register(_told(plans.pivoted, _kinds.linalg_lu_factor_ex, "pivot"), linalg.lu_factor_ex)
+register(_told(plans.inverse, _kinds.linalg_inv_ex), linalg.inv_ex)
+register(_told(plans.solution, _kinds.linalg_solve_ex, "left", count=2), linalg.solve_ex)
 register(counted(_lu, 1, "pivot", kinds=_EXPANSIONS), linalg.lu)
 register(counted(_cholesky, 1, "upper", kinds=_EXPANSIONS), linalg.cholesky)
 register(counted(_cholesky_ex, 1, "upper", "check_errors", kinds=_EXPANSIONS), linalg.cholesky_ex)

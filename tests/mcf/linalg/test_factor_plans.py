@@ -42,6 +42,10 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "cholesky": lambda a: [linalg.cholesky(positive(a)), linalg.cholesky(positive(a), upper=True),
                            linalg.cholesky(positive(a).tril())],
     "lu": lambda a: [linalg.lu(b) for b in (a, a[..., 1:], a[..., 1:, :])],
+    "told": lambda a: [linalg.lu_factor_ex(a), linalg.lu_factor_ex(a[..., :-1], pivot=True),
+                       linalg.inv_ex(a), linalg.inv_ex(a, check_errors=True),
+                       linalg.solve_ex(a, a), linalg.solve_ex(a, a[..., 0]),
+                       linalg.solve_ex(a, a, left=True), linalg.solve_ex(a, a, left=False)],
     # Of what is positive definite, and of what is mostly not.
     "cholesky_ex": lambda a: [linalg.cholesky_ex(b, upper=upper) for b in (positive(a), a)
                               for upper in (False, True)],
@@ -98,6 +102,22 @@ EVERY_DAY = ("5 rows of others", "as many matrices as rows", "a batch turned")
 )
 def test_results_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _compare(name, EVERY_DAY, monkeypatch)
+
+
+def test_what_is_singular_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = torch.ones(3, 4, 4, dtype=F64)
+    some[1, :, 2] = 0
+    batch = numbers(3, 4, 4) * some
+
+    def told() -> list[Any]:
+        found = [linalg.lu_factor_ex(batch), linalg.inv_ex(batch), linalg.solve_ex(batch, batch)]
+        assert all(each.info.tolist() == [0, 3, 0] for each in found)
+        with pytest.raises(torch.linalg.LinAlgError, match="Batch element 1"):
+            linalg.inv_ex(batch, check_errors=True)
+        return [x for each in found for x in each]
+
+    for got, expected in zip(*both(told, monkeypatch), strict=True):
+        assert_alike(got, expected, "told")
 
 
 @pytest.mark.slow

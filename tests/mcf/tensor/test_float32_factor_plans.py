@@ -25,6 +25,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "lu": lambda a, s: (*linalg.lu(a), *linalg.lu(a[:, :2])),
     "cholesky": lambda a, s: (linalg.cholesky(s), linalg.cholesky(s, upper=True)),
     "cholesky_ex": lambda a, s: (*linalg.cholesky_ex(s), *linalg.cholesky_ex(-s, upper=True)),
+    "told": lambda a, s: (*linalg.lu_factor_ex(a), *linalg.inv_ex(a), *linalg.solve_ex(a, s)),
     "solve": lambda a, s: (linalg.solve(a, s), linalg.solve(a, s[0])),
     "triangular": lambda a, s: (
         linalg.solve_triangular(a, s, upper=True),
