@@ -50,7 +50,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("offload", [False, True])
 @pytest.mark.parametrize(("make", "options"), CASES, ids=str)
 def test_same_bits(make: Any, options: dict[str, Any], offload: bool) -> None:

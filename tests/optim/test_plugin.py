@@ -104,7 +104,7 @@ _PAIRS = [
 ]
 
 
-@pytest.mark.sampled(every=12)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("precision", "make", "options"), _PAIRS)
 def test_every_precision_stays_near(precision: str, make: Any, options: dict[str, Any]) -> None:
     # Weights near 1 have a bf16 unit of 2**-8; twenty steps of a single component lose a few of
