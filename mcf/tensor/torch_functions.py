@@ -22,7 +22,7 @@ from mcf.tensor.registry import DIRECT as DIRECT
 from mcf.tensor.registry import FUNCTIONS, STRAIGHT, VIEWS, WIDE, WRITERS, UnsupportedError
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
-from mcf.tensor.traced import skipped
+from mcf.tensor.traced import check_exported, skipped
 from mcf.tensor.widening import BOUNDED, WIDENED, bounded, widened
 
 # Whether any device's autocast is on.
@@ -82,12 +82,13 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return forward(func, args, kwargs)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
-    except (TypeError, RuntimeError):
+    except (TypeError, RuntimeError) as error:
         # Only now is it asked for: complex numbers are no operands of the operators.
         for other in COMPLEX:
             found = other(func, args, kwargs)
             if found is not NotImplemented:
                 return found
+        check_exported(func, error)
         raise
 
 

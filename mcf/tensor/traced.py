@@ -63,6 +63,20 @@ def check_followed(func: Any, arguments: Any) -> None:
         )
 
 
+def check_exported(func: Any, error: Exception) -> None:
+    """Say of a function that torch could not do what torch.export does not follow.
+
+    Below autograd an expansion that is no input of the program meets one that is, of which it
+    knows nothing; torch says that it cannot cast NotImplemented to Tensor.
+    """
+    if "NotImplemented" in str(error) and torch.compiler.is_exporting():
+        name = getattr(func, "__name__", func)
+        raise RuntimeError(
+            f"{name} of an expansion tensor that torch.export does not follow. Make it a parameter "
+            "or a buffer of the module or an argument of the program, or export with strict=True"
+        ) from error
+
+
 def skipped(function: Callable[..., Any]) -> None:
     """Have torch.compile run a function, and what that calls, as it is where it meets its frame.
 

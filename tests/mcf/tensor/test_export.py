@@ -68,3 +68,27 @@ def test_what_cannot_be_exported_raises(name: str) -> None:
     }
     with pytest.raises(RuntimeError):
         torch.export.export(Module(functions[name]), (mcf.ones(2, 2),))
+
+
+class Constant(nn.Module):
+    """Beside an argument an expansion that is neither a parameter nor a buffer, or a buffer."""
+
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        third = mcf.tensor(["1/3", "0.2"], 2)
+        if buffer:
+            self.register_buffer("constant", third)
+        else:
+            self.constant = third
+
+    def forward(self, y: Any) -> Any:
+        return y * self.constant
+
+
+def test_an_expansion_that_export_does_not_follow() -> None:
+    """It was "Unable to cast NotImplemented to Tensor"."""
+    y = mcf.tensor([["0.1", "2"], ["3", "0.4"]], 2)
+    with pytest.raises(RuntimeError, match=r"^mul of .* torch\.export does not follow"):
+        torch.export.export(Constant(buffer=False), (y,))
+    again = exported_and_loaded(Constant(buffer=True), y)
+    assert_all_same_bits(again(y).components, Constant(buffer=False)(y).components)
