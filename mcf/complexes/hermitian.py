@@ -12,6 +12,7 @@ from mcf.complexes.tensor import implements
 from mcf.linalg import eigen, singular
 from mcf.linalg.numbers import COMPLEX
 from mcf.linalg.operators import converged
+from mcf.tensor.ops.spectral import refuse_driver
 from mcf.tensor.registry import UnsupportedError
 from mcf.tensor.tensor import wrap
 
@@ -119,10 +120,12 @@ def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> Any:
     Raises:
         LinAlgError: for a matrix that is not finite, or whose rotations do not become small.
         RuntimeError: for what is no matrix.
+        UnsupportedError: for a driver, which is cuSOLVER's.
     """
     matrices("svd", A)
+    refuse_driver(driver)
     found = differentiable(lambda a: _svd(a, full_matrices), _svd_derivative, A, widen=False)
     return torch.return_types.linalg_svd(tuple(found))  # type: ignore[attr-defined]
 
 
-implements("linalg_svdvals")(lambda A, driver=None: svd(A, full_matrices=False)[1])
+implements("linalg_svdvals")(lambda A, driver=None: svd(A, full_matrices=False, driver=driver)[1])

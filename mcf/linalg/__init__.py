@@ -12,7 +12,7 @@ functions do the same on expansion tensors. With the unit roundoff u**terms and 
 - `eigh` and `svd` give |A V - V diag(w)| and |A V - U diag(s)| of at most 160 n u**terms |A|, n the
   lesser of rows and columns, and |V^T V - I| and |U^T U - I| of at most 160 n u**terms (Frobenius
   norms), for clusters, equal eigenvalues and deficient ranks too (`eigh` 208 n where rotations end
-  it; `docs/numerics.md` has what of that is proved; found are some n, and 29 n next to multiples
+  it; `docs/numerics.md` has what of that is proved; found are some n, and 34 n next to multiples
   of the identity); |A - U diag(s) V^T| is within that too;
   w and s are off by about as much. Components that a format's smallest number cuts off are lost
   besides, here and in multipliers of `lu`.

@@ -35,17 +35,22 @@ def eigh(a: MCFTensor, UPLO: str = "L", compute_v: bool = True) -> Any:
     return wrap(values), wrap(vectors) if compute_v else _nothing(values)
 
 
+def refuse_driver(driver: Any) -> None:
+    """Those of `svd` are cuSOLVER's; torch refuses them of tensors on a CPU."""
+    if driver is not None:
+        raise UnsupportedError(
+            f"torch.linalg.svd: driver={driver!r} is an algorithm of cuSOLVER; expansions have one "
+            "of their own, driver=None"
+        )
+
+
 @implements(aten._linalg_svd.default)
 def svd(
     a: MCFTensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
 ) -> Any:
     """U, descending singular values, and V^T."""
     _matrix("svd", a)
-    if driver is not None:
-        raise UnsupportedError(
-            f"torch.linalg.svd: driver={driver!r} is an algorithm of cuSOLVER; expansions have one "
-            "of their own, driver=None"
-        )
+    refuse_driver(driver)
     u, values, vt = operators.svd(a.components, full_matrices, compute_uv)
     if u is None or vt is None:
         return _nothing(values), wrap(values), _nothing(values)

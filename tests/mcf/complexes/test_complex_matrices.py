@@ -228,6 +228,11 @@ def test_what_is_refused() -> None:
         linalg.lstsq(a, a[:2])
     with pytest.raises(mcf.UnsupportedError, match="allowed are None and 'gels'"):
         linalg.lstsq(a, a, driver="gelsd")
+    for function in (linalg.svd, linalg.svdvals):
+        with pytest.raises(
+            mcf.UnsupportedError, match="driver='gesvd' is an algorithm of cuSOLVER"
+        ):
+            function(a, driver="gesvd")
     for function in (linalg.ldl_factor, linalg.vander):
         with pytest.raises(mcf.UnsupportedError, match="not supported on mcf"):
             function(a)
