@@ -115,6 +115,17 @@ class Executor(Factoriser, abc.ABC):
             The partial sums, float64 [spec.state, M].
         """
 
+    def fold_within(
+        self, spec: Fold, operands: list[list[Tensor]], least: float, most: float
+    ) -> tuple[Tensor, bool] | None:
+        """`fold` of float64 numbers that looks at the first operand's, where it has such a loop.
+
+        Returns:
+            The partial sums, and whether all magnitudes that are not 0 are in a range; None where
+            it has none, or none that is worth it.
+        """
+        return None
+
     def fold_columns(self, spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
         """Fold rows along the middle of contiguous [M / inner, count, inner], where it has a loop.
 

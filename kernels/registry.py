@@ -184,6 +184,13 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     return on(operands[0][0].device).fold(spec, operands)
 
 
+def fold_within(
+    spec: Fold, operands: list[list[Tensor]], least: float, most: float
+) -> tuple[Tensor, bool] | None:
+    """Fold rows and look at their numbers, where there is a loop: `Executor.fold_within`."""
+    return on(operands[0][0].device).fold_within(spec, operands, least, most)
+
+
 def fold_columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
     """Fold rows that lie side by side, where the executor has a loop: `Executor.fold_columns`."""
     return on(x[0].device).fold_columns(spec, x, count, inner)

@@ -96,7 +96,7 @@ def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
     namespace["lane"] = memory.loading(register, register, count - 1, count)
     namespace["store"] = memory.storing(register, register, count - 1, count)
     namespace["peek"] = memory.loading(register, register, count - 2, count)
-    namespace["prefetch"] = memory.prefetch
+    namespace |= {"prefetch": memory.prefetch, "put": memory.put}
     k = 0
     for o, (components, fmt) in enumerate(zip(spec.components, spec.formats, strict=True)):
         for c in range(components):

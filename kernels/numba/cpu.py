@@ -196,6 +196,12 @@ class Cpu(CpuFactoriser, Executor):
         """See `Executor`."""
         return fold_loops.fold(spec, operands)
 
+    def fold_within(
+        self, spec: Fold, operands: list[list[Tensor]], least: float, most: float
+    ) -> tuple[Tensor, bool] | None:
+        """See `Executor`."""
+        return fold_loops.fold_within(spec, operands, least, most)
+
     def fold_columns(self, spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
         """See `Executor`."""
         return fold_loops.columns(spec, x, count, inner)

@@ -13,7 +13,7 @@ from torch import Tensor
 from mcf.kernels.fold import BLOCK, CHUNK, GROUP, LANES, STEP, Fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.numba import column_fold_text, fold_text, keys, objects, rewrite, stored, team
-from mcf.kernels.numba.fold_text import PRODUCT, SUM
+from mcf.kernels.numba.fold_text import PRODUCT, SUM, WITHIN
 
 # Rows and columns of a matrix product that one item computes: GROUP rows of the right matrix stay
 # in the first level of cache while the item's rows go over them.
@@ -21,10 +21,17 @@ ROWS, COLUMNS = 32, 128
 
 _SOURCES = {
     "sum": fold_text.sum_source,
+    "within": fold_text.within_source,
     "product": fold_text.product_source,
     "halving": fold_text.halving_source,
     "columns": column_fold_text.source,
     "short": column_fold_text.short_source,
+}
+_WORDS = {
+    "sum": SUM,
+    "within": WITHIN,
+    "columns": column_fold_text.WORDS,
+    "short": column_fold_text.WORDS,
 }
 _NUMBERS = {
     "LANES": LANES,
@@ -60,10 +67,7 @@ def _run(spec: Fold, kind: str, threads: int, items: int, words: dict[str, int])
     words |= {"shares": shares.buffer_info()[0], "parts": parts}
     with stored.lock:
         address = compiled(spec, kind).address
-    names = {"sum": SUM, "columns": column_fold_text.WORDS, "short": column_fold_text.WORDS}.get(
-        kind, PRODUCT
-    )
-    table = array("Q", [words[name] for name in names])
+    table = array("Q", [words[name] for name in _WORDS.get(kind, PRODUCT)])
     team.run(address, table.buffer_info()[0], parts)
 
 
@@ -75,8 +79,39 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     """See `mcf.kernels.executor.Executor`."""
     components = [c for operand in operands for c in operand]
     outer, total = components[0].shape
-    if total <= _SHORT and outer * total >= _MANY and spec.register == FP64:
+    if _are_short(spec, outer, total):
         return _side_by_side(spec, "short", components, total, outer, 1, total)[:, 0]
+    return _of_blocks(spec, "sum", components, {})
+
+
+def fold_within(
+    spec: Fold, operands: list[list[Tensor]], least: float, most: float
+) -> tuple[Tensor, bool] | None:
+    """See `mcf.kernels.executor.Executor`."""
+    components = [c for operand in operands for c in operand]
+    outer, total = components[0].shape
+    narrow = spec.formats[0] != FP64 or spec.register != FP64
+    if narrow or outer * total < _MANY or _are_short(spec, outer, total):
+        return None
+    outside = array("q", bytes(_WORD * outer * -(-total // BLOCK)))
+    words = {"outside": outside.buffer_info()[0], **limits(least, most)}
+    found = _of_blocks(spec, "within", components, words)
+    return found, not any(outside)
+
+
+def limits(least: float, most: float) -> dict[str, int]:
+    """The words of a range of magnitudes: these are ordered as the integers that they are."""
+    low, high = struct.unpack("=qq", struct.pack("=dd", least, most))
+    return {"least": low, "most": high}
+
+
+def _are_short(spec: Fold, rows: int, length: int) -> bool:
+    return length <= _SHORT and rows * length >= _MANY and spec.register == FP64
+
+
+def _of_blocks(spec: Fold, kind: str, components: list[Tensor], more: dict[str, int]) -> Tensor:
+    """The partial sums of rows, by the kernel of a kind, whose table has these words more."""
+    outer, total = components[0].shape
     blocks = -(-total // BLOCK)
     items = outer * blocks
     threads = _threads(outer * total)
@@ -91,8 +126,9 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
         "blocks": blocks,
         "items": items,
         "step": STEP,
+        **more,
     }
-    _run(spec, "sum", threads, items, words)
+    _run(spec, kind, threads, items, words)
     if blocks == 1:
         return out
     # Blocks by row and rows inside: halving then runs over contiguous rows.

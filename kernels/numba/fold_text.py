@@ -16,7 +16,10 @@ PRODUCT = (
     *("bases", "out", "shares", "parts"),
     *("rows", "inner", "columns", "stride", "down", "across"),
 )
-_ADDRESSES = ("bases", "out", "lanes", "shares")
+# Of a fold that looks at its first operand: where it says of each item whether a magnitude that is
+# not 0 is out of a range, and the range, as the integers that float64 numbers are.
+WITHIN = (*SUM, "outside", "least", "most")
+_ADDRESSES = ("bases", "out", "lanes", "shares", "outside")
 
 
 class _Source:
@@ -86,9 +89,12 @@ class _Source:
         self.add(depth, loops.call(name, first, last, arguments))
 
 
-def sum_source(spec: Fold) -> str:
-    """The kernel that folds blocks: item k is block k % blocks of row k // blocks."""
-    text = _Source(spec, SUM)
+def sum_source(spec: Fold, looks: bool = False) -> str:
+    """The kernel that folds blocks: item k is block k % blocks of row k // blocks.
+
+    With `looks` it looks at a block of float64 before it folds it, while that comes into the cache.
+    """
+    text = _Source(spec, WITHIN if looks else SUM)
     # An operand of one element for each row is read at that.
     operands = len(spec.components) - spec.fixed
     fixed = ["row"] * spec.fixed
@@ -120,8 +126,15 @@ def sum_source(spec: Fold) -> str:
         "start = item // blocks * total + item % blocks * BLOCK",
         "stop = min(start + BLOCK, (item // blocks + 1) * total)",
         "count = min(stop - start, LANES)",
-        "if start + CHUNK <= stop:",
     )
+    if looks:
+        text.add(inside - 1, "found = 0", "for i in range(start, stop):")
+        for c in range(spec.components[0]):
+            # Without branches, so that it is a loop over vectors.
+            text.add(inside, f"x = number(address_0_{c}, i) & 0x7FFFFFFFFFFFFFFF")
+            text.add(inside, "found |= (x != 0) & ((x < least) | (x > most))")
+        text.add(inside - 1, "put(outside, item, found)")
+    text.add(inside - 1, "if start + CHUNK <= stop:")
     chunk(inside, False)
     text.add(inside, "while start + CHUNK <= stop:")
     chunk(inside + 1, True)
@@ -136,6 +149,11 @@ def sum_source(spec: Fold) -> str:
     for k in range(spec.state):
         text.add(inside - 1, f"store(out, {k} * items + item, lane(lanes, {k} * stride))")
     return text.text().replace("    lanes = word", "    lanes_of_all = word", 1)
+
+
+def within_source(spec: Fold) -> str:
+    """The kernel of blocks that looks at them, see `sum_source`."""
+    return sum_source(spec, looks=True)
 
 
 def product_source(spec: Fold) -> str:

@@ -19,7 +19,7 @@ from mcf.kernels.fold import BLOCK, LANES, STEP, Fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.numba import fold_loops, stored, team
 from mcf.kernels.numba.element_loops import Loop, Table
-from mcf.kernels.numba.fold_text import SUM
+from mcf.kernels.numba.fold_text import SUM, WITHIN
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.sequence import Bindable, Bound, native_of
 
@@ -125,8 +125,8 @@ class SharedRow(_Repeated):
 class _Blocks(Bindable):
     """The partial sums of all blocks of rows, [state, rows * blocks]."""
 
-    def __init__(self, spec: Fold, rows: int, length: int) -> None:
-        self._spec, self._rows, self._length = spec, rows, length
+    def __init__(self, spec: Fold, rows: int, length: int, limits: dict[str, int] | None) -> None:
+        self._spec, self._rows, self._length, self._limits = spec, rows, length, limits
 
     def bound(self, addresses: Sequence[int], out: int) -> Bound:
         """The call for the components and for where the sums go."""
@@ -146,17 +146,21 @@ class _Blocks(Bindable):
             "step": STEP,
             "bases": 0,
         }
-        table = array("Q", [*(words[name] for name in SUM), *addresses])
+        outside, kind, names = None, "sum", SUM
+        if self._limits is not None:
+            outside, kind, names = np.zeros(items), "within", WITHIN
+            words |= {"outside": outside.ctypes.data, **self._limits}
+        table = array("Q", [*(words[name] for name in names), *addresses])
         place = table.buffer_info()[0]
-        first = place + _WORD * len(SUM)
-        table[SUM.index("bases")] = first
+        first = place + _WORD * len(names)
+        table[names.index("bases")] = first
         at = [
             *range(first, first + _WORD * len(addresses), _WORD),
-            place + _WORD * SUM.index("out"),
+            place + _WORD * names.index("out"),
         ]
         with stored.lock:
-            function = fold_loops.compiled(spec, "sum").address
-        return _bound(function, table, shares, None, at, (self, lanes))
+            function = fold_loops.compiled(spec, kind).address
+        return _bound(function, table, shares, outside, at, (self, lanes))
 
 
 class _Halving(Bindable):
@@ -178,12 +182,17 @@ class _Halving(Bindable):
 class LongFold(Bindable):
     """A fold of float64 rows of several blocks, or of many rows."""
 
-    def __init__(self, spec: Fold, rows: int, length: int) -> None:
-        """The components are contiguous [rows, length]."""
+    def __init__(
+        self, spec: Fold, rows: int, length: int, limits: dict[str, int] | None = None
+    ) -> None:
+        """The components are contiguous [rows, length]; limits as in `within`."""
+        self._sizes = spec, rows, length
         given, blocks, state = sum(spec.components), -(-length // BLOCK), spec.state
         x, out, room, by_row = [*range(given)], given, given + 1, given + 2
         items = rows * blocks
-        steps: list[Step] = [Launch(_Blocks(spec, rows, length), x, out if blocks == 1 else room)]
+        steps: list[Step] = [
+            Launch(_Blocks(spec, rows, length, limits), x, out if blocks == 1 else room)
+        ]
         if blocks > 1:
             # As `fold_loops.fold`: blocks by row and rows inside, halved, and the first of each.
             order = np.arange(state * items).reshape(state, rows, blocks).transpose(0, 2, 1)
@@ -197,6 +206,13 @@ class LongFold(Bindable):
         program = Program.of(steps, given + 1, [_WORD * state * items] * 2)
         assert program is not None
         self._program = program
+
+    def within(self, least: float, most: float) -> LongFold:
+        """The fold that stops a program where a magnitude that is not 0 is out of a range.
+
+        It looks at the numbers of the first operand while they come into the cache.
+        """
+        return LongFold(*self._sizes, fold_loops.limits(least, most))
 
     def bound(self, addresses: Sequence[int], out: int) -> Bound:
         """All of it as one step."""

@@ -71,6 +71,19 @@ def row_products(x: Sequence[Tensor], y: Sequence[Tensor], terms: int) -> Compon
     return settle(registry.fold(spec, [list(x), list(y)]))
 
 
+def row_squares(x: Sequence[Tensor], terms: int) -> tuple[Components, bool] | None:
+    """Sums of squares of rows, and whether they need no scale as `unscaled` says, in one reading.
+
+    None where no executor has a loop that looks and adds.
+    """
+    if x[0].dtype is not torch.float64 or not x[0].numel():
+        return None
+    factors = paired(tuple(x), tuple(x), terms)
+    spec = _product_spec(*factors, terms)
+    found = registry.fold_within(spec, [list(f) for f in factors], LEAST, LARGEST)
+    return None if found is None else (settle(found[0]), found[1])
+
+
 def column_squares(x: Components, count: int, inner: int, terms: int) -> Components | None:
     """Sums of squares along the middle of contiguous [M / inner, count, inner], where they lie.
 

@@ -22,6 +22,7 @@ from mcf.reductions.folds import (
     paired,
     register_of,
     row_products,
+    row_squares,
     state_of,
     unscaled,
 )
@@ -96,12 +97,17 @@ def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
     """The 2-norms."""
     fmt, register = format_of(x[0].dtype), register_of(x[0])
     exponent = None
+    found = None if reproducible else row_squares(x, terms)
     # Squares of the narrower formats are in float64's range, those of fp16 in float32's.
-    if 2 * fmt.emax >= register.emax and (reproducible or not unscaled(x)):
+    scales = 2 * fmt.emax >= register.emax
+    if scales and (reproducible or not (found[1] if found is not None else unscaled(x))):
         x, exponent = brought_down(x)
+        found = None
     if reproducible:
         wide = [c.to(register.dtype) for c in x]
         squares = exact_dots(wide, wide, state_of(x[0], terms))
+    elif found is not None:
+        squares = found[0]
     else:
         squares = row_products(*paired(tuple(x), tuple(x), terms), terms)
     root = operations.sqrt(squares)

@@ -236,7 +236,11 @@ class _Kind(NamedTuple):
             steps.append(Move(x, in_rows, count, index, item))
             x = in_rows
         if rooted and looked and wide:
-            steps.append(Within(x, count, LEAST, LARGEST))
+            # A long fold of the numbers themselves looks at them itself: they are read once.
+            if not differs and hasattr(products, "within"):
+                products = products.within(LEAST, LARGEST)
+            else:
+                steps.append(Within(x, count, LEAST, LARGEST))
         result = out if wide else last
         before = other if rooted else result
         if differs:
