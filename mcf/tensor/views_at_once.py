@@ -83,6 +83,24 @@ def item(x: Any, key: Any) -> Any:
 _item: Any = torch._C.TensorBase.__getitem__
 
 
+def meshgrid(*tensors: Any, indexing: Any = None) -> Any:
+    """Vectors along the dimensions of a grid, of nobody who records; else NotImplemented."""
+    if indexing != "ij" or not tensors:
+        return NotImplemented
+    for x in tensors:
+        if type(x) is not MCFTensor or type(x.__dict__["_c0"]) is not Tensor or x.dim() != 1:
+            return NotImplemented
+        if x.dtype is not tensors[0].dtype or x.device != tensors[0].device:
+            return NotImplemented
+    size = [x.shape[0] for x in tensors]
+
+    def grid(x: Any, shape: list[int]) -> Any:
+        return x.view(shape).expand(size)
+
+    turned = [[1] * k + [-1] + [1] * (len(size) - k - 1) for k in range(len(size))]
+    return tuple([_viewed(grid, (x, shape)) for x, shape in zip(tensors, turned, strict=True)])
+
+
 def _viewed(function: Callable[..., Any], args: Any) -> Any:
     """A function of expansions, numbers and lists of them."""
     x, *others = args

@@ -11,9 +11,9 @@ from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from mcf.tensor.ops.componentwise import register, register_views, share_memory, sharing, viewed
-from mcf.tensor.registry import OPERATORS, VIEWS, implements
+from mcf.tensor.registry import DIRECT, OPERATORS, VIEWS, implements
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, maker
-from mcf.tensor.views_at_once import item, view_of
+from mcf.tensor.views_at_once import item, meshgrid, view_of
 
 aten = torch.ops.aten
 
@@ -168,3 +168,4 @@ for _name in ("H", "T", "mH", "mT"):
     _get = getattr(Tensor, _name).__get__
     VIEWS[_get] = view_of(_get)
 VIEWS[Tensor.__getitem__] = item
+DIRECT[torch.meshgrid] = meshgrid

@@ -97,6 +97,29 @@ def test_ends_of_slices_that_are_expansions() -> None:
         A.narrow(0, 0, end)
 
 
+@pytest.mark.usefixtures("on_torch")
+def test_grids_are_those_of_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = A[0, 0].clone(), B[:, 1, 2], X[:1]
+    leaf = a.clone().requires_grad_()
+    for given in ((a,), (a, b), (b, a, c), (X[:0], a), (leaf, a), (a[0], b)):
+        got = torch.meshgrid(*given, indexing="ij")
+        with monkeypatch.context() as patched:
+            patched.setattr(torch_functions, "DIRECT", {})
+            expected = torch.meshgrid(*given, indexing="ij")
+        assert type(got) is type(expected)
+        for one, other in zip(got, expected, strict=True):
+            assert_alike(one, other, "grid")
+            assert one.stride() == other.stride()
+            assert one._base is other._base is not None
+            assert one.requires_grad is other.requires_grad
+            for c0, c1 in zip(one.components, other.components, strict=True):
+                assert (c0.stride(), c0.data_ptr()) == (c1.stride(), c1.data_ptr())
+    with pytest.raises(RuntimeError, match="dtype"):
+        torch.meshgrid(a, mcf.tensor([1.0], terms=2, dtype=torch.float32), indexing="ij")
+    first = torch.meshgrid(a, b, indexing="xy")[0]
+    assert_alike(first, a.expand(2, 4), "xy")
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "a number": lambda: A[2],
     "numbers": lambda: A[0, 3],
