@@ -31,7 +31,9 @@ def _answered(own: Any) -> Any:
     return method
 
 
-for _name in ("norm", "split", "__getitem__"):
+# Not `__getitem__`: in Python it makes a sequence of a type, of whose numbers torch.tensor([x]) and
+# NumPy then ask a length.
+for _name in ("norm", "split"):
     setattr(MCFTensor, _name, _answered(getattr(Tensor, _name)))
 for _name in ("H", "T", "mH", "mT"):
     _own = getattr(Tensor, _name)

@@ -63,7 +63,7 @@ def _told(make: Any, kind: Callable[[Any], Any], *options: str, count: int = 1) 
         if found is None:
             return NotImplemented
         size = args[0].__dict__["_c0"].shape[:-2]
-        info = torch.zeros(size, dtype=torch.int32)
+        info = torch.zeros(size, dtype=torch.int32, device="cpu")
         return kind((*found, info) if type(found) is tuple else (found, info))
 
     return counted(call, count, "check_errors", *options, kinds=_EXPANSIONS)
