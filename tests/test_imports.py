@@ -69,6 +69,7 @@ def test_in_the_folder_of_the_clone_with_another_copy_installed(site: Path, tmp_
     assert found == [ROOT / folder / "__init__.py" for folder in ("mcf", "kernels", "optim")]
 
 
+@pytest.mark.slow
 def test_beside_a_clone_called_mcf(site: Path, tmp_path: Path) -> None:
     clone = _clone(tmp_path / "mcf")
     run = _python("from mcf.optim import CollageAdamW; " + WHERE, tmp_path, site)

@@ -42,6 +42,7 @@ def same(x: mcf.MCFTensor, parts: list[torch.Tensor]) -> bool:
     return all(map(torch.equal, x.components, parts))
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("share", [0, 3, 30, 70, 100])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_picked_and_replaced(dtype: torch.dtype, share: int, threads: int) -> None:

@@ -63,14 +63,14 @@ def _same(got: Any, expected: tuple[Tensor, ...], what: str) -> None:
     assert_all_same_bits(got.components, expected, what)
 
 
-# What a plan's kind is knows nothing of the operation: where kernels are compiled or interpreted,
-# one of each number of operands and kind of result stands for all, which are `slow`.
+# What a plan's kind is knows nothing of the operation: where kernels are compiled, one of each number
+# of operands and kind of result stands for all, which are `slow`, as all that are interpreted.
 @pytest.mark.parametrize(
     ("executor", "every"),
     [("torch", True), ("numba", False), pytest.param("numba", True, marks=pytest.mark.slow)]
     + [
-        pytest.param("triton", every, marks=[*EXECUTORS[2].marks, *marks])
-        for every, marks in ((False, []), (True, [pytest.mark.slow]))
+        pytest.param("triton", every, marks=[*EXECUTORS[2].marks, pytest.mark.slow])
+        for every in (False, True)
     ],
 )
 def test_kinds_in_turn(executor: str, every: bool) -> None:
