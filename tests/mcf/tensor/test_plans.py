@@ -63,8 +63,8 @@ def _same(got: Any, expected: tuple[Tensor, ...], what: str) -> None:
     assert_all_same_bits(got.components, expected, what)
 
 
-# What a plan's kind is knows nothing of the operation: where kernels are compiled, one of each number
-# of operands and kind of result stands for all, which are `slow`, as all that are interpreted.
+# What a plan's kind is knows nothing of the operation: where kernels are compiled, one of each
+# number of operands and kind of result stands for all, which are `slow`, as what is interpreted.
 @pytest.mark.parametrize(
     ("executor", "every"),
     [("torch", True), ("numba", False), pytest.param("numba", True, marks=pytest.mark.slow)]
