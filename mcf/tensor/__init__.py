@@ -17,6 +17,7 @@ from mcf.tensor import shortcuts_of_kernels as shortcuts_of_kernels
 from mcf.tensor import shortcuts_of_numbers as shortcuts_of_numbers
 from mcf.tensor import shortcuts_of_products as shortcuts_of_products
 from mcf.tensor import shortcuts_of_rows as shortcuts_of_rows
+from mcf.tensor import straight_formulas as straight_formulas
 from mcf.tensor import text as text
 from mcf.tensor import torch_functions as torch_functions
 from mcf.tensor import written_at_once as written_at_once

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mcf.kernels import registry
 from mcf.kernels.register_choice import get_registers
-from mcf.tensor.chains import Chain, Written
+from mcf.tensor.chain_programs import Chain, Written
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 

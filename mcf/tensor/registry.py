@@ -37,6 +37,9 @@ VIEWS: dict[Any, Callable[..., Any]] = {}
 # Functions of torch -> what computes them of arguments by position, as one tuple, before anything
 # else is asked of these (`mcf.tensor.straight`); it returns NotImplemented for what is to be asked.
 STRAIGHT: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
+# The same of functions with names of arguments, (function, *names): the arguments by name stand
+# behind the others.
+NAMED: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], Any]] = {}
 # What may know an operator that is in neither: functions of it, its arguments and those by name.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 

@@ -68,9 +68,16 @@ straight(
     _EXPANSION,
     OPERANDS - {Tensor},
 )
+straight(MUL, forms("square"), _EXPANSION, _EXPANSION, order=(0, 0))
 straight(WHERE, [Tensor.where], _PLAIN, OPERANDS, OPERANDS, order=(1, 0, 2))
 straight(WHERE, [torch.where], _PLAIN, OPERANDS, OPERANDS)
-straight(CLAMP, _forms("clamp clip"), _EXPANSION, _NUMBERS, _NUMBERS)
+_clamps = _forms("clamp clip")
+straight(CLAMP, _clamps, _EXPANSION, _NUMBERS, _NUMBERS)
+straight(CLAMP, [(f, "min", "max") for f in _clamps], _EXPANSION, _NUMBERS, _NUMBERS)
+for _bounds, _operation in ("min", MAXIMUM), ("max", MINIMUM):
+    straight(_operation, [(f, _bounds) for f in _clamps], _EXPANSION, _NUMBERS)
+    straight(_operation, _forms("clamp_" + _bounds), _EXPANSION, _NUMBERS)
+straight(MAXIMUM, [*_forms("relu"), torch.nn.functional.relu], _EXPANSION, _NUMBERS, behind=(0,))
 
 _ONE: dict[str, Operation | Formula] = {
     "abs absolute __abs__": ABS,

@@ -22,7 +22,7 @@ from mcf.kernels.registry import get_executor
 from mcf.tensor.launches import Plan
 from mcf.tensor.plans import found_above, known
 from mcf.tensor.recorded import functorch, modes
-from mcf.tensor.registry import STRAIGHT
+from mcf.tensor.registry import NAMED, STRAIGHT
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _duals = torch.autograd.forward_ad
@@ -123,22 +123,31 @@ def straight(
     *kinds: frozenset[type],
     order: Sequence[int] | None = None,
     truth: bool = False,
+    behind: Sequence[Any] = (),
 ) -> None:
     """Register an operation for functions of torch.
 
     Args:
         operation: what they compute.
-        functions: of the same number of arguments.
+        functions: of the same number of arguments; one with names of its last ones is a tuple.
         *kinds: what types each argument of the operation may have.
         order: of the functions' arguments for the operation; None for the same.
         truth: whether the result is a plain bool tensor.
+        behind: what stands behind the functions' arguments.
     """
     allowed = frozenset(product(*kinds))
     call = _OF.get(len(kinds), _of_any)(operation, allowed, truth)
+    if behind:
+        call = _filled(call, tuple(behind))
     for function in functions:
-        STRAIGHT[function] = call if order is None else _ordered(call, order)
+        table: Any = NAMED if type(function) is tuple else STRAIGHT
+        table[function] = call if order is None else _ordered(call, order)
 
 
 def _ordered(call: Call, order: Sequence[int]) -> Call:
-    places, count = itemgetter(*order), len(order)
+    places, count = itemgetter(*order), max(order) + 1
     return lambda args: call(places(args)) if len(args) == count else NotImplemented
+
+
+def _filled(call: Call, behind: tuple[Any, ...]) -> Call:
+    return lambda args: call((*args, *behind))

@@ -19,7 +19,15 @@ from mcf.tensor.argument_names import by_place
 from mcf.tensor.conversion import promote
 from mcf.tensor.recorded import at_once, functorch, mapped, unmapped
 from mcf.tensor.registry import DIRECT as DIRECT
-from mcf.tensor.registry import FUNCTIONS, STRAIGHT, VIEWS, WIDE, WRITERS, UnsupportedError
+from mcf.tensor.registry import (
+    FUNCTIONS,
+    NAMED,
+    STRAIGHT,
+    VIEWS,
+    WIDE,
+    WRITERS,
+    UnsupportedError,
+)
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.traced import check_exported, skipped
@@ -267,20 +275,19 @@ def _torch_function(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    if not kwargs:
-        straight = STRAIGHT.get(func)
-        if straight is not None:
-            # Of the type itself alone.
-            found = straight(args)
+    # Of the type itself alone.
+    straight = NAMED.get((func, *kwargs)) if kwargs else STRAIGHT.get(func)
+    if straight is not None:
+        found = straight((*args, *kwargs.values()) if kwargs else args)
+        if found is not NotImplemented:
+            return found
+    else:
+        view = VIEWS.get(func)
+        if view is not None:
+            with _unasked():
+                found = view(*args, **kwargs) if kwargs else view(*args)
             if found is not NotImplemented:
-                return found
-        else:
-            view = VIEWS.get(func)
-            if view is not None:
-                with _unasked():
-                    found = view(*args)
-                if found is not NotImplemented:
-                    return found if cls is MCFTensor else _of_type(cls, func, found, args)
+                return found if cls is MCFTensor else _of_type(cls, func, found, args)
     # A type of two of these, such as complex numbers, which knows what to do.
     if len(types) > 1 and any(getattr(t, "takes_precedence", False) for t in types):
         return NotImplemented

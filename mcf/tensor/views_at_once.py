@@ -32,23 +32,26 @@ _LISTS = frozenset({list, tuple, torch.Size})
 def view_of(function: Callable[..., Any], copies: bool = False) -> Callable[..., Any]:
     """A function of torch that views its first argument, with numbers and lists of them beside it.
 
-    It is the function itself where somebody records or looks on, and for other arguments.
+    It is the function itself where somebody records or looks on, and for other arguments. Names of
+    arguments are handed on, so that torch knows them.
 
     Args:
         function: torch's.
         copies: whether it copies what is not contiguous.
     """
 
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         if len(args) > 1 and not all(map(_is_number, args[1:])):
-            return function(*args)
+            return function(*args, **named)
+        if named and not (args and all(map(_is_number, named.values()))):
+            return NotImplemented
         x = args[0]
         if recorded(x, asked=False):
-            return function(*args)
+            return NotImplemented if named else function(*args)
         first = x.__dict__["_c0"]
         if type(first) is not Tensor or (copies and not first.is_contiguous()):
-            return function(*args)
-        return _viewed(function, args)
+            return NotImplemented if named else function(*args)
+        return _viewed(function, args, named)
 
     return call
 
@@ -101,12 +104,15 @@ def meshgrid(*tensors: Any, indexing: Any = None) -> Any:
     return tuple([_viewed(grid, (x, shape)) for x, shape in zip(tensors, turned, strict=True)])
 
 
-def _viewed(function: Callable[..., Any], args: Any) -> Any:
+_NONE: dict[str, Any] = {}
+
+
+def _viewed(function: Callable[..., Any], args: Any, named: dict[str, Any] = _NONE) -> Any:
     """A function of expansions, numbers and lists of them."""
     x, *others = args
     below = _Below()
     try:
-        found = function(*args)
+        found = function(*args, **named)
         if found is x:
             return x
         if type(found) is Tensor:
@@ -117,7 +123,7 @@ def _viewed(function: Callable[..., Any], args: Any) -> Any:
         del below
     own = x.__dict__
     terms = own["_terms"]
-    views = [function(c, *others) for c in COMPONENTS[terms](own)]
+    views = [function(c, *others, **named) for c in COMPONENTS[terms](own)]
     if type(made) is MCFTensor:
         hold(made.__dict__, views)
     else:

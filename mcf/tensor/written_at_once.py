@@ -15,8 +15,8 @@ from mcf.tensor.components import write
 from mcf.tensor.launches import SMALL
 from mcf.tensor.ops.arithmetic import addcdiv_into, addcmul_into, lerp_into
 from mcf.tensor.product_plans import multiplied
-from mcf.tensor.recorded import at_once, differentiated, writable, written
-from mcf.tensor.registry import DIRECT, WRITERS
+from mcf.tensor.recorded import at_once, differentiated, watched, writable, written
+from mcf.tensor.registry import DIRECT, STRAIGHT, WRITERS, forms
 from mcf.tensor.shortcuts import OPERANDS, TENSORS
 from mcf.tensor.tensor import COMPONENTS, MCFTensor
 from mcf.tensor.writing import shares_part
@@ -100,6 +100,26 @@ def _product_into(dims: tuple[int, int] | None) -> Callable[[Any, Any, Any], boo
     return write
 
 
+def _each_in_place(function: Callable[[list[Tensor]], Any]) -> Callable[[tuple[Any, ...]], Any]:
+    """What does the same to all components in one call, between which no interrupt comes."""
+
+    def call(args: tuple[Any, ...]) -> Any:
+        x: Any = args[0] if len(args) == 1 else None
+        if not _usual(x) or not x.__dict__["_c0"].is_contiguous() or watched():
+            return NotImplemented
+        if differentiated((x,)):
+            return NotImplemented
+        own = x.__dict__
+        function([*COMPONENTS[own["_terms"]](own)])
+        written(x)
+        return x
+
+    return call
+
+
+STRAIGHT[Tensor.zero_] = _each_in_place(torch._foreach_zero_)
+for _function in (*forms("neg_"), *forms("negative_")):
+    STRAIGHT[_function] = _each_in_place(torch._foreach_neg_)
 WRITERS[torch.lerp] = _direct_writer(lerp_into, 3, OPERANDS)
 WRITERS[torch.addcmul] = _direct_writer(addcmul_into, 3, TENSORS)
 WRITERS[torch.addcdiv] = _direct_writer(addcdiv_into, 3, TENSORS)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mcf.kernels.components import padded
 from mcf.kernels.operators import ADD, DIV, FMA, MUL, RECIPROCAL, RSQRT, SQRT, SUB, Operation
+from mcf.tensor.chain_programs import Written
 from mcf.tensor.ops.composed import composed, composed_into
 from mcf.tensor.plans import planned, selected
 from mcf.tensor.promotion import operands
@@ -48,7 +49,8 @@ def _multiple(operation: Operation) -> Any:
     return multiple
 
 
-_plus, _minus = _multiple(ADD), _multiple(SUB)
+# x + alpha y and x - alpha y.
+plus_multiple, minus_multiple = _multiple(ADD), _multiple(SUB)
 
 
 def _alike(x: Any, y: Any) -> bool:
@@ -68,7 +70,7 @@ def add(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x + alpha * y."""
     _check_alpha(alpha)
     if alpha != 1 and _alike(x, y):
-        return composed(_plus, x, y, alpha)  # type: ignore[no-any-return]
+        return composed(plus_multiple, x, y, alpha)  # type: ignore[no-any-return]
     if alpha != 1 and isinstance(y, Tensor):
         y = _like(y, x)
     return planned(ADD, x, _scaled(y, alpha))
@@ -88,7 +90,7 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
         )
     _check_alpha(alpha)
     if alpha != 1 and _alike(x, y):
-        return composed(_minus, x, y, alpha)  # type: ignore[no-any-return]
+        return composed(minus_multiple, x, y, alpha)  # type: ignore[no-any-return]
     if alpha != 1 and isinstance(y, Tensor):
         y = _like(y, x)
     return planned(SUB, x, _scaled(y, alpha))
@@ -137,19 +139,33 @@ def sqrt(x: MCFTensor) -> MCFTensor:
     return planned(SQRT, x)
 
 
-def _combined(operation: Operation) -> tuple[Any, Any]:
-    """x + value * operation(a, b), the operation after the factor where it is a quotient.
+def product_and_sum(o: Any, x: Any, a: Any, b: Any) -> Any:
+    """x + a b of expansions of as many components, in one kernel."""
+    return o(FMA, a, b, x)
 
-    And what writes x + operation(a, b) into a tensor.
-    """
 
-    def plain(o: Any, x: Any, a: Any, b: Any) -> Any:
-        return o(ADD, x, o(operation, a, b))
+def product_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
+    """x + a b."""
+    return o(ADD, x, o(MUL, a, b))
 
-    def scaled(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
-        if operation is DIV:
-            return o(ADD, x, o(DIV, o(MUL, a, value), b))
-        return o(ADD, x, o(MUL, o(MUL, a, b), value))
+
+def multiple_product_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    """x + value a b."""
+    return o(ADD, x, o(MUL, o(MUL, a, b), value))
+
+
+def quotient_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
+    """x + a / b."""
+    return o(ADD, x, o(DIV, a, b))
+
+
+def multiple_quotient_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    """x + value a / b, the quotient after the factor."""
+    return o(ADD, x, o(DIV, o(MUL, a, value), b))
+
+
+def _combined(operation: Operation, plain: Written, scaled: Written) -> tuple[Any, Any]:
+    """x + value * operation(a, b), and what writes x + operation(a, b) into a tensor."""
 
     def combined(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
         if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
@@ -174,13 +190,15 @@ def _combined(operation: Operation) -> tuple[Any, Any]:
     return combined, combined_into
 
 
-addcmul, addcmul_into = _combined(MUL)  # x + value * a * b
-addcdiv, addcdiv_into = _combined(DIV)  # x + value * a / b
+# x + value * a * b and x + value * a / b.
+addcmul, addcmul_into = _combined(MUL, product_plus, multiple_product_plus)
+addcdiv, addcdiv_into = _combined(DIV, quotient_plus, multiple_quotient_plus)
 implements(aten.addcmul.default)(addcmul)
 implements(aten.addcdiv.default)(addcdiv)
 
 
-def _between(o: Any, x: Any, end: Any, weight: Any) -> Any:
+def between(o: Any, x: Any, end: Any, weight: Any) -> Any:
+    """x + weight (end - x)."""
     return o(ADD, x, o(MUL, weight, o(SUB, end, x)))
 
 
@@ -188,14 +206,14 @@ def _between(o: Any, x: Any, end: Any, weight: Any) -> Any:
 def lerp(x: Any, end: Any, weight: Any) -> Tensor:
     """x + weight * (end - x)."""
     if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
-        return composed(_between, x, end, weight)  # type: ignore[no-any-return]
+        return composed(between, x, end, weight)  # type: ignore[no-any-return]
     return x + weight * (end - x)  # type: ignore[no-any-return]
 
 
 def lerp_into(out: MCFTensor, x: Any, end: Any, weight: Any) -> bool:
     """The same written into a tensor; whether that was done."""
     if isinstance(x, MCFTensor) or isinstance(end, MCFTensor):
-        return composed_into(_between, (x, end, weight), out)
+        return composed_into(between, (x, end, weight), out)
     return False
 
 

@@ -10,7 +10,8 @@ import torch
 
 from mcf.elementary.fused import Formula
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, Operation
-from mcf.tensor.chains import Written, chained
+from mcf.tensor.chain_programs import Written
+from mcf.tensor.chains import chained
 from mcf.tensor.plans import compared, planned
 from mcf.tensor.registry import OPERATORS
 from mcf.tensor.tensor import COMPONENTS, MCFTensor

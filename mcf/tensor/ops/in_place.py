@@ -166,15 +166,37 @@ _RESIZED = (
 DERIVED.extend((into_out, in_place))
 
 
-def _written(operation: Operation | Formula, func: OpOverload, step: int) -> Callable[..., Any]:
-    count, truth = len(operation.arguments), operation in COMPARISONS
+# The operands that a function's arguments are.
+Read = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+def _as_given(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args
+
+
+def _exchanged(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args[::-1]
+
+
+def _twice(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args + args
+
+
+def _positive_part(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*args, 0)
+
+
+def _written(
+    operation: Operation | Formula, func: OpOverload, count: int, read: Read
+) -> Callable[..., Any]:
+    truth = operation in COMPARISONS
     derived = in_place if _writes_first(func) else into_out
 
     def implementation(*args: Any, **kwargs: Any) -> Any:
         target = kwargs["out"] if "out" in kwargs else args[0]
         # Only a comparison's result is a plain tensor.
         if isinstance(target, MCFTensor) is not truth and len(args) == count:
-            if kwargs.get("alpha", 1) == 1 and into(operation, args[::step], target):
+            if kwargs.get("alpha", 1) == 1 and into(operation, read(args), target):
                 return target
         return derived(func, args, kwargs)
 
@@ -193,7 +215,7 @@ _KINDS: dict[int, tuple[tuple[type, ...], ...]] = {1: ((MCFTensor,),), 2: (_TENS
 
 
 def _writer(
-    operation: Operation | Formula, step: int, kinds: tuple[tuple[type, ...], ...]
+    operation: Operation | Formula, read: Read, kinds: tuple[tuple[type, ...], ...]
 ) -> Callable[[tuple[Any, ...], Any], bool]:
     """What writes an operation's result above autograd, where nothing records it."""
     kind = Tensor if operation in COMPARISONS else MCFTensor
@@ -207,7 +229,7 @@ def _writer(
         with _unasked():
             if out.is_inference() or (out.requires_grad and _grad()):
                 return False
-            if not into(operation, args[::step], out, above=True):
+            if not into(operation, read(args), out, above=True):
                 return False
             # Autograd may have kept what was there.
             _increment([out])
@@ -230,7 +252,7 @@ def _writes(
     names: str,
     *overloads: str,
     kinds: tuple[tuple[type, ...], ...] | None = None,
-    exchanged: bool = False,
+    read: Read = _as_given,
 ) -> None:
     """Register forms of an operation by plan that write into an argument.
 
@@ -239,16 +261,16 @@ def _writes(
         names: of the function, in aten the first of them.
         *overloads: with `out=`, or after a "_" of the function in place.
         kinds: what types arguments may have; None for `_KINDS`.
-        exchanged: whether the operation takes the arguments the other way round.
+        read: what makes the operation's operands of the arguments.
     """
-    step = -1 if exchanged else 1
-    write = _writer(operation, step, kinds or _KINDS[len(operation.arguments)])
+    kinds = kinds or _KINDS[len(operation.arguments)]
+    write = _writer(operation, read, kinds)
     name, *_ = known = names.split()
     for form in overloads:
         packet = getattr(aten, name + "_" if form.startswith("_") else name)
         func = getattr(packet, form.removeprefix("_"))
         # Not by `implements`: they return the argument itself, with nothing to be put right.
-        OPERATORS[func] = _written(operation, func, step)
+        OPERATORS[func] = _written(operation, func, len(kinds), read)
         for each in known:
             if "out" in form:
                 WRITERS[getattr(torch, each)] = write
@@ -272,11 +294,16 @@ for _name, _names in {
     "ne": "ne not_equal",
 }.items():
     _writes(getattr(operators, _name.upper()), _names, "Tensor_out", "Scalar_out")
-_writes(operators.LT, "gt greater", "Tensor_out", "Scalar_out", exchanged=True)
-_writes(operators.LE, "ge greater_equal", "Tensor_out", "Scalar_out", exchanged=True)
+_writes(operators.LT, "gt greater", "Tensor_out", "Scalar_out", read=_exchanged)
+_writes(operators.LE, "ge greater_equal", "Tensor_out", "Scalar_out", read=_exchanged)
 for _name in ("maximum", "minimum", "fmax", "fmin"):
     _writes(getattr(operators, _name.upper()), _name, "out", kinds=(_TENSORS, _TENSORS))
 _writes(operators.WHERE, "where", "self_out", kinds=((Tensor,), _OPERANDS, _OPERANDS))
+_bound = (MCFTensor,), (int, float)
+_writes(operators.MAXIMUM, "clamp_min", "out", "_default", kinds=_bound)
+_writes(operators.MINIMUM, "clamp_max", "out", "_default", kinds=_bound)
+_writes(operators.MAXIMUM, "relu", "_default", kinds=_KINDS[1], read=_positive_part)
+_writes(operators.MUL, "square", "out", "_default", kinds=_KINDS[1], read=_twice)
 _writes(operators.ABS, "abs absolute", "out", "_default")
 _writes(operators.COPYSIGN, "copysign", "out", "_Tensor", "_Scalar")
 _bounds = (MCFTensor,), (int, float), (int, float)

@@ -41,8 +41,8 @@ def _compared(o: Any, x: Any, y: Any) -> Any:
 FORMULAS: list[tuple[Any, tuple[Any, ...]]] = [
     (_selected, ()),
     (_compared, ()),
-    (arithmetic._between, (0.1,)),
-    (arithmetic._plus, (-0.0,)),
+    (arithmetic.between, (0.1,)),
+    (arithmetic.plus_multiple, (-0.0,)),
 ]
 
 
@@ -87,11 +87,11 @@ def test_numbers_are_those_beside_each_operation(count: int) -> None:
 
 def test_what_has_no_chain() -> None:
     x, y = _tensor(24), _tensor(24, seed=2)
-    assert chained(arithmetic._between, x, y[:1], 0.5) is None  # Broadcast.
-    assert chained(arithmetic._between, x[::2], y[::2], 0.5) is None
-    assert chained(arithmetic._between, _tensor(300), _tensor(300), 0.5) is None
+    assert chained(arithmetic.between, x, y[:1], 0.5) is None  # Broadcast.
+    assert chained(arithmetic.between, x[::2], y[::2], 0.5) is None
+    assert chained(arithmetic.between, _tensor(300), _tensor(300), 0.5) is None
     with mcf.executor("torch"):
-        assert chained(arithmetic._between, x, y, 0.5) is None
+        assert chained(arithmetic.between, x, y, 0.5) is None
     assert_all_same_bits(
         torch.lerp(x, y[:1], 0.1).components, (x + 0.1 * (y[:1] - x)).components, "broadcast"
     )

@@ -64,7 +64,7 @@ def _both(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> tuple[Any
     with monkeypatch.context() as patched:
         for room in (torch_functions, operators):
             patched.setattr(room, "STRAIGHT", {})
-        for table in ("DIRECT", "WRITERS"):
+        for table in ("DIRECT", "NAMED", "WRITERS"):
             patched.setattr(torch_functions, table, {})
         return at_once, call()
 

@@ -41,6 +41,13 @@ VIEWED: dict[str, Callable[[Any], Any]] = {
                          a[..., ::2].reshape(-1), a[0, 0].ravel(), a[0, 0].flatten()],
     "several": lambda a: [*a.unbind(), *a.unbind(1), *a.split(2, 1), *a.split([1, 3], dim=2),
                           *torch.split(a, 1), *a.chunk(2, -1), *torch.chunk(a, 2), *a[0]],
+    "named": lambda a: [*a.unbind(dim=1), *a.split(2, dim=2), *torch.split(a, [1, 1], dim=0),
+                        *a.split(split_size=1), a.transpose(dim0=0, dim1=2), a.select(0, index=1),
+                        a.flatten(start_dim=1), a.unsqueeze(dim=-1), a.permute(dims=(2, 0, 1)),
+                        a[:1].squeeze(dim=0), a.diagonal(dim1=1, dim2=2), a.narrow(2, 1, length=2),
+                        a.view(size=(6, 4)), a.reshape(shape=(4, 6)), *a.chunk(chunks=2, dim=-1),
+                        torch.movedim(a, source=0, destination=2), torch.unbind(input=a, dim=2)[0],
+                        torch.swapaxes(a, axis0=0, axis1=1), torch.unsqueeze(a, axis=0)],
 }  # fmt: skip
 
 
@@ -133,6 +140,11 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "parts": lambda: A.split([1, 3]),
     "an argument": lambda: A.unbind(0, 1),
     "a name": lambda: A.unbind(d=0),
+    "a named dimension": lambda: A.unbind(dim=3),
+    "a named argument": lambda: A.unbind(dim=[0]),
+    "one of two names": lambda: A.transpose(0, dim0=1),
+    "a named shape": lambda: A.view(size=(5, 5)),
+    "a name of split's": lambda: A.split(1, axis=0),
     "matrices": lambda: A.t(),
 }
 
