@@ -100,6 +100,11 @@ class Phase(NamedTuple):
     zeta: Components
 
 
+def _root(x: Tensor) -> Tensor:
+    """Of a float, rounded correctly: `torch.sqrt` is not, and an interval hangs on its last bit."""
+    return ex.sqrt((x,))[0]
+
+
 def phase(a: Components, terms: int) -> Phase:
     """Of a >= 1.
 
@@ -108,7 +113,7 @@ def phase(a: Components, terms: int) -> Phase:
     """
     k = exponent(a[0]) >> 1
     a, j = scale_all(a, -2 * k), limits().steps
-    m = (a[0].sqrt() * (2.0**j / 3)).round()
+    m = (_root(a[0]) * (2.0**j / 3)).round()
     h = m * (3 * 2.0**-j)
     s = ex.sqrt(head(a, terms))
     d = ex.div(beside(a, h * h, terms), ex.add(s, h))
@@ -140,7 +145,7 @@ def row_of(m: int, a: Tensor) -> Tensor:
     # Those of zeros among the first rows.
     zeros = sum(point is None for _, point in low)
     up = a.clamp(min=0.0)
-    number = (up * up.sqrt() * (2 / (3 * math.pi)) + SHIFT[m]).floor()
+    number = (up * _root(up) * (2 / (3 * math.pi)) + SHIFT[m]).floor()
     first = torch.zeros_like(a)
     for edge, _ in low[1:]:
         first = first + torch.where(a >= edge, 1.0, 0.0)

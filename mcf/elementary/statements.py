@@ -32,10 +32,11 @@ _INFIX = {
     "__rshift__": ">>", "__lshift__": "<<",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
 }  # fmt: skip
-# Functions of registers.
+# Functions of registers. No root: `torch.sqrt`, which a program would run, is not rounded correctly
+# on every processor; `arithmetic.sqrt` is.
 _CALLS: dict[str, Any] = {
     "neg": p.neg, "abs": p.absolute, "floor": p.floor, "round": p.rint, "sign": longs.sign,
-    "div": p.div, "sqrt": p.sqrt,
+    "div": p.div,
 }  # fmt: skip
 # And those that look at their bits.
 _BITWISE: dict[Format, dict[str, Any]] = {
