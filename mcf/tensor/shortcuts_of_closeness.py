@@ -21,8 +21,8 @@ from mcf.tensor.components import write
 from mcf.tensor.fused_chains import MANY
 from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.recorded import watched, writable, written
-from mcf.tensor.registry import DIRECT
-from mcf.tensor.shortcuts import forms, register
+from mcf.tensor.registry import DIRECT, OPERATORS
+from mcf.tensor.shortcuts import TENSORS, counted, forms, register
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, wrap
 
 # Powers of two near both ends of a format's range.
@@ -99,13 +99,29 @@ _CLOSENESS = Operation(
 )
 
 
+# Truth values up to which Python looks at them in less time than torch.
+_FEW = 16
+
+
+def _all(truths: Tensor) -> bool:
+    if truths.ndim == 1 and len(truths) <= _FEW:
+        return all(truths.tolist())
+    return bool(truths.all())
+
+
 def _allclose(*args: Any, **kwargs: Any) -> Any:
     found = _isclose(*args, **kwargs)
-    return found if found is NotImplemented else bool(found.all())
+    return found if found is NotImplemented else _all(found)
+
+
+def _equal(x: Any, y: Any) -> Any:
+    """Whether shapes and all values are equal."""
+    return False if x.shape != y.shape else _all(OPERATORS[torch.ops.aten.eq.Tensor](x, y))
 
 
 register(_isclose, *forms("isclose"))
 register(_allclose, *forms("allclose"))
+register(counted(_equal, 2, kinds=TENSORS), *forms("equal"))
 
 # a x b = (a1 b2 - a2 b1, a2 b0 - a0 b2, a0 b1 - a1 b0).
 _ONE, _OTHER = (1, 2, 0), (2, 0, 1)

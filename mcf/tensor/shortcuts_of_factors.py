@@ -41,6 +41,20 @@ register(_of_one(signed_logarithm, _kinds.linalg_slogdet), linalg.slogdet)
 register(_of_one(signed_logarithm, _kinds.slogdet), *forms("slogdet"))
 
 
+def _logdet(a: Any) -> Any:
+    """The logarithm of determinants that are positive; others are torch's way's."""
+    found = factored(signed_logarithm, a)
+    if found is None:
+        return NotImplemented
+    sign, size = found
+    first = sign.__dict__["_c0"]
+    return size if min(first.reshape(-1).tolist(), default=1.0) > 0 else NotImplemented
+
+
+for _function in forms("logdet"):
+    DIRECT[_function] = counted(_logdet, 1, kinds=_EXPANSIONS)
+
+
 def _lu_factor(a: Any, pivot: Any = True) -> Any:
     found = factored(plans.pivoted, a) if pivot is True else None
     return NotImplemented if found is None else _kinds.linalg_lu_factor(found)

@@ -202,6 +202,20 @@ def _logsumexp(x: Any = None, dim: Any = None, keepdim: Any = False, **kwargs: A
     return OPERATORS[aten.logsumexp.default](x, [dim], keepdim)
 
 
-register(_softmax(aten._softmax.default), *forms("softmax"))
-register(_softmax(aten._log_softmax.default), *forms("log_softmax"))
+def _functional(overload: Any) -> Callable[..., Any]:
+    """The same of `torch.nn.functional`, which hands on all of its arguments."""
+
+    def call(x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
+        if type(x) is not MCFTensor or type(dim) is not int or dtype is not None:
+            return NotImplemented
+        return OPERATORS[overload](x, dim)
+
+    return _only(call, "dim", "_stacklevel", "dtype")
+
+
+_F = torch.nn.functional
+for _name in ("softmax", "log_softmax"):
+    _rows = getattr(aten, "_" + _name).default
+    register(_softmax(_rows), *forms(_name))
+    register(_functional(_rows), getattr(_F, _name))
 register(_logsumexp, *forms("logsumexp"))

@@ -25,6 +25,7 @@ from mcf.tensor.ops import fractional_pooling as fractional_pooling
 from mcf.tensor.ops import grids as grids
 from mcf.tensor.ops import histograms as histograms
 from mcf.tensor.ops import in_place as in_place
+from mcf.tensor.ops import in_place_plans as in_place_plans
 from mcf.tensor.ops import incomplete_gamma as incomplete_gamma
 from mcf.tensor.ops import lerps as lerps
 from mcf.tensor.ops import linalg as linalg

@@ -85,6 +85,12 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
 
 def item(x: Any, key: Any) -> Any:
     """x[key] for a mask or for numbers of elements, which is no view; else NotImplemented."""
+    if type(key) is list and {*map(type, key)} == {int}:
+        # Torch makes a tensor of it, too, once for each component.
+        try:
+            key = torch.tensor(key, device=x.device)
+        except RuntimeError:
+            return NotImplemented
     if type(x) is not MCFTensor or type(key) is not Tensor:
         return NotImplemented
     if key.dtype is torch.bool:

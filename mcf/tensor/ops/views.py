@@ -154,8 +154,9 @@ OPERATORS[aten.resize_.default], OPERATORS[aten.resize_as_.default] = resize_, r
 # Functions that do nothing but view: nothing is called in their place above autograd, and autocast
 # has no say in it.
 _NAMES = (
-    "adjoint chunk diagonal expand flatten movedim moveaxis narrow permute ravel reshape select "
-    "split squeeze swapaxes swapdims t transpose unbind unflatten unfold unsqueeze view"
+    "adjoint broadcast_to chunk diagonal expand flatten movedim moveaxis narrow permute ravel "
+    "reshape select split squeeze swapaxes swapdims t transpose unbind unflatten unfold unsqueeze "
+    "view"
 ).split()
 # These copy what has no such view.
 _COPYING = frozenset({"flatten", "ravel", "reshape"})
@@ -168,4 +169,19 @@ for _name in ("H", "T", "mH", "mT"):
     _get = getattr(Tensor, _name).__get__
     VIEWS[_get] = view_of(_get)
 VIEWS[Tensor.__getitem__] = item
+
+
+def _as_another(view: Any) -> Any:
+    """A view of the shape that another tensor has."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        if named or len(args) != 2 or not isinstance(args[1], Tensor):
+            return NotImplemented
+        return view(args[0], args[1].shape)
+
+    return call
+
+
+for _name in ("expand", "view"):
+    VIEWS[getattr(Tensor, _name + "_as")] = _as_another(VIEWS[getattr(Tensor, _name)])
 DIRECT[torch.meshgrid] = meshgrid

@@ -35,6 +35,7 @@ def positive(a: Any) -> Any:
 CALLS: dict[str, Callable[[Any], Any]] = {
     "det": lambda a: [torch.det(a), a.det(), linalg.det(a)],
     "slogdet": lambda a: [torch.slogdet(a), linalg.slogdet(a)],
+    "logdet": lambda a: [torch.logdet(a), positive(a).logdet(), torch.logdet(a * 0)],
     "inv": lambda a: [linalg.inv(a), torch.inverse(a), a.inverse()],
     "solve": lambda a: [linalg.solve(a, a.flip(-1)), linalg.solve(a, a[..., :1])],
     "vectors": lambda a: [linalg.solve(a, a[..., 0]), linalg.solve(a, a.flatten()[: a.shape[-1]])],

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import mcf
 from mcf.tensor import torch_functions
@@ -34,6 +35,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "clamped": lambda: [X.clamp(-0.5, 2), X.clip(max=1.0), X.clamp_min(0.1), X.clamp(Y, 2 * Y)],
     "one": lambda: [X.exp(), X.floor(), torch.fix(X), X.square(), -X, X.frac(), X.reciprocal()],
     "rows": lambda: [A.softmax(1), A.log_softmax(dim=0), A.logsumexp(-1), A.logsumexp(0, True)],
+    "functional rows": lambda: [F.softmax(A, dim=0), F.log_softmax(A, -1), F.softmax(A, dim=1,
+                                dtype=torch.float32), F.log_softmax(X, dim=0)],
+    "lists": lambda: [X[[3, 1, 3]], A[[-1]], A[[0, 1]][[True, False]], A[[0, 1], [2, 3]], A[[]]],
     "kinds": lambda: [X.isfinite(), torch.isnan(X), X.signbit(), torch.isinf(X), X.logical_not()],
     "moved": lambda: [X.flip(0), A.flip(0, 1), A.roll((1, 2), (0, 1)), A.tril(-1), A.rot90()],
     "picked": lambda: [X.take(PLACES), A.index_select(1, PLACES), X[PLACES], X[WHERE], A.gather(
@@ -50,6 +54,9 @@ CALLS: dict[str, Callable[[], Any]] = {
                      A.new_ones((2,)), torch.zeros_like(X, dtype=torch.float32),
                      torch.ones_like(A[:, ::2]), torch.full_like(A.t(), 0.1)],
     "plain": lambda: [X * Y.to_plain(), torch.atan2(Y.to_plain(), X), WHERE * X, X + PLACES[0]],
+    "masks in place": lambda: [X.clone().masked_fill_(WHERE, 0.1), A.clone().masked_fill_(
+        WHERE[:6], 2), X.to(terms=3).masked_fill_(WHERE, 0.1), A.T.clone().T.masked_fill_(
+        WHERE[:6], X[0]), A.clone().masked_fill_(A.components[0] > 0, torch.tensor(0.1))],
     "in place": lambda: [X.clone().mul_(Y), X.clone().lerp_(Y, 0.3), X.clone().sub_(Y, alpha=3),
                          X.clone().masked_fill_(WHERE, 0.1), X.clone().neg_(), X.clone().pow_(3),
                          A.t().clone().t().clamp_(-0.5, 0.5), X.clone().addcdiv_(Y, X)],
@@ -87,6 +94,23 @@ def test_results_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPa
         assert_alike(got, expected, f"{name} {k}")
 
 
+def test_truths_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    nan = X.clone()
+    nan[3] = float("nan")
+    calls: list[Callable[[], Any]] = [
+        lambda: [torch.equal(X, Y), torch.equal(X, X.clone()), X.equal(X[:3]), nan.equal(nan)],
+        lambda: [torch.equal(X[:5], X[:5]), X[:5].equal(Y[:5]), A.equal(X), X[0].equal(X[0])],
+        lambda: [X.equal(X.to_plain()), torch.equal(torch.zeros(2), 0 * X[:2].float())],
+        lambda: [torch.allclose(X, Y), X.allclose(X), X[:5].allclose(Y[:5]), A.allclose(A)],
+    ]
+    for call in calls:
+        at_once = call()
+        with monkeypatch.context() as patched:
+            patched.setattr(torch_functions, "DIRECT", {})
+            assert at_once == call()
+        assert {*map(type, at_once)} == {bool}
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "None": lambda: X + None,
     "text": lambda: torch.mul(X, "2"),
@@ -107,6 +131,12 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "dimensions of norms": lambda: torch.linalg.norm(A[None], dim=(0, 1, 2)),
     "a text for a dimension": lambda: A.sum("0"),
     "a fraction for a dimension": lambda: A.var(0.5),
+    "a list that is too far": lambda: X[[3, 24]],
+    "a list of large numbers": lambda: X[[2**70]],
+    "a mask's shape in place": lambda: X[0].clone().masked_fill_(WHERE, 0.1),
+    "a mask of numbers in place": lambda: X.clone().masked_fill_(PLACES, 0.1),
+    "rows of no dimension": lambda: F.softmax(A, dim=2),
+    "a dimension that is text": lambda: F.log_softmax(A, "1"),
     "a list": lambda: torch.maximum(X, [1.0]),
 }
 

@@ -48,6 +48,9 @@ VIEWED: dict[str, Callable[[Any], Any]] = {
                         a.view(size=(6, 4)), a.reshape(shape=(4, 6)), *a.chunk(chunks=2, dim=-1),
                         torch.movedim(a, source=0, destination=2), torch.unbind(input=a, dim=2)[0],
                         torch.swapaxes(a, axis0=0, axis1=1), torch.unsqueeze(a, axis=0)],
+    "as another": lambda a: [a[0, 0].expand_as(a), a.view_as(X.expand(3, 2, 4)), a[:1].expand_as(
+        torch.ones(5, 2, 3, 4)), a.expand_as(a), torch.broadcast_to(a[0, 0], (2, 4)),
+        a.broadcast_to(5, 2, 3, 4), torch.broadcast_to(a, size=(1, 2, 3, 4))],
 }  # fmt: skip
 
 
@@ -140,6 +143,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "parts": lambda: A.split([1, 3]),
     "an argument": lambda: A.unbind(0, 1),
     "a name": lambda: A.unbind(d=0),
+    "another shape's": lambda: A.expand_as(X),
+    "another size's": lambda: A.view_as(X),
+    "no tensor's": lambda: A.expand_as(2),
     "a named dimension": lambda: A.unbind(dim=3),
     "a named argument": lambda: A.unbind(dim=[0]),
     "one of two names": lambda: A.transpose(0, dim0=1),
