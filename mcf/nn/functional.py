@@ -17,6 +17,7 @@ from mcf.tensor.conversion import promote, reformat
 from mcf.tensor.creation import tensor
 from mcf.tensor.promotion import result_format
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 
 
 @implements(torch.nn.functional.layer_norm, torch.layer_norm)
@@ -39,13 +40,14 @@ def layer_norm(
         cudnn_enable: ignored; `torch.layer_norm` has it.
     """
     dims = _last_dimensions(input, normalized_shape)
-    (x,) = _alike((input,), (weight, bias))
+    (x,) = map(roomy, _alike((input,), (weight, bias)))
     centred = x - x.mean(dims, keepdim=True)
     variance = (centred * centred).mean(dims, keepdim=True)
     out = centred * (variance + eps).rsqrt()
     if weight is not None:
         out = out * weight
-    return out if bias is None else out + bias
+    result: Tensor = fitted(out if bias is None else out + bias, input, weight, bias)
+    return result
 
 
 @implements(torch.nn.functional.rms_norm, torch.rms_norm)
@@ -66,8 +68,10 @@ def rms_norm(
     dims = _last_dimensions(input, normalized_shape)
     (x,) = _alike((input,), (weight,))
     eps = torch.finfo(x.dtype).eps if eps is None else eps
+    x = roomy(x)
     out = x * ((x * x).mean(dims, keepdim=True) + eps).rsqrt()
-    return out if weight is None else out * weight
+    result: Tensor = fitted(out if weight is None else out * weight, input, weight)
+    return result
 
 
 def _last_dimensions(input: Tensor, normalized_shape: Sequence[int]) -> list[int]:
@@ -137,7 +141,7 @@ def weighted_attention(
     """`attention`, and its weights after dropout, [..., L, S]."""
     if attn_mask is not None and is_causal:
         raise ValueError("attention: give attn_mask or is_causal, not both")
-    q, k, v = _alike((query, key, value), (attn_mask,))
+    q, k, v = map(roomy, _alike((query, key, value), (attn_mask,)))
     scores = torch.matmul(q, k.transpose(-2, -1))
     scores = scores / _root(query.shape[-1], q) if scale is None else scores * scale
     if is_causal:
@@ -149,7 +153,8 @@ def weighted_attention(
     weights = torch.softmax(scores, -1)
     if dropout_p > 0:
         weights = torch.dropout(weights, dropout_p, True)
-    return torch.matmul(weights, v), weights
+    given = query, key, value, attn_mask
+    return fitted(torch.matmul(weights, v), *given), fitted(weights, *given)
 
 
 def _alike(tensors: Sequence[Tensor], others: Sequence[Tensor | None]) -> list[MCFTensor]:

@@ -11,15 +11,17 @@ from torch import Tensor
 from mcf.tensor.ops.natives import above, pulled, wide
 from mcf.tensor.recorded import transformed
 from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.roomy import fitted, roomy
 
 aten = torch.ops.aten
 
 
 def _moments(x: Any, dims: Sequence[int], eps: float, keepdim: bool = True) -> tuple[Any, Any]:
     """What torch keeps for derivatives: mean and 1 / sqrt(var + eps)."""
-    mean = x.mean(dims, keepdim=True)
+    mean = roomy(x).mean(dims, keepdim=True)
     gap = x - mean
     scale = ((gap * gap).mean(dims, keepdim=True) + eps).rsqrt()
+    mean, scale = fitted(mean, x), fitted(scale, x)
     return (mean, scale) if keepdim else (mean.flatten(), scale.flatten())
 
 
@@ -39,9 +41,10 @@ def layer_norm_backward(
 
     def normed(x: Any, w: Any, b: Any) -> Any:
         # eps is not among the arguments.
+        x = roomy(x)
         out = (x - x.mean(dims, keepdim=True)) * _scale(x, scale, dims)
         out = out if w is None else out * w
-        return out if b is None else out + b
+        return fitted(out if b is None else out + b, grad)
 
     dims = list(range(x.dim() - len(shape), x.dim()))
     return pulled(normed, (x, weight, bias), grad, wanted)
@@ -51,6 +54,7 @@ def _scale(x: Any, scale: Any, dims: Sequence[int]) -> Any:
     """The given scale, with the derivative of 1 / sqrt(var + eps): -scale^3 / 2 of var's."""
     gap = x - x.mean(dims, keepdim=True)
     var = (gap * gap).mean(dims, keepdim=True)
+    scale = roomy(scale)
     return scale - (var - var.detach()) * (scale * scale * scale * 0.5)
 
 
@@ -79,11 +83,11 @@ def group_norm_backward(
     """The gradients of input, weight and bias."""
 
     def normed(x: Any, w: Any, b: Any) -> Any:
-        rows = x.reshape(n, group, c // group * space)
+        rows = roomy(x).reshape(n, group, c // group * space)
         out = (rows - rows.mean([2], keepdim=True)) * _scale(rows, scale[..., None], [2])
         out = out.reshape(n, c, space)
         out = out if w is None else out * w.reshape(1, c, 1)
-        return (out + b.reshape(1, c, 1)).reshape(grad.shape)
+        return fitted((out + b.reshape(1, c, 1)).reshape(grad.shape), grad)
 
     return pulled(normed, (x, weight, x.new_zeros(c)), grad, wanted)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.tensor import MCFTensor
 
 
@@ -54,16 +55,20 @@ def batch_norm(
         empty: Tensor = input.clone()
         return empty
     shape = (1, -1, *(1 for _ in input.shape[2:]))
+    x: Any = roomy(input)
+    kept: tuple[Any, ...] = ()
     if training or running_mean is None:
         dims = [d for d in range(input.dim()) if d != 1]
-        mean, var = _statistics(input, dims)
+        mean, var = _statistics(x, dims)
         count = input.numel() // input.shape[1]
         _follow(running_mean, mean, momentum)
         _follow(running_var, var * count / (count - 1) if count > 1 else var, momentum)
     else:
-        mean, var = running_mean.reshape(shape), running_var.reshape(shape)
-    out: Tensor = _scaled((input - mean) / (var + eps).sqrt(), weight, bias)
-    return out
+        kept = running_mean, running_var
+        mean, var = (roomy(t.reshape(shape)) for t in kept)
+    out = _scaled((x - mean) / (var + eps).sqrt(), weight, bias)
+    result: Tensor = fitted(out, input, *kept, weight, bias)
+    return result
 
 
 @implements(torch.instance_norm)
@@ -80,17 +85,21 @@ def instance_norm(
 ) -> Tensor:
     """(x - mean) / sqrt(var + eps) w + b, over space; running statistics are means over batches."""
     shape = (1, -1, *(1 for _ in input.shape[2:]))
+    x: Any = roomy(input)
+    kept: tuple[Any, ...] = ()
     if use_input_stats:
         dims = list(range(2, input.dim()))
-        mean, var = _statistics(input, dims)
+        mean, var = _statistics(x, dims)
         count = input[0, 0].numel()
         _follow(running_mean, mean.mean(0), momentum)
         unbiased = var * count / (count - 1) if count > 1 else var
         _follow(running_var, unbiased.mean(0), momentum)
     else:
-        mean, var = running_mean.reshape(shape), running_var.reshape(shape)
-    out: Tensor = _scaled((input - mean) / (var + eps).sqrt(), weight, bias)
-    return out
+        kept = running_mean, running_var
+        mean, var = (roomy(t.reshape(shape)) for t in kept)
+    out = _scaled((x - mean) / (var + eps).sqrt(), weight, bias)
+    result: Tensor = fitted(out, input, *kept, weight, bias)
+    return result
 
 
 @implements(torch.group_norm)
@@ -109,8 +118,8 @@ def group_norm(
             f"shape {list(input.shape)} and num_groups={num_groups}"
         )
     size = input[0].numel() // num_groups if len(input) else 0
-    groups = input.reshape(input.shape[0], num_groups, size)
+    groups = roomy(input).reshape(input.shape[0], num_groups, size)
     mean, var = _statistics(groups, [2])
     out = ((groups - mean) / (var + eps).sqrt()).reshape(input.shape)
-    scaled: Tensor = _scaled(out, weight, bias)
+    scaled: Tensor = fitted(_scaled(out, weight, bias), input, weight, bias)
     return scaled

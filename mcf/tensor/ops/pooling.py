@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from mcf.tensor.ops.convolution import batched_as, each, padded, windows
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 
 nn: Any = torch._C._nn
 
@@ -63,7 +64,7 @@ def _averaged(dims: int) -> None:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
-        x, batched = batched_as(input, dims)
+        x, batched = batched_as(roomy(input), dims)
         size = each(kernel_size, dims)
         steps = _steps(size, stride)
         own, ones = each(padding, dims), (1,) * dims
@@ -81,7 +82,7 @@ def _averaged(dims: int) -> None:
                 counted = padded(counted, [(p, p) for p in own], 1)
                 pads = [(0, after - p) for p, (_, after) in zip(own, pads, strict=True)]
             out = total / windows(padded(counted, pads), size, steps, ones)[0].sum(2)
-        return out if batched else out[0]
+        return fitted(out if batched else out[0], input)
 
     implements(getattr(F, f"avg_pool{dims}d"))(avg_pool)
 
