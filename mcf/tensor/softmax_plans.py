@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,23 +16,27 @@ from torch import Tensor
 
 from mcf.elementary.format import computing_in
 from mcf.elementary.softmax import ENTERED, LESS, LOG_TOTAL, QUOTIENT, SHIFTED, SUM
-from mcf.elementary.steps import Step, kernel_on
+from mcf.elementary.steps import Step as Formula
+from mcf.elementary.steps import kernel_on
 from mcf.elementary.working import working_terms
 from mcf.kernels import registry
 from mcf.kernels.formats import FORMATS, FP32, FP64, Format
+from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.register_choice import get_registers, registers_for
 from mcf.kernels.row_tasks import RowTask
 from mcf.tensor.launches import SMALL
 from mcf.tensor.recorded import watched
+from mcf.tensor.softmax_rooms import Places, Room, counts
 from mcf.tensor.sums import Parts
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
-_Call = Callable[[list[int]], Any]
 
 # Elements of a result, which is allocated in the likeness of another.
 _FEW = 64
 _MOST = 1024
+# Of so many elements all steps are one native call.
+_NATIVE = 1024
 # Many rows shorter than this are added up side by side, which loops over rows do not.
 _SHORT, _SHORT_ELEMENTS = 32, 2048
 _plans: dict[tuple[Any, ...], SoftmaxPlan | None] = {}
@@ -62,6 +66,21 @@ def along(name: str, x: MCFTensor, dim: int | None, keepdim: bool = True) -> MCF
             _plans.clear()
         plan = _plans[key] = SoftmaxPlan.of(name, first, terms, dim, keepdim)
     return None if plan is None else plan.run(COMPONENTS[terms](own))
+
+
+class _Kernel(NamedTuple):
+    """A launch, and the addresses of the tables that it reads behind its operands."""
+
+    launch: Any
+    behind: Sequence[int] = ()
+
+
+# A kernel and where its operands are.
+_Make = Callable[[_Kernel, list[int]], Any]
+
+
+def _launched(kernel: _Kernel, addresses: list[int]) -> None:
+    kernel.launch([*addresses, *kernel.behind])
 
 
 class SoftmaxPlan:
@@ -94,7 +113,7 @@ class SoftmaxPlan:
         many = torch.empty(shape, dtype=torch.float64, device="cpu")
         self._tables: list[Tensor] = []
 
-        def step(of: Step, count: int, given: tuple[int, ...], on: Tensor = many) -> _Call:
+        def step(of: Formula, count: int, given: tuple[int, ...], on: Tensor = many) -> _Kernel:
             return self._launch(of, fmt, count, given, on)
 
         self._entered = step(ENTERED, terms, (terms,)) if fmt is not FP64 else None
@@ -106,7 +125,7 @@ class SoftmaxPlan:
         self._tops = None if alone else self._loop("spread", terms)
         self._log = name != "softmax"
         self._sums = name == "logsumexp"
-        self._spread: _Call | None = None
+        self._spread: _Kernel | None = None
         if not alone and not self._sums:
             self._spread = self._loop("spread", n + 1 if self._log else n)
         if name == "softmax":
@@ -122,29 +141,30 @@ class SoftmaxPlan:
         self._out = moved
         self._like = torch.empty(moved, dtype=like.dtype, device="cpu")
         self._few = out.numel() <= _FEW
-        self._free: list[_Room] = []
+        self._free: list[Room] = []
+        self._result = torch.empty(self._size, dtype=like.dtype, device="cpu")
+        # Of rows of one element there is memory that has to be zero.
+        self._program = None if alone or many.numel() > _NATIVE else self._native(like.shape)
 
     def _moved_size(self, dim: int) -> torch.Size:
         size = [*self._size]
         return torch.Size([*size[:dim], *size[dim + 1 :], size[dim]])
 
-    def _loop(self, name: str, terms: int, moved: int = 0) -> _Call:
+    def _loop(self, name: str, terms: int, moved: int = 0) -> _Kernel:
         call = registry.prepare_rows(RowTask(name, terms, moved), self._shape, self._device)
         assert call is not None
-        return call
+        return _Kernel(call)
 
     def _launch(
-        self, step: Step, fmt: Format, count: int, given: tuple[int, ...], on: Tensor
-    ) -> _Call:
+        self, step: Formula, fmt: Format, count: int, given: tuple[int, ...], on: Tensor
+    ) -> _Kernel:
         """A step on tensors of one size, as a function of their addresses."""
         with computing_in(FP64):
             spec, tables = kernel_on(step, fmt, count, given, self._device)
         launch = registry.prepare(spec, [[on] * len(spec.fields)])
         assert launch is not None
-        call = launch.row(np.ones((1, 0)))
         self._tables += tables
-        behind = [t.data_ptr() for t in tables]
-        return (lambda addresses: call(addresses + behind)) if behind else call
+        return _Kernel(launch.row(np.ones((1, 0))), [t.data_ptr() for t in tables])
 
     @classmethod
     def of(
@@ -175,13 +195,52 @@ class SoftmaxPlan:
         result = torch.Size(left if name == "logsumexp" else size)
         return cls(name, like, terms, shape, moved, result)
 
+    def _native(self, size: torch.Size) -> Program | None:
+        """All steps as a program of the addresses of operands of a size and of the results."""
+        n, (rows, length), item = self._terms, self._shape, self._dtype.itemsize
+        steps: list[Step] = []
+        rooms: list[int] = []
+        fixed: list[int] = []
+        made: list[tuple[_Kernel, list[int]]] = []
+
+        def room(count: int, elements: int, each: int = 8) -> list[int]:
+            rooms.extend([each * elements] * count)
+            return [*range(2 * n + len(rooms) - count, 2 * n + len(rooms))]
+
+        x, out = [*range(n)], [*range(n, 2 * n)]
+        given, results = x, out
+        if self._dim is not None:
+            number = np.arange(rows * length)
+            x = room(n, rows * length, item)
+            index = np.moveaxis(number.reshape(size), self._dim, -1)
+            steps.append(Move(given, x, rows * length, index, item))
+            if not self._sums:
+                results = room(n, rows * length, item)
+        few, many = counts(n, self._working)
+        places = Places(*(room(k, rows) for k in few), *(room(k, rows * length) for k in many))
+        self._write(results, x, places, lambda kernel, at: made.append((kernel, at)))
+        for kernel, at in made:
+            start = 2 * n + len(rooms) + len(fixed)
+            fixed += kernel.behind
+            steps.append(Launch(kernel.launch, [*at, *range(start, start + len(kernel.behind))]))
+        if self._dim is not None and results is not out:
+            index = np.moveaxis(number.reshape(self._out), -1, self._dim)
+            steps.append(Move(results, out, rows * length, index, item))
+        return Program.of(steps, 2 * n, rooms, fixed, self._tables)
+
     def run(self, x: Components) -> MCFTensor:
         """The function of components of the kind."""
+        if self._program is not None:
+            if not x[0].is_contiguous():
+                x = tuple([c.contiguous() for c in x])
+            out = [_empty_like(self._result) for _ in x]
+            self._program([*map(_address, x), *map(_address, out)])
+            return fresh(out, self._size, self._dtype, self._device)
         # A call's room is one that no other call has at the time.
         try:
             room = self._free.pop()
         except IndexError:
-            room = _Room(self._terms, self._working, *self._shape)
+            room = Room(self._terms, self._working, *self._shape)
         if self._dim is not None:
             x = tuple([c.movedim(self._dim, -1).contiguous() for c in x])
         elif not x[0].is_contiguous():
@@ -190,7 +249,7 @@ class SoftmaxPlan:
             out = [_empty_like(self._like) for _ in x]
         else:
             out = [torch.empty(self._out, dtype=self._dtype, device=self._device) for _ in x]
-        self._write([*map(_address, out)], [*map(_address, x)], room)
+        self._write([*map(_address, out)], [*map(_address, x)], room.places, _launched)
         self._free.append(room)
         if self._dim is not None and not self._sums:
             out = [c.movedim(-1, self._dim).contiguous() for c in out]
@@ -201,57 +260,41 @@ class SoftmaxPlan:
 
         None where they would have to be copied.
         """
-        if self._dim is not None or not x[0].is_contiguous():
+        if not x[0].is_contiguous():
             return None
-        room = _Room(self._terms, self._working, *self._shape)
-        return [(self._write, ([*map(_address, out)], [*map(_address, x)], room))], None
+        given, written = [*map(_address, x)], [*map(_address, out)]
+        if self._program is not None:
+            return [(self._program, ([*given, *written],))], None
+        if self._dim is not None:
+            return None
+        room = Room(self._terms, self._working, *self._shape)
+        return [(self._write, (written, given, room.places, _launched))], room
 
-    def _write(self, out: list[int], x: list[int], room: _Room) -> None:
+    def _write(self, out: list[int], x: list[int], room: Places, make: _Make) -> None:
+        """All steps of operands and results at some places."""
         if self._entered is not None:
-            self._entered(room.x + x)
+            make(self._entered, room.x + x)
             x = room.x
         n, top, tops, rest = self._working, x, x, room.rest
         # A row of one element has that for its largest number and 0 for the rest of its sum.
         if self._tops is not None:
             top, tops = room.top, room.tops
-            self._largest(room.index + top + x + x)
-            self._tops(tops + top)
-        self._shifted(room.shifted + x + tops)
+            make(self._largest, room.number + top + x + x)
+            make(self._tops, tops + top)
+        make(self._shifted, room.shifted + x + tops)
         if self._tops is not None:
-            self._rest(rest + room.index + room.shifted[n + 1 :])
+            make(self._rest, rest + room.number + room.shifted[n + 1 :])
         if self._log:
             rest = room.total
-            self._total(rest + room.rest)
+            make(self._total, rest + room.rest)
             if self._sums:
-                self._last(out + top + rest)
+                make(self._last, out + top + rest)
                 return
         if self._spread is not None:
             spread = room.spread[: len(rest)]
-            self._spread(spread + rest)
+            make(self._spread, spread + rest)
             rest = spread
         if self._log:
-            self._last(out + x + tops + rest)
+            make(self._last, out + x + tops + rest)
         else:
-            self._last(out + room.shifted[: n + 1] + rest + tops[:1])
-
-
-class _Room:
-    """Memory for what a function of rows takes on the way, and the addresses in it."""
-
-    def __init__(self, terms: int, working: int, rows: int, length: int) -> None:
-        """For so many rows of a length."""
-        # What is made in inference mode could not be written to outside.
-        with torch.inference_mode(False):
-            few = torch.zeros(terms + 2 * working + 2, rows, dtype=torch.float64, device="cpu")
-            many = torch.empty(
-                2 * terms + 3 * working + 2, rows, length, dtype=torch.float64, device="cpu"
-            )
-        self._kept = few, many
-        places = iter([*map(_address, few)])
-        self.index, self.top, self.rest, self.total = (
-            [next(places) for _ in range(k)] for k in (1, terms, working, working + 1)
-        )
-        places = iter([*map(_address, many)])
-        self.x, self.tops, self.shifted, self.spread = (
-            [next(places) for _ in range(k)] for k in (terms, terms, 2 * working + 1, working + 1)
-        )
+            make(self._last, out + room.shifted[: n + 1] + rest + tops[:1])
