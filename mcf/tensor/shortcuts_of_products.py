@@ -15,11 +15,14 @@ from mcf.kernels.operators import MUL
 from mcf.tensor.gathered import MOST, gathered
 from mcf.tensor.ops.matmul import expands
 from mcf.tensor.product_plans import multiplied
-from mcf.tensor.registry import DIRECT, OPERATORS
+from mcf.tensor.recorded import watched
+from mcf.tensor.registry import DIRECT, OPERATORS, STRAIGHT
 from mcf.tensor.shortcuts import TENSORS, counted, forms, operator, register
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
+_duals = torch.autograd.forward_ad
+_unasked = torch._C.DisableTorchFunctionSubclass
 
 
 def _matmul(x: Any, y: Any) -> Any:
@@ -31,7 +34,25 @@ def _matmul(x: Any, y: Any) -> Any:
     return NotImplemented if few is None else few
 
 
-register(counted(_matmul, 2), torch.matmul, Tensor.matmul, Tensor.__matmul__)
+_PRODUCTS = torch.matmul, Tensor.matmul, Tensor.__matmul__
+register(counted(_matmul, 2), *_PRODUCTS)
+
+
+def _straight(args: tuple[Any, ...]) -> Any:
+    """The same of two expansions, before anything else is asked."""
+    if len(args) != 2 or torch.compiler.is_compiling() or _duals._current_level >= 0:
+        return NotImplemented
+    x, y = args
+    if type(x) is not MCFTensor or type(y) is not MCFTensor or watched():
+        return NotImplemented
+    with _unasked():
+        if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):
+            return NotImplemented
+        return _matmul(x, y)
+
+
+for _function in _PRODUCTS:
+    STRAIGHT[_function] = _straight
 for _name in "mm mv bmm".split():
     operator(getattr(aten, _name).default, 2, kinds=TENSORS)
 

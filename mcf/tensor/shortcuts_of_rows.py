@@ -202,6 +202,24 @@ def _logsumexp(x: Any = None, dim: Any = None, keepdim: Any = False, **kwargs: A
     return OPERATORS[aten.logsumexp.default](x, [dim], keepdim)
 
 
+def _running(overload: Any) -> Callable[..., Any]:
+    """Running sums and products along a dimension, in the tensor's own format."""
+
+    def call(x: Any, dim: Any = None) -> Any:
+        if type(x) is not MCFTensor or type(dim) is not int:
+            return NotImplemented
+        return OPERATORS[overload](x, dim)
+
+    return _only(call, "dim")
+
+
+def _sort(x: Any, dim: Any = -1, descending: Any = False) -> Any:
+    if type(x) is not MCFTensor or type(dim) is not int or type(descending) is not bool:
+        return NotImplemented
+    kind: Any = torch.return_types.sort
+    return kind(OPERATORS[aten.sort.default](x, dim, descending))
+
+
 def _functional(overload: Any) -> Callable[..., Any]:
     """The same of `torch.nn.functional`, which hands on all of its arguments."""
 
@@ -219,3 +237,9 @@ for _name in ("softmax", "log_softmax"):
     register(_softmax(_rows), *forms(_name))
     register(_functional(_rows), getattr(_F, _name))
 register(_logsumexp, *forms("logsumexp"))
+for _name in ("cumsum", "cumprod"):
+    register(_running(getattr(aten, _name).default), *forms(_name))
+register(_only(_sort, "dim", "descending"), *forms("sort"))
+for _function in forms("median"):
+    _all = OPERATORS[aten.median.default]
+    register(_reduction(_all, _pair("median"), _ONE), _function)

@@ -37,6 +37,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "rows": lambda: [A.softmax(1), A.log_softmax(dim=0), A.logsumexp(-1), A.logsumexp(0, True)],
     "functional rows": lambda: [F.softmax(A, dim=0), F.log_softmax(A, -1), F.softmax(A, dim=1,
                                 dtype=torch.float32), F.log_softmax(X, dim=0)],
+    "running": lambda: [X.cumsum(0), A.cumsum(dim=1), torch.cumsum(A.T, -1), A.cumprod(0),
+                        torch.cumprod(X, dim=0), A.cumsum(0, dtype=torch.float32), X[0].cumsum(0)],
+    "sorted": lambda: [*X.sort(), *torch.sort(A, dim=0), *A.sort(1, True), *A.sort(descending=True),
+                       *A.sort(dim=0, stable=True), X.median(), torch.median(A), *A.median(1),
+                       *torch.median(A, dim=0, keepdim=True), *X[0].sort()],
     "lists": lambda: [X[[3, 1, 3]], A[[-1]], A[[0, 1]][[True, False]], A[[0, 1], [2, 3]], A[[]]],
     "kinds": lambda: [X.isfinite(), torch.isnan(X), X.signbit(), torch.isinf(X), X.logical_not()],
     "moved": lambda: [X.flip(0), A.flip(0, 1), A.roll((1, 2), (0, 1)), A.tril(-1), A.rot90()],
@@ -135,6 +140,10 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a list of large numbers": lambda: X[[2**70]],
     "a mask's shape in place": lambda: X[0].clone().masked_fill_(WHERE, 0.1),
     "a mask of numbers in place": lambda: X.clone().masked_fill_(PLACES, 0.1),
+    "no dimension to run along": lambda: A.cumsum(2),
+    "no dimension to sort": lambda: A.sort(-3),
+    "no truth value": lambda: A.sort(0, "1"),
+    "no dimension of medians": lambda: A.median(2),
     "rows of no dimension": lambda: F.softmax(A, dim=2),
     "a dimension that is text": lambda: F.log_softmax(A, "1"),
     "a list": lambda: torch.maximum(X, [1.0]),
@@ -156,8 +165,10 @@ def test_errors_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("on_torch")
 def test_what_is_recorded_or_watched_goes_torchs_way() -> None:
     x = X.detach().clone().requires_grad_()
+    kinds = torch.return_types.sort, torch.return_types.median
+    assert (type(A.sort()), type(A.median(0))) == kinds
     assert {torch.Tensor.flip, torch.Tensor.mul, torch.Tensor.square} <= set(DIRECT)
-    for out in (x.flip(0), x.mul(2), 2 * x, x.square()):
+    for out in (x.flip(0), x.mul(2), 2 * x, x.square(), x.cumsum(0), x.sort()[0], X @ x):
         assert out.requires_grad
     assert torch.cat([X, x]).requires_grad
     assert torch.atan2(torch.ones(24, dtype=torch.float64, requires_grad=True), X).requires_grad
