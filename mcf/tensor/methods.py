@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.registry import VIEWS
 from mcf.tensor.tensor import MCFTensor
 
 _asked = torch._C._is_torch_function_enabled
@@ -38,3 +39,18 @@ for _name in ("norm", "split"):
 for _name in ("H", "T", "mH", "mT"):
     _own = getattr(Tensor, _name)
     setattr(MCFTensor, _name, property(_answered(_own.__get__), doc=_own.__doc__))
+
+
+def _iterated(self: Any) -> Any:
+    """The tensors along the first dimension, as views."""
+    if torch.compiler.is_compiling() or type(self) is not MCFTensor:
+        return _torchs(self)
+    if not _asked() or _function_modes() or not self.__dict__["_c0"].ndim or _tracing() is not None:
+        return _torchs(self)
+    with _unasked():
+        return iter(VIEWS[Tensor.unbind](self))
+
+
+_tracing, _unasked = torch._C._get_tracing_state, torch._C.DisableTorchFunctionSubclass
+_torchs: Any = Tensor.__iter__
+MCFTensor.__iter__ = functools.wraps(_torchs)(_iterated)  # type: ignore[method-assign]

@@ -77,6 +77,29 @@ def test_views_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("on_torch")
+def test_iteration_is_unbind() -> None:
+    class Own(mcf.MCFTensor):
+        pass
+
+    leaf = A.clone().requires_grad_()
+    for a in (A, B, leaf, A[:0], Own(list(A.components))):
+        found, expected = [*a], a.unbind()
+        assert len(found) == len(a)
+        for got, want in zip(found, expected, strict=True):
+            assert_alike(got, want, "iteration")
+            assert (type(got), got._base is a) == (type(want), want._base is a)
+            assert (got.grad_fn is None) is (want.grad_fn is None)
+    with pytest.raises(TypeError, match="iteration over a 0-d tensor"):
+        iter(A[0, 0, 0])
+    with Seen() as seen:
+        first, _ = A
+    assert torch.ops.aten.unbind.int in seen.seen
+    assert_alike(first, A[0], "a mode")
+    mapped = torch.func.vmap(lambda a: torch.stack([*a]))(A)
+    assert_alike(mapped, A.clone(), "vmap")
+
+
+@pytest.mark.usefixtures("on_torch")
 def test_views_under_no_grad_and_in_inference_mode() -> None:
     leaf = A.clone().requires_grad_()
     with torch.no_grad():
@@ -234,8 +257,10 @@ def test_modes_transforms_and_other_types_see_views() -> None:
 @pytest.mark.slow
 def test_compiled_views() -> None:
     compiled = torch.compile(lambda a: a[0, 1] + a[1, :2], backend="eager")
+    added = torch.compile(lambda a: sum([x * 2 for x in a]), backend="eager", fullgraph=True)
     for a in (A, A.clone().requires_grad_(), A[:, 1:]):
         assert_alike(compiled(a), a[0, 1] + a[1, :2], "compiled")
+        assert_alike(added(a), a[0] * 2 + a[1] * 2, "iteration")
 
 
 def test_threads_do_not_find_the_views_of_others() -> None:
