@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mcf import elementary
 from mcf.convert.numbers import components_of
+from mcf.convert.rounding import convert
 from mcf.kernels import operations
 from mcf.kernels.components import padded
 from mcf.kernels.formats import format_of
@@ -45,7 +46,7 @@ def norm(
 
     The 2-norm is the root of a sum of squares, each row scaled by a power of two, so that it
     neither overflows nor underflows on the way; for other p it is scaled by the largest (the
-    smallest for p < 0).
+    smallest for p < 0), and float16 is float32 on the way.
 
     Raises:
         ValueError: for a NaN p.
@@ -69,7 +70,7 @@ def norm(
         given = rows.gather(absolute(x))
         return _shaped(finish_plain(_extreme(given, p > 0), count), rows, keepdim)
     if p != 2:
-        return _shaped(_general(rows.gather(absolute(x)), p, count), rows, keepdim)
+        return _shaped(_powers(rows.gather(absolute(x)), p, count), rows, keepdim)
     if rows.length == 0:
         return sum_(x, dim, keepdim, terms=count)
     inner = 1 if reproducible else rows.beside(x)
@@ -114,6 +115,14 @@ def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
     if exponent is not None:
         root = operations.ldexp(root, exponent)
     return list(finish(root, fmt, terms))
+
+
+def _powers(x: list[Tensor], p: float, terms: int) -> Components:
+    """`_general`, of float16 by way of float32, where powers have all their bits."""
+    if x[0].dtype is not torch.float16:
+        return _general(x, p, terms)
+    wide = [c.to(torch.float32) for c in x]
+    return convert(_general(wide, p, terms), torch.float16, terms)
 
 
 def _general(x: list[Tensor], p: float, terms: int) -> Components:

@@ -1,7 +1,7 @@
 """Proven bound: what leaves the range of float16 on the way costs the results nothing.
 
-Norms, means of windows and attention round once from components of float32: their results are
-within u^2 of themselves, or half of the smallest number. Caught mutants: the components left as
+Norms, means of windows, attention and p-norms round once from components of float32: their results
+are within u^2 of themselves, or half of the smallest number. Caught mutants: the components left as
 they are, where squares of 300 are infinite and those of .003 have three bits; eps of float32.
 """
 
@@ -80,6 +80,15 @@ def test_means_of_windows() -> None:
     x: Any = mcf.tensor([[[30000.0 + 16 * k for k in range(9)]]], terms=2, dtype=F16)
     for args in ((9,), (3, 2, 1), (4, 2, 1, True, False)):
         near(F.avg_pool1d(x, *args), F.avg_pool1d(wide(x), *args))
+
+
+@pytest.mark.parametrize("p", [0.25, -0.5])
+def test_norms_by_powers(p: float) -> None:
+    """Powers of small numbers, and 1 / p, have more bits than float16 has places."""
+    x: Any = mcf.tensor([[2.0**-20, 3.0, 2.0**-9], [300.0, 0.25, 2.0**-7 * 5]], terms=2, dtype=F16)
+    x = x * mcf.tensor("1.001", terms=2, dtype=F16)
+    near(torch.linalg.vector_norm(x, p, 1), torch.linalg.vector_norm(wide(x), p, 1))
+    near(torch.cdist(x, x[:1] * 0, abs(p)), torch.cdist(wide(x), wide(x[:1] * 0), abs(p)))
 
 
 def test_attention() -> None:
