@@ -5,6 +5,7 @@ A copy into memory that is there takes a third of what a new tensor takes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.kernels.program import Move, Program
 from mcf.tensor.tensor import Components
 
 # Elements of a component of which a plan keeps copies.
@@ -36,11 +38,32 @@ class Copies:
         self._terms, self._size = terms, [shape[d] for d in order]
         self._back = sorted(range(len(order)), key=[*order].__getitem__)
         self._free: list[tuple[list[Any], list[int]]] = []
+        # Behind the elements are the components of 0 and of 1.
+        self.zero = math.prod(shape)
+        self.one = self.zero + 1
 
     def _room(self) -> tuple[list[Any], list[int]]:
         # As NumPy's arrays: a tensor that is made in inference mode could not be written elsewhere.
-        arrays = [np.empty(self._size, self._kind) for _ in range(self._terms)]
-        return [a.transpose(self._back) for a in arrays], [a.ctypes.data for a in arrays]
+        arrays = [np.zeros(self.zero + 2, self._kind) for _ in range(self._terms)]
+        arrays[0][self.one] = 1.0
+        views = [a[: self.zero].reshape(self._size).transpose(self._back) for a in arrays]
+        return views, [a.ctypes.data for a in arrays]
+
+    def numbers(self) -> Any:
+        """Where the elements of the given shape are in a copy."""
+        return np.arange(self.zero).reshape(self._size).transpose(self._back)
+
+    def taking(self, *indices: Any) -> Program | None:
+        """What takes elements of copies, 0 and 1 into tensors, each as an index of these says.
+
+        It is called with the copies' addresses, then with those of each result's components.
+        """
+        terms, item = self._terms, np.dtype(self._kind).itemsize
+        steps = [
+            Move(range(terms), range(terms * k, terms * (k + 1)), index.size, index, item)
+            for k, index in enumerate(indices, 1)
+        ]
+        return Program.of(steps, terms * (1 + len(indices)))
 
     def taken(self, parts: Components) -> tuple[list[Any], list[int]]:
         """Copies of components and where they lie; to be given to `freed` after their use."""

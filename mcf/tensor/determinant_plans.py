@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mcf.elementary.fused import Formula
+from mcf.kernels.operators import ABS
+from mcf.tensor.chain_programs import Chain
 from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, new
-from mcf.tensor.launches import Plan
+from mcf.tensor.launches import SMALL
 from mcf.tensor.sums import SumPlan
-from mcf.tensor.tensor import Components, MCFTensor, fresh
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
 
 _empty_like, _address, _array = torch.empty_like, Tensor.data_ptr, Tensor.numpy
 _cpu = torch.device("cpu")
-_copy, _negative = np.copyto, np.negative
 
 
 def _turned(a: Tensor) -> tuple[int, ...]:
@@ -47,13 +47,9 @@ def determinant(terms: int, a: Tensor) -> Run | None:
     return run
 
 
-class _Room(NamedTuple):
-    """Memory of a call: a diagonal's signs, its absolute values and their logarithms."""
-
-    signs: Any
-    sizes: list[Any]
-    logarithms: Components
-    places: list[int]
+def _logarithm_of_size(o: Any, x: Any) -> Any:
+    """log(|x|)."""
+    return o(Formula("log"), o(ABS, x))
 
 
 def signed_logarithm(terms: int, a: Tensor) -> Run | None:
@@ -63,38 +59,25 @@ def signed_logarithm(terms: int, a: Tensor) -> Run | None:
     call = loop("lu", terms, a)
     n, rows, size = a.shape[-1], a.shape[:-1], a.shape[:-2]
     likes = tuple(new(rows, a.dtype) for _ in range(terms))
-    log = Plan.of_formula(Formula("log"), [likes])
     total = SumPlan.of(likes, -1, False, False)
-    if call is None or log is None or total is None:
+    if call is None or total is None:
         return None
     copies, like = Copies(terms, a.shape, _turned(a), a.dtype), new(size, a.dtype)
+    diagonals = copies.numbers().diagonal(0, -2, -1)
+    ones = wrap([torch.ones(rows, dtype=a.dtype, device="cpu")] * terms)
+    logarithms = Chain.of(_logarithm_of_size, [ones], [(range(terms), diagonals)], SMALL)
+    if logarithms is None:
+        return None
     home = range(1, n + 1)
     matrices = range(0, n * math.prod(size), n)
-    free: list[_Room] = []
-    kind = np.float64 if a.dtype is torch.float64 else np.float32
-
-    def made() -> _Room:
-        sizes, out = ([np.empty(rows, kind) for _ in range(terms)] for _ in range(2))
-        places = [c.ctypes.data for c in (*out, *sizes)] + log.behind
-        return _Room(np.empty(rows, dtype=bool), sizes, tuple(map(torch.from_numpy, out)), places)
 
     def run(parts: Components) -> tuple[MCFTensor, MCFTensor] | None:
-        # A call's room is one that no other call has at the time.
-        room = free.pop() if free else made()
         copied = copies.taken(parts)
         pivots = call(copied[1])[1]
-        diagonal = [c.diagonal(0, -2, -1) for c in copied[0]]
-        lead = diagonal[0].ravel().tolist()
-        np.signbit(diagonal[0], out=room.signs)
-        for x, c in zip(room.sizes, diagonal, strict=True):
-            _copy(x, c)
-            _negative(x, out=x, where=room.signs)
+        lead = copied[0][0].diagonal(0, -2, -1).ravel().tolist()
+        logs = logarithms.run_at(copied[1])
         copies.freed(copied)
-        counted = log.launch(room.places)
-        if counted is not None and counted[0]:
-            return None
-        found = total.run(room.logarithms)
-        free.append(room)
+        found = None if logs is None else total.run(COMPONENTS[terms](logs.__dict__))
         if found is None:
             return None
         signs = []

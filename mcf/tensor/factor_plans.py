@@ -229,6 +229,9 @@ def root(terms: int, a: Tensor, upper: bool, examined: bool = False) -> Run | No
     # Of the result: what is neither read nor written.
     rest = np.triu(np.ones(size[-2:], dtype=bool), 1)
     rest = rest.T if upper else rest
+    take = copies.taking(np.where(rest, copies.zero, copies.numbers()))
+    if take is None:
+        return None
     numbers = new(size[:-2], torch.int32)
 
     def run(parts: Components) -> Any:
@@ -237,10 +240,7 @@ def root(terms: int, a: Tensor, upper: bool, examined: bool = False) -> Run | No
         if not examined and any(info):
             return None
         out = [_empty_like(like) for _ in parts]
-        for x, c in zip(out, room[0], strict=True):
-            array = _array(x)
-            _copy(array, c)
-            _copy(array, 0.0, where=rest)
+        take([*room[1], *map(_address, out)])
         copies.freed(room)
         factor = fresh(out, size, like.dtype, _cpu)
         if not examined:

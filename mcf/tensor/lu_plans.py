@@ -10,9 +10,8 @@ from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, new
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
-_empty_like, _array = torch.empty_like, Tensor.numpy
+_empty_like, _array, _address = torch.empty_like, Tensor.numpy, Tensor.data_ptr
 _cpu = torch.device("cpu")
-_copy = np.copyto
 
 
 def factors(terms: int, a: Tensor) -> Run | None:
@@ -25,9 +24,17 @@ def factors(terms: int, a: Tensor) -> Run | None:
     batch, dtype = a.shape[:-2], a.dtype
     sizes = [torch.Size((*batch, rows, rows)), a.shape, torch.Size((*batch, columns, columns))]
     likes = [new(size, a.dtype) for size in sizes]
-    above = np.triu(np.ones((rows, columns), dtype=bool))
-    diagonal = np.eye(rows, columns, dtype=bool)
+    number = copies.numbers()
+    above = np.triu(np.ones((rows, columns), dtype=bool), 1)
     below = np.tril(np.ones((columns, columns), dtype=bool), -1)
+    low_of = np.where(np.eye(rows, columns, dtype=bool), copies.one, number)
+    take = copies.taking(
+        np.full(sizes[0], copies.zero),
+        np.where(above, copies.zero, low_of),
+        np.where(below, copies.zero, number[..., :columns, :]),
+    )
+    if take is None:
+        return None
     home = range(rows)
 
     def run(parts: Components) -> tuple[MCFTensor, ...] | None:
@@ -36,16 +43,8 @@ def factors(terms: int, a: Tensor) -> Run | None:
         if any(info):
             return None
         p, low, up = ([_empty_like(like) for _ in parts] for like in likes)
-        for c, x, y, z in zip(room[0], p, low, up, strict=True):
-            _array(x).fill(0.0)
-            array = _array(y)
-            _copy(array, c)
-            _copy(array, 0.0, where=above)
-            array = _array(z)
-            _copy(array, c[..., :columns, :])
-            _copy(array, 0.0, where=below)
+        take([*room[1], *map(_address, (*p, *low, *up))])
         copies.freed(room)
-        _copy(_array(low[0]), 1.0, where=diagonal)
         matrices = _array(p[0]).reshape(-1, rows, rows)
         for k, matrix in enumerate(matrices):
             order = [*home]
