@@ -85,7 +85,7 @@ def _both(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> tuple[Any
         return at_once, call()
 
 
-@pytest.mark.parametrize("name", _everyday(NEW, "between"))
+@pytest.mark.parametrize("name", _everyday(NEW))
 def test_new_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     got, expected = _both(monkeypatch, NEW[name])
     for k, (one, other) in enumerate(zip(got, expected, strict=True)):
