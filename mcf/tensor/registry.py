@@ -26,6 +26,8 @@ ALIASING: dict[OpOverload, Callable[..., Any]] = {}
 # Functions of torch -> what writes their result into `out` above autograd, where that may be: a
 # function of the arguments and of `out`, which says whether it did.
 WRITERS: dict[Any, Callable[[tuple[Any, ...], Any], bool]] = {}
+# Functions with `out=` that torch would compose with numbers of its own -> what computes them.
+INTO: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {}
 # Functions of torch -> what computes them at once where nobody records or looks on, see
 # `mcf.tensor.shortcuts`; it returns NotImplemented for what it leaves to torch's way.
 DIRECT: dict[Any, Callable[..., Any]] = {}

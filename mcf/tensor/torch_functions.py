@@ -21,6 +21,7 @@ from mcf.tensor.recorded import at_once, functorch, mapped, unmapped
 from mcf.tensor.registry import DIRECT as DIRECT
 from mcf.tensor.registry import (
     FUNCTIONS,
+    INTO,
     NAMED,
     STRAIGHT,
     VIEWS,
@@ -89,6 +90,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if kwargs:
                 args, kwargs = by_place(func, replacement, args, kwargs)
             return replacement(*args, **kwargs)
+        if func in INTO:
+            return INTO[func](args, kwargs)
         if type(func) is FunctionType or (torch.is_grad_enabled() and _has_plain_leaf(args)):
             return forward(func, args, kwargs)
         with torch._C.DisableTorchFunctionSubclass():

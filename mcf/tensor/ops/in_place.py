@@ -87,10 +87,10 @@ def _is_of_elements(func: OpOverload) -> bool:
     return func is aten.where.self_out or any(torch.Tag.pointwise in f.tags for f in each)
 
 
-def _same_device(func: OpOverload, result: Tensor, target: Tensor) -> None:
+def _same_device(name: str, result: Tensor, target: Tensor) -> None:
     if result.device != target.device:
         raise RuntimeError(
-            f"{readable(func)}: the result is on {result.device}, the tensor that it is written to "
+            f"{name}: the result is on {result.device}, the tensor that it is written to "
             f"on {target.device}; nothing is moved silently"
         )
 
@@ -112,7 +112,7 @@ def in_place(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             f"{readable(func)}: the result has shape {list(result.shape)} and cannot be written "
             f"into a tensor of shape {list(target.shape)}"
         )
-    _same_device(func, result, target)
+    _same_device(readable(func), result, target)
     aten.copy_.default(target, result)
     return target
 
@@ -131,12 +131,17 @@ def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         result = func.overloadpacket(*args, **rest)
     if not isinstance(target, Tensor) or not isinstance(result, Tensor):
         raise unsupported(func)
+    return written(readable(func), result, target)
+
+
+def written(name: str, result: Tensor, target: Tensor) -> Tensor:
+    """What `out=` of a function of this name gives."""
     if isinstance(result, MCFTensor) and not isinstance(target, MCFTensor):
         raise UnsupportedError(
-            f"{readable(func)} would round its result to `out`, a plain tensor; give an expansion "
+            f"{name} would round its result to `out`, a plain tensor; give an expansion "
             "tensor, or copy the result, which rounds"
         )
-    _same_device(func, result, target)
+    _same_device(name, result, target)
     if result.shape != target.shape:
         if target.numel():
             warnings.warn(_RESIZED.format(list(target.shape), list(result.shape)), stacklevel=2)
