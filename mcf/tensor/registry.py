@@ -26,7 +26,7 @@ ALIASING: dict[OpOverload, Callable[..., Any]] = {}
 # Functions of torch -> what writes their result into `out` above autograd, where that may be: a
 # function of the arguments and of `out`, which says whether it did.
 WRITERS: dict[Any, Callable[[tuple[Any, ...], Any], bool]] = {}
-# Functions with `out=` that torch would compose with numbers of its own -> what computes them.
+# Functions with `out=` that no operator of one result does -> what computes and writes them.
 INTO: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {}
 # Functions of torch -> what computes them at once where nobody records or looks on, see
 # `mcf.tensor.shortcuts`; it returns NotImplemented for what it leaves to torch's way.

@@ -90,7 +90,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if kwargs:
                 args, kwargs = by_place(func, replacement, args, kwargs)
             return replacement(*args, **kwargs)
-        if func in INTO:
+        if func in INTO and kwargs.get("out") is not None:
             return INTO[func](args, kwargs)
         if type(func) is FunctionType or (torch.is_grad_enabled() and _has_plain_leaf(args)):
             return forward(func, args, kwargs)

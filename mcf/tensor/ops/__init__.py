@@ -50,6 +50,7 @@ from mcf.tensor.ops import quantiles as quantiles
 from mcf.tensor.ops import reductions as reductions
 from mcf.tensor.ops import reflections as reflections
 from mcf.tensor.ops import resampling as resampling
+from mcf.tensor.ops import results_into as results_into
 from mcf.tensor.ops import scans as scans
 from mcf.tensor.ops import scattering as scattering
 from mcf.tensor.ops import search as search

@@ -134,14 +134,24 @@ def into_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return written(readable(func), result, target)
 
 
-def written(name: str, result: Tensor, target: Tensor) -> Tensor:
-    """What `out=` of a function of this name gives."""
+def check_target(name: str, result: Tensor, target: Tensor) -> None:
+    """Whether `out=` of a function of this name can take a result.
+
+    Raises:
+        UnsupportedError: for a plain tensor in the place of an expansion.
+        RuntimeError: for another device.
+    """
     if isinstance(result, MCFTensor) and not isinstance(target, MCFTensor):
         raise UnsupportedError(
             f"{name} would round its result to `out`, a plain tensor; give an expansion "
             "tensor, or copy the result, which rounds"
         )
     _same_device(name, result, target)
+
+
+def written(name: str, result: Tensor, target: Tensor) -> Tensor:
+    """What `out=` of a function of this name gives."""
+    check_target(name, result, target)
     if result.shape != target.shape:
         if target.numel():
             warnings.warn(_RESIZED.format(list(target.shape), list(result.shape)), stacklevel=2)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mcf.kernels.row_tasks import along
 from mcf.tensor.creation import tensor
-from mcf.tensor.ops.in_place import written
 from mcf.tensor.ops.order import kth, not_empty
 from mcf.tensor.ops.ranks import decided
+from mcf.tensor.ops.results_into import into
 from mcf.tensor.recorded import watched
 from mcf.tensor.registry import INTO, implements
 from mcf.tensor.tensor import MCFTensor
@@ -141,25 +141,8 @@ def nanquantile(
     return _quantile(input, q, dim, keepdim, interpolation, True)
 
 
-def _into(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """A function with `out=`: torch's own composition would round q to the components' dtype."""
-
-    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name, rest = function.__name__, {k: v for k, v in kwargs.items() if k != "out"}
-        given = (kwargs["out"], *args, *rest.values())
-        if torch.is_grad_enabled() and any(
-            isinstance(x, Tensor) and x.requires_grad for x in given
-        ):
-            raise RuntimeError(
-                f"{name}(): functions with out=... arguments don't support automatic "
-                "differentiation, but one of the arguments requires grad."
-            )
-        return written(f"torch.{name}", function(*args, **rest), kwargs["out"])
-
-    return call
-
-
-INTO[torch.quantile], INTO[torch.nanquantile] = _into(quantile), _into(nanquantile)
+# torch's own composition would round q to the components' dtype.
+INTO[torch.quantile], INTO[torch.nanquantile] = into(quantile), into(nanquantile)
 
 
 @implements(torch.nanmedian, Tensor.nanmedian, torch.ops.aten.nanmedian.default)
