@@ -39,7 +39,15 @@ def _log_gamma(x: arb) -> arb:
 
 
 def _polygamma(m: int, x: arb) -> arb:
-    return (-1) ** (m + 1) * math.factorial(m) * acb(m + 1).zeta(acb(x)).real
+    """Far below zero the sums in both directions, of which the finite one is a difference."""
+    zeta = lambda v: acb(m + 1).zeta(acb(v)).real  # noqa: E731
+    if x > -64 or x.is_integer():
+        found = zeta(x)
+    else:
+        size = -x
+        left = size - size.floor()
+        found = (-1) ** (m + 1) * (zeta(left) - zeta(size + 1)) + zeta(1 - left)
+    return (-1) ** (m + 1) * math.factorial(m) * found
 
 
 def _erfcx(x: arb) -> arb:
