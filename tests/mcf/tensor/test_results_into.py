@@ -51,7 +51,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "aminmax": lambda **o: torch.aminmax(A, dim=0, **o),
     "frexp": lambda **o: torch.frexp(A, **o),
 }
-SLOW = [n for n in FUNCTIONS if n not in ("inv", "lu_factor", "argsort", "sort", "qr", "frexp")]
+SLOW = [n for n in FUNCTIONS if n not in ("inv", "lu_factor", "sort", "qr", "frexp")]
 
 
 def _empty(like: Any, shape: tuple[int, ...] = (0,)) -> Any:
