@@ -57,10 +57,7 @@ class Callback(NamedTuple):
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without looks for garbage among the many small objects of a compilation, few of which are.
-
-    They took a fifth of the time of a first `eigh`.
-    """
+    """Without looks for garbage among the many small objects of a compilation, few of which are."""
     collects = gc.isenabled()
     gc.disable()
     try:
