@@ -223,9 +223,9 @@ class Cpu(CpuFactoriser, Executor):
     def prepare_product(
         self, spec: Fold, shape: tuple[int, int, int, int], device: torch.device
     ) -> Callable[[list[int], int], None] | None:
-        """See `Executor`; for few elements, which one thread multiplies."""
+        """See `Executor`; few elements are multiplied by one thread."""
         if math.prod(shape) > SERIAL:
-            return None
+            return shared.SharedProduct(spec, shape) if team.is_native() else None
         return fold_loops.one_product(spec, *shape)
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:

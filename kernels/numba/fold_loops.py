@@ -253,7 +253,7 @@ def one_fold(spec: Fold, rows: int, length: int) -> OneFold:
     return OneFold(spec, "sum", rows, sizes)
 
 
-def _product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int, dict[str, int]]:
+def product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int, dict[str, int]]:
     """The number of items of a product of [batch, rows, inner] by [batch, inner, columns]."""
     down, across = -(-rows // ROWS), -(-columns // COLUMNS)
     words = {
@@ -269,7 +269,7 @@ def _product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int
 
 def one_product(spec: Fold, batch: int, rows: int, inner: int, columns: int) -> OneFold:
     """The matrix product of contiguous [batch, rows, inner] and [batch, inner, columns]."""
-    items, words = _product_sizes(batch, rows, inner, columns)
+    items, words = product_sizes(batch, rows, inner, columns)
     return OneFold(spec, "product", items, words)
 
 
@@ -293,7 +293,7 @@ def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     columns = right[0].shape[2]
     out = torch.empty((spec.state, batch, rows, columns), dtype=spec.register.dtype, device="cpu")
     bases = array("Q", [c.data_ptr() for c in (*left, *right)])
-    items, words = _product_sizes(batch, rows, inner, columns)
+    items, words = product_sizes(batch, rows, inner, columns)
     words |= {"bases": bases.buffer_info()[0], "out": out.data_ptr()}
     threads = _threads(batch * rows * columns * inner)
     _run(spec, "product", threads, items, words)

@@ -19,7 +19,7 @@ from mcf.kernels.fold import BLOCK, LANES, STEP, Fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.numba import fold_loops, stored, team
 from mcf.kernels.numba.element_loops import Loop, Table
-from mcf.kernels.numba.fold_text import SUM, WITHIN
+from mcf.kernels.numba.fold_text import PRODUCT, SUM, WITHIN
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.sequence import Bindable, Bound, native_of
 
@@ -161,6 +161,43 @@ class _Blocks(Bindable):
         with stored.lock:
             function = fold_loops.compiled(spec, kind).address
         return _bound(function, table, shares, outside, at, (self, lanes))
+
+
+class SharedProduct(Bindable):
+    """`fold_loops.one_product` of many elements."""
+
+    def __init__(self, spec: Fold, shape: tuple[int, int, int, int]) -> None:
+        """Of batch, rows, inner size and columns."""
+        self._spec = spec
+        self._items, self._words = fold_loops.product_sizes(*shape)
+        self._given = sum(spec.components) + 1
+        self._program: Program | None = None
+
+    def bound(self, addresses: Sequence[int], out: int) -> Bound:
+        """The call for the components and for where the sums go."""
+        parts = _parts(self._items)
+        shares = array("Q", team.shares(self._items, parts).tobytes())
+        words = {"out": out, "shares": shares.buffer_info()[0], "parts": parts, "bases": 0}
+        words |= self._words
+        table = array("Q", [*(words[name] for name in PRODUCT), *addresses])
+        place = table.buffer_info()[0]
+        first = place + _WORD * len(PRODUCT)
+        table[PRODUCT.index("bases")] = first
+        at = [
+            *range(first, first + _WORD * len(addresses), _WORD),
+            place + _WORD * PRODUCT.index("out"),
+        ]
+        with stored.lock:
+            function = fold_loops.compiled(self._spec, "product").address
+        return _bound(function, table, shares, None, at, self)
+
+    def __call__(self, addresses: Sequence[int], out: int) -> None:
+        """Write the partial sums, float64 [state, batch, rows, columns], to an address."""
+        if self._program is None:
+            last = self._given - 1
+            self._program = Program.of([Launch(self, range(last), last)], self._given)
+            assert self._program is not None
+        self._program([*addresses, out])
 
 
 class _Halving(Bindable):

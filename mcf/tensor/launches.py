@@ -66,7 +66,9 @@ class Plan:
         self.dtypes = result_dtypes(spec)
         few = first.numel() <= _FEW
         self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
-        self._models = self._likes or [self._model(dtype) for dtype in self.dtypes]
+        self._models = self._likes or [
+            new_like(self.size, dtype, self.device) for dtype in self.dtypes
+        ]
         self._rooms: list[tuple[list[Tensor], list[int]]] = []
         # By whether the result is copied to its place, see `_program`.
         self._programs: dict[bool, Program | None] = {}
@@ -75,14 +77,6 @@ class Plan:
 
     def _new(self, dtype: torch.dtype) -> Tensor:
         return torch.empty(self.size, dtype=dtype, device=self.device)
-
-    def _model(self, dtype: torch.dtype) -> Tensor:
-        """One number that stands for all of a result, which is made in its likeness.
-
-        That takes half of what it takes to say size, dtype and device.
-        """
-        one = torch.empty([1] * len(self.size), dtype=dtype, device=self.device).expand(self.size)
-        return one if _empty_like(one).is_contiguous() else self._new(dtype)
 
     @classmethod
     def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
@@ -288,6 +282,17 @@ class Plan:
             found += map(_address, groups[k])
         found += self.behind
         return found
+
+
+def new_like(size: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One number that stands for all of a contiguous tensor, which is made in its likeness.
+
+    That takes half of what it takes to say size, dtype and device.
+    """
+    one = torch.empty([1] * len(size), dtype=dtype, device=device).expand(size)
+    if _empty_like(one).is_contiguous():
+        return one
+    return torch.empty(size, dtype=dtype, device=device)
 
 
 def row_launch(spec: Elementwise, like: Tensor) -> Callable[[list[int]], Any]:

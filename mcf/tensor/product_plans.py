@@ -19,10 +19,10 @@ from mcf.kernels.operators import ADD, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.register_choice import get_registers
 from mcf.tensor.gathered import elements_in_order
-from mcf.tensor.launches import SMALL, row_launch
+from mcf.tensor.launches import SMALL, new_like, row_launch
 from mcf.tensor.narrow import in_float64, rounding
 from mcf.tensor.recorded import watched
-from mcf.tensor.tensor import COMPONENTS, MCFTensor, fresh
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64 = torch.float64
@@ -86,14 +86,36 @@ def multiplied(
         plan = _plans[key] = ProductPlan.of(likes, terms, (first, second))
     if plan is None:
         return None
+    if plan.laid:
+        # These are kept as long as the plan runs.
+        copies = [plan.lay(k, COMPONENTS[terms]((one, two)[k]), given) for k in plan.laid]
+        found = plan.run(given) if out is None else plan.into(given, out)
+        del copies
+        return found
     return plan.run(given) if out is None else plan.into(given, out)
 
 
 class ProductPlan:
     """A product as a program of the addresses of the operands and of the result."""
 
-    def __init__(self, like: Tensor, terms: int, program: Program, summed: bool) -> None:
-        """A plan of a program with a result like this, which may be a sum with a third operand."""
+    def __init__(
+        self,
+        like: Tensor,
+        terms: int,
+        program: Program,
+        summed: bool,
+        laid: dict[int, Turned | None],
+    ) -> None:
+        """A plan of a program.
+
+        Args:
+            like: what its result is like.
+            terms: components of each operand.
+            program: of the operands, what is added, and the result.
+            summed: whether something is added.
+            laid: which operands come in the order in which they are read, and how they are turned.
+        """
+        self.laid = laid
         size, self._dtype = like.shape, like.dtype
         self._like, self._size, self._terms, self._device = like, size, terms, like.device
         self._program, self._summed = program, summed
@@ -110,8 +132,8 @@ class ProductPlan:
         if found is None:
             return None
         size, shape = found
-        batch, rows, _, columns = shape
-        if max(a.numel(), b.numel(), batch * rows * columns) > SMALL:
+        # What is added is expanded by the plan only where that is little.
+        if len(likes) > 2 and size.numel() > SMALL:
             return None
         fmt = FORMATS[a.dtype]
         item = int(fmt.itemsize)
@@ -130,13 +152,18 @@ class ProductPlan:
 
         steps: list[Step] = []
         taken = [[*range(k * terms, (k + 1) * terms)] for k in range(number + 1)]
-        views = [a, b]
+        views, laid = [a, b], dict[int, Turned | None]()
         if number > 2:
             try:
                 views.append(likes[2].expand(size))
             except RuntimeError:
                 return None
         for k, view in enumerate(views):
+            if view.is_contiguous():
+                continue
+            if view.numel() > SMALL:
+                laid[k] = turned[k]
+                continue
             index = elements_in_order(view, range(view.ndim))
             if index is not None:
                 moved = rooms(terms, view.numel(), item)
@@ -161,7 +188,14 @@ class ProductPlan:
         program = Program.of(steps, given, sizes)
         if program is None:
             return None
-        return cls(torch.empty(size, dtype=fmt.dtype, device="cpu"), terms, program, number > 2)
+        return cls(new_like(size, a.dtype, a.device), terms, program, number > 2, laid)
+
+    def lay(self, k: int, parts: Components, given: list[int]) -> list[Tensor]:
+        """Copies of an operand's components, whose addresses take the place of theirs."""
+        turned = self.laid[k]
+        copies = [(c if turned is None else _view(c, turned)).contiguous() for c in parts]
+        given[k * self._terms : (k + 1) * self._terms] = map(_address, copies)
+        return copies
 
     def run(self, given: list[int]) -> MCFTensor | None:
         """The product of operands at some addresses; None where only the operator rounds it."""

@@ -69,6 +69,22 @@ def test_folds_of_long_rows(threads: int, shape: tuple[int, int]) -> None:
         assert_same_bits(out, expected, f"{threads} threads, {shape}")
 
 
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize("shape", [(1, 70, 33, 130), (5, 33, 17, 40), (70, 1000, 1, 1)])
+def test_products_of_many_elements(threads: int, shape: tuple[int, int, int, int]) -> None:
+    batch, rows, inner, columns = shape
+    spec = product_fold(FP64, 2, 2, 2)
+    call = registry.prepare_product(spec, shape, CPU)
+    assert isinstance(call, shared.SharedProduct)
+    for seed in range(2):
+        x, y = _pair(seed, batch, rows, inner), _pair(seed + 7, batch, inner, columns)
+        out = torch.empty(spec.state, batch, rows, columns, dtype=torch.float64)
+        call(_places(x + y), out.data_ptr())
+        with mcf.executor("torch"):
+            expected = registry.product(spec, x, y)
+        assert_same_bits(out, expected, f"{threads} threads, {shape}")
+
+
 REDUCTIONS: dict[str, Callable[[Any], Tensor]] = {
     "dot": lambda x: torch.dot(x, x.flip(0)),
     "sum": lambda x: x.sum(),

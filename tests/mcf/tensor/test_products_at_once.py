@@ -1,7 +1,7 @@
 """Exact: what is a product of matrices by another name has the bits and the layout of torch's way.
 
 Caught mutants: an index of the other operand kept; an operand that is not turned; what lies in
-another layout read as it lies; capitals after small letters.
+another layout read as it lies; capitals after small letters; many elements without a plan.
 """
 
 from __future__ import annotations
@@ -65,6 +65,38 @@ def test_products_are_those_of_torchs_way(name: str, monkeypatch: pytest.MonkeyP
         expected = CALLS[name]()
     for k, (got, want) in enumerate(zip(at_once, expected, strict=True)):
         assert_alike(got, want, f"{name} {k}")
+
+
+def _many(dtype: torch.dtype, *shape: int) -> Any:
+    """More elements than plans move one by one."""
+    count = torch.Size(shape).numel()
+    first = (torch.arange(count) * 7919 % 2003 - 1001).to(dtype).reshape(shape)
+    return mcf.MCFTensor([first, first.flip(0) * 2.0 ** -(40 if dtype is torch.float64 else 26)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_products_of_many_elements_have_plans(dtype: torch.dtype) -> None:
+    tall, batch, few = (_many(dtype, *s) for s in [(3000, 6), (1100, 4, 4), (6, 3)])
+    out = torch.empty_like(batch)
+    calls: list[Callable[[], Any]] = [
+        lambda: [tall @ few, tall.T @ tall, few.T @ tall.T],
+        lambda: [batch @ batch, batch.mT @ batch, batch @ few[:4], torch.matmul(batch, batch)],
+        lambda: [torch.matmul(batch, batch, out=out).clone(), einsum("bi,ji->bj", tall, few.T)],
+        lambda: [linear(tall, few.T), torch.addmm(few[0], tall, few)],
+    ]
+    for k, call in enumerate(calls):
+        product_plans._plans.clear()
+        found = call()
+        made = [*product_plans._plans.values()]
+        assert made, k
+        assert all(plan is not None for plan in made), k
+        # The second time, with the rooms of the first.
+        again = call()
+        with mcf.executor("torch"):
+            expected = call()
+        for got, other, want in zip(found, again, expected, strict=True):
+            assert_alike(got, want, f"{dtype} {k}")
+            assert_alike(other, want, f"{dtype} {k}, again")
 
 
 def test_errors_are_those_of_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
