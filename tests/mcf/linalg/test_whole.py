@@ -8,8 +8,10 @@ an element whose first component is 0 taken for 0; a look left out.
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -183,6 +185,69 @@ def test_what_is_looked_at(
     assert 0 < int(wanted[-1].sum()) < 20
     assert [state == DONE for state in ends[-20:]] == wanted[-1].tolist()
     assert torch.equal(found[-1], wanted[-1])
+
+
+def looked_at(name: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Components, Any]:
+    """A matrix, and (X, M) of which this limit says |X| <= limit rows unit |M|."""
+    symmetric, a = few(name)
+    a, seen = each(lambda c: c[:1], a), []
+    # What is compared as if nothing were left: a limit of 0.
+    limits = residuals.LIMITS._replace(**{limit: 0})
+    real = residuals.below
+
+    def below(x: Components, factor: float, m: Components, numbers: Any) -> torch.Tensor:
+        if factor == 0:
+            seen.append((x[0][0], m[0][0]))
+        return real(x, factor, m, numbers)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(residuals, "LIMITS", limits)
+        patched.setattr(residuals, "below", below)
+        eigen._decompose(a, False) if symmetric else singular._decompose(a, False, False)
+    return a, seen[-1]
+
+
+def square(x: torch.Tensor) -> Fraction:
+    return sum((Fraction(v) ** 2 for v in x.flatten().tolist()), Fraction(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "in_one_call"),
+    [(n, k, one) for n, k in (("close", "mixed"), ("deficient", "drift")) for one in (True, False)],
+)
+def test_the_limit_from_which_on_a_matrix_is_held(
+    name: str, limit: str, in_one_call: bool, ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By bisection: no less than what is left, exactly, and no more than a step of each number.
+
+    Caught mutant: numbers counted in whole steps below them, as if these were above; by the loop
+    and by operations on tensors.
+    """
+    a, (left, size) = looked_at(name, limit, monkeypatch)
+    symmetric, rows = name == "close", min(a[0].shape[1:])
+
+    def held(words: int) -> bool:
+        limits = residuals.LIMITS._replace(**{limit: words / 2**20})
+        for module in (residuals, whole):
+            monkeypatch.setattr(module, "LIMITS", limits)
+        if in_one_call:
+            eigen.decompose(a) if symmetric else singular.decompose(a, False, False)
+            return ends[-1] == DONE
+        found = eigen._decompose(a, False) if symmetric else singular._decompose(a, False, False)
+        return bool(found[-1].all())
+
+    low, high = 1, int(getattr(residuals.LIMITS, limit) * 2**20)
+    assert held(high) and not held(low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if held(middle) else (middle, high)
+    allowed = (Fraction(high, 2**20) * rows * Fraction(2) ** -106) ** 2
+    assert square(left) <= allowed * square(size)
+    # 64 columns' worth of steps are the limit times 2^k, at most |M|: of r numbers the steps
+    # beside are r^(1/2) / 64 columns of it at most; |M| is rounded down by less than 2^-8, all of
+    # it by less than a word.
+    beside = math.sqrt(left.numel()) / (64 * size.shape[1]) + 2.0**-8 + 1.0 / high
+    assert allowed * square(size) <= square(left) * Fraction((1 + 2 * beside) ** 2)
 
 
 def test_values_without_vectors_of_zeros(ends: list[int]) -> None:
