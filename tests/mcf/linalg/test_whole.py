@@ -237,7 +237,8 @@ def test_the_limit_from_which_on_a_matrix_is_held(
         return bool(found[-1].all())
 
     low, high = 1, int(getattr(residuals.LIMITS, limit) * 2**20)
-    assert held(high) and not held(low)
+    assert held(high)
+    assert not held(low)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if held(middle) else (middle, high)
