@@ -83,13 +83,19 @@ def _room(spec: Elimination, words: dict[str, int], parts: int) -> tuple[Any, li
 
 
 def _prepared(
-    spec: Elimination, items: int, length: int, words: dict[str, int], pivots: int | None
+    spec: Elimination,
+    items: int,
+    length: int,
+    work: int,
+    words: dict[str, int],
+    pivots: int | None,
 ) -> OnePanel:
     words |= _sizes(spec, length, words)
     with stored.lock:
         address = _compiled(spec).address
     names = elimination_text.words(spec)
-    return OnePanel(address, names, words, items, functools.partial(_room, spec, words, 1), pivots)
+    room = functools.partial(_room, spec, words)
+    return OnePanel(address, names, words, items, work, room, pivots)
 
 
 def _panel_words(
@@ -105,14 +111,13 @@ def one_elimination(
 ) -> Callable[..., tuple[Any, Any]] | None:
     """See `mcf.kernels.executor.Executor.prepare_elimination`."""
     batch, rows, width = shape
-    if batch * width * width * (rows + sides) > team.SERIAL:
-        return None
+    work = batch * width * width * (rows + sides)
     words = _panel_words(spec, shape[1:], 0, width, True, sides)
     if spec.kind == "cholesky":
-        call = _prepared(spec, batch, width, words | {"count": 0}, 0)
+        call = _prepared(spec, batch, width, work, words | {"count": 0}, 0)
         return lambda a: call(a, [])
     words |= {"count": width, "wanted": int(determinant)}
-    call = _prepared(spec, batch, rows, words, batch * width)
+    call = _prepared(spec, batch, rows, work, words, batch * width)
 
     def eliminate(a: list[int], x: Any = None, z: Any = None) -> tuple[Any, Any]:
         # Of what is not wanted the loop sees any address.
@@ -180,10 +185,9 @@ def one_substitution(
 ) -> Callable[[list[int], list[int]], Any] | None:
     """See `mcf.kernels.executor.Executor.prepare_substitution`."""
     batch, width, columns = shape
-    if batch * width * width * columns > team.SERIAL:
-        return None
+    work = batch * width * width * columns
     words = _substitution_words(shape, strides, (width * columns, columns, 1), upper, unit)
-    call = _prepared(spec, batch * words["tiles"], min(TILE, columns), words, None)
+    call = _prepared(spec, batch * words["tiles"], min(TILE, columns), work, words, None)
     if not upper:
         return lambda a, x: call(a + x, [])
     # The last row and column.

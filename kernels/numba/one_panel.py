@@ -1,19 +1,22 @@
-"""A loop over matrices that stay where they are, on the calling thread: addresses alone change."""
+"""A loop over matrices of which addresses alone change from call to call."""
 
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from mcf.kernels.numba import team
 
 _WORD = 8
 _SHARE = 8
-# Scratch memory of one thread: what keeps it, and its addresses in the order of the operands.
-Room = Callable[[], tuple[Any, list[int]]]
+# Scratch memory of so many threads: what keeps it, and its addresses in the order of the operands.
+Room = Callable[[int], tuple[Any, list[int]]]
 
 
 class OnePanel:
@@ -29,6 +32,7 @@ class OnePanel:
         names: Sequence[str],
         words: dict[str, int],
         items: int,
+        work: int,
         room: Room,
         pivots: int | None = None,
     ) -> None:
@@ -39,29 +43,34 @@ class OnePanel:
             names: of its words.
             words: those that are not addresses.
             items: how many matrices, or tiles of such.
+            work: how many numbers are computed in all; one thread does what is little.
             room: makes scratch memory.
             pivots: how many of all matrices; None for a loop without `info` and pivots.
         """
-        self._call = team.native(address)
+        self._address, self._call = address, team.native(address)
         self._names, self._items, self._room = names, items, room
-        self._words = {**words, "parts": 1}
+        self._many = work > team.SERIAL
+        # Of all threads that there may ever be.
+        most = max(os.cpu_count() or 1, torch.get_num_threads()) if self._many else 1
+        self._parts = max(1, min(items, most))
+        self._words = {**words, "parts": self._parts}
+        self._shares = array("q", team.shares(items, self._parts))
         self._pivots, self._info = pivots or 0, 0 if pivots is None else items
         self._free: list[tuple[int, array[int], Any, list[int]]] = []
 
     def _table(self, count: int) -> tuple[int, array[int], Any, list[int]]:
         """A new table's address, the table, scratch memory for it and where that is."""
-        keep, scratch = self._room()
+        keep, scratch = self._room(self._parts)
         start = len(self._names)
         bases = start + self._info
         shares = bases + count + len(scratch)
-        pivots = shares + 2 * _SHARE
+        pivots = shares + len(self._shares)
         table = array("q", bytes(_WORD * (pivots + self._pivots)))
         place = table.buffer_info()[0]
         at = {"info": start, "bases": bases, "shares": shares, "pivots": pivots}
         words = self._words | {name: place + _WORD * k for name, k in at.items()}
         table[:start] = array("q", [words[name] for name in self._names])
-        # The end of the only share.
-        table[shares + _SHARE + 1] = self._items
+        table[shares:pivots] = self._shares
         return place, table, keep, scratch
 
     def __call__(self, first: list[int], last: list[int]) -> tuple[array[int], array[int]]:
@@ -83,10 +92,17 @@ class OnePanel:
         bases = [*first, *scratch, *last]
         # `info` becomes 0, and so do who comes first and, a line further, which item is next.
         _filled(self._info, len(bases)).pack_into(table, _WORD * start, *bases, 0, 0)
-        self._call(place)
+        if self._parts == 1:
+            self._call(place)
+        else:
+            shares = start + self._info + len(bases)
+            table[shares : shares + len(self._shares)] = self._shares
+            team.run(self._address, place, min(self._parts, torch.get_num_threads()))
         pivots = table[len(table) - self._pivots :]
         info = table[start : start + self._info]
-        self._free.append(found)
+        # Scratch memory may be that of all matrices.
+        if not self._many:
+            self._free.append(found)
         return info, pivots
 
 

@@ -91,13 +91,12 @@ def one_reflection(
     batch, rows, columns = shape
     width = min(rows, columns)
     rest = columns - width
-    if batch * rows * width * (width + rest + wanted) > team.SERIAL:
-        return None
+    work = batch * rows * width * (width + rest + wanted)
     words = {"rows": rows, "columns": columns, "start": 0, "width": width}
     words |= _sizes(rows, width, rest, wanted)
 
-    def room() -> tuple[Any, list[int]]:
-        memory, scratch = _room(spec, words, 1)
+    def room(parts: int) -> tuple[Any, list[int]]:
+        memory, scratch = _room(spec, words, parts)
         # V and T, of which nobody asks.
         sizes = [batch * rows * width] * spec.terms + [batch * width * width] * spec.terms
         own = [torch.empty(size, dtype=torch.float64, device="cpu") for size in sizes]
@@ -105,5 +104,5 @@ def one_reflection(
 
     with stored.lock:
         address = _compiled(spec).address
-    call = OnePanel(address, reflection_text.WORDS, words, batch, room)
+    call = OnePanel(address, reflection_text.WORDS, words, batch, work, room)
     return lambda r, q: call(r + (q or r), [])

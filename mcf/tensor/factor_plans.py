@@ -87,7 +87,7 @@ def factored(
 
 def _made(make: Any, terms: int, a: Tensor, b: Tensor | None, options: Any) -> Run | None:
     for x in (a,) if b is None else (a, b):
-        if x.ndim == 0 or x.device != _cpu or not 0 < x.numel() <= SMALL:
+        if x.ndim == 0 or x.device != _cpu or not 0 < x.numel():
             return None
     if a.ndim < 2 or a.shape[-1] > BLOCK:
         return None
@@ -229,19 +229,35 @@ def root(terms: int, a: Tensor, upper: bool, examined: bool = False) -> Run | No
     # Of the result: what is neither read nor written.
     rest = np.triu(np.ones(size[-2:], dtype=bool), 1)
     rest = rest.T if upper else rest
-    take = copies.taking(np.where(rest, copies.zero, copies.numbers()))
-    if take is None:
-        return None
+    # Of more elements an index takes memory, and other calls little beside the loop.
+    take: Any = None
+    if a.numel() <= SMALL:
+        take = copies.taking(np.where(rest, copies.zero, copies.numbers()))
+        if take is None:
+            return None
     numbers = new(size[:-2], torch.int32)
 
-    def run(parts: Components) -> Any:
+    def few(parts: Components) -> tuple[Any, list[Tensor]]:
         room = copies.taken(parts)
         info, _ = call(room[1])
-        if not examined and any(info):
-            return None
         out = [_empty_like(like) for _ in parts]
         take([*room[1], *map(_address, out)])
         copies.freed(room)
+        return info, out
+
+    def many(parts: Components) -> tuple[Any, list[Tensor]]:
+        turned = [c.mT if upper else c for c in parts]
+        out = [_empty_like(like).copy_(c) for c in turned]
+        info, _ = call([*map(_address, out)])
+        out = [x.tril_() for x in out]
+        return info, [x.mT.contiguous() for x in out] if upper else out
+
+    compute = few if a.numel() <= SMALL else many
+
+    def run(parts: Components) -> Any:
+        info, out = compute(parts)
+        if not examined and any(info):
+            return None
         factor = fresh(out, size, like.dtype, _cpu)
         if not examined:
             return factor

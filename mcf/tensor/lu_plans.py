@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, new
+from mcf.tensor.launches import SMALL
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
 _empty_like, _array, _address = torch.empty_like, Tensor.numpy, Tensor.data_ptr
@@ -17,6 +18,8 @@ _cpu = torch.device("cpu")
 def factors(terms: int, a: Tensor) -> Run | None:
     """P, L and U with P L U = A, of A with at least as many rows as columns."""
     rows, columns = a.shape[-2:]
+    if a.numel() > SMALL:
+        return None
     call = loop("lu", terms, a) if rows >= columns else None
     if call is None:
         return None

@@ -11,6 +11,7 @@ from mcf.kernels.decomposition import DONE
 from mcf.linalg.singular import at_once
 from mcf.linalg.whole import prepared
 from mcf.tensor.factor_plans import Run, new, through_float64
+from mcf.tensor.launches import SMALL
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
@@ -41,6 +42,8 @@ def singular_vectors(terms: int, a: Tensor, full: bool, vectors: bool) -> Run | 
 def _decomposed(
     symmetric: bool, terms: int, a: Tensor, sizes: list[Any], upper: bool, vectors: bool
 ) -> Run | None:
+    if a.numel() > SMALL:
+        return None
     *_, m, n = a.shape
     count, least = a.numel() // (m * n), min(m, n)
     loop = prepared(symmetric, terms, count, (least, max(m, n)))

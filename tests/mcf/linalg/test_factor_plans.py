@@ -2,7 +2,8 @@
 
 Caught mutants: a determinant of A in the place of A^T's; scratch memory that another call has;
 vectors of a batch taken for a matrix; what stands above a Cholesky factor left as it was; the last
-row of a triangular system taken from the first.
+row of a triangular system taken from the first; shares that a second call finds used up; scratch
+memory of fewer threads than come.
 """
 
 from __future__ import annotations
@@ -119,6 +120,41 @@ def test_what_is_singular_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for got, expected in zip(*both(told, monkeypatch), strict=True):
         assert_alike(got, expected, "told")
+
+
+# Of more matrices than one thread takes, and than a plan has an index for.
+MANY: dict[str, Callable[[Any], Any]] = {
+    "det": lambda a: [linalg.det(a)],
+    "inv": lambda a: [linalg.inv(a)],
+    "solve": lambda a: [linalg.solve(a, a[..., 0]), linalg.solve(a, a[..., :2])],
+    "lu_factor": lambda a: [linalg.lu_factor(a), linalg.lu_factor_ex(a[..., :-1])],
+    "cholesky": lambda a: [linalg.cholesky(positive(a), upper=upper) for upper in (False, True)],
+    "cholesky_ex": lambda a: [linalg.cholesky_ex(a)],
+    "triangular": lambda a: [linalg.solve_triangular(a, a, upper=upper) for upper in (False, True)],
+    "qr": lambda a: [linalg.qr(a, mode) for mode in ("reduced", "complete", "r")],
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "det" else pytest.mark.slow) for n in MANY]
+)
+def test_many_matrices_have_plans(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = numbers(1200, 4, 4)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            factor_plans._plans.clear()
+            # The second time with what the first has left.
+            for k in range(2):
+                at_once, expected = both(lambda: MANY[name](a), monkeypatch)
+                pairs = zip(flattened(at_once), flattened(expected), strict=True)
+                for got, want in pairs:
+                    assert_alike(got, want, f"{name} on {threads} threads, {k}")
+            assert factor_plans._plans
+            assert all(run is not None for run in factor_plans._plans.values())
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.slow
