@@ -98,7 +98,7 @@ class Move(NamedTuple):
         index = None if self.index is None else np.ascontiguousarray(self.index, np.int64).ravel()
         place = 0 if index is None else index.ctypes.data
         head = [self.elements, len(self.sources), 16 * self.to + self.size, place]
-        return _of_words("move", _MOVE, head, addresses, index)
+        return native_words("move", _MOVE, head, addresses, index)
 
 
 class Within(NamedTuple):
@@ -126,12 +126,20 @@ class Within(NamedTuple):
         # Magnitudes are ordered as the integers that they are.
         limits = np.array([self.least, self.most]).view(np.int64).tolist()
         head = [self.elements, len(self.places), *limits, 0]
-        found = _of_words("within", _WITHIN, head, addresses, None)
+        found = native_words("within", _WITHIN, head, addresses, None)
         return found._replace(counted=found.data + 4 * _WORD)
 
 
-def _of_words(name: str, text: str, head: list[int], addresses: list[int], keep: Any) -> Bound:
-    """A native function of a table: some words, addresses and one word more."""
+def native_words(name: str, text: str, head: list[int], addresses: list[int], keep: Any) -> Bound:
+    """A native function of a table: some words, addresses and one word more.
+
+    Args:
+        name: of the function.
+        text: of its code, see `sequence.native_of`.
+        head: the words before the addresses.
+        addresses: of the operands.
+        keep: what the words belong to.
+    """
     table = array("Q", [*head, *addresses, 0])
     place = table.buffer_info()[0]
     end = place + _WORD * (len(table) - 1)

@@ -39,7 +39,7 @@ class Chain:
         self._size, self._device = last.size, last.device
         self._dtype = last.dtypes[0]
         self._likes = [torch.empty(last.size, dtype=d, device=last.device) for d in last.dtypes]
-        self._program, self._steps, self._own, self._moves = program, steps, own, moves
+        self.program, self._steps, self._own, self._moves = program, steps, own, moves
         self._aside: Program | None = None
 
     @classmethod
@@ -87,7 +87,7 @@ class Chain:
     def run_at(self, given: list[int]) -> Any:
         """The same for components at some addresses."""
         out = [*map(_empty_like, self._likes)]
-        if not self._program([*given, *map(_address, out)]):
+        if not self.program([*given, *map(_address, out)]):
             return None
         if self._dtype is torch.bool:
             return out[0]

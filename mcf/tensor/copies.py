@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels.program import Move, Program
+from mcf.kernels.program import Move, Program, Step
 from mcf.tensor.tensor import Components
 
 # Elements of a component of which a plan keeps copies.
@@ -53,17 +53,18 @@ class Copies:
         """Where the elements of the given shape are in a copy."""
         return np.arange(self.zero).reshape(self._size).transpose(self._back)
 
-    def taking(self, *indices: Any) -> Program | None:
+    def taking(self, *indices: Any, steps: Sequence[Step] = (), more: int = 0) -> Program | None:
         """What takes elements of copies, 0 and 1 into tensors, each as an index of these says.
 
-        It is called with the copies' addresses, then with those of each result's components.
+        It is called with the copies' addresses, then with those of each result's components, then
+        with so many more of which further steps may know.
         """
         terms, item = self._terms, np.dtype(self._kind).itemsize
-        steps = [
+        moves: list[Step] = [
             Move(range(terms), range(terms * k, terms * (k + 1)), index.size, index, item)
             for k, index in enumerate(indices, 1)
         ]
-        return Program.of(steps, terms * (1 + len(indices)))
+        return Program.of([*moves, *steps], terms * (1 + len(indices)) + more)
 
     def taken(self, parts: Components) -> tuple[list[Any], list[int]]:
         """Copies of components and where they lie; to be given to `freed` after their use."""

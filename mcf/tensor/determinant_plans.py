@@ -10,14 +10,16 @@ from torch import Tensor
 
 from mcf.elementary.fused import Formula
 from mcf.kernels.operators import ABS
+from mcf.kernels.pivots import Signs
+from mcf.kernels.program import Launch, Program
 from mcf.tensor.chain_programs import Chain
 from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, new
 from mcf.tensor.launches import SMALL
 from mcf.tensor.sums import SumPlan
-from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh, wrap
+from mcf.tensor.tensor import Components, MCFTensor, fresh, wrap
 
-_empty_like, _address, _array = torch.empty_like, Tensor.data_ptr, Tensor.numpy
+_empty_like, _address = torch.empty_like, Tensor.data_ptr
 _cpu = torch.device("cpu")
 
 
@@ -68,29 +70,34 @@ def signed_logarithm(terms: int, a: Tensor) -> Run | None:
     logarithms = Chain.of(_logarithm_of_size, [ones], [(range(terms), diagonals)], SMALL)
     if logarithms is None:
         return None
-    home = range(1, n + 1)
-    matrices = range(0, n * math.prod(size), n)
+    # Copies, pivots, signs and logarithms are given; rows of logarithms are in rooms.
+    count, item = math.prod(size), a.dtype.itemsize
+    at = 3 * terms + 1
+    given, signs = [*range(terms)], [*range(terms + 1, 2 * terms + 1)]
+    found = [*range(2 * terms + 1, at)]
+    logs = [*range(at, at + terms)]
+    program = Program.of(
+        [
+            Launch(Signs(count, n, terms, item), [0, terms, *signs]),
+            Launch(logarithms.program, [*given, *logs]),
+            Launch(total.program, [*logs, *found]),
+        ],
+        at,
+        [item * count * n] * terms,
+    )
+    if program is None:
+        return None
 
     def run(parts: Components) -> tuple[MCFTensor, MCFTensor] | None:
         copied = copies.taken(parts)
         pivots = call(copied[1])[1]
-        lead = copied[0][0].diagonal(0, -2, -1).ravel().tolist()
-        logs = logarithms.run_at(copied[1])
-        copies.freed(copied)
-        found = None if logs is None else total.run(COMPONENTS[terms](logs.__dict__))
-        if found is None:
-            return None
-        signs = []
-        for k in matrices:
-            sign = 1.0
-            for x, other, at in zip(lead[k : k + n], pivots[k : k + n], home, strict=True):
-                sign *= (x > 0) - (x < 0)
-                sign = sign if other == at else -sign
-            signs.append(sign)
+        sign = [_empty_like(like) for _ in parts]
         out = [_empty_like(like) for _ in parts]
-        _array(out[0]).reshape(-1)[:] = signs
-        for x in out[1:]:
-            _array(x).fill(0.0)
-        return fresh(out, size, like.dtype, _cpu), found
+        places = [*copied[1], pivots.buffer_info()[0], *map(_address, (*sign, *out))]
+        done = program(places)
+        copies.freed(copied)
+        if not done:
+            return None
+        return fresh(sign, size, like.dtype, _cpu), fresh(out, size, like.dtype, _cpu)
 
     return run

@@ -18,6 +18,8 @@ from mcf.convert.rounding import convert
 from mcf.kernels import registry
 from mcf.kernels.elimination import elimination
 from mcf.kernels.formats import FORMATS
+from mcf.kernels.pivots import Narrowed
+from mcf.kernels.program import Launch, Program
 from mcf.kernels.reflection import reflection
 from mcf.kernels.register_choice import get_registers
 from mcf.linalg.lu_factors import SIDES
@@ -29,7 +31,7 @@ from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address, _array = torch.empty_like, Tensor.data_ptr, Tensor.numpy
 _FLOAT64, _cpu = torch.float64, torch.device("cpu")
-_copy, _words = np.copyto, np.frombuffer
+_copy = np.copyto
 _FORMATS = frozenset({torch.float64, torch.float32})
 
 _MOST = 1024
@@ -110,6 +112,13 @@ def loop(kind: str, terms: int, a: Tensor, *more: Any) -> Any:
     return registry.on(a.device).prepare_elimination(
         elimination(kind, FORMATS[a.dtype], terms), _flat(a), *more
     )
+
+
+def _narrowed(count: int) -> Program:
+    """What makes int32 of so many numbers of int64, of the addresses of both."""
+    program = Program.of([Launch(Narrowed(count), [0, 1])], 2)
+    assert program is not None
+    return program
 
 
 def through_float64(
@@ -200,6 +209,7 @@ def pivoted(terms: int, a: Tensor) -> Run | None:
         return None
     size, rows = a.shape, torch.Size((*a.shape[:-2], a.shape[-1]))
     like, numbers = new(size, a.dtype), new(rows, torch.int32)
+    narrow = _narrowed(math.prod(rows))
 
     def run(parts: Components) -> tuple[MCFTensor, Tensor] | None:
         out = [_empty_like(like) for _ in parts]
@@ -209,7 +219,7 @@ def pivoted(terms: int, a: Tensor) -> Run | None:
         if any(info):
             return None
         pivots = _empty_like(numbers)
-        _copy(_array(pivots), _words(found, np.int64).reshape(rows), casting="unsafe")
+        narrow([found.buffer_info()[0], _address(pivots)])
         return fresh(out, size, like.dtype, _cpu), pivots
 
     return run
@@ -232,10 +242,12 @@ def root(terms: int, a: Tensor, upper: bool, examined: bool = False) -> Run | No
     # Of more elements an index takes memory, and other calls little beside the loop.
     take: Any = None
     if a.numel() <= SMALL:
-        take = copies.taking(np.where(rest, copies.zero, copies.numbers()))
+        index = np.where(rest, copies.zero, copies.numbers())
+        take = copies.taking(index)
         if take is None:
             return None
     numbers = new(size[:-2], torch.int32)
+    narrow = _narrowed(_flat(a)[0])
 
     def few(parts: Components) -> tuple[Any, list[Tensor]]:
         room = copies.taken(parts)
@@ -262,7 +274,7 @@ def root(terms: int, a: Tensor, upper: bool, examined: bool = False) -> Run | No
         if not examined:
             return factor
         minors = _empty_like(numbers)
-        _copy(_array(minors), np.reshape(info, size[:-2]), casting="unsafe")
+        narrow([info.buffer_info()[0], _address(minors)])
         return factor, minors
 
     return run

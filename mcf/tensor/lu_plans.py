@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from mcf.kernels.pivots import Permutations
+from mcf.kernels.program import Launch, Step
 from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, new
 from mcf.tensor.launches import SMALL
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
-_empty_like, _array, _address = torch.empty_like, Tensor.numpy, Tensor.data_ptr
+_empty_like, _address = torch.empty_like, Tensor.data_ptr
 _cpu = torch.device("cpu")
 
 
@@ -31,14 +35,18 @@ def factors(terms: int, a: Tensor) -> Run | None:
     above = np.triu(np.ones((rows, columns), dtype=bool), 1)
     below = np.tril(np.ones((columns, columns), dtype=bool), -1)
     low_of = np.where(np.eye(rows, columns, dtype=bool), copies.one, number)
+    # The pivots come behind the results.
+    pivoted = Permutations(math.prod(batch), rows, columns, dtype.itemsize)
+    ones: Step = Launch(pivoted, [4 * terms, terms])
     take = copies.taking(
         np.full(sizes[0], copies.zero),
         np.where(above, copies.zero, low_of),
         np.where(below, copies.zero, number[..., :columns, :]),
+        steps=[ones],
+        more=1,
     )
     if take is None:
         return None
-    home = range(rows)
 
     def run(parts: Components) -> tuple[MCFTensor, ...] | None:
         room = copies.taken(parts)
@@ -46,14 +54,8 @@ def factors(terms: int, a: Tensor) -> Run | None:
         if any(info):
             return None
         p, low, up = ([_empty_like(like) for _ in parts] for like in likes)
-        take([*room[1], *map(_address, (*p, *low, *up))])
+        take([*room[1], *map(_address, (*p, *low, *up)), pivots.buffer_info()[0]])
         copies.freed(room)
-        matrices = _array(p[0]).reshape(-1, rows, rows)
-        for k, matrix in enumerate(matrices):
-            order = [*home]
-            for j, other in enumerate(pivots[k * columns : (k + 1) * columns]):
-                order[j], order[other - 1] = order[other - 1], order[j]
-            matrix[order, home] = 1.0
         made = zip((p, low, up), sizes, strict=True)
         return tuple([fresh(x, size, dtype, _cpu) for x, size in made])
 
