@@ -119,7 +119,8 @@ def _launch(
     of_row: Any = launch.row(np.ones((1, 0)))
     call = getattr(of_row, "call", of_row)
     with torch.inference_mode(False):
-        likes = [torch.empty(first.shape, dtype=dtype, device=first.device) for _ in range(terms)]
+        like = torch.empty(first.shape, dtype=dtype, device=first.device)
+    likes = [like] * sum(field.written for field in spec.fields)
 
     def converted(components: Sequence[Tensor]) -> list[Tensor] | None:
         out = [*map(_empty_like, likes)]

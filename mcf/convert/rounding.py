@@ -52,7 +52,7 @@ def few_converted(
     first = components[0]
     if not visible(first) or not 0 < first.numel() < conversions.FEWEST:
         return None
-    if all(map(_dense, components)):
+    if all(map(dense, components)):
         found = conversions.run_few(nearest, components, dtype, terms)
         if found is not None:
             return found
@@ -63,7 +63,7 @@ def few_converted(
     return converted_few(components, dtype, terms)
 
 
-def _dense(c: Tensor) -> bool:
+def dense(c: Tensor) -> bool:
     """Whether a tensor's elements are what lies at its address, one after the other."""
     return c.is_contiguous() and not c.is_neg() and not c._is_zerotensor()
 

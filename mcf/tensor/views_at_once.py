@@ -97,11 +97,15 @@ def meshgrid(*tensors: Any, indexing: Any = None) -> Any:
             return NotImplemented
     size = [x.shape[0] for x in tensors]
 
-    def grid(x: Any, shape: list[int]) -> Any:
-        return x.view(shape).expand(size)
-
-    turned = [[1] * k + [-1] + [1] * (len(size) - k - 1) for k in range(len(size))]
-    return tuple([_viewed(grid, (x, shape)) for x, shape in zip(tensors, turned, strict=True)])
+    made, ends = [], len(size) - 1
+    for k, x in enumerate(tensors):
+        below = _Below()
+        try:
+            view = _as(x.view([1] * k + [-1] + [1] * (ends - k)).expand(size), MCFTensor)
+        finally:
+            del below
+        made.append(_laid_out(view, x))
+    return tuple(made)
 
 
 _NONE: dict[str, Any] = {}

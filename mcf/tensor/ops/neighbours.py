@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mcf.convert import conversions
-from mcf.convert.few import parts_few
-from mcf.convert.rounding import convert, nearest, widen
+from mcf.convert.few import parts_few, readable
+from mcf.convert.rounding import convert, dense, nearest, widen
 from mcf.elementary.working import exponent
 from mcf.kernels.components import Components
 from mcf.kernels.formats import FORMATS, Format, format_of
@@ -34,6 +34,10 @@ def frexp(x: MCFTensor) -> tuple[Tensor, Tensor]:
     """
     fmt, given = FORMATS[x.dtype], x.components
     wide = given[0].dtype if fmt.dtype in _INTEGERS else torch.float32
+    if wide is x.dtype and readable(given, conversions.FEWEST - 1) and all(map(dense, given)):
+        found = conversions.run_few(_nearest_parts, given, wide, x.terms)
+        if found is not None:
+            return wrap(found[:-1]), found[-1].to(torch.int32)
     many = x.numel() >= conversions.FEWEST and not unseen(x)
     if many and wide is x.dtype:
         found = conversions.run(_nearest_parts, given, wide, x.terms)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import mcf
+from mcf.convert import conversions
 from mcf.convert.conversions import FEWEST
 from mcf.kernels.formats import FORMATS
 from tests.helpers.bits import assert_same_bits
@@ -85,3 +86,24 @@ def test_what_lies_far_below_is_rounded_once(e: int) -> None:
     mantissa, exponent = torch.frexp(mcf.MCFTensor([first, torch.full_like(first, low)]))
     assert set(exponent.tolist()) == {e}
     assert set(mantissa.components[1].tolist()) == {8191 * 2.0**-1074}
+
+
+@pytest.mark.parametrize(("dtype", "terms"), [(torch.float64, 2), (torch.float32, 3)])
+def test_few_that_are_asked_for_often(
+    dtype: torch.dtype, terms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba", reason="needs Numba")
+    x = _numbers(dtype, terms)
+    expected = torch.frexp(x)
+    monkeypatch.setattr(conversions, "often", lambda kind: True)
+    monkeypatch.setattr(conversions, "_prepared", {})
+    for some in (slice(0, 1), slice(0, 50), slice(3, None, 60)):
+        mantissa, exponent = torch.frexp(x[some].clone())
+        for k, (got, c) in enumerate(zip(mantissa.components, expected[0].components, strict=True)):
+            assert_same_bits(got, c[some].contiguous(), f"component {k} of {some}")
+        assert_same_bits(exponent, expected[1][some].contiguous(), f"{some}")
+        # As it lies there, not one after the other.
+        again = torch.frexp(x[some])
+        assert_same_bits(again[1], exponent, f"{some}")
+    assert len(conversions._prepared) >= 3
+    assert None not in conversions._prepared.values()
