@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +14,9 @@ from mcf.kernels import operations
 from mcf.kernels.formats import FORMATS, format_of
 from mcf.tensor.components import MAX_TERMS
 from mcf.tensor.creation import check_format
+from mcf.tensor.normalising import are_expansions, normalised
 from mcf.tensor.promotion import integer_components
-from mcf.tensor.recorded import recorded, unmapped, watched
+from mcf.tensor.recorded import recorded, unmapped
 from mcf.tensor.tensor import (
     COMPONENTS,
     Components,
@@ -140,61 +139,12 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *components: Tensor) -> Tensor:
         detached = [c.detach() for c in components]
-        return wrap(_normalised(broadcast(*detached)))
+        return wrap(normalised(broadcast(*detached)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         one = to_plain(grad, grad.dtype)
         return tuple(one if needed else None for needed in ctx.needs_input_grad)
-
-
-def _normalised(components: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Expansions as they are, other elements renormalised."""
-    count = len(components)
-    result = _total(components, count)
-    overflow = ~result[0].isfinite()
-    for c in components:
-        overflow &= c.isfinite()
-    if not visible(components[0]) or overflow.any():
-        # A partial sum that is beyond the largest number may be part of a sum that is not:
-        # sixteenths, and what dividing leaves of subnormal numbers.
-        sixteenths = [c / 16 for c in components]
-        left = [c - 16 * s for c, s in zip(components, sixteenths, strict=True)]
-        smaller = _total([*(16 * t for t in _total(sixteenths, count)), *left], count)
-        result = [torch.where(overflow, a, r) for a, r in zip(smaller, result, strict=True)]
-    # An infinity with something below it is no expansion, though that leaves it as it is.
-    already = components[0].isfinite()
-    for above, below in itertools.pairwise(components):
-        already &= operations.two_sum(above, below)[0] == above
-    return [torch.where(already, c, r) for c, r in zip(components, result, strict=True)]
-
-
-def _are_expansions(components: Sequence[Tensor]) -> bool:
-    """Whether floats that nobody records are seen to be normalised, and alike."""
-    first = components[0]
-    if first.dtype not in (torch.float32, torch.float64):
-        return False
-    for c in components:
-        if not visible(c) or not c.is_contiguous() or c.layout is not torch.strided:
-            return False
-        if c.shape != first.shape or c.dtype is not first.dtype:
-            return False
-        if c.requires_grad and torch.is_grad_enabled():
-            return False
-    if watched():
-        return False
-    if first.dtype is torch.float64 and first.numel() == 1:
-        # A sum of Python's is one of float64.
-        values = [c.item() for c in components]
-        return math.isfinite(values[0]) and all(a + b == a for a, b in itertools.pairwise(values))
-    if not first.isfinite().all():
-        return False
-    return all(torch.equal(a + b, a) for a, b in itertools.pairwise(components))
-
-
-def _total(floats: Sequence[Tensor], terms: int) -> Sequence[Tensor]:
-    """Their sum, renormalised."""
-    return convert(operations.renormalize(floats, terms), floats[0].dtype, terms)
 
 
 def reformat(x: Tensor, dtype: torch.dtype, terms: int) -> MCFTensor:
@@ -299,6 +249,6 @@ def from_components(components: Sequence[Tensor]) -> MCFTensor:
         if isinstance(c, MCFTensor):
             raise TypeError(f"components[{k}] is an MCFTensor; plain tensors are allowed")
         format_of(c.dtype, f"components[{k}]")
-    if _are_expansions(given):
+    if are_expansions(given):
         return wrap([c.clone() for c in given])
     return _Sum.apply(*given)  # type: ignore[no-any-return, no-untyped-call]

@@ -20,6 +20,7 @@ from mcf.kernels.operators import COMMUTATIVE, SELECTIONS, Operation, kernel, re
 from mcf.kernels.program import SIZES, Launch, Move, Program, Step
 from mcf.kernels.register_choice import registers_for
 from mcf.tensor.components import write
+from mcf.tensor.expanded import expanded, of_one_shape
 from mcf.tensor.tensor import Components
 
 # Operands of results of at most so many elements are copied where they are broadcast.
@@ -82,7 +83,7 @@ class Plan:
     def of(cls, operation: Operation, groups: Sequence[Components]) -> Plan | None:
         """The plan for operands of one kind, or None if only the operator can take them."""
         named = dict(zip(operation.arguments, groups, strict=True))
-        spread = _broadcast(groups)
+        spread = of_one_shape(groups, SMALL)
         if spread is not None:
             plan = cls.of(operation, spread)
             if plan is not None:
@@ -123,7 +124,7 @@ class Plan:
         No kernel of a function has one number for all: but for what is one number itself, such an
         operand is copied as those of other shapes are.
         """
-        spread = _broadcast(groups, numbers=True)
+        spread = of_one_shape(groups, SMALL, numbers=True)
         if spread is not None:
             plan = cls.of_formula(formula, spread)
             if plan is not None:
@@ -157,7 +158,7 @@ class Plan:
     def spread(self, groups: Sequence[Components]) -> list[Components]:
         """Operands as contiguous tensors of the result's shape, but for numbers it takes."""
         if self._likes is None:
-            return _spread(groups, self.size, not self.takes_numbers)
+            return expanded(groups, self.size, not self.takes_numbers)
         return [g if self._as_it_is(g) else self._copied(g) for g in groups]
 
     def _as_it_is(self, group: Components) -> bool:
@@ -304,30 +305,3 @@ def row_launch(spec: Elementwise, like: Tensor) -> Callable[[list[int]], Any]:
     assert launch is not None
     found: Callable[[list[int]], Any] = launch.row(np.ones((1, len(spec.scalars))))
     return found
-
-
-def _spread(
-    groups: Sequence[Components], size: torch.Size, numbers: bool = False
-) -> list[Components]:
-    return [
-        g
-        if g[0].shape == size or not (g[0].ndim or numbers)
-        else tuple(c.expand(size).contiguous() for c in g)
-        for g in groups
-    ]
-
-
-def _broadcast(groups: Sequence[Components], numbers: bool = False) -> list[Components] | None:
-    """Operands of several shapes as copies of one; None where there is one, or no small one.
-
-    Numbers beside others are operands of several shapes if it is said.
-    """
-    shapes = [g[0].shape for g in groups]
-    longest = max(shapes, key=len)
-    if all(s == longest or not (s or (numbers and longest.numel() != 1)) for s in shapes):
-        return None
-    try:
-        size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        return None
-    return _spread(groups, size, numbers) if size.numel() <= SMALL else None

@@ -1,4 +1,4 @@
-"""P, L and U of few small matrices by plan: `mcf.tensor.factor_plans`."""
+"""What becomes of L U of small matrices by plan: factors, solutions, inverses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,92 @@ from torch import Tensor
 
 from mcf.kernels.pivots import Permutations
 from mcf.kernels.program import Launch, Step
+from mcf.linalg.lu_factors import SIDES
 from mcf.tensor.copies import Copies
-from mcf.tensor.factor_plans import Run, loop, new
+from mcf.tensor.factor_plans import Run, loop, narrowed, new
 from mcf.tensor.launches import SMALL
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
-_empty_like, _address = torch.empty_like, Tensor.data_ptr
-_cpu = torch.device("cpu")
+_empty_like, _address, _array = torch.empty_like, Tensor.data_ptr, Tensor.numpy
+_copy, _cpu = np.copyto, torch.device("cpu")
+
+
+def solution(terms: int, a: Tensor, b: Tensor) -> Run | None:
+    """X with A X = B of square A, for vectors or matrices B."""
+    n, batch = a.shape[-1], a.shape[:-2]
+    if a.shape[-2] != n:
+        return None
+    vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    of, sides = (b.shape[:-1], 1) if vector else (b.shape[:-2], b.shape[-1])
+    if b.shape[len(of)] != n or sides > SIDES or len(of) > len(batch):
+        return None
+    if any(s not in (1, t) for s, t in zip(reversed(of), reversed(batch), strict=False)):
+        return None
+    call = loop("lu", terms, a, sides)
+    if call is None:
+        return None
+    copies = Copies(terms, a.shape, range(a.ndim), a.dtype)
+    size = torch.Size((*batch, *b.shape[len(of) :]))
+    like = new(size, a.dtype)
+
+    def run(parts: Components, right: Components) -> MCFTensor | None:
+        room = copies.taken(parts)
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, right, strict=True):
+            _copy(_array(x), _array(c))
+        info, _ = call(room[1], [*map(_address, out)])
+        copies.freed(room)
+        return None if any(info) else fresh(out, size, like.dtype, _cpu)
+
+    return run
+
+
+def inverse(terms: int, a: Tensor) -> Run | None:
+    """Of square A."""
+    if a.shape[-1] != a.shape[-2]:
+        return None
+    call = loop("lu", terms, a, a.shape[-1])
+    if call is None:
+        return None
+    copies, size = Copies(terms, a.shape, range(a.ndim), a.dtype), a.shape
+    like, eye = new(size, a.dtype), np.eye(a.shape[-1])
+    sides = [eye, *(np.zeros(()) for _ in range(terms - 1))]
+
+    def run(parts: Components) -> MCFTensor | None:
+        room = copies.taken(parts)
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, sides, strict=True):
+            _copy(_array(x), c)
+        info, _ = call(room[1], [*map(_address, out)])
+        copies.freed(room)
+        return None if any(info) else fresh(out, size, like.dtype, _cpu)
+
+    return run
+
+
+def pivoted(terms: int, a: Tensor) -> Run | None:
+    """L and U in one matrix, and pivots, of A with at least as many rows as columns."""
+    if a.shape[-2] < a.shape[-1]:
+        return None
+    call = loop("lu", terms, a)
+    if call is None:
+        return None
+    size, rows = a.shape, torch.Size((*a.shape[:-2], a.shape[-1]))
+    like, numbers = new(size, a.dtype), new(rows, torch.int32)
+    narrow = narrowed(math.prod(rows))
+
+    def run(parts: Components) -> tuple[MCFTensor, Tensor] | None:
+        out = [_empty_like(like) for _ in parts]
+        for x, c in zip(out, parts, strict=True):
+            _copy(_array(x), _array(c))
+        info, found = call([*map(_address, out)])
+        if any(info):
+            return None
+        pivots = _empty_like(numbers)
+        narrow([found.buffer_info()[0], _address(pivots)])
+        return fresh(out, size, like.dtype, _cpu), pivots
+
+    return run
 
 
 def factors(terms: int, a: Tensor) -> Run | None:

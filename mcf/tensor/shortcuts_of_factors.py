@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from mcf.tensor import factor_plans as plans
 from mcf.tensor.determinant_plans import determinant, signed_logarithm
 from mcf.tensor.factor_plans import factored
-from mcf.tensor.lu_plans import factors
+from mcf.tensor.lu_plans import factors, inverse, pivoted, solution
+from mcf.tensor.reflection_plans import orthogonal
 from mcf.tensor.registry import DIRECT
 from mcf.tensor.shortcuts import TENSORS, counted, forms, register
 from mcf.tensor.spectral_plans import eigenvectors, singular_vectors
 from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.triangle_plans import root, substituted, substituted_twice
 
 linalg = torch.linalg
 _EXPANSIONS = frozenset({MCFTensor})
@@ -36,7 +37,7 @@ def _of_one(make: Any, kind: Callable[[Any], Any] | None = None) -> Callable[...
 # These have replacements, for their derivatives.
 for _function in (linalg.det, *forms("det")):
     DIRECT[_function] = _of_one(determinant)
-register(_of_one(plans.inverse), linalg.inv, *forms("inverse"))
+register(_of_one(inverse), linalg.inv, *forms("inverse"))
 _kinds: Any = torch.return_types
 register(_of_one(signed_logarithm, _kinds.linalg_slogdet), linalg.slogdet)
 register(_of_one(signed_logarithm, _kinds.slogdet), *forms("slogdet"))
@@ -57,7 +58,7 @@ for _function in forms("logdet"):
 
 
 def _lu_factor(a: Any, pivot: Any = True) -> Any:
-    found = factored(plans.pivoted, a) if pivot is True else None
+    found = factored(pivoted, a) if pivot is True else None
     return NotImplemented if found is None else _kinds.linalg_lu_factor(found)
 
 
@@ -97,21 +98,21 @@ def _lu(a: Any, pivot: Any = True) -> Any:
 
 
 def _cholesky(a: Any, upper: Any = False) -> Any:
-    found = factored(plans.root, a, None, upper) if type(upper) is bool else None
+    found = factored(root, a, None, upper) if type(upper) is bool else None
     return NotImplemented if found is None else found
 
 
 def _cholesky_ex(a: Any, upper: Any = False, check_errors: Any = False) -> Any:
     if type(upper) is not bool or check_errors is not False:
         return NotImplemented
-    found = factored(plans.root, a, None, upper, True)
+    found = factored(root, a, None, upper, True)
     return NotImplemented if found is None else _kinds.linalg_cholesky_ex(found)
 
 
 def _qr(a: Any = None, mode: Any = "reduced", **others: Any) -> Any:
     if others or type(a) is not MCFTensor or mode not in _MODES:
         return NotImplemented
-    found = factored(plans.orthogonal, a, None, mode)
+    found = factored(orthogonal, a, None, mode)
     return NotImplemented if found is None else _kinds.linalg_qr(found)
 
 
@@ -169,7 +170,7 @@ register(counted(_svdvals, 1, "driver", kinds=_EXPANSIONS), linalg.svdvals)
 
 
 def _solve(a: Any, b: Any, left: Any = True) -> Any:
-    found = factored(plans.solution, a, b) if left is True else None
+    found = factored(solution, a, b) if left is True else None
     return NotImplemented if found is None else found
 
 
@@ -178,7 +179,7 @@ def _solve_triangular(
 ) -> Any:
     if left is not True or type(upper) is not bool or type(unitriangular) is not bool:
         return NotImplemented
-    found = factored(plans.substituted, a, b, upper, unitriangular)
+    found = factored(substituted, a, b, upper, unitriangular)
     return NotImplemented if found is None else found
 
 
@@ -187,15 +188,15 @@ def _lu_solve(lu: Any, pivots: Any, b: Any, left: Any = True, adjoint: Any = Fal
         return NotImplemented
     if type(b) is not MCFTensor or pivots.dtype is not torch.int32 or pivots.dim() != 1:
         return NotImplemented
-    found = factored(plans.substituted_twice, lu, b, beside=(pivots.tolist(),))
+    found = factored(substituted_twice, lu, b, beside=(pivots.tolist(),))
     return NotImplemented if found is None else found
 
 
 register(counted(_lu_solve, 3, "left", "adjoint", kinds=TENSORS), linalg.lu_solve)
 register(counted(_lu_factor, 1, "pivot", kinds=_EXPANSIONS), linalg.lu_factor)
-register(_told(plans.pivoted, _kinds.linalg_lu_factor_ex, "pivot"), linalg.lu_factor_ex)
-register(_told(plans.inverse, _kinds.linalg_inv_ex), linalg.inv_ex)
-register(_told(plans.solution, _kinds.linalg_solve_ex, "left", count=2), linalg.solve_ex)
+register(_told(pivoted, _kinds.linalg_lu_factor_ex, "pivot"), linalg.lu_factor_ex)
+register(_told(inverse, _kinds.linalg_inv_ex), linalg.inv_ex)
+register(_told(solution, _kinds.linalg_solve_ex, "left", count=2), linalg.solve_ex)
 register(counted(_lu, 1, "pivot", kinds=_EXPANSIONS), linalg.lu)
 register(counted(_cholesky, 1, "upper", kinds=_EXPANSIONS), linalg.cholesky)
 register(counted(_cholesky_ex, 1, "upper", "check_errors", kinds=_EXPANSIONS), linalg.cholesky_ex)
