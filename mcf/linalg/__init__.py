@@ -36,6 +36,7 @@ The derivatives are torch's formulas in the same arithmetic. `eig` and `eigvals`
 have complex results (`mcf.complexes`), with |A v - w v| of at most 16 n u**terms |A| and |v| = 1.
 """
 
+import torch
 from torch.linalg import LinAlgError as LinAlgError  # type: ignore[attr-defined]
 from torch.linalg import cholesky as cholesky
 from torch.linalg import cholesky_ex as cholesky_ex
@@ -78,3 +79,7 @@ from torch.linalg import tensorsolve as tensorsolve
 from torch.linalg import vander as vander
 from torch.linalg import vecdot as vecdot
 from torch.linalg import vector_norm as vector_norm
+
+if hasattr(torch.linalg, "polar"):  # torch 2.14
+    from torch.linalg import matrix_sqrth as matrix_sqrth  # type: ignore[attr-defined]
+    from torch.linalg import polar as polar  # type: ignore[attr-defined]

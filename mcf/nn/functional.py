@@ -122,11 +122,33 @@ def attention(
         dropout_p: probability of dropping a weight.
         is_causal: row i sees the columns up to i.
         scale: 1 / sqrt(E) by default, with all digits of the expansion.
-        enable_gqa: not supported.
+        enable_gqa: key and value may have fewer heads (dimension -3) than the query, a divisor of
+            its number: each serves as many heads of the query, one after the other.
+
+    Raises:
+        ValueError: for both attn_mask and is_causal; for heads that do not divide the query's.
     """
     if enable_gqa:
-        raise NotImplementedError("attention: enable_gqa is not supported on MCFTensor")
+        key, value = _heads_of(query, key), _heads_of(query, value)
     return weighted_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
+
+
+def _heads_of(query: Tensor, x: Tensor) -> Tensor:
+    """Each head of a key or a value as often as the query has heads for it."""
+    if min(query.dim(), x.dim()) < 3:
+        raise ValueError(
+            "attention: enable_gqa needs heads, [..., H, L, E], got shapes "
+            f"{list(query.shape)} and {list(x.shape)}"
+        )
+    wanted, heads = query.shape[-3], x.shape[-3]
+    if heads == 0 or wanted % heads:
+        raise ValueError(
+            "attention: enable_gqa needs as many heads of key and value as divide those of the "
+            f"query, got {heads} for {wanted}"
+        )
+    times = wanted // heads
+    shape = (*x.shape[:-2], times, *x.shape[-2:])
+    return x.unsqueeze(-3).expand(shape).flatten(-4, -3)
 
 
 def weighted_attention(

@@ -114,6 +114,10 @@ def _among_transforms(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """
     if mapped((args, kwargs)) or getattr(func, "__name__", "") in _MAPPING:
         return forward(func, args, kwargs)
+    if torch.compiler.is_compiling():
+        # torch.compile asks a tensor's layout while the transform runs that it traces; `unmapped`
+        # leaves transforms alone then, so what comes out would come in here again.
+        return forward(func, args, kwargs)
     return unmapped(call)(func, args, kwargs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,13 @@ from mcf.optim.sharding.lines import Replicas
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.strategies import WITHOUT_SECOND
 
-_ADJUSTMENTS = (None, "original", "match_rms_adamw")
+# What the rate is multiplied with, of rows and columns: torch's functions by name.
+_ADJUSTMENTS: dict[str | None, Callable[[int, int], float]] = {
+    "original": lambda rows, columns: math.sqrt(max(1, rows / columns)),
+    "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
+    "spectral_unclamped": lambda rows, columns: math.sqrt(rows / columns),
+}
+_ADJUSTMENTS[None] = _ADJUSTMENTS["original"]
 
 
 # The whole step, for what it keeps; with Nesterov momentum, and without.
@@ -56,9 +63,10 @@ class Muon(LowPrecisionOptimizer):
     B <- mu B + (1 - mu) G; O = NS(B), or NS((1 - mu) G + mu B) (Nesterov);
     P <- P - lr (a O + weight_decay P).
 
-    NS is torch's own Newton-Schulz iteration, in bf16 matrix products; a is torch's adjustment of
-    the rate to the shape. Buffer and parameter are read and written by this package's kernels, as
-    many matrices at a time as need no more memory beside the states than the largest alone.
+    NS is torch's own Newton-Schulz iteration, in bf16 matrix products; a is the adjustment of the
+    rate to the shape, as torch's. Buffer and parameter are read and written by this package's
+    kernels, as many matrices at a time as need no more memory beside the states than the largest
+    alone.
 
     Args:
         params: matrices, as in torch; what is not a matrix needs another optimizer.
@@ -70,7 +78,8 @@ class Muon(LowPrecisionOptimizer):
         eps: least norm that the iteration divides by.
         ns_steps: iterations, below 100.
         adjust_lr_fn: `"original"` (the default): a = sqrt(max(1, rows / columns));
-            `"match_rms_adamw"`: a = .2 sqrt(max(rows, columns)) (arXiv:2502.16982).
+            `"match_rms_adamw"`: a = .2 sqrt(max(rows, columns)) (arXiv:2502.16982);
+            `"spectral_unclamped"`: a = sqrt(rows / columns), of torch 2.14 on.
         precision: any without a second moment and without feedback; see `mcf.optim.AdamW`.
         compute_dtype: see `mcf.optim.AdamW`; NS is the same under each.
         maximize: maximize the objective.
@@ -155,7 +164,7 @@ class Muon(LowPrecisionOptimizer):
         if group["adjust_lr_fn"] not in _ADJUSTMENTS:
             raise ValueError(
                 f"Adjust learning rate function {group['adjust_lr_fn']} is not supported; allowed "
-                "are 'original', 'match_rms_adamw' and None"
+                "are 'original', 'match_rms_adamw', 'spectral_unclamped' and None"
             )
 
     def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
@@ -191,5 +200,5 @@ class Muon(LowPrecisionOptimizer):
         }
 
     def _of_shape(self, group: dict[str, Any], shape: tuple[int, ...]) -> dict[str, float]:
-        adjust = muon_halves.torchs("_adjust_lr")
-        return {"adjustment": adjust(1.0, group["adjust_lr_fn"], shape) if 0 not in shape else 1.0}
+        adjusted = _ADJUSTMENTS[group["adjust_lr_fn"]]
+        return {"adjustment": adjusted(*shape) if 0 not in shape else 1.0}

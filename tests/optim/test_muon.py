@@ -79,10 +79,8 @@ class Halves(Muon):
     """Muon with a rounding in place of the orthogonalisation."""
 
     def _take(self, steps: Any, request: Any) -> None:
-        torchs = muon_halves.torchs
-
         def rounded(name: str) -> Any:
-            return torchs(name) if name == "_adjust_lr" else lambda x, *options: x.to(BF16)
+            return lambda x, *options: x.to(BF16)
 
         with mock.patch.object(muon_halves, "torchs", rounded):
             super()._take(steps, request)
@@ -173,6 +171,21 @@ def test_float64_is_torchs(desc: str, kwargs: dict[str, Any]) -> None:
     # 1e-3. What is left is the order of operations of the two products with a scalar.
     for p, q in zip(run(Muon, FP64, kwargs), run(torch.optim.Muon, FP64, kwargs), strict=True):
         torch.testing.assert_close(p, q, rtol=0, atol=1e-14)
+
+
+def test_an_unclamped_rate_is_that_of_the_shape() -> None:
+    """sqrt(rows / columns), which torch has from 2.14 on: of 2 x 8 a half, of 8 x 2 the clamped."""
+
+    def stepped(shape: tuple[int, int], lr: float, name: str) -> Parameter:
+        p = Parameter(random(shape, FP64, 1))
+        p.grad = random(shape, FP64, 2, 0.1)
+        Muon([p], lr=lr, weight_decay=0.0, adjust_lr_fn=name, precision="plain").step()
+        return p
+
+    for shape, share in (((2, 8), 0.5), ((8, 2), 1.0)):
+        unclamped = stepped(shape, 2.0**-4, "spectral_unclamped")
+        assert torch.equal(unclamped, stepped(shape, 2.0**-4 * share, "original"))
+    assert not torch.equal(unclamped, stepped((8, 2), 2.0**-4, "match_rms_adamw"))
 
 
 @pytest.mark.parametrize("case", [Case("light", BF16, FP32), Case("light", FP16, FP32)], ids=str)

@@ -44,6 +44,7 @@ from mcf.tensor.ops import neighbours as neighbours
 from mcf.tensor.ops import normalisation as normalisation
 from mcf.tensor.ops import order as order
 from mcf.tensor.ops import orthogonal as orthogonal
+from mcf.tensor.ops import polar_factors as polar_factors
 from mcf.tensor.ops import polygamma as polygamma
 from mcf.tensor.ops import pooling as pooling
 from mcf.tensor.ops import powers as powers

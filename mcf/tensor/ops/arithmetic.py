@@ -84,7 +84,7 @@ def _is_truth(x: Any) -> bool:
 def sub(x: Any, y: Any, alpha: Any = 1) -> MCFTensor:
     """x - alpha * y."""
     if _is_truth(x) or _is_truth(y):
-        raise RuntimeError(
+        raise NotImplementedError(
             "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
             "trying to invert a mask, use the `~` or `logical_not()` operator instead."
         )

@@ -119,8 +119,9 @@ def baddbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Ten
 def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * given + alpha * the sum of x @ y over the batch."""
     _check("addbmm", x, y, (3, 3))
-    left = x.transpose(0, 1).reshape(x.shape[1], -1)
-    return _plus("addbmm", given, mm(left, y.reshape(-1, y.shape[2])), beta, alpha)
+    batch, rows, inner = x.shape
+    left = x.transpose(0, 1).reshape(rows, batch * inner)
+    return _plus("addbmm", given, mm(left, y.reshape(batch * inner, y.shape[2])), beta, alpha)
 
 
 @implements(aten.addr.default)

@@ -169,7 +169,9 @@ def _valued(operator: Any, function: Any, refused: frozenset[str] = frozenset())
 
 
 for _name in ("cholesky", "ormqr", "mvlgamma", "index_reduce", "histc", "renorm"):
-    _valued(getattr(aten, _name).default, getattr(torch, _name))
+    # torch 2.14 has no operator of `torch.cholesky` any more.
+    if hasattr(aten, _name):
+        _valued(getattr(aten, _name).default, getattr(torch, _name))
 _valued(aten.linalg_householder_product.default, torch.linalg.householder_product)
 _valued(aten.nanmedian.dim, torch.nanmedian)
 # Of one triangle alone, by powers of two in double precision, of products.

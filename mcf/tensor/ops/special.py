@@ -170,10 +170,14 @@ _logit_of = differentiable("logit", _logit, _logit_slope)
 
 @implements(torch.logit, Tensor.logit, torch.special.logit, aten.logit.default)
 def logit(x: Any, eps: float | None = None) -> Any:
-    """log(x / (1 - x)), of x clamped to [eps, 1 - eps] for a number eps."""
+    """log(x / (1 - x)), of x clamped to [eps, 1 - eps] for a number eps.
+
+    For eps above 1/2 it is eps below eps and 1 - eps elsewhere, as in torch.
+    """
     if eps is not None:
         low = in_format(Fraction(eps), x)
-        x = x.clamp(low, 1 - low)
+        high = 1 - low
+        x = torch.where(x < low, low, x.clamp(max=high)) if eps > 0.5 else x.clamp(low, high)
     return _logit_of(x)
 
 

@@ -152,3 +152,29 @@ def test_the_scale_has_all_components() -> None:
     plain_q = bell((1, 2, 2, 3), 0)
     got = mcf.nn.functional.attention(plain_q, k, v)
     assert torch.equal(got, mcf.nn.functional.attention(mcf.tensor(plain_q, 4, F64), k, v))
+
+
+def test_groups_of_queries_share_heads() -> None:
+    """`enable_gqa`: the bits of heads that are repeated, and the sum of their gradients."""
+    attention = nn.functional.scaled_dot_product_attention
+    q = mcf.tensor(bell((2, 6, 4, 3), 0), 2, F64)
+    shared = [mcf.tensor(bell((2, 2, 5, 3), n), 2, F64).requires_grad_() for n in (1, 2)]
+    repeated = [x.detach().repeat_interleave(3, -3).requires_grad_() for x in shared]
+    got = attention(q, *shared, enable_gqa=True)
+    want = attention(q, *repeated)
+    assert torch.equal(got, want)
+    got.sum().backward()
+    want.sum().backward()
+    for x, y in zip(shared, repeated, strict=True):
+        summed = y.grad.unflatten(1, (2, 3)).sum(2)
+        # Sums of three in another order: a few units of 106 bits.
+        assert ((x.grad - summed).abs().max() <= 2.0**-98 * summed.abs().max()).item()
+
+
+@pytest.mark.parametrize(
+    ("heads", "said"), [((6, 4), "got 4 for 6"), ((6, 0), "got 0 for 6"), ((), "needs heads")]
+)
+def test_heads_that_do_not_divide_the_querys_are_refused(heads: Any, said: str) -> None:
+    q, k = (mcf.tensor(torch.ones(*heads[n : n + 1], 2, 3), 2, F64) for n in range(2))
+    with pytest.raises(ValueError, match=said):
+        nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)

@@ -197,3 +197,23 @@ def test_tensors_without_memory(name: str) -> None:
     assert found.dtype is expected.dtype
     assert type(found) is type(expected)
     assert getattr(found, "terms", 0) == getattr(expected, "terms", 0)
+
+
+def test_logit_with_bounds_that_cross() -> None:
+    """eps above 1/2: eps below eps, 1 - eps from there on, as torch's two comparisons."""
+    x = torch.tensor([-1.0, 0.25, 0.5, 0.625, 0.75, 1.0, 2.0, torch.nan], dtype=torch.float64)
+    for eps in (0.25, 0.5, 0.625, 1.0):
+        want, got = torch.logit(x, eps), torch.logit(wide(x), eps).to_plain()
+        # One plain logarithm against 106 bits.
+        torch.testing.assert_close(got, want, rtol=2.0**-50, atol=2.0**-52, equal_nan=True)
+
+
+def test_addbmm_of_nothing() -> None:
+    given = torch.ones(2, 4, dtype=torch.float64)
+    for rows, inner, batch in ((0, 3, 5), (2, 0, 5), (2, 3, 0)):
+        x = torch.ones(batch, rows, inner, dtype=torch.float64)
+        y = torch.ones(batch, inner, 4, dtype=torch.float64)
+        want = torch.addbmm(given[:rows], x, y, beta=0.5, alpha=2)
+        got = torch.addbmm(wide(given[:rows]), wide(x), wide(y), beta=0.5, alpha=2)
+        assert got.shape == want.shape
+        assert torch.equal(got.to_plain(), want)
