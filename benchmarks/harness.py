@@ -111,15 +111,19 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 def device_name(device: torch.device) -> str:
-    """The model of the GPU or of the processor."""
+    """The model of the GPU or of the processor.
+
+    Virtual machines may tell no more than the maker's name: then family and model stand behind it.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    with_name = [
-        line.split(":", 1)[1].strip()
-        for line in _read("/proc/cpuinfo").splitlines()
-        if line.startswith("model name")
-    ]
-    name = with_name[0] if with_name else platform.processor() or platform.machine()
+    about: dict[str, str] = {}
+    for line in _read("/proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        about.setdefault(key.strip(), value.strip())
+    name = about.get("model name") or platform.processor() or platform.machine()
+    if not re.search(r"\d", name) and "cpu family" in about:
+        name = f"{name} {about['cpu family']}.{about['model']}"
     return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
 
 
