@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness import environment, machine, save_csv, table
+from harness import environment, machine, merge_csv, table
 
 import mcf
 
@@ -151,7 +151,8 @@ def main() -> None:
     cpu = torch.device("cpu")
     path = options.out / f"bandwidth-{machine(cpu)}.csv"
     command = "python benchmarks/bandwidth.py " + " ".join(sys.argv[1:])
-    save_csv(path, rows, {"command": command.strip(), **environment(cpu)})
+    about = {"command": command.strip(), **environment(cpu)}
+    merge_csv(path, rows, about, ("shape", "dim", "operation", "terms", "dtype", "threads"))
     print(f"saved {path}")
 
 
