@@ -62,6 +62,19 @@ class Launch(Protocol):
 
         return call
 
+    def in_place(self, scalars: Any) -> Callable[[list[int]], Sequence[range]] | None:
+        """`row` of a kernel whose results may lie where operands do; None where there is none.
+
+        Args:
+            scalars: as in `row`.
+
+        Returns:
+            A function of the addresses: an operand of so many elements may be a result, too, but
+            none may share memory with one otherwise. It returns which elements have not been
+            written, since some of each range need a step that the kernel lacks.
+        """
+        return None
+
 
 class Executor(Factoriser, abc.ABC):
     """Runs declarations on tensors.

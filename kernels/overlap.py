@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 # Tries of the exact comparison of two strided tensors, beyond which they count as shared.
 _MOST_WORK = 100_000
+# Bytes of the largest number.
+_NUMBER = 8
 
 
 class _Array:
@@ -60,3 +64,36 @@ def share(a: Tensor, b: Tensor) -> bool:
 
 def _as_array(t: Tensor) -> Any:
     return np.asarray(_Array(t))
+
+
+class Place(enum.Enum):
+    """Where a kernel's results lie: apart from operands, on some of them, or else."""
+
+    APART = enum.auto()
+    ON = enum.auto()
+    ACROSS = enum.auto()
+
+
+def place_of(addresses: Sequence[int], results: int, sizes: Sequence[int], elements: int) -> Place:
+    """Where the results of a kernel lie that goes through its tensors element by element.
+
+    They are on operands where each that shares memory with some has its elements where those have
+    theirs: then an element's result overwrites nothing that another one's needs.
+
+    Args:
+        addresses: of the tensors, contiguous ones, the results first.
+        results: how many they are.
+        sizes: the bytes of an element of each tensor; 0 for what is the same for every element, of
+            which the first number alone may be in a result.
+        elements: of each tensor.
+    """
+    place = Place.APART
+    ends = [a + (size * elements or _NUMBER) for a, size in zip(addresses, sizes, strict=True)]
+    for k in range(results):
+        start, end = addresses[k], ends[k]
+        for j in range(k + 1, len(addresses)):
+            if start < ends[j] and addresses[j] < end:
+                if j < results or start != addresses[j] or sizes[k] != sizes[j]:
+                    return Place.ACROSS
+                place = Place.ON
+    return place

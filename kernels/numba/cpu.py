@@ -19,7 +19,16 @@ from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import BLOCK, Fold
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba import fold_loops, integers, pages, row_loops, shared, streaming, team
+from mcf.kernels.numba import (
+    fold_loops,
+    in_place,
+    integers,
+    pages,
+    row_loops,
+    shared,
+    streaming,
+    team,
+)
 from mcf.kernels.numba.element_loops import Table, build
 from mcf.kernels.numba.factoriser import CpuFactoriser
 from mcf.kernels.numba.one_row import OneRow
@@ -136,10 +145,21 @@ class Launch(Prepared):
             return super().row(scalars)
         if self._many and (self._spec.counts < counts or not team.is_native()):
             return super().row(scalars)
-        values = np.ascontiguousarray(scalars, dtype=self._kind) if self._spec.scalars else None
         items = self._owner, self._starts, self._stops
         kind = SharedRow if self._many else OneRow
+        values = self._scalars(scalars)
         return kind(self._loop, len(self._spec.fields), items, values, counts=counts)
+
+    def in_place(self, scalars: Any) -> Callable[[list[int]], Sequence[range]] | None:
+        """See `mcf.kernels.executor.Launch`."""
+        if not in_place.allows(self._spec):
+            return None
+        sizes = self._total, self._many, self._large
+        return in_place.InPlace(self._loop, self._spec, *sizes, self._scalars(scalars))
+
+    def _scalars(self, scalars: Any) -> Any:
+        """The scalars as the loop reads them; None where it has none."""
+        return np.ascontiguousarray(scalars, dtype=self._kind) if self._spec.scalars else None
 
     @functools.cached_property
     def one(self) -> Callable[[list[int]], Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -93,3 +93,21 @@ def call(context, function, data):
         return c.get_dummy_value()
 
     return types.void(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def beyond(context, address, offset):
+    """Intrinsic (address, bytes) -> the address so many bytes further."""
+    return types.uint64(types.uint64, types.int64), lambda c, b, s, args: b.add(args[0], args[1])
+
+
+@intrinsic
+def move(context, target, source, size):
+    """Intrinsic (target, source, bytes): copy bytes to where none of them is."""
+
+    def generate(c, b, signature, args):
+        pointers = [b.inttoptr(a, ir.IntType(8).as_pointer()) for a in args[:2]]
+        cgutils.raw_memcpy(b, *pointers, args[2], 1)
+        return c.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.int64), generate

@@ -23,6 +23,7 @@ from mcf.kernels.algorithms.primitives import ONE, ZERO
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, INT8, Format
 from mcf.kernels.operators import COMMUTATIVE, Operation, composite_kernel, result_dtypes
+from mcf.tensor.over_operands import OverOperands
 from mcf.tensor.plans import number_of
 from mcf.tensor.tensor import Components, fresh
 
@@ -124,7 +125,12 @@ class FusedChain:
         """
         self._size, self._device, self._dtypes = like.shape, like.device, result_dtypes(spec)
         self._spec = spec
-        self._launch = None if launch is None else launch.row(np.ones((1, 0)))
+        self._launch: Any = None
+        self._over: OverOperands | None = None
+        if launch is not None:
+            ones = np.ones((1, 0))
+            self._launch = launch.row(ones)
+            self._over = OverOperands(spec, like.numel(), launch, self._launch, ones)
         self._behind = [c for group in behind for c in group]
         self._places = [*map(_address, self._behind)]
 
@@ -200,10 +206,10 @@ class FusedChain:
         return fresh(out, self._size, self._dtypes[0], self._device)
 
     def into(self, groups: Sequence[Components], targets: Components) -> bool | None:
-        """Write the result into components of its kind.
+        """Write the result into components of its kind, which may be operands.
 
-        None, with nothing written, for others, and where they share memory with operands: the
-        kernel writes some elements before it reads others.
+        None, with nothing written, for others, and where they share memory with operands in another
+        way; of tensors that are no addresses, in any.
         """
         first = targets[0]
         if first.dtype is not self._dtypes[0] or first.shape != self._size:
@@ -212,9 +218,13 @@ class FusedChain:
             return None
         if not first.is_contiguous() or first.device != self._device:
             return None
+        read = [c for group in groups for c in group]
+        if self._over is not None:
+            addresses = [*map(_address, targets), *map(_address, read), *self._places]
+            return None if self._over(addresses) is None else True
         size = first.numel() * first.element_size()
         written = [*map(_address, targets)]
-        for c in (c for group in groups for c in group):
+        for c in read:
             start, end = c.data_ptr(), c.data_ptr() + c.numel() * c.element_size()
             if any(start < place + size and place < end for place in written):
                 return None

@@ -21,6 +21,7 @@ from mcf.kernels.program import SIZES, Launch, Move, Program, Step
 from mcf.kernels.register_choice import registers_for
 from mcf.tensor.components import write
 from mcf.tensor.expanded import expanded, of_one_shape
+from mcf.tensor.over_operands import OverOperands
 from mcf.tensor.tensor import Components
 
 # Operands of results of at most so many elements are copied where they are broadcast.
@@ -39,6 +40,7 @@ class Plan:
     Attributes:
         launch: a function of addresses, those of the result and then `addresses`. It returns a sum
             where the kernel counts the elements whose results are of no use; else None.
+        over: the same for results that may lie where operands do.
         order: of the operands, for the kernel.
         behind: the addresses of the tables that it reads after them.
         broadcasts: whether operands have other shapes than the result, see `spread`.
@@ -61,16 +63,17 @@ class Plan:
         self._tables = tables
         self.behind = [t.data_ptr() for t in tables]
         # The only scalar that operations have is the constant 1.
-        self.launch = launch.row(np.ones((1, len(spec.scalars))))
+        ones = np.ones((1, len(spec.scalars)))
+        self.launch = launch.row(ones)
         self._call = getattr(self.launch, "call", self.launch)
         self.size, self.device, self.count = first.shape, first.device, first.numel()
+        self.over = OverOperands(spec, self.count, launch, self.launch, ones)
         self.dtypes = result_dtypes(spec)
         few = first.numel() <= _FEW
         self._likes = [self._new(dtype) for dtype in self.dtypes] if few else None
         self._models = self._likes or [
             new_like(self.size, dtype, self.device) for dtype in self.dtypes
         ]
-        self._rooms: list[tuple[list[Tensor], list[int]]] = []
         # By whether the result is copied to its place, see `_program`.
         self._programs: dict[bool, Program | None] = {}
         # By the dtype of operands that are broadcast.
@@ -255,26 +258,15 @@ class Plan:
             steps.append(Move(results, targets, self.count, size=size))
         return Program.of(steps, end, rooms, self.behind, self)
 
-    def aside(self, read: list[int], parts: Components) -> bool:
-        """Write the result for operands at some addresses into tensors that may be operands.
+    def aside(self, groups: Sequence[Components], parts: Components) -> bool:
+        """Write the result into components of its kind, wherever they lie.
 
-        It is computed in room that the plan keeps. False, with nothing written, as in `run`.
+        It is computed beside them. False, with nothing written, as in `run`.
         """
-        # A call's room is one that no other call has at the time.
-        try:
-            room = self._rooms.pop()
-        except IndexError:
-            # What is made in inference mode could not be copied from where autograd records.
-            with torch.inference_mode(False):
-                out = [self._new(dtype) for dtype in self.dtypes]
-            room = out, [*map(_address, out)]
-        counted = self.launch(room[1] + read)
-        done = counted is None or not counted[0]
-        if done:
-            write(parts, room[0])
-        if self._likes is not None:
-            self._rooms.append(room)
-        return done
+        out = self.run(groups)
+        if out is not None:
+            write(parts, out)
+        return out is not None
 
     def addresses(self, groups: Sequence[Components]) -> list[int]:
         """Where the operands are, in the order of the kernel's."""

@@ -191,13 +191,6 @@ def _kind(operation: Operation | Formula, groups: Sequence[Components]) -> tuple
     return (operation.name, *((len(g), g[0].dtype) for g in groups))
 
 
-def plan_of(operation: Operation, groups: Sequence[Components]) -> Plan | None:
-    """The plan for contiguous components, in the order of the operation's arguments."""
-    kinds = (x for c, *rest in groups for x in (1 + len(rest), c.dtype, c.shape, c.device))
-    key = (operation.name, registry.get_executor(), get_registers(), *kinds)
-    return _plans[key] if key in _plans else _kept(key, operation, groups)
-
-
 def found_for(
     operation: Operation | Formula, values: Sequence[Any]
 ) -> tuple[Plan, list[Components]] | None:

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from mcf.elementary.fused import Formula
+from mcf.elementary.operator import CHUNK, apply
 from mcf.kernels.operators import Operation
 from mcf.tensor.components import write
 from mcf.tensor.launches import Plan
-from mcf.tensor.plans import found_above, plan_of
+from mcf.tensor.plans import found_above
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor
-
-# Elements computed at a time where a result takes the place of an operand: in the cache.
-_BLOCK = 1 << 16
 
 
 def into(
@@ -38,9 +36,7 @@ def into(
 
     Returns:
         Whether that was done; nothing is written where the target has another format, shape or
-        layout, where somebody looks on, or where torch refuses to. Where a function's formula lacks
-        a step that an element needs, what the target holds is of no use, and no operand has
-        changed.
+        layout, where somebody looks on, or where torch refuses to.
     """
     found = found_above(operation, values, above)
     if found is None:
@@ -60,14 +56,11 @@ def into(
         return done
     if plan.broadcasts:
         groups = plan.spread(groups)
-    written, read = [*map(_address, parts)], plan.addresses(groups)
-    size = 8 * plan.count
-    if not _overlap(written, read, size):
-        counted = plan.launch(written + read)
-        return counted is None or not counted[0]
-    if isinstance(operation, Formula) or (plan.count <= _BLOCK or _displaced(written, read, size)):
-        return plan.aside(read, parts)
-    _in_blocks(operation, groups, parts)
+    left = plan.over([*map(_address, parts), *plan.addresses(groups)])
+    if left is None:
+        return plan.aside(groups, parts)
+    if left:
+        _complete(operation.name, groups, parts, left)
     return True
 
 
@@ -133,32 +126,36 @@ def _fits(plan: Plan, parts: Components) -> bool:
     )
 
 
-def _overlap(written: Sequence[int], read: Sequence[int], size: int) -> bool:
-    """Whether what is written may overlap anything else: a kernel's tensors must not."""
-    for k, a in enumerate(written):
-        for b in read:
-            if -size < a - b < size:
-                return True
-        for b in written[:k]:
-            if -size < a - b < size:
-                return True
-    return False
-
-
-def _displaced(written: Sequence[int], read: Sequence[int], size: int) -> bool:
-    """Whether an operand lies a little off what is written, which would reach it too early."""
-    return any(a != b and -size < a - b < size for a in written for b in read)
-
-
-def _in_blocks(operation: Operation, groups: Sequence[Components], parts: Components) -> None:
-    """The same, some elements at a time, which saves memory and the way there."""
-    flat = [[c.view(-1) if c.ndim else c for c in group] for group in groups]
+def _complete(
+    name: str, groups: Sequence[Components], parts: Components, left: Sequence[range]
+) -> None:
+    """Write what a function's kernel has left, as the function's operator computes it."""
+    flat = [[c.view(-1) for c in group] for group in groups]
     targets = [c.view(-1) for c in parts]
-    for start in range(0, targets[0].numel(), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        some = [tuple(c[block] if c.ndim else c for c in group) for group in flat]
-        each = plan_of(operation, some)
-        assert each is not None
-        out = each.run(some)
-        assert out is not None
-        write([t[block] for t in targets], out)
+    for some in _together(left, CHUNK):
+        given = [tuple([_gathered(c, some) for c in group]) for group in flat]
+        out = apply(name, *given)
+        lengths = [*map(len, some)]
+        write(
+            [t[r.start : r.stop] for t in targets for r in some],
+            [piece for c in out for piece in torch.split_with_sizes(c, lengths)],
+        )
+
+
+def _together(left: Sequence[range], most: int) -> list[list[range]]:
+    """Ranges as lists of at most so many elements, of which each has some."""
+    found: list[list[range]] = []
+    room = 0
+    for r in left:
+        for start in range(r.start, r.stop, most):
+            piece = range(start, min(start + most, r.stop))
+            if len(piece) > room:
+                found.append([])
+                room = most
+            found[-1].append(piece)
+            room -= len(piece)
+    return found
+
+
+def _gathered(c: Tensor, some: Sequence[range]) -> Tensor:
+    return torch.cat([c[r.start : r.stop] for r in some])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.numba import team
 from mcf.tensor.components import write
 from mcf.tensor.launches import SMALL
 from mcf.tensor.ops.arithmetic import addcdiv_into, addcmul_into, lerp_into
@@ -40,12 +41,12 @@ def _put(target: Any, result: Any) -> bool:
 
 def _usual(target: Any) -> bool:
     """Whether a result beside the target, copied to it, takes the least time."""
-    return (
-        type(target) is MCFTensor
-        and type(target.__dict__["_c0"]) is Tensor
-        and target.__dict__["_c0"].numel() <= SMALL
-        and writable(target)
-    )
+    return _plain(target) and target.__dict__["_c0"].numel() <= SMALL and writable(target)
+
+
+def _plain(target: Any) -> bool:
+    """Whether it is an expansion of components in memory."""
+    return type(target) is MCFTensor and type(target.__dict__["_c0"]) is Tensor
 
 
 def _in_place(direct: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -101,13 +102,18 @@ def _product_into(dims: tuple[int, int] | None) -> Callable[[Any, Any, Any], boo
 
 
 def _each_in_place(function: Callable[[list[Tensor]], Any]) -> Callable[[tuple[Any, ...]], Any]:
-    """What does the same to all components in one call, between which no interrupt comes."""
+    """What does the same to all components in one call, between which no interrupt comes.
+
+    But in a forked child: torch asks its threads there, of which there are none.
+    """
 
     def call(args: tuple[Any, ...]) -> Any:
         x: Any = args[0] if len(args) == 1 else None
-        if not _usual(x) or not x.__dict__["_c0"].is_contiguous() or watched():
+        if team.forked() and not _usual(x):
             return NotImplemented
-        if differentiated((x,)):
+        if not _plain(x) or not x.__dict__["_c0"].is_contiguous() or watched():
+            return NotImplemented
+        if not writable(x) or differentiated((x,)):
             return NotImplemented
         own = x.__dict__
         function([*COMPONENTS[own["_terms"]](own)])

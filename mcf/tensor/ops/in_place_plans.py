@@ -177,6 +177,10 @@ _writes(operators.CLAMP, "clamp clip", "out", "Tensor_out", "_default", "_Tensor
 for _names in (
     "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin arcsin",
     "acos arccos", "atan arctan", "sinh", "cosh", "tanh", "asinh arcsinh", "acosh arccosh",
-    "atanh arctanh", "sigmoid", "erf", "erfc", "floor", "ceil", "round", "trunc fix",
+    "atanh arctanh", "sigmoid", "erf", "erfc", "floor", "ceil", "round", "trunc fix", "lgamma",
+    "digamma",
 ):  # fmt: skip
     _writes(Formula(_names.split()[0]), _names, "out", "_default")
+for _names in ("hypot", "atan2 arctan2"):
+    _two = (MCFTensor,), (MCFTensor,)
+    _writes(Formula(_names.split()[0]), _names, "out", "_default", kinds=_two)

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import mcf
-from mcf.tensor import writing
 from tests.helpers.modes import Seen
 from tests.mcf.tensor.test_written import _same, _tensor
 
@@ -28,9 +27,7 @@ FORMULAS = {
 
 @pytest.mark.parametrize("count", [5, 300])
 @pytest.mark.parametrize("name", FORMULAS)
-def test_out_of_formulas(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Where operands share memory with the target, many go in blocks.
-    monkeypatch.setattr(writing, "_BLOCK", 64)
+def test_out_of_formulas(name: str, count: int) -> None:
     function = FORMULAS[name]
     operands = [_tensor(count, seed=k) for k in range(3)]
     expected = function(*operands)

@@ -116,18 +116,19 @@ def _product_sum(o: Any, x: Any, y: Any, factor: Any) -> Any:
     return o(ADD, o(MUL, factor, x), y)
 
 
-def test_results_are_written_where_nothing_is_read() -> None:
+def test_results_are_written_apart_and_on_operands() -> None:
     x, y = (mcf.MCFTensor(hard(torch.float64, 2, COUNT, seed)) for seed in (1, 2))
     expected = chained(_product_sum, x, y, 0.3)
     assert isinstance(expected, mcf.MCFTensor)
     out = torch.zeros_like(x)
     assert chained(_product_sum, x, y, 0.3, out=out.components)
     assert_all_same_bits(out.components, expected.components)
-    assert chained(_product_sum, x, y, 0.3, out=x.components) is None
     late = [torch.zeros(COUNT + 1, dtype=torch.float64) for _ in range(2)]
     shifted = mcf.MCFTensor([c[:-1] for c in late])
     assert chained(_product_sum, shifted, y, 0.3, out=tuple(c[1:] for c in late)) is None
     assert not any(bool(c.any()) for c in late)
+    assert chained(_product_sum, x, y, 0.3, out=x.components)
+    assert_all_same_bits(x.components, expected.components)
 
 
 def _rooted(o: Any, x: Any, y: Any) -> Any:

@@ -40,13 +40,23 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("count", [20, 2048])
 @pytest.mark.parametrize("name", WRITES)
-def test_no_number_is_half_written(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So that many elements are some blocks of them.
-    monkeypatch.setattr(writing, "_BLOCK", 1024)
-    y = _numbers(count) / count
+def test_no_number_is_half_written(name: str, count: int) -> None:
+    _interrupt(WRITES[name], count)
+
+
+def test_no_number_that_a_kernel_lacks_is_half_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    # At several times, each of which is computed in few calls here.
+    monkeypatch.setattr(writing, "CHUNK", 512)
+    monkeypatch.setattr(writing, "apply", lambda name, x: x)
+    _interrupt(lambda o, y: torch.sin(y, out=o), 2048, 2.0**200)
+
+
+def _interrupt(write: Callable[[Any, Any], Any], count: int, scale: float = 1.0) -> None:
+    """Interrupt what writes, in each of its calls in turn."""
+    y = _numbers(count) * (scale / count)
     before = _numbers(count) / 3
     after = before.clone()
-    WRITES[name](after, y)
+    write(after, y)
     whole = 0
     for calls in range(1, 4000):
         target, left = before.clone(), calls
@@ -59,10 +69,10 @@ def test_no_number_is_half_written(name: str, count: int, monkeypatch: pytest.Mo
             if left == 0:
                 raise KeyboardInterrupt
 
-        def write(target: Any = target, interrupt: Any = interrupt) -> None:
+        def interrupted(target: Any = target, interrupt: Any = interrupt) -> None:
             try:
                 sys.setprofile(interrupt)
-                WRITES[name](target, y)
+                write(target, y)
             except KeyboardInterrupt:
                 pass
             finally:
@@ -70,7 +80,7 @@ def test_no_number_is_half_written(name: str, count: int, monkeypatch: pytest.Mo
 
         # A profiler interrupts before a context's end is called, as no signal does: what torch
         # would be left with, without derivatives say, belongs to a thread that ends.
-        thread = threading.Thread(target=write)
+        thread = threading.Thread(target=interrupted)
         thread.start()
         thread.join()
         old, new = (

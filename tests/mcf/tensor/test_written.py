@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.tensor import launches, plans, writing
+from mcf.tensor import launches, plans
 from tests.helpers import assert_all_same_bits
 from tests.helpers.modes import Seen
 from tests.mcf.tensor.inputs import hard
@@ -152,12 +152,8 @@ def test_a_number_of_the_target_itself() -> None:
 
 
 @pytest.mark.parametrize("shift", [-5, 1, 7, 24])
-@pytest.mark.parametrize("block", [1 << 16, 8])
-def test_memory_shared_with_another_component(
-    shift: int, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_shared_with_another_component(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch cannot see, who looks at first components."""
-    monkeypatch.setattr(writing, "_BLOCK", block)
     for few in (False, True):
         monkeypatch.setattr(launches, "_KEPT", 1024 if few else 0)
         plans._plans.clear()
@@ -173,9 +169,8 @@ def test_memory_shared_with_another_component(
 
 
 @pytest.mark.slow
-def test_in_place_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_BLOCK", 7)
-    x, y = _tensor(4, 6), _tensor(4, 6, seed=2)
+def test_in_place_in_blocks() -> None:
+    x, y = _tensor(40, 60), _tensor(40, 60, seed=2)
     for function, name in ((torch.add, "add_"), (torch.mul, "mul_"), (torch.div, "div_")):
         for other in (y, 0.1, y[0], y[0, 0], y.components[0]):
             target = x.clone()
