@@ -74,26 +74,37 @@ class Place(enum.Enum):
     ACROSS = enum.auto()
 
 
-def place_of(addresses: Sequence[int], results: int, sizes: Sequence[int], elements: int) -> Place:
+class Places:
     """Where the results of a kernel lie that goes through its tensors element by element.
 
     They are on operands where each that shares memory with some has its elements where those have
     theirs: then an element's result overwrites nothing that another one's needs.
-
-    Args:
-        addresses: of the tensors, contiguous ones, the results first.
-        results: how many they are.
-        sizes: the bytes of an element of each tensor; 0 for what is the same for every element, of
-            which the first number alone may be in a result.
-        elements: of each tensor.
     """
-    place = Place.APART
-    ends = [a + (size * elements or _NUMBER) for a, size in zip(addresses, sizes, strict=True)]
-    for k in range(results):
-        start, end = addresses[k], ends[k]
-        for j in range(k + 1, len(addresses)):
-            if start < ends[j] and addresses[j] < end:
-                if j < results or start != addresses[j] or sizes[k] != sizes[j]:
+
+    def __init__(self, results: int, sizes: Sequence[int], elements: int) -> None:
+        """Of contiguous tensors, the results first.
+
+        Args:
+            results: how many they are.
+            sizes: the bytes of an element of each tensor; 0 for what is the same for every element,
+                of which the first number alone may be in a result.
+            elements: of each tensor.
+        """
+        lengths = [size * elements or _NUMBER for size in sizes]
+        # Of each pair that must not share memory in any way: how far the second may not begin
+        # before and behind the first, and whether it may begin where that does.
+        self._pairs = [
+            (k, j, -lengths[j], lengths[k], j >= results and sizes[k] == sizes[j])
+            for k in range(results)
+            for j in range(k + 1, len(sizes))
+        ]
+
+    def of(self, addresses: Sequence[int]) -> Place:
+        """For tensors at some addresses."""
+        place = Place.APART
+        for k, j, before, behind, allowed in self._pairs:
+            if before < (gap := addresses[j] - addresses[k]) < behind:
+                if gap or not allowed:
                     return Place.ACROSS
                 place = Place.ON
-    return place
+        return place

@@ -154,8 +154,8 @@ class Launch(Prepared):
         """See `mcf.kernels.executor.Launch`."""
         if not in_place.allows(self._spec):
             return None
-        sizes = self._total, self._many, self._large
-        return in_place.InPlace(self._loop, self._spec, *sizes, self._scalars(scalars))
+        values = self._scalars(scalars)
+        return in_place.InPlace(self._loop, self._spec, self._total, self._many, values)
 
     def _scalars(self, scalars: Any) -> Any:
         """The scalars as the loop reads them; None where it has none."""

@@ -25,16 +25,16 @@ from mcf.kernels.numba.streaming import LINE
 
 _WORD = 8
 # Bytes of all tensors that a block has. They have to hide a loop's start and to stay in the first
-# level of a cache, of which what comes from memory takes more: half as many then. A loop that
-# chooses by truth values loads what they say, which is ahead of nothing where blocks are short.
+# level of a cache. A loop that chooses by truth values loads what they tell it to, late: the starts
+# of twice as many elements are hidden.
 BLOCK = 1 << 14
-# Elements of a block are a multiple of so many: then each result begins where a line of the cache
-# does, and the blocks of a long formula (`sweeps`) are whole ones.
-_MULTIPLE, _LONG = 64, 192
+# Elements of a block are a power of two, and at least so many that each result begins where a line
+# of the cache does; those of a long formula a multiple of its vectors (`sweeps`).
+_FEWEST, _LONG = 64, 192
 # The words of a thread's memory: the loop's table, the row, first and last element of its only
 # item, its shares, the addresses of the tensors; then the room.
 _ITEM, _SHARES, _TENSORS, _HEAD = 8, 16, 32, 128
-_THREAD = _HEAD + BLOCK // _WORD
+_THREAD = _HEAD + 2 * BLOCK // _WORD
 # The words before the addresses of the tensors and the bytes of an element of each.
 _WORDS = 10
 
@@ -129,9 +129,7 @@ class InPlace:
     Each element of a result takes the place of one of an operand's, or of none.
     """
 
-    def __init__(
-        self, loop: Loop, spec: Elementwise, total: int, many: bool, large: bool, scalars: Any
-    ) -> None:
+    def __init__(self, loop: Loop, spec: Elementwise, total: int, many: bool, scalars: Any) -> None:
         """The loop of a declaration that `allows` it.
 
         Args:
@@ -139,15 +137,12 @@ class InPlace:
             spec: the declaration.
             total: elements of each tensor.
             many: whether several threads share them.
-            large: whether nothing of them is in the cache.
             scalars: an array in the registers' format; None where there are none.
         """
         self._total, self._many, self._counts = total, many, spec.sum_count > 0
         sizes = [0 if f.uniform else int(f.format.itemsize) for f in spec.fields]
         results = sum(f.written for f in spec.fields)
-        multiple = _LONG if spec.long else _MULTIPLE
-        halved = large and not any(f.read and f.format == INT8 for f in spec.fields)
-        self._block = max(1, (BLOCK >> halved) // sum(sizes) // multiple) * multiple
+        self._block = _elements(spec, sum(sizes))
         self._blocks = -(-total // self._block)
         given = 0 if scalars is None else scalars.ctypes.data
         head = [loop.address, 0, self._block, total, results, len(sizes), given]
@@ -188,6 +183,15 @@ class InPlace:
     def _unwritten(self, sums: Any) -> list[range]:
         starts = (self._block * np.flatnonzero(sums)).tolist()
         return [range(at, min(at + self._block, self._total)) for at in starts]
+
+
+def _elements(spec: Elementwise, size: int) -> int:
+    """How many a block has; the size is that of one of each tensor."""
+    chooses = any(f.read and f.format == INT8 for f in spec.fields)
+    most = (BLOCK << chooses) // size
+    if spec.long:
+        return max(1, most // _LONG) * _LONG
+    return max(_FEWEST, 1 << most.bit_length() - 1)
 
 
 def allows(spec: Elementwise) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.executor import Launch
-from mcf.kernels.overlap import Place, place_of
+from mcf.kernels.overlap import Place, Places
 
 
 class OverOperands:
@@ -34,8 +34,8 @@ class OverOperands:
             call: `launch.row` for these scalars.
             scalars: of the row.
         """
-        self._sizes = [0 if f.uniform else int(f.format.itemsize) for f in spec.fields]
-        self._results = sum(f.written for f in spec.fields)
+        sizes = [0 if f.uniform else int(f.format.itemsize) for f in spec.fields]
+        self._place = Places(sum(f.written for f in spec.fields), sizes, elements).of
         self._elements, self._launch, self._call = elements, launch, call
         self._scalars, self._counts = scalars, spec.sums is not None
         self._in_place: Callable[[list[int]], Sequence[range]] | None = None
@@ -49,7 +49,7 @@ class OverOperands:
             kernel lacks; their operands are unchanged. None, with nothing written, where results
             and operands share memory in a way that needs memory beside them.
         """
-        place = place_of(addresses, self._results, self._sizes, self._elements)
+        place = self._place(addresses)
         if place is Place.ACROSS:
             return None
         if place is Place.ON or self._counts:

@@ -19,7 +19,7 @@ from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.operators import ADD, FMA, MUL, RECIPROCAL, WHERE, Operation, kernel
-from mcf.kernels.overlap import Place, place_of
+from mcf.kernels.overlap import Place, Places
 from tests.helpers import assert_all_same_bits
 from tests.kernels.test_shared import COUNTING
 
@@ -93,7 +93,7 @@ def _check(
         assert_all_same_bits(apart, expected, f"{operation.name}, {count}, apart")
 
 
-@pytest.mark.parametrize("count", [1, 319, 320, 321, 5 * 320 + 7, 2 * SERIAL + 3])
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 5 * 256 + 7, 2 * SERIAL + 3])
 def test_sizes_around_blocks(threads: int, count: int) -> None:
     _check(ADD, FP64, (2, 2), count)
 
@@ -103,7 +103,8 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "three operands": (FMA, FP64, (2, 2, 2), 1000),
     "a constant": (RECIPROCAL, FP64, (2,), 1000),
     "four components": (ADD, FP64, (4, 4), 1000),
-    "truth values": (WHERE, FP64, (1, 2, 2), 1000),
+    "truth values": (WHERE, FP64, (1, 2, 2), 2001),
+    "choice of numbers": (WHERE, FP64, (1, 2, 2), 4001, "y"),
     "float32": (MUL, FP32, (2, 2), 2001),
     "bfloat16": (ADD, BF16, (2, 2), 2001),
 }
@@ -175,16 +176,6 @@ def test_each_thread_has_a_room(monkeypatch: pytest.MonkeyPatch, threads: int) -
     assert ((rooms + 8 * on._block) <= size * np.arange(1, threads + 1)[:, None]).all()
 
 
-def test_large_tensors_have_shorter_blocks() -> None:
-    spec = kernel(ADD, FP64, 4, 4)
-    launch: Any = registry.prepare(spec, [[torch.empty(1, dtype=torch.float64)] * 12])
-    blocks = [
-        in_place.InPlace(launch._loop, spec, 10**7, True, large, None)._block
-        for large in (False, True)
-    ]
-    assert blocks == [128, 64]
-
-
 def test_where_results_lie() -> None:
     """Of ten elements: two results of 8 bytes, three operands of 8, one of 1, one number."""
     sizes, far = [8, 8, 8, 8, 8, 1, 0], 10_000
@@ -194,7 +185,7 @@ def test_where_results_lie() -> None:
         given = [*apart]
         for name, address in moved.items():
             given["r0 r1 x y z truth number".split().index(name)] = address
-        return place_of(given, 2, sizes, 10)
+        return Places(2, sizes, 10).of(given)
 
     assert found() is Place.APART
     assert found(x=far) is Place.ON
