@@ -56,6 +56,8 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "o += y": lambda x, y, o, c: operator.iadd(o, y),
     "o.clamp_": lambda x, y, o, c: o.clamp_(0.5, 2.0),
     "o.lerp_": lambda x, y, o, c: o.lerp_(y, 0.5),
+    "o.addcmul_": lambda x, y, o, c: o.addcmul_(x, y),
+    "o.copy_(z).exp_()": lambda x, y, o, c: o.copy_(c[3]).exp_(),
     "torch.lt, out": lambda x, y, o, c: torch.lt(x, y, out=c[7]),
     "x.clone()": lambda x, y, o, c: x.clone(),
     "x[:1]": lambda x, y, o, c: x[:1],

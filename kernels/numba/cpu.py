@@ -152,7 +152,7 @@ class Launch(Prepared):
 
     def in_place(self, scalars: Any) -> Callable[[list[int]], Sequence[range]] | None:
         """See `mcf.kernels.executor.Launch`."""
-        if not in_place.allows(self._spec):
+        if self._length > 1 or not in_place.allows(self._spec):
             return None
         values = self._scalars(scalars)
         return in_place.InPlace(self._loop, self._spec, self._total, self._many, values)

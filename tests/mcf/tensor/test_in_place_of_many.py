@@ -37,10 +37,12 @@ CHANGES: dict[str, Change] = {
     "addcdiv_": lambda o, y, z: o.addcdiv_(y, z, value=-0.3),
     "the last operand": lambda o, y, z: torch.addcdiv(y, z, o, out=o),
     "a choice": lambda o, y, z: o.masked_fill_(y > 1, 0.5),
+    "signs": lambda o, y, z: o.neg_(),
+    "two arguments": lambda o, y, z: o.atan2_(y),
     "a function": lambda o, y, z: o.floor_(),
     "components exchanged": lambda o, y, z: torch.mul(mcf.MCFTensor(o.components[::-1]), y, out=o),
 }
-OFTEN = ("of a number", "lerp_", "addcdiv_", "the last operand", "components exchanged")
+OFTEN = ("of a number", "lerp_", "addcdiv_", "signs", "the last operand", "components exchanged")
 
 
 @pytest.mark.parametrize(
