@@ -128,17 +128,23 @@ def nearest(components: Sequence[Tensor], dtype: torch.dtype, terms: int) -> Com
     if wide is dtype:
         zero = torch.zeros_like(rest[0])
         out = [rest[k] if k < len(rest) else zero for k in range(terms)]
+        if len(rest) <= 2:
+            return tuple(out)
     else:
-        out = []
+        pair, out = len(rest) == 2, []
+        odd = _pair_odd if pair else round_odd
         for k in range(terms):
-            x = round_to(round_odd(rest[0], rest[1]) if len(rest) > 1 else rest[0], dtype)
+            x = round_to(odd(rest[0], rest[1]) if len(rest) > 1 else rest[0], dtype)
             out.append(x)
             if k < terms - 1:
                 # Exact: x is rest[0] rounded to fewer bits.
-                rest = canonical((rest[0] - x.to(wide), *rest[1:]))
-    finite = out[0].isfinite()
-    # Adding 0 makes -0 of a lower component +0.
-    return (out[0], *(torch.where(finite, x + 0.0, torch.zeros_like(x)) for x in out[1:]))
+                gap = rest[0] - x.to(wide)
+                # That is 0 or no smaller than the last place of rest[0], of which the second is at
+                # most half: a shorter sum has the bits of `canonical`.
+                rest = _fast_two_sum(gap, rest[1]) if pair else canonical((gap, *rest[1:]))
+    finite = out[0].abs() < torch.inf
+    # -0 of a lower component becomes +0.
+    return (out[0], *(torch.where(finite & (x != 0), x, torch.zeros_like(x)) for x in out[1:]))
 
 
 _library: torch.library.Library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -153,6 +159,12 @@ def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
+
+
+def _fast_two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The same where a is 0 or no smaller than b."""
+    s = a + b
+    return s, b - (s - a)
 
 
 def _sweep(c: list[Tensor], first: int) -> None:
@@ -207,25 +219,34 @@ def canonical(components: Components) -> Components:
     """
     if len(components) == 1:
         return components
+    if len(components) == 2:
+        return _canonical_pair(*components)
     # Sums of finite components do not overflow where the first is the value rounded; others stay.
     finite = components[0].isfinite()
     c = [torch.where(finite, x, torch.zeros_like(x)) for x in components]
-    if len(c) == 2:
-        c = _in_order(c)
-    else:
-        unlike = _unsettled(c)
-        for k in range(len(c) - 2):
-            unlike = unlike | _ties(c, k)[1]
-        # Hardly any expansion differs, or every one of a kind.
-        if bool(unlike.any()):
-            other = _in_order([torch.where(unlike, x, 0.0) for x in c])
-            c = [torch.where(unlike, a, b) for a, b in zip(other, c, strict=True)]
+    unlike = _unsettled(c)
+    for k in range(len(c) - 2):
+        unlike = unlike | _ties(c, k)[1]
+    # Hardly any expansion differs, or every one of a kind.
+    if bool(unlike.any()):
+        other = _in_order([torch.where(unlike, x, 0.0) for x in c])
+        c = [torch.where(unlike, a, b) for a, b in zip(other, c, strict=True)]
     overflow = finite & ~c[0].isfinite()
     c = [torch.where(overflow, torch.zeros_like(x), x) for x in c]
     c[0] = torch.where(overflow, components[0] * torch.inf, c[0])
     keep = ~finite | (c[0] == 0)
     c[0] = torch.where(keep, components[0], c[0])
     return tuple(c)
+
+
+def _canonical_pair(a: Tensor, b: Tensor) -> Components:
+    """`canonical` of pairs; the second component of a finite one is never -0."""
+    s, e = _two_sum(a, b)
+    finite = s.abs() < torch.inf
+    # What overflows is infinite; what is 0 and what was not finite stay as they were.
+    other = torch.where(a.abs() < torch.inf, a * torch.inf, a)
+    first = torch.where(finite, torch.where(s == 0, a, s), other)
+    return first, torch.where(finite, e, torch.zeros_like(e))
 
 
 def _in_order(components: Sequence[Tensor]) -> list[Tensor]:
@@ -254,16 +275,38 @@ def round_odd(x: Tensor, tail: Tensor) -> Tensor:
     return torch.where(inexact, bits + step, bits).view(x.dtype)
 
 
-def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A plain tensor rounded once to nearest even in a narrower dtype.
+def _pair_odd(x: Tensor, tail: Tensor) -> Tensor:
+    """`round_odd` of a canonical pair: beside infinities, NaN and 0 the tail is 0."""
+    kind = _INTEGERS[x.dtype]
+    bits = x.view(kind)
+    # Of opposite signs -1: the number below, which is the odd one, or x again if that is odd.
+    below = (bits ^ tail.view(kind)) >> (8 * kind.itemsize - 1)
+    return torch.where(tail != 0, (bits + below) | 1, bits).view(x.dtype)
 
-    torch rounds float64 to the 16-bit types through float32, which is two roundings.
+
+def round_to(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A plain tensor rounded once to nearest even in a narrower dtype."""
+    if x.dtype is torch.float64 and dtype in (torch.bfloat16, torch.float16):
+        found: Tensor = torch.ops.mcf.rounded(x, dtype)
+        return found
+    return x.to(dtype)
+
+
+def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """float64 rounded once to a 16-bit type: torch rounds through float32, which is two roundings.
+
+    One operator, so that formulas have one rounding in its place.
     """
     fmt = format_of(dtype)
-    if x.dtype is torch.float64 and dtype in (torch.bfloat16, torch.float16):
-        # Of a number of the size of this sum the last place is that of the format at x.
-        size = x.abs()
-        exponent = (size.view(torch.int64) >> 52).clamp(min=fmt.emin + 1023, max=1900)
-        base = (exponent + (53 - fmt.p) << 52).view(torch.float64)
-        x = torch.copysign((size + base) - base, x)
-    return x.to(dtype)
+    # Of a number of the size of this sum the last place is that of the format at x.
+    size = x.abs()
+    exponent = (size.view(torch.int64) >> 52).clamp(min=fmt.emin + 1023, max=1900)
+    base = (exponent + (53 - fmt.p) << 52).view(torch.float64)
+    return torch.copysign((size + base) - base, x).to(dtype)
+
+
+_library.define("rounded(Tensor x, ScalarType dtype) -> Tensor")  # type: ignore[no-untyped-call]
+_library.impl("rounded", _rounded, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake(
+    "mcf::rounded", lambda x, dtype: torch.empty_like(x, dtype=dtype), lib=_library
+)

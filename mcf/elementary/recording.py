@@ -69,6 +69,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.any.default:
             self._conditions.add(w.value(args[0], torch.bool))
             return torch.ones((), dtype=torch.bool, device="cpu")
+        if name == "rounded":
+            out = torch.zeros_like(args[0], dtype=args[1])
+            return self._define([out], w.rounded(args[0], args[1]))[0]
         if func.namespace == "mcf":
             return self._operation(name, args)
         # Below autograd some operations come that are made of others, as `to` is of `_to_copy`.

@@ -209,6 +209,10 @@ class Writer:
                 return f"{text} >> {self.call(p.whole, str(shift))}"
         raise UnrecordableError(f"{func} of integers")
 
+    def rounded(self, x: Tensor, to: torch.dtype) -> str:
+        """A register rounded once to a narrower format."""
+        return self.call(self._narrow[to], self.value(x, x.dtype))
+
     def _converted(self, x: Tensor, to: torch.dtype) -> str:
         value = self.value(x, x.dtype)
         if x.dtype == torch.bool:

@@ -39,6 +39,28 @@ def test_to_is_the_nearest_expansion(source: torch.dtype, target: torch.dtype) -
         assert_all_same_bits(got, nearest(x, target, into), f"{terms} to {into}")
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("source", DTYPES, ids=lambda d: FORMATS[d].name)
+@pytest.mark.parametrize("target", DTYPES, ids=lambda d: FORMATS[d].name)
+def test_components_of_a_pair_may_come_in_any_order(
+    source: torch.dtype, target: torch.dtype
+) -> None:
+    """Mutants: the shorter sum of two in place of `_two_sum`, -0 below a sum that is exact."""
+    high, low = hard(source, 2, 120, seed=3)
+    zero = torch.zeros_like(low)
+    given = [(low, high), (high, high.flip(0)), (low, low), (high, -zero)]
+    a, b = (torch.cat(each) for each in zip(*given, strict=True))
+    values = [Fraction(u) + Fraction(v) for u, v in zip(a.tolist(), b.tolist(), strict=True)]
+    for into in (1, 2, 3):
+        rows = [components_of(v, format_of(target), into) for v in values]
+        wanted = torch.tensor(rows, dtype=torch.float64).to(target).unbind(1)
+        got = rounding.convert((a, b), target, into)
+        # Of 0 the sign is that of the first component.
+        usual = torch.tensor([v != 0 for v in values])
+        assert_all_same_bits([c[usual] for c in got], [c[usual] for c in wanted], f"{into}")
+        assert not any((c.signbit() & (c == 0)).any() for c in got[1:])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: FORMATS[d].name)
 def test_a_format_that_holds_the_value_gives_it_back(dtype: torch.dtype) -> None:
     wider = [d for d in DTYPES if torch.promote_types(d, dtype) is d]
