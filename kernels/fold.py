@@ -108,5 +108,13 @@ def deviation_fold(terms: int) -> Fold:
     return Fold(f"deviation_{terms}", term, formats, components, terms, fixed=1)
 
 
+@functools.cache
+def narrow_deviation_fold(fmt: Format, components: int, terms: int, enter: Algorithm) -> Fold:
+    """The same of narrower expansions, of which `enter` makes `terms` components of float64."""
+    term, formats = fold_terms.gap_of(enter, terms), (fmt, FP64)
+    name = f"deviation_{fmt.name}_{components}_{terms}"
+    return Fold(name, term, formats, (components, terms), terms, fixed=1)
+
+
 def _suffix(register: Format) -> str:
     return "" if register == FP64 else f"_in_{register.name}"

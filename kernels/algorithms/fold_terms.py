@@ -243,6 +243,18 @@ def squared_gap(x, y):
     return product(gap, gap)
 
 
+def entered_gap(x, y):
+    """A form: the same of x in the registers' format."""
+    return gap(enter(x), y)
+
+
+def gap_of(enter, state):
+    """The square of x - y, for x that an algorithm makes `state` registers of."""
+    name = f"squared_gap{state}_{enter.__name__}"
+    doc = "The square of x - y, for narrower components x."
+    return filled(entered_gap, name, doc, gap=SQUARED_GAP[state], enter=enter)
+
+
 # Of components in the registers' format, and of one component of any: by (components, state).
 WIDE_SUM = {
     (count, state): value(count, state)

@@ -77,9 +77,14 @@ def source(spec: Fold, beside: bool = True) -> str:
     def asked(depth: int, places: list[str]) -> str:
         if not beside:
             return ""
-        found = ["if span == 1:", "    for l in range(0, TILE, 8):"]
-        moving = [a for a in addresses if int(a[1 : a.index("_")]) < fixed]
-        found += [f"        prefetch({a}, {p} + l)" for a in moving for p in places]
+        found = ["if span == 1:"]
+        for o, n in enumerate(spec.components[:fixed]):
+            # In steps of a line's elements, and one line more where they do not begin at one; what
+            # is asked for is counted in elements of 8 bytes.
+            size = int(spec.formats[o].itemsize)
+            found.append(f"    for l in range(0, TILE + 1, {64 // size}):")
+            at = [f"({p} + l) * {size} >> 3" for p in places]
+            found += [f"        prefetch(a{o}_{c}, {p})" for c in range(n) for p in at]
         return "\n".join(" " * depth + line for line in found)
 
     words = "\n".join(

@@ -153,8 +153,8 @@ def deviations(
 
 
 def columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
-    """See `mcf.kernels.executor.Executor.fold_columns`; of float64."""
-    if x[0].numel() < _MANY or {*spec.formats} != {FP64} or spec.register != FP64:
+    """See `mcf.kernels.executor.Executor.fold_columns`; in float64 registers."""
+    if x[0].numel() < _MANY or spec.register != FP64:
         return None
     out = _side_by_side(spec, "columns", x, count, inner, inner, 1)
     return out[:, 0] if out.shape[1] == 1 else _halve(spec, out)

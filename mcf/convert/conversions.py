@@ -31,14 +31,15 @@ Program = Callable[[Sequence[Tensor], torch.dtype, int], Components]
 
 
 @functools.cache
-def kernel(program: Program, source: Format, count: int, target: Format, terms: int) -> Elementwise:
-    """The kernel of a program that makes components of another format, or of another number.
+def formula(
+    program: Program, source: Format, count: int, target: Format, terms: int
+) -> recording.Formula:
+    """The formula of a program that makes components of another format, or of another number.
 
-    Its fields are the components of the result and those of the argument; those of 16 bits are
-    float32.
+    It computes in the wider of the two formats, float64 or float32.
 
     Args:
-        program: what computes it, in the wider of the two formats, float64 or float32.
+        program: what computes it.
         source: the format of the argument.
         count: how many components it has.
         target: the format of the result.
@@ -49,9 +50,23 @@ def kernel(program: Program, source: Format, count: int, target: Format, terms: 
         assert fmt.dtype is not None
         return program(arguments[0], fmt.dtype, terms)
 
-    register = FP64 if FP64 in (source, target) else FP32
     name = f"{program.__name__}_{terms}_of_{source.name}"
-    found = recording.formula(name, compute, ("x",), target, (count,), register, source, terms)
+    register = _register(source, target)
+    return recording.formula(name, compute, ("x",), target, (count,), register, source, terms)
+
+
+def _register(source: Format, target: Format) -> Format:
+    return FP64 if FP64 in (source, target) else FP32
+
+
+@functools.cache
+def kernel(program: Program, source: Format, count: int, target: Format, terms: int) -> Elementwise:
+    """The kernel of such a formula.
+
+    Its fields are the components of the result and those of the argument; those of 16 bits are
+    float32.
+    """
+    found, register = formula(program, source, count, target, terms), _register(source, target)
     return declared(found, {"x": count}, stored(source), stored(target), target, register)
 
 

@@ -8,12 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.convert.rounding import convert
+from mcf.convert.conversions import formula
+from mcf.convert.rounding import convert, nearest
 from mcf.kernels import operations, registry
 from mcf.kernels.components import Components as Components
 from mcf.kernels.components import padded
-from mcf.kernels.fold import Fold, deviation_fold, product_fold, state_for, sum_fold
-from mcf.kernels.formats import FORMATS, Format, format_of
+from mcf.kernels.fold import (
+    Fold,
+    deviation_fold,
+    narrow_deviation_fold,
+    product_fold,
+    state_for,
+    sum_fold,
+)
+from mcf.kernels.formats import FORMATS, FP64, Format, format_of
 from mcf.kernels.program import Program, Within
 from mcf.kernels.register_choice import registers_for
 from mcf.kernels.scaling import power_of_two
@@ -93,6 +101,22 @@ def column_squares(x: Components, count: int, inner: int, terms: int) -> Compone
     return None if found is None else settle(found)
 
 
+def deviations_of(x: Sequence[Tensor]) -> Fold | None:
+    """The fold of squared differences between components and a number of each row.
+
+    None where their registers are float32 or where more than a pair of narrower ones is no formula
+    that fits into a fold.
+    """
+    fmt = format_of(x[0].dtype)
+    if fmt == FP64:
+        return deviation_fold(len(x)) if len(x) > 1 else None
+    if register_of(x[0]) != FP64 or len(x) > 2:
+        return None
+    state = state_of(x[0], len(x))
+    enter = formula(nearest, fmt, len(x), FP64, state).function
+    return narrow_deviation_fold(fmt, len(x), state, enter)
+
+
 def row_deviations(
     x: Sequence[Tensor], centre: Components, count: int, inner: int
 ) -> Components | None:
@@ -100,7 +124,7 @@ def row_deviations(
 
     Args:
         x: contiguous components [M / inner, count, inner], rows along the middle.
-        centre: as many components [M].
+        centre: components [M] in registers, as many as a partial sum has.
         count: elements of a row.
         inner: how far apart they are.
 
@@ -108,11 +132,11 @@ def row_deviations(
         Expansions [M] in registers; None where no executor has a loop for it, which makes no
         tensor of the differences.
     """
-    usual = x[0].dtype is torch.float64 and len(centre) == len(x) and x[0].numel() > 0
-    if not usual:
+    spec = deviations_of(x)
+    if spec is None or not x[0].numel():
         return None
     numbers = [c.contiguous() for c in centre]
-    found = registry.fold_deviations(deviation_fold(len(x)), list(x), numbers, count, inner)
+    found = registry.fold_deviations(spec, list(x), numbers, count, inner)
     return None if found is None else settle(found)
 
 

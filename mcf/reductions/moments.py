@@ -11,6 +11,7 @@ from mcf.reductions.exact import exact_dots
 from mcf.reductions.folds import (
     brought_down,
     column_sums,
+    deviations_of,
     finish,
     register_of,
     row_deviations,
@@ -50,7 +51,7 @@ def _column_variance(
     x: list[Tensor], count: int, inner: int, correction: float
 ) -> tuple[Components, Components] | None:
     """Variances and means along the middle of contiguous [M / inner, count, inner], or None."""
-    if x[0].dtype is not torch.float64:
+    if deviations_of(x) is None:
         return None
     centre = _divided(column_sums(x, count, inner, len(x)), count, x[0])
     squares = row_deviations(x, centre, count, inner)
@@ -153,7 +154,8 @@ def std(
     lambda x, count, *_: [x[0].new_empty(x[0].numel() // count) for _ in x],
 )
 def _column_deviations(x: list[Tensor], count: int, inner: int, correction: float) -> list[Tensor]:
-    found = _column_variance(x, count, inner, correction) if unscaled(x) else None
+    scales = x[0].dtype is torch.float64 and not unscaled(x)
+    found = None if scales else _column_variance(x, count, inner, correction)
     if found is None:
         return list(_row_deviations(_turned(x, count, inner), correction, False))
     return list(finish(operations.sqrt(found[0]), format_of(x[0].dtype), len(x)))

@@ -74,9 +74,17 @@ def norm(
     if rows.length == 0:
         return sum_(x, dim, keepdim, terms=count)
     inner = 1 if reproducible else rows.beside(x)
-    if inner > 1 and x[0].dtype is torch.float64:
+    if inner > 1:
         return _shaped(_column_norms(list(x), rows.length, inner, count), rows, keepdim)
     return _shaped(_row_norms(rows.gather(x), reproducible, count), rows, keepdim)
+
+
+def _scales(x: Tensor) -> bool:
+    """Whether squares can leave the registers' range; those of narrow formats do not.
+
+    They are in float64's range, those of fp16 in float32's.
+    """
+    return 2 * format_of(x.dtype).emax >= register_of(x).emax
 
 
 @operator(
@@ -85,7 +93,7 @@ def norm(
 )
 def _column_norms(x: list[Tensor], count: int, inner: int, terms: int) -> list[Tensor]:
     """The 2-norms along the middle of contiguous [M / inner, count, inner]."""
-    if unscaled(x):
+    if not _scales(x[0]) or unscaled(x):
         squares = column_squares(pad(tuple(x), max(len(x), terms)), count, inner, terms)
         if squares is not None:
             return list(finish(operations.sqrt(squares), format_of(x[0].dtype), terms))
@@ -99,9 +107,7 @@ def _row_norms(x: list[Tensor], reproducible: bool, terms: int) -> list[Tensor]:
     fmt, register = format_of(x[0].dtype), register_of(x[0])
     exponent = None
     found = None if reproducible else row_squares(x, terms)
-    # Squares of the narrower formats are in float64's range, those of fp16 in float32's.
-    scales = 2 * fmt.emax >= register.emax
-    if scales and (reproducible or not (found[1] if found is not None else unscaled(x))):
+    if _scales(x[0]) and (reproducible or not (found[1] if found is not None else unscaled(x))):
         x, exponent = brought_down(x)
         found = None
     if reproducible:

@@ -2,7 +2,8 @@
 executor's bits.
 
 Caught mutants: the first row's mean for all rows, or the next tile's; a narrow matrix's means
-beside the second of its elements alone; lanes of a piece that begin beyond its rest.
+beside the second of its elements alone; lanes of a piece that begin beyond its rest; narrow
+components added up as they come.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import mcf
 from mcf import reductions
 from tests.helpers import assert_all_same_bits
 from tests.kernels.test_scan import _numbers
+from tests.mcf.tensor.inputs import hard
 
 pytest.importorskip("numba", reason="needs Numba")
 
@@ -59,3 +61,30 @@ def test_special_values_and_scales(terms: int) -> None:
                 c.view(-1)[k] = 0.0
             x.components[0].view(-1)[k] = value
         _same(x, dim, "var", "std")
+
+
+def _narrow(dtype: torch.dtype, terms: int, shape: tuple[int, ...]) -> Any:
+    """Ties, and elements whose components come in the other order."""
+    count = torch.Size(shape).numel()
+    first, *others = hard(dtype, terms, count, seed=count)
+    turned = torch.arange(count) % 7 == 0
+    below = [torch.where(turned, first, c) for c in others]
+    first = torch.where(turned, others[-1], first) if others else first
+    # Away from the ends of the range, where every variance is infinite.
+    kept = first.double().abs().clamp(2.0**-20, 2.0**20) == first.double().abs()
+    return mcf.MCFTensor([torch.where(kept, c, 1.0).reshape(shape) for c in (first, *below)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "terms"),
+    [
+        (torch.float32, 2),
+        pytest.param(torch.float32, 1, marks=pytest.mark.slow),
+        pytest.param(torch.bfloat16, 2, marks=pytest.mark.slow),
+        pytest.param(torch.float16, 3, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_narrow_components(dtype: torch.dtype, terms: int) -> None:
+    for shape, dim in (ROWS[0], ROWS[1], COLUMNS[0], COLUMNS[2]):
+        _same(_narrow(dtype, terms, shape), dim, "var", "std")
