@@ -40,6 +40,8 @@ element m, counted from 1, is what runs up to m - 2**j combined with the block o
 ends at m, where 2**j is the largest power of two that divides m; the block itself where that is
 all. So each is of at most 2 log2(count) combinations, and each block is combined once (Brent and
 Kung 1982, doi:10.1109/TC.1982.1675982).
+
+Of these and of "prod" x may have narrower components, see `Narrow`.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from collections.abc import Sequence
 from mcf.kernels.algorithms import ieee, order
 from mcf.kernels.algorithms.distillation import distill
 from mcf.kernels.bind import Algorithm
+from mcf.kernels.formats import Format
 
 _ALGORITHMS = {
     "sort": order.PRECEDES,
@@ -69,6 +72,25 @@ _ALGORITHMS = {
     # Nothing is computed; five are the logarithm of a sum of four components and its exponent.
     "spread": dict.fromkeys((1, 2, 3, 4, 5), ieee.ADD[1]),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Narrow:
+    """How the numbers of a task are kept that are narrower in memory than what is computed with.
+
+    Those of x, and what runs; products are as those of a task without.
+
+    Args:
+        format: of the components.
+        count: how many a number has.
+        enter: makes components of the task of them.
+        leave: makes them of the task's, rounded.
+    """
+
+    format: Format
+    count: int
+    enter: Algorithm
+    leave: Algorithm
 
 
 _OWN_KEYS = frozenset({"running_largest", "running_smallest"})
@@ -98,6 +120,7 @@ class RowTask:
         moved: components of x.
         options: whole numbers from 0 on.
         inner: how far apart neighbours of a row are, in elements.
+        narrow: how numbers are kept, where that is not as what is computed with.
     """
 
     name: str
@@ -105,6 +128,7 @@ class RowTask:
     moved: int = 0
     options: tuple[int, ...] = ()
     inner: int = 1
+    narrow: Narrow | None = None
 
     @property
     def algorithm(self) -> Algorithm:

@@ -180,7 +180,16 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
         namespace["key"] = inlining.algorithm(settings, task.key)
     if task.network is not None:
         namespace["network"] = inlining.algorithm(settings, task.network)
-    namespace |= _accesses(FP64, {c: (n, FP64) for c, n in letters.items()})
+    operands = {c: (n, FP64) for c, n in letters.items()}
+    narrow = task.narrow
+    if narrow is not None:
+        settings = settings._replace(roundings=(("narrow", narrow.format),))
+        namespace["enter"] = inlining.algorithm(settings, narrow.enter)
+        namespace["leave"] = inlining.algorithm(settings, narrow.leave)
+        # What is read, what is written, and either on its way.
+        operands |= dict.fromkeys("xy", (narrow.count, narrow.format))
+        operands["w"] = narrow.count, FP64
+    namespace |= _accesses(FP64, operands)
     return callback(text, f"<mcf numba {task.name} {task.terms}>", namespace)
 
 

@@ -94,6 +94,9 @@ def _stored(
     b: Any, address: Any, i: Any, value: Any, register: Format, fmt: Format, index: int, count: int
 ) -> None:
     pointer, size = _cell(b, address, i, fmt)
+    if fmt in (BF16, FP16) and register == FP64:
+        # Exact, and what processors have.
+        value = b.fptrunc(value, ir.FloatType())
     if fmt == BF16:
         value = b.trunc(b.lshr(b.bitcast(value, _I32), _const(16)), _I16)
     elif fmt in INTEGERS:

@@ -6,8 +6,9 @@ one after the other are turned first, so that their elements are such columns.
 
 from __future__ import annotations
 
-from mcf.kernels.numba import team
+from mcf.kernels.numba import narrow_text, team
 from mcf.kernels.numba.loops import step
+from mcf.kernels.row_tasks import Narrow
 
 # Columns at a time; those of a narrower matrix are all.
 WIDE = 64
@@ -35,11 +36,60 @@ def room(terms: int, count: int, wide: int = 1) -> int:
     return terms * wide * (2 * ((count + 1) // 2) + (count if wide > 1 else 0))
 
 
-def source(terms: int, name: str) -> str:
-    """The loop; `name` is one of `mcf.kernels.row_tasks`."""
+def _first_steps(narrow: Narrow, terms: int) -> list[str]:
+    """Steps that read narrow numbers: of columns, of their first halves, of rows to be turned."""
+    s, d = (narrow_text.names(c, terms) for c in "sd")
+    x = narrow_text.names("x", narrow.count)
+    to, turned = (f"({', '.join(c)},)" for c in (d, s))
+    number = f"enter(load_x(({', '.join(x)},), {{}}))"
+    both = f"algorithm({number.format('low + i')}, {number.format('high + i')})"
+    copied = f"store_d({to}, i, {number.format('low + i')})"
+    across = f"store_s({turned}, place + l, {number.format('at + l * count')})"
+    return [
+        *step("first_joined", "i", ["low", "high", *d, *x], [f"store_d({to}, i, {both})"]),
+        *step("first_copied", "i", ["low", *d, *x], [copied]),
+        *step("across", "l", ["at", "count", "place", *s, *x], [across]),
+    ]
 
-    def each(form: str) -> str:
-        return "(" + "".join(f"{form.format(k=k)}, " for k in range(terms)) + ")"
+
+def _first_halves(narrow: Narrow, terms: int) -> list[str]:
+    """Statements that make wide products of the halves of narrow columns."""
+    size, count = int(narrow.format.itemsize), narrow.count
+    d, x = narrow_text.members("d_at", terms), narrow_text.members("given", count)
+    to = "(" + "".join(f"advance(here, {k} * size + {{i}} * width), " for k in range(terms)) + ")"
+    asked = narrow_text.asked("given", count, size, f"low + {_AWAY} * apart", "width + 1")
+    asked += narrow_text.asked("given", count, size, f"high + {_AWAY} * apart", "width + 1")
+    return [
+        "start = outer * inner * count + column",
+        "left = (count + 1) >> 1",
+        "pairs = count - left",
+        "turns, length = (1, pairs * width) if apart == width else (pairs, width)",
+        "for i in range(turns):",
+        "    low, high = start + i * apart, start + (left + i) * apart",
+        "    if turns > 1:",
+        *("        " + line for line in asked),
+        f"    d_at = {to.format(i='i')}",
+        f"    over(0, length, first_joined, (low, high, {d}, {x},))",
+        "if left > pairs:",
+        f"    d_at = {to.format(i='pairs')}",
+        f"    over(0, width, first_copied, (start + pairs * apart, {d}, {x},))",
+        f"s = ({', '.join(f'advance(here, {k} * size)' for k in range(terms))},)",
+        "apart = width",
+        "here, there = there, here",
+    ]
+
+
+def source(terms: int, name: str, narrow: Narrow | None = None) -> str:
+    """The loop; `name` is one of `mcf.kernels.row_tasks`.
+
+    Narrow numbers become wide ones where they are read, each once.
+    """
+
+    def each(form: str, count: int = terms) -> str:
+        return "(" + "".join(f"{form.format(k=k)}, " for k in range(count)) + ")"
+
+    def indented(depth: int, lines: list[str]) -> str:
+        return "\n".join(" " * depth + line for line in lines)
 
     def unpacked(letters: str) -> str:
         return "; ".join(f"{', '.join(f'{c}{k}' for k in range(terms))}, = {c}_at" for c in letters)
@@ -48,22 +98,34 @@ def source(terms: int, name: str) -> str:
     names = {c: [f"{c}{k}" for k in range(terms)] for c in "sed"}
     both, two = [*names["s"], *names["e"], *names["d"]], [*names["s"], *names["d"]]
     body = f"store_d({d}, i, algorithm(load_s({s}, i), load_e({e}, i)))"
+    held = terms if narrow is None else narrow.count
     lines = [
         *step("joined", "i", both, [body]),
         *step("copied", "i", two, [f"store_d({d}, i, load_s({s}, i))"]),
+        *([] if narrow is None else _first_steps(narrow, terms)),
         "def kernel(data):",
         "    prefer_wide_vectors()",
         "    rows, count = number(data, 0), number(data, 1)",
         "    shares, parts, works = word(data, 2), number(data, 3), word(data, 4)",
         "    inner, wide = number(data, 5), number(data, 6)",
         f"    outs = {each('word(data, 7 + {k})')}",
-        f"    given = {each(f'word(data, {7 + terms} + {{k}})')}",
+        f"    given = {each(f'word(data, {7 + terms} + {{k}})', held)}",
         *("    " + line for line in team.ITEMS),
     ]
-    turned = "\n".join(
-        f"                        put(s[{k}], i * wide + l, number(given[{k}], at + i))"
-        for k in range(terms)
-    )
+    if narrow is None:
+        turned = [
+            "for l in range(last):",
+            "    at = (row + l) * count",
+            "    for i in range(count):",
+        ]
+        moved = "put(s[{k}], i * wide + l, number(given[{k}], at + i))"
+        turned += ["        " + moved.format(k=k) for k in range(terms)]
+        column = [f"s = {each('advance(given[{k}], outer * inner * count + column)')}"]
+    else:
+        to, x = narrow_text.members("s", terms), narrow_text.members("given", held)
+        turned = ["for i in range(count):"]
+        turned += [f"    over(0, last, across, (row * count + i, count, i * wide, {to}, {x},))"]
+        column = _first_halves(narrow, terms)
     asked = "\n".join(
         f"                            prefetch(s[{k}], (i + {_AWAY}) * apart + {place})"
         for k in range(terms)
@@ -76,21 +138,18 @@ def source(terms: int, name: str) -> str:
             own = (2 * size + (count * wide if wide > 1 else 0)) * {terms}
             here = advance(works, arrival * own)
             there = advance(here, {terms} * size)
+            left = count
             if inner == 1 and wide > 1:
                 row = item * wide
                 width, apart, last = wide, wide, min(wide, rows - row)
                 s = {each("advance(there, {k} * count * wide + " + f"{terms} * size)")}
-                for l in range(last):
-                    at = (row + l) * count
-                    for i in range(count):
-{turned}
+{indented(16, turned)}
             else:
                 tiles = (inner + wide - 1) // wide
                 outer, column = item // tiles, item % tiles * wide
                 width, apart = min(wide, inner - column), inner
                 last, row = width, outer * inner + column
-                s = {each("advance(given[{k}], outer * inner * count + column)")}
-            left = count
+{indented(16, column)}
             while left > 1:
                 half = (left + 1) >> 1
                 pairs = left - half

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from mcf.kernels.formats import FP64
 from mcf.kernels.numba import (
     extreme_text,
     keys,
@@ -35,7 +36,7 @@ from mcf.kernels.numba import (
     words_text,
 )
 from mcf.kernels.numba.side_text import LANES
-from mcf.kernels.row_tasks import RowTask
+from mcf.kernels.row_tasks import Narrow, RowTask
 
 _WORD = 8
 _TEXTS = {
@@ -59,10 +60,13 @@ def _side(task: RowTask) -> ModuleType:
 
 
 @functools.cache
-def _loop(name: str, terms: int, side: bool = False) -> objects.Native:
-    task = RowTask(name, terms)
+def _loop(
+    name: str, terms: int, side: bool = False, narrow: Narrow | None = None
+) -> objects.Native:
+    task = RowTask(name, terms, narrow=narrow)
     text = _side(task) if side else _text(task)
-    source = text.source(terms, name)
+    # Others know no narrow numbers.
+    source = text.source(terms, name, *([] if narrow is None else [narrow]))
     letters = text.letters(terms) if side else dict.fromkeys("rsed", terms)
 
     def make() -> tuple[Any, str]:
@@ -76,12 +80,15 @@ def _loop(name: str, terms: int, side: bool = False) -> objects.Native:
     parts = ("rows", name, source, keys.algorithm(task.algorithm))
     if task.key is not None:
         parts = (*parts, keys.algorithm(task.key))
+    if narrow is not None:
+        ends = [keys.algorithm(each) for each in (narrow.enter, narrow.leave)]
+        parts = (*parts, *ends, narrow.format, narrow.count)
     return stored.native(parts, make)
 
 
 def _address(task: RowTask, side: bool = False) -> int:
     with stored.lock:
-        return _loop(task.name, task.terms, side).address
+        return _loop(task.name, task.terms, side, task.narrow).address
 
 
 def _options(task: RowTask, step: int = sort_text.ROWS, wide: int = 1) -> list[int]:
@@ -135,13 +142,16 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
     parts = max(1, min(threads, items))
     shares = team.shares(items, parts)
     text = _side(task) if side else _text(task)
-    room = parts * text.room(task.terms, task.moved if text is side_extreme_text else count)
+    size = task.moved if text is side_extreme_text else count
+    more = {} if task.narrow is None or side else {"narrow": True}
+    room = parts * text.room(task.terms, size, **more)
     work = torch.empty(room, dtype=torch.int64, device="cpu")
     head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
     table = array("Q", [*head, *options, *addresses])
     pages.ask(work.data_ptr(), _WORD * room)
+    word = _WORD if task.narrow is None else int(task.narrow.format.itemsize)
     for place in addresses[: _results(task)] if task.name in _WHOLE else ():
-        pages.ask(place, _WORD * rows * count)
+        pages.ask(place, word * rows * count)
     team.run(_address(task, side), table.buffer_info()[0], parts)
     return True
 
@@ -209,6 +219,8 @@ _TURNED = _RUNNING | {"largest", "smallest"}
 
 def _results(task: RowTask) -> int:
     """How many tensors are results."""
+    if task.narrow is not None:
+        return task.narrow.count
     return task.terms if task.name in _PLAIN else 1 + task.moved
 
 
@@ -217,23 +229,24 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
     rows, count = shape
     if task.name not in _TURNED or rows * count < _FEW or task.inner > turning.NARROW:
         return False
+    fmt = FP64 if task.narrow is None else task.narrow.format
     results = _results(task)
     whole = results if task.name in _RUNNING else 0
     # What comes twice, as numbers that are their own keys, is turned once; new memory takes longer
     # than to turn it, so that results are room for operands first.
     given = dict.fromkeys(addresses[results:])
     more = max(0, len(given) - whole)
-    room = torch.empty(more + whole, rows * count, dtype=torch.int64, device="cpu")
+    room = torch.empty(more + whole, rows * count, dtype=fmt.dtype, device="cpu")
     places = [room[k].data_ptr() for k in range(more + whole)]
     sizes = rows // task.inner, count, task.inner
     for source, place in zip(given, [*addresses[:whole], *places], strict=False):
-        turning.turned(source, place, *sizes, back=False)
+        turning.turned(source, place, *sizes, back=False, fmt=fmt)
         given[source] = place
     out = places[more:] if whole else [*addresses[:results]]
     rows_alone = dataclasses.replace(task, inner=1)
     run(rows_alone, shape, [*out, *(given[a] for a in addresses[results:])])
     for source, place in zip(out[:whole], addresses, strict=False):
-        turning.turned(source, place, *sizes, back=True)
+        turning.turned(source, place, *sizes, back=True, fmt=fmt)
     return True
 
 

@@ -9,8 +9,9 @@ power of two, as the digits of a counter.
 
 from __future__ import annotations
 
-from mcf.kernels.numba import team
+from mcf.kernels.numba import narrow_text, team
 from mcf.kernels.numba.loops import step
+from mcf.kernels.row_tasks import Narrow
 
 # Elements of a chunk, a power of two: its levels are 3 * 8 * terms * CHUNK bytes.
 CHUNK = 1 << 10
@@ -29,12 +30,15 @@ PIECE, AHEAD = 128, 48
 HUGE = 2.0**1000
 
 
-def room(terms: int, count: int = 0) -> int:
-    """Numbers that a thread needs: three for each level, two for each of chunks."""
-    return terms * (3 * SIZE + 2 * _LEVELS)
+def room(terms: int, count: int = 0, narrow: bool = False) -> int:
+    """Numbers that a thread needs: three for each level, two for each of chunks.
+
+    Of numbers that are kept narrower a chunk of what is read and one of what is written.
+    """
+    return terms * (3 * SIZE + 2 * _LEVELS + 2 * SIZE * narrow)
 
 
-def source(terms: int, name: str = "") -> str:
+def source(terms: int, name: str = "", narrow: Narrow | None = None) -> str:
     """The loop; `name` is one of `mcf.kernels.row_tasks`."""
 
     def each(form: str) -> str:
@@ -65,11 +69,12 @@ def source(terms: int, name: str = "") -> str:
         f"store_d({d}, 2 * i + 1, load_r({each('n{k}')}, i))",
     ]
     chunks = 3 * terms * SIZE
+    more, taken, put, far = _ends(terms, narrow)
     # One component is the network already.
     bare = name == "cumsum" and terms > 1
     ending = [*falling, *(f"n{k}" for k in range(terms))]
     bodies = {"up": (rising, up), "down": (falling, down), "last": (ending, last)}
-    lines: list[str] = []
+    lines = more
     for loop, (arguments, body) in bodies.items():
         lines += step(loop, "i", arguments, body)
         if bare:
@@ -84,12 +89,14 @@ def source(terms: int, name: str = "") -> str:
         found = ["if usual:", f"    {alone}", "else:", f"    {general}"] if bare else [general]
         return "\n".join(" " * depth + line for line in found)
 
-    checked = "\n".join(" " * 16 + line for line in _checked(terms)) if bare else ""
+    numbers = "load(x[{k}], i)" if narrow is None else "load_s(x, i)[{k}]"
+    checked = _indented(16, _checked(terms, numbers)) if bare else ""
+    held, size = (terms, 8) if narrow is None else (narrow.count, int(narrow.format.itemsize))
+    asked = [narrow_text.asked(c, held, size, "first", "count") for c in ("x", "out")]
     lines += [
         "@jit",
         "def fetch(x, out, first, count):",
-        "    for i in range(first, first + count, 8):",
-        *(f"        prefetch({c}[{k}], i)" for c in ("x", "out") for k in range(terms)),
+        *("    " + line for some in asked for line in some),
         "",
         "@jit",
         "def joined(x, y):",
@@ -102,20 +109,19 @@ def kernel(data):
     prefer_wide_vectors()
     rows, count = number(data, 0), number(data, 1)
     shares, parts, works = word(data, 2), number(data, 3), word(data, 4)
-    outs, given = {each("word(data, 5 + {k})")}, {each(f"word(data, {5 + terms} + {{k}})")}
+    outs = {_of(held, "word(data, 5 + {k})")}
+    given = {_of(held, f"word(data, {5 + held} + {{k}})")}
     zero = {each("0.0")}
 """
         + "\n".join("    " + line for line in team.ITEMS)
         + f"""
-            work = advance(works, arrival * {room(terms)})
+            work = advance(works, arrival * {room(terms, 0, narrow is not None)})
             before = zero
             for begin in range(0, count, CHUNK):
                 here = item * count + begin
-                x = {"(" + "".join(f"advance(given[{k}], here), " for k in range(terms)) + ")"}
-                out = {"(" + "".join(f"advance(outs[{k}], here), " for k in range(terms)) + ")"}
                 length = min(CHUNK, count - begin)
+{_indented(16, taken)}
                 # What is read and written next comes while this is computed.
-                ahead = CHUNK
                 lines = AHEAD if length == CHUNK else 0
 {checked}
                 top = 0
@@ -131,7 +137,7 @@ def kernel(data):
                     if top > 0:
                         turns = (turns + WHOLE - 1) & -WHOLE
                     for turn in range(0, turns, PIECE):
-                        fetch(x, out, ahead, lines)
+                        fetch({far}, ahead, lines)
                         ahead += lines
                         stop = min(turn + PIECE, turns)
 {looped("up", rising, 24)}
@@ -175,7 +181,7 @@ def kernel(data):
                         {unpacked("d", terms)}
                         {unpacked("n", terms, each("advance(r{k}, 1)"))}
                         for turn in range(0, size >> 1, PIECE):
-                            fetch(x, out, ahead, lines)
+                            fetch({far}, ahead, lines)
                             ahead += lines
                             stop = min(turn + PIECE, size >> 1)
 {looped("last", ending, 28)}
@@ -193,12 +199,42 @@ def kernel(data):
                             store_d(d, 1, load_e(e, 0))
                     p = d
                     top -= 1
+{_indented(16, put)}
                 before = after
 """
     )
 
 
-def _checked(terms: int) -> list[str]:
+def _of(count: int, form: str) -> str:
+    return "(" + "".join(f"{form.format(k=k)}, " for k in range(count)) + ")"
+
+
+def _indented(depth: int, lines: list[str]) -> str:
+    return "\n".join(" " * depth + line for line in lines)
+
+
+def _ends(terms: int, narrow: Narrow | None) -> tuple[list[str], list[str], list[str], str]:
+    """Steps, what comes before and after a chunk is computed, and whose next numbers are fetched.
+
+    A chunk of narrow numbers has places of its own for what is read and what is written.
+    """
+    if narrow is None:
+        x, out = (_of(terms, f"advance({c}[{{k}}], here)") for c in ("given", "outs"))
+        return [], [f"x = {x}", f"out = {out}", "ahead = CHUNK"], [], "x, out"
+    first = terms * (3 * SIZE + 2 * _LEVELS)
+    places = [
+        _of(terms, f"advance(work, {first} + {k} * {SIZE})") for k in ("{k}", f"({terms} + {{k}})")
+    ]
+    # Of another kind than what is read, since the compiler is told that kinds do not overlap.
+    steps = narrow_text.entering(narrow, terms) + narrow_text.leaving(narrow, terms, "d")
+    x, out = (narrow_text.members(c, terms) for c in ("x", "out"))
+    given, outs = (narrow_text.members(c, narrow.count) for c in ("given", "outs"))
+    taken = [f"x = {places[0]}", f"out = {places[1]}", "ahead = here + CHUNK"]
+    taken += [f"over(0, length, entering, (here, {x}, {given},))"]
+    return steps, taken, [f"over(0, length, leaving, (here, {outs}, {out},))"], "given, outs"
+
+
+def _checked(terms: int, numbers: str) -> list[str]:
     """Whether the network alone has the bits of the sum: components are usual, none overflows.
 
     A zero that the network ends in is then +0, as the plain sum is: a leading component goes
@@ -206,10 +242,11 @@ def _checked(terms: int) -> list[str]:
     before.
     """
     found = ["left = 0", "for i in range(length):"]
-    found += ["    v = load(x[0], i)"]
+    found += [f"    v = {numbers.format(k=0)}"]
     found += ["    left += 1 if (abs(v) < HUGE) & (bits64(v) != LOWEST) else 0"]
     for k in range(1, terms):
-        found += ["for i in range(length):", f"    left += 1 if abs(load(x[{k}], i)) < HUGE else 0"]
+        found += ["for i in range(length):"]
+        found += [f"    left += 1 if abs({numbers.format(k=k)}) < HUGE else 0"]
     found += [f"usual = left == {terms} * length"]
     found += [f"usual = usual & (abs(before[{k}]) < HUGE)" for k in range(terms)]
     return found

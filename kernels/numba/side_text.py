@@ -7,8 +7,9 @@ read as they are, else one by one.
 
 from __future__ import annotations
 
-from mcf.kernels.numba import team
+from mcf.kernels.numba import narrow_text, team
 from mcf.kernels.numba.loops import step
+from mcf.kernels.row_tasks import Narrow
 
 # Rows at a time.
 LANES = 64
@@ -32,12 +33,12 @@ def items(rows: int) -> int:
 
 def room(terms: int, count: int) -> int:
     """Words that a thread needs."""
-    return LANES * (1 + terms * (1 + 2 * _LEVELS))
+    return LANES * (1 + terms * (2 + 2 * _LEVELS))
 
 
-def source(terms: int, name: str) -> str:
+def source(terms: int, name: str, narrow: Narrow | None = None) -> str:
     """The loop; `name` is one of `mcf.kernels.row_tasks`."""
-    return _scan(terms, name)
+    return _scan(terms, name, narrow)
 
 
 def each(terms: int, form: str) -> str:
@@ -95,14 +96,48 @@ BASES = """
 """
 
 
-def _scan(terms: int, name: str) -> str:
+def _narrow_moving(narrow: Narrow, terms: int, reads: bool) -> str:
+    """`moving` of numbers that are narrower in memory."""
+    size, count = int(narrow.format.itemsize), narrow.count
+    r, s = "given" if reads else "outs", narrow_text.members("s", terms)
+    memory, w = (narrow_text.members(c, count) for c in (r, "w"))
+    # A line more where they do not begin at one.
+    asked = narrow_text.asked(r, count, size, "start + AWAY * inner", "LANES + 1")
+    lines = ["if together:", *("    " + line for line in asked)]
+    if reads:
+        lines += [f"    over(0, LANES, entering, (start, {s}, {memory},))", "else:"]
+        lines += [f"    over(0, LANES, taken, (bases, start, {w}, {memory},))"]
+        lines += [f"    over(0, LANES, widened, ({s}, {w},))"]
+    else:
+        lines += [f"    over(0, LANES, leaving, (start, {memory}, {s},))", "else:"]
+        lines += [f"    over(0, LANES, rounded, ({w}, {s},))"]
+        lines += [f"    over(0, lanes, put_back, (bases, start, {memory}, {w},))"]
+    return indented(16, lines)
+
+
+def _ends(terms: int, narrow: Narrow | None) -> tuple[list[str], str, str]:
+    """Steps that read and write numbers, and the statements that take them."""
+    if narrow is not None:
+        steps = narrow_text.entering(narrow, terms) + narrow_text.leaving(narrow, terms, "s")
+        steps += narrow_text.apart(narrow, terms)
+        return steps, *(_narrow_moving(narrow, terms, reads) for reads in (True, False))
+    steps = copied("fetched", "s", "r", terms) + copied("written", "r", "s", terms)
+    found = []
+    for variable, name, to, source, last in (
+        ("given", "fetched", "s", "r", "LANES"),
+        ("outs", "written", "r", "s", "lanes"),
+    ):
+        place = each(terms, f"advance({variable}[{{k}}], start)")
+        found.append(f"{' ' * 16}r = {place}\n{moving(name, to, source, terms, 16, last)}")
+    return steps, found[0], found[1]
+
+
+def _scan(terms: int, name: str, narrow: Narrow | None) -> str:
     s, t = (each(terms, c + "{k}") for c in "st")
     names = [f"{c}{k}" for c in "ts" for k in range(terms)]
-    lines = [
-        *copied("fetched", "s", "r", terms),
-        *copied("written", "r", "s", terms),
-        *copied("kept", "d", "s", terms),
-    ]
+    steps, read, written = _ends(terms, narrow)
+    held = terms if narrow is None else narrow.count
+    lines = [*steps, *copied("kept", "d", "s", terms)]
     # One component is the network already.
     bare = name == "cumsum" and terms > 1
     for loop, function in (("joined", "algorithm"), ("bare", "network"))[: 1 + bare]:
@@ -119,18 +154,18 @@ def _scan(terms: int, name: str) -> str:
 def kernel(data):
     prefer_wide_vectors()
 {BEGIN}
-    outs = {each(terms, "word(data, 6 + {k})")}
-    given = {each(terms, f"word(data, {6 + terms} + {{k}})")}
+    outs = {each(held, "word(data, 6 + {k})")}
+    given = {each(held, f"word(data, {6 + held} + {{k}})")}
 """
         + "\n".join("    " + line for line in team.ITEMS)
         + f"""
             work = advance(works, arrival * {room(terms, 0)})
 {BASES}
             s = {each(terms, "advance(work, LANES * (1 + {k}))")}
+            w = {each(terms, f"advance(work, LANES * ({1 + terms * (1 + 2 * _LEVELS)} + {{k}}))")}
             usual = count <= {_LONG}
             for m in range(1, count + 1):
-                r = {each(terms, "advance(given[{k}], start)")}
-{moving("fetched", "s", "r", terms, 16, "LANES")}
+{read}
 {indented(16, _checked(terms) if bare else [])}
                 level = 0
                 left = True
@@ -153,8 +188,7 @@ def kernel(data):
                 level = later
                 d = {each(terms, f"advance(work, {reached})")}
                 over(0, LANES, kept, ({given},))
-                r = {each(terms, "advance(outs[{k}], start)")}
-{moving("written", "r", "s", terms, 16, "lanes")}
+{written}
                 start += inner
 """
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mcf.kernels.formats import FP64, Format
 from mcf.kernels.numba import stored, team
 
 # Up to so many columns, and rows of a matrix that are turned at a time.
@@ -22,12 +23,14 @@ _BODIES = {
     "to": (
         "for j in range(inner):",
         "    for i in range(first, last):",
-        "        put(out, (base + j) * count + i, number(source, (base * count) + i * inner + j))",
+        "        x = load(source, (base * count) + i * inner + j)",
+        "        store(out, (base + j) * count + i, x)",
     ),
     "back": (
         "for i in range(first, last):",
         "    for j in range(inner):",
-        "        put(out, (base * count) + i * inner + j, number(source, (base + j) * count + i))",
+        "        x = load(source, (base + j) * count + i)",
+        "        store(out, (base * count) + i * inner + j, x)",
     ),
 }
 
@@ -50,28 +53,36 @@ def _text(way: str) -> str:
 
 
 @functools.cache
-def _compiled(way: str) -> Any:
+def _compiled(way: str, fmt: Format) -> Any:
     text = _text(way)
 
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler, memory
 
-        names = {"put": memory.put}
+        names = {"load": memory.number, "store": memory.put}
+        if fmt != FP64:
+            names = {
+                "load": memory.loading(FP64, fmt, 0, 2),
+                "store": memory.storing(FP64, fmt, 1, 2),
+            }
         return compiler.callback(text, f"<mcf numba turned {way}>", names)
 
-    return stored.native(("turned", text), make)
+    return stored.native(("turned", text, fmt), make)
 
 
-def turned(source: int, out: int, outer: int, count: int, inner: int, *, back: bool) -> None:
+def turned(
+    source: int, out: int, outer: int, count: int, inner: int, *, back: bool, fmt: Format = FP64
+) -> None:
     """Write words [outer, count, inner] as [outer, inner, count], or those back.
 
     Args:
-        source: the address of contiguous words of 64 bits.
+        source: the address of contiguous words of 64 bits, or of numbers of a narrower format.
         out: where they go.
         outer: how many matrices.
         count: their rows.
         inner: their columns.
         back: which of both.
+        fmt: of narrower numbers.
     """
     items = outer * -(-count // _PIECE)
     many = outer * count * inner > team.SERIAL
@@ -79,5 +90,5 @@ def turned(source: int, out: int, outer: int, count: int, inner: int, *, back: b
     shares = team.shares(items, parts)
     table = array("Q", [source, out, outer, count, inner, shares.buffer_info()[0], parts])
     with stored.lock:
-        address = _compiled("back" if back else "to").address
+        address = _compiled("back" if back else "to", fmt).address
     team.run(address, table.buffer_info()[0], parts)

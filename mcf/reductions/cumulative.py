@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from mcf.convert.conversions import formula
+from mcf.convert.rounding import nearest
 from mcf.kernels import operations, registry
-from mcf.kernels.formats import format_of
-from mcf.kernels.row_tasks import RowTask, along
+from mcf.kernels.formats import FP64, Format, format_of
+from mcf.kernels.row_tasks import Narrow, RowTask, along
 from mcf.reductions.folds import finish, register_of, state_of, widened
 from mcf.reductions.operators import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows
@@ -23,6 +26,28 @@ def _wide(x: Sequence[Tensor]) -> Components:
     if x[0].dtype is register_of(x[0]).dtype:
         return tuple(x) if len(x) > 1 else (x[0], torch.zeros_like(x[0]))
     return widened(x, state_of(x[0], len(x)))
+
+
+# Of fewer a conversion takes no longer than to compile a loop for each format.
+_MANY = 1 << 15
+
+
+@functools.cache
+def _kept(fmt: Format, count: int, terms: int) -> Narrow:
+    """How components of a format become `terms` of float64, and these again the nearest of it."""
+    enter = formula(nearest, fmt, count, FP64, terms).function
+    return Narrow(fmt, count, enter, formula(nearest, FP64, terms, fmt, count).function)
+
+
+def _narrow(x: Sequence[Tensor]) -> Narrow | None:
+    """How many components narrower than registers of float64 are kept; None for others.
+
+    Conversions of more than a pair are no formulas that fit into a loop.
+    """
+    fmt = format_of(x[0].dtype)
+    if fmt == FP64 or register_of(x[0]) != FP64 or len(x) > 2 or x[0].numel() < _MANY:
+        return None
+    return _kept(fmt, len(x), state_of(x[0], len(x)))
 
 
 def prod(x: Components, dim: Dim = None, keepdim: bool = False) -> Components:
@@ -58,6 +83,13 @@ def _column_prods(x: list[Tensor], count: int, inner: int) -> list[Tensor]:
 
 def _by_loop(x: list[Tensor], rows: int, count: int, inner: int) -> list[Tensor] | None:
     """The same by an executor's loop over rows; None where it has none."""
+    narrow = _narrow(x)
+    if narrow is not None and rows:
+        state = state_of(x[0], len(x))
+        out = [x[0].new_empty(rows, dtype=torch.float64) for _ in range(state)]
+        task = RowTask("prod", state, inner=inner, narrow=narrow)
+        if registry.rows(task, (rows, count), [*out, *(c.contiguous() for c in x)]):
+            return [c.clone() for c in finish(tuple(out), format_of(x[0].dtype), len(x))]
     wide = _wide(x)
     if wide[0].dtype is not torch.float64 or not rows:
         return None
@@ -126,6 +158,9 @@ def _running(name: str, x: Components, dim: int) -> Components:
     lambda x, *_: [torch.empty_like(c, memory_format=torch.contiguous_format) for c in x],
 )
 def _scans(x: list[Tensor], name: str, dim: int) -> list[Tensor]:
+    swept = _swept(name, tuple(x), dim, _narrow(x))
+    if swept is not None:
+        return list(swept)
     wide = _wide(x)
     found = _swept(name, wide, dim)
     if found is None:
@@ -140,9 +175,12 @@ def _scans(x: list[Tensor], name: str, dim: int) -> list[Tensor]:
 _SHORT, _FEW = 32, 4096
 
 
-def _swept(name: str, x: Components, dim: int) -> Components | None:
-    """The same by the executor's loop over rows, where it has one."""
-    if x[0].dtype is not torch.float64:
+def _swept(name: str, x: Components, dim: int, narrow: Narrow | None = None) -> Components | None:
+    """The same by the executor's loop over rows, where it has one.
+
+    Of float64 components, or of narrower ones, which become those in the loop.
+    """
+    if narrow is None and x[0].dtype is not torch.float64:
         return None
     count, inner = along(x[0].shape, dim)
     rows = x[0].numel() // count
@@ -150,9 +188,11 @@ def _swept(name: str, x: Components, dim: int) -> Components | None:
         return None
     given = [c.contiguous() for c in x]
     out = [torch.empty_like(c) for c in given]
-    if registry.rows(RowTask(name, len(x), inner=inner), (rows, count), [*out, *given]):
+    terms = len(x) if narrow is None else state_of(x[0], len(x))
+    task = RowTask(name, terms, inner=inner, narrow=narrow)
+    if registry.rows(task, (rows, count), [*out, *given]):
         return tuple(out)
-    if inner == 1:
+    if inner == 1 or narrow is not None:
         return None
     turned = _swept(name, tuple(c.movedim(dim, -1) for c in given), -1)
     return None if turned is None else tuple(c.movedim(-1, dim) for c in turned)
