@@ -83,8 +83,6 @@ def run(
         return None
     if registry.executor_for(first.device) == "torch":
         return None
-    if torch.promote_types(first.dtype, dtype).itemsize < 4:
-        return None
     spec = kernel(program, source, len(components), target, terms)
     kinds = [field.format.dtype for field in spec.fields if field.written]
     dense = [c.to(stored(source).dtype).contiguous() for c in components]
