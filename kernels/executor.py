@@ -90,6 +90,7 @@ class Executor(Factoriser, abc.ABC):
         crowded: whether a program's statements go each before what needs it, so that few numbers
             are alive at once, and not independent ones side by side, so that several run at once.
         native: whether a prepared launch of one row is a native call of addresses.
+        small: whether long formulas read and write numbers of 16 bits, whatever the registers.
     """
 
     name: ClassVar[str]
@@ -98,6 +99,7 @@ class Executor(Factoriser, abc.ABC):
     longest: ClassVar[int] = 0
     crowded: ClassVar[bool] = False
     native: ClassVar[bool] = False
+    small: ClassVar[bool] = False
 
     @abc.abstractmethod
     def run(

@@ -188,6 +188,7 @@ class Cpu(CpuFactoriser, Executor):
     tensors = "CPU tensors"
     longest = 60_000
     native = True
+    small = True
 
     def run(
         self,

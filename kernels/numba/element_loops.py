@@ -54,7 +54,7 @@ def source(spec: Elementwise) -> str:
     lines = _one(spec) if spec.packed else []
     body = _pair(spec) if spec.packed else _body(spec)
     lines += [] if spec.sums is not None or spec.long else loops.step("step", "i", values, body)
-    wide = spec.sums is not None or any(f.format in (FP32, FP64) for f in spec.fields)
+    wide = spec.sums is not None or spec.long or any(f.format in (FP32, FP64) for f in spec.fields)
     lines += [
         "def kernel(data):",
         *(["    prefer_wide_vectors()"] if wide else []),

@@ -15,8 +15,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from mcf.kernels.elementwise import Elementwise, Field, parameters
+from mcf.kernels.formats import BF16, FP16, FP64
 from mcf.kernels.numba import processor
-from mcf.kernels.numba.llvm_types import DOUBLE, I64, LLVM
+from mcf.kernels.numba.llvm_types import DOUBLE, FLOAT, I16, I32, I64, LLVM
 from mcf.kernels.numba.outlined import Calling
 from mcf.kernels.numba.settings import Settings
 from mcf.kernels.numba.traced import Trace, Value
@@ -99,26 +100,36 @@ class _Block:
 
     def _cells(self, trace: Trace, field: Field, place: Any) -> list[tuple[Any, int]]:
         """Pointers to the vectors."""
-        b, kind, size = trace.builder, trace.type(LLVM[field.format]), int(field.format.itemsize)
+        b, size = trace.builder, int(field.format.itemsize)
+        kind = trace.type(I16 if field.format == BF16 else LLVM[field.format])
         offsets = [k * self.lanes * size for k in range(trace.count)]
         return [b.inttoptr(b.add(place, I64(o)), kind.as_pointer()) for o in offsets]
 
     def _load(self, trace: Trace, field: Field, place: Any) -> Value:
-        b, register = trace.builder, self.settings.register
-        wide = trace.type(LLVM[register])
-        found = [
-            b.load(p, align=int(field.format.itemsize)) for p in self._cells(trace, field, place)
-        ]
-        if field.format != register:
-            found = [b.fpext(v, wide) for v in found]
-        return Value(trace, tuple(found))
+        b, fmt, size = trace.builder, field.format, int(field.format.itemsize)
+        found = [b.load(p, align=size) for p in self._cells(trace, field, place)]
+        single, wide = trace.type(FLOAT), trace.type(LLVM[self.settings.register])
+        if fmt == BF16:
+            half = ir.Constant(trace.type(I32), [16] * self.lanes)
+            words = [b.shl(b.zext(v, trace.type(I32)), half) for v in found]
+            found = [b.bitcast(v, single) for v in words]
+        elif fmt == FP16:
+            found = [b.fpext(v, single) for v in found]
+        return Value(trace, tuple(v if v.type == wide else b.fpext(v, wide) for v in found))
 
     def _store(self, trace: Trace, field: Field, place: Any, x: Value) -> None:
-        b, narrow = trace.builder, trace.type(LLVM[field.format])
-        same = field.format == self.settings.register
+        b, fmt, size = trace.builder, field.format, int(field.format.itemsize)
+        single = trace.type(FLOAT)
         for pointer, v in zip(self._cells(trace, field, place), x.parts, strict=True):
-            v = v if same else b.fptrunc(v, narrow)
-            b.store(v, pointer, align=int(field.format.itemsize))
+            # Exact: numbers are rounded already.
+            if fmt != FP64 and v.type != single:
+                v = b.fptrunc(v, single)
+            if fmt == BF16:
+                half = ir.Constant(trace.type(I32), [16] * self.lanes)
+                v = b.trunc(b.lshr(b.bitcast(v, trace.type(I32)), half), trace.type(I16))
+            elif fmt == FP16:
+                v = b.fptrunc(v, trace.type(LLVM[FP16]))
+            b.store(v, pointer, align=size)
 
 
 def over(spec: Elementwise, settings: Settings) -> Any:

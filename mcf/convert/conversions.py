@@ -60,14 +60,17 @@ def _register(source: Format, target: Format) -> Format:
 
 
 @functools.cache
-def kernel(program: Program, source: Format, count: int, target: Format, terms: int) -> Elementwise:
+def kernel(
+    program: Program, source: Format, count: int, target: Format, terms: int, small: bool = False
+) -> Elementwise:
     """The kernel of such a formula.
 
     Its fields are the components of the result and those of the argument; those of 16 bits are
-    float32.
+    float32 unless they may be `small` (`Executor.small`).
     """
     found, register = formula(program, source, count, target, terms), _register(source, target)
-    return declared(found, {"x": count}, stored(source), stored(target), target, register)
+    given, held = (f if small else stored(f) for f in (source, target))
+    return declared(found, {"x": count}, given, held, target, register)
 
 
 def run(
@@ -83,9 +86,11 @@ def run(
         return None
     if registry.executor_for(first.device) == "torch":
         return None
-    spec = kernel(program, source, len(components), target, terms)
+    small = registry.on(first.device).small
+    spec = kernel(program, source, len(components), target, terms, small)
     kinds = [field.format.dtype for field in spec.fields if field.written]
-    dense = [c.to(stored(source).dtype).contiguous() for c in components]
+    given = spec.fields[-1].format.dtype
+    dense = [c.to(given).contiguous() for c in components]
     out = [torch.empty(first.shape, dtype=kind, device=first.device) for kind in kinds]
     counted = registry.run(spec, [[*out, *dense]], NO_SCALARS)
     if counted is not None and counted.item() != 0:

@@ -56,9 +56,12 @@ def bits(x: Tensor) -> Tensor:
 def check(executor: str, source: torch.dtype, target: torch.dtype, terms: int, into: int) -> None:
     x = numbers(source, terms, 2200 if executor == "numba" else 300)
     wanted = rounding.nearest(x, target, into)
-    spec = conversions.kernel(rounding.nearest, FORMATS[source], terms, FORMATS[target], into)
-    given = [c.to(stored(FORMATS[source]).dtype) for c in x]
-    out = [torch.empty_like(x[0], dtype=stored(FORMATS[target]).dtype) for _ in range(into)]
+    kinds = [FORMATS[source], FORMATS[target]]
+    small = executor == "numba"
+    spec = conversions.kernel(rounding.nearest, kinds[0], terms, kinds[1], into, small)
+    held = [(f if small else stored(f)).dtype for f in kinds]
+    given = [c.to(held[0]) for c in x]
+    out = [torch.empty_like(x[0], dtype=held[1]) for _ in range(into)]
     with registry.executor(executor):
         left_out = registry.run(spec, [[*out, *given]], NO_SCALARS)
     assert left_out is None or left_out.item() == 0
