@@ -1,9 +1,8 @@
 """Exact: running sums and products of narrow components, which become wide ones within the loop,
 have the torch executor's bits, which converts all of them before and after.
 
-Caught mutants: elements counted in words of 64 bits; a chunk's sums written where the next one's
-are read; -0 and what overflows on the way out by the network alone; rows beside those of a piece
-that is not full.
+Caught mutants: a chunk read at the place of another; sums of what is not finite, and of -0, by the
+network alone; second halves of columns that begin with the number in the middle.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ pytest.importorskip("numba", reason="needs Numba")
 
 # Chunks with a rest, of several rows and of one; columns, and a tile that is not full; those of
 # several matrices in one tile; short rows; a few columns, which are turned.
-LONG = [((17, 2100), 1), ((34000,), 0)]
-BESIDE = [((70, 500), 0), ((3, 300, 40), 1), ((4000, 9), 1)]
+LONG = [((17, 2101), 1), ((34000,), 0)]
+BESIDE = [((71, 500), 0), ((3, 300, 40), 1), ((4000, 9), 1)]
 TURNED = [((3500, 10), 0)]
 
 
