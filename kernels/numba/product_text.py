@@ -40,15 +40,16 @@ def _first_steps(narrow: Narrow, terms: int) -> list[str]:
     """Steps that read narrow numbers: of columns, of their first halves, of rows to be turned."""
     s, d = (narrow_text.names(c, terms) for c in "sd")
     x = narrow_text.names("x", narrow.count)
-    to, turned = (f"({', '.join(c)},)" for c in (d, s))
+    w = narrow_text.names("w", narrow.count)
+    to, turned, moved = (f"({', '.join(c)},)" for c in (d, s, w))
     number = f"enter(load_x(({', '.join(x)},), {{}}))"
     both = f"algorithm({number.format('low + i')}, {number.format('high + i')})"
     copied = f"store_d({to}, i, {number.format('low + i')})"
-    across = f"store_s({turned}, place + l, {number.format('at + l * count')})"
+    widened = f"store_s({turned}, i, enter(load_w({moved}, i)))"
     return [
         *step("first_joined", "i", ["low", "high", *d, *x], [f"store_d({to}, i, {both})"]),
         *step("first_copied", "i", ["low", *d, *x], [copied]),
-        *step("across", "l", ["at", "count", "place", *s, *x], [across]),
+        *step("widened", "i", [*s, *w], [widened]),
     ]
 
 
@@ -123,8 +124,14 @@ def source(terms: int, name: str, narrow: Narrow | None = None) -> str:
         column = [f"s = {each('advance(given[{k}], outer * inner * count + column)')}"]
     else:
         to, x = narrow_text.members("s", terms), narrow_text.members("given", held)
-        turned = ["for i in range(count):"]
-        turned += [f"    over(0, last, across, (row * count + i, count, i * wide, {to}, {x},))"]
+        here = f"({narrow_text.members('s', held)},)"
+        turned = [
+            "for l in range(last):",
+            "    at = (row + l) * count",
+            "    for i in range(count):",
+            f"        store_w({here}, i * wide + l, load_x(({x},), at + i))",
+            f"over(0, count * wide, widened, ({to}, {narrow_text.members('s', held)},))",
+        ]
         column = _first_halves(narrow, terms)
     asked = "\n".join(
         f"                            prefetch(s[{k}], (i + {_AWAY}) * apart + {place})"
