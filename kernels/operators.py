@@ -13,10 +13,11 @@ import torch
 
 from mcf.kernels import algorithms
 from mcf.kernels.algorithms import absorption, distillation, ieee, selection
+from mcf.kernels.algorithms.short_comparisons import SHORT
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.components import MAX_TERMS
 from mcf.kernels.elementwise import Elementwise, Field, parameters
-from mcf.kernels.formats import FP32, FP64, INT8, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, Format
 
 # The longest tuple that `renormalize` takes: its algorithm grows with the square.
 MAX_FLOATS = 16
@@ -42,6 +43,7 @@ class Operation:
         floats: names of arguments of which an algorithm in `special` takes one component.
         parts: how many expansions the result is.
         narrow: the algorithms in float32 registers, where those are others.
+        short: those of formats of 16 bits by numbers of components, where those are others.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Operation:
     floats: tuple[str, ...] = ("y",)
     parts: int = 1
     narrow: tuple[Algorithm, ...] = ()
+    short: tuple[tuple[int, Algorithm], ...] = ()
 
     @property
     def operator(self) -> str:
@@ -68,6 +71,9 @@ class Operation:
 
     def algorithm(self, terms: int, fmt: Format) -> Algorithm:
         """That of a number of components in the registers of a format."""
+        short = dict(self.short).get(terms) if fmt in (BF16, FP16) else None
+        if short is not None:
+            return short
         found = self.narrow if self.narrow and fmt.register == FP32 else self.algorithms
         return found[terms - 1]
 
@@ -126,7 +132,8 @@ COMPARE = Operation("compare", ("x", "y"), _of(ieee.COMPARE), results=1)
 
 
 def _comparison(name: str, family: ieee.Family) -> Operation:
-    return Operation(name, ("x", "y"), _of(family), results=1, result=INT8)
+    short = ((2, SHORT[name]),)
+    return Operation(name, ("x", "y"), _of(family), results=1, result=INT8, short=short)
 
 
 def _bare(name: str, network: ieee.Family, by_float: ieee.Family | None = None) -> Operation:

@@ -13,17 +13,19 @@ places, [rows, wanted], the keys, x. Stable, NaN the largest.
 "largest", "smallest": index and number, [rows], the keys, x. NaN wins, then the first.
 
 "highest", "lowest": option 0 is the precision of x's format, option 1 the exponent of its smallest
-number. Index and number, [rows], of the largest or smallest, the first components of x as float64,
-x. The index is -1 where those do not decide: where another is less than a few of its places away,
-or one is not finite.
+number. Index and number, [rows], of the largest or smallest, the first components of x, x. The
+index is -1 where those do not decide: where another is less than a few of its places away, or one
+is not finite. Of 16 bits all components are looked at, of which there are `terms`, and the index is
+-1 where one is not finite or the sum of some is not exact in float64.
 
 "running_largest", "running_smallest": index and number of the extreme so far, the keys, which are
 any normalised pairs or canonical, x. The last of equal ones; NaN stays.
 
 "search_left", "search_right": option 0 is the length of a sorted sequence [length], option 1 how
-many numbers there are, of which rows have `count` each and the last one what is left. The place of
-each number in it, int64, the keys of the sequence, those of the numbers. Which elements are looked
-at is what `mcf.kernels.search` says.
+many numbers there are, of which rows have `count` each and the last one what is left; of single
+components option 2 is how many first steps have what they look at in a table. The place of each
+number in it, int64, the keys of the sequence, those of the numbers, such a table. Which elements
+are looked at is what `mcf.kernels.search` says.
 
 "prod": products [rows], x. While there are c > 1 numbers, number j of the first c // 2 is
 multiplied by number j + ceil(c / 2); with an odd c the one in the middle stays.
@@ -53,7 +55,7 @@ from collections.abc import Sequence
 from mcf.kernels.algorithms import ieee, order
 from mcf.kernels.algorithms.distillation import distill
 from mcf.kernels.bind import Algorithm
-from mcf.kernels.formats import Format
+from mcf.kernels.formats import FP64, Format
 
 _ALGORITHMS = {
     "sort": order.PRECEDES,
@@ -121,6 +123,10 @@ class RowTask:
         options: whole numbers from 0 on.
         inner: how far apart neighbours of a row are, in elements.
         narrow: how numbers are kept, where that is not as what is computed with.
+        format: of the components of x in "sort", "highest", "lowest" and running extremes, which
+            are moved as they are.
+        keys: the format of what "highest" and "lowest" look at, and of the keys of running extremes
+            where those are any pairs.
     """
 
     name: str
@@ -129,6 +135,8 @@ class RowTask:
     options: tuple[int, ...] = ()
     inner: int = 1
     narrow: Narrow | None = None
+    format: Format = FP64
+    keys: Format = FP64
 
     @property
     def algorithm(self) -> Algorithm:
@@ -137,8 +145,19 @@ class RowTask:
 
     @property
     def key(self) -> Algorithm | None:
-        """What makes keys canonical that may not be, where the task does it itself."""
+        """What makes keys canonical that may not be, where the task does it itself.
+
+        Of narrow ones float64 numbers, as `mcf.kernels.narrow_keys` does.
+        """
+        if self.keys != FP64:
+            return order.summed
         return distill(2, 2) if self.name in _OWN_KEYS and self.terms == 2 else None
+
+    @property
+    def formats(self) -> list[Format]:
+        """Those of the tensors of a task that moves numbers by keys; of indices one as long."""
+        moved = [self.format] * self.moved
+        return [FP64, *moved, *[self.keys] * self.terms, *moved]
 
     @property
     def network(self) -> Algorithm | None:

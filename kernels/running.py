@@ -13,6 +13,7 @@ from mcf.kernels import registry
 from mcf.kernels.algorithms.order import DOES_NOT_FOLLOW, DOES_NOT_PRECEDE
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import FP64
+from mcf.kernels.narrow_keys import narrow_keys
 from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.torch.registers import primitives
 
@@ -42,7 +43,9 @@ def _doubling(keys: Sequence[Tensor], largest: bool) -> Tensor:
 
 
 def _extremes(keys: list[Tensor], largest: bool) -> Tensor:
-    given = [k.to(torch.float64).contiguous() for k in keys]
+    # Of narrow pairs sums: a first component alone says less than the loop takes it to.
+    sums = narrow_keys(keys) if len(keys) == 2 else None
+    given = [k.to(torch.float64).contiguous() for k in keys] if sums is None else sums
     if not given[0].numel():
         return torch.empty(given[0].shape, dtype=torch.int64, device=given[0].device)
     index = torch.empty(given[0].shape, dtype=torch.int64, device=given[0].device)

@@ -114,12 +114,32 @@ def places(
 PIECE = 1 << 12
 
 
+# Steps whose elements are copied for many searches: 64 KB, which stay in the cache.
+DEPTH = 12
+
+
+def _levels(sequence: Tensor, depth: int) -> Tensor:
+    """What the first steps of a search may look at, step after step."""
+    starts, left = torch.zeros(1, dtype=torch.int64, device=sequence.device), sequence.numel()
+    found = []
+    for _ in range(depth):
+        half = left - left // 2
+        found.append(sequence[starts + (half - 1)])
+        starts = torch.stack([starts, starts + half], 1).view(-1)
+        left //= 2
+    return torch.cat(found)
+
+
 def _by_loop(sequence: list[Tensor], wanted: list[Tensor], right: bool) -> Tensor | None:
     """The places in one sequence by an executor's loop; None where it has none."""
     size, count = sequence[0].numel(), wanted[0].numel()
     out = torch.empty(wanted[0].shape, dtype=torch.int64, device=wanted[0].device)
     keys = [c.to(torch.float64).contiguous() for c in (*sequence, *wanted)]
-    task = RowTask(f"search_{'right' if right else 'left'}", len(wanted), 0, (size, count))
+    depth = 0
+    if len(wanted) == 1 and size >= PIECE and count >= 4 * PIECE:
+        depth = DEPTH
+        keys.append(_levels(keys[0], depth))
+    task = RowTask(f"search_{'right' if right else 'left'}", len(wanted), 0, (size, count, depth))
     done = registry.rows(task, (-(-count // PIECE), PIECE), [out, *keys])
     return out if done else None
 

@@ -150,49 +150,23 @@ def _instructions() -> dict[str, Any]:
     from numba.core import types
     from numba.extending import intrinsic
 
+    from mcf.kernels.numba import bits
     from mcf.kernels.numba.instructions import call
     from mcf.kernels.numba.memory import put
 
     word = ir.IntType(64)
 
-    def loading(bits: int) -> Any:
-        kind = ir.IntType(bits)
-
-        @intrinsic
-        def load(context, address, i):
-            def generate(c, b, signature, args):
-                cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
-                return b.zext(b.load(cell, align=bits // 8), word)
-
-            return types.int64(types.uint64, types.int64), generate
-
-        return load
-
-    def storing(bits: int) -> Any:
-        kind = ir.IntType(bits)
-
-        @intrinsic
-        def store(context, address, i, value):
-            def generate(c, b, signature, args):
-                cell = b.gep(b.inttoptr(args[0], kind.as_pointer()), [args[1]])
-                b.store(b.trunc(args[2], kind), cell, align=bits // 8)
-                return c.get_dummy_value()
-
-            return types.void(types.uint64, types.int64, types.int64), generate
-
-        return store
-
-    def resized(given: Any, made: Any, bits: int) -> Any:
+    def resized(given: Any, made: Any, size: int) -> Any:
         """The bits of a float of one format in memory as another, of so many bits."""
 
         @intrinsic
         def load(context, address, i):
             def generate(c, b, signature, args):
                 cell = b.gep(b.inttoptr(args[0], given.as_pointer()), [args[1]])
-                x = b.load(cell, align=12 - bits // 8)
-                x = b.fpext(x, made) if bits == 64 else b.fptrunc(x, made)
-                x = b.bitcast(x, ir.IntType(bits))
-                return x if bits == 64 else b.zext(x, word)
+                x = b.load(cell, align=12 - size // 8)
+                x = b.fpext(x, made) if size == 64 else b.fptrunc(x, made)
+                x = b.bitcast(x, ir.IntType(size))
+                return x if size == 64 else b.zext(x, word)
 
             return types.int64(types.uint64, types.int64), generate
 
@@ -213,15 +187,10 @@ def _instructions() -> dict[str, Any]:
         return types.void(*given), generate
 
     return {
-        "byte": loading(8),
-        "short": loading(16),
-        "half": loading(32),
+        **bits.NAMES,
         "widened": resized(ir.FloatType(), ir.DoubleType(), 64),
         "narrowed": resized(ir.DoubleType(), ir.FloatType(), 32),
         "put": put,
-        "put_byte": storing(8),
-        "put_short": storing(16),
-        "put_half": storing(32),
         "call": call,
         "call_team": call_team,
     }

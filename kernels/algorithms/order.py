@@ -4,7 +4,8 @@ Canonical: each component is the rounding of what it and those below it sum to.
 """
 
 from mcf.kernels.algorithms.families import filled
-from mcf.kernels.algorithms.primitives import invert
+from mcf.kernels.algorithms.primitives import ZERO, invert, neg, rn, where
+from mcf.kernels.algorithms.transforms import two_sum
 
 
 def before1(t, w):
@@ -66,3 +67,40 @@ PRECEDES = _each("precedes", "t < w, NaN the largest.", precedes)
 FALLS_BELOW = _each("falls_below", "w < t, or w alone is NaN.", falls_below)
 DOES_NOT_FOLLOW = _each("does_not_follow", "t <= w, NaN the largest.", does_not_follow)
 DOES_NOT_PRECEDE = _each("does_not_precede", "t >= w, or w is NaN.", does_not_precede)
+
+
+# Keys of narrow components, in float64: see `mcf.kernels.narrow_keys`.
+
+
+def summed(x, limit, huge):
+    """(s, e) with s + e = x0 + x1, infinity and 0 from `limit` on."""
+    s, e = two_sum(x[0], x[1])
+    inside = (s < limit) & (neg(s) < limit)
+    return where(inside, s, rn(s * huge)), where(inside, e, ZERO)
+
+
+def _alone(s, limit, huge):
+    return where((s < limit) & (neg(s) < limit), s, rn(s * huge))
+
+
+def summed_alone2(x, limit, huge):
+    """x0 + x1 where that is exact, infinity from `limit` on."""
+    return (_alone(rn(x[0] + x[1]), limit, huge),)
+
+
+def summed_alone3(x, limit, huge):
+    """x0 + x1 + x2 where that is exact."""
+    return (_alone(rn(rn(x[0] + x[1]) + x[2]), limit, huge),)
+
+
+def summed_alone4(x, limit, huge):
+    """x0 + x1 + x2 + x3 where that is exact."""
+    return (_alone(rn(rn(rn(x[0] + x[1]) + x[2]) + x[3]), limit, huge),)
+
+
+SUMMED_ALONE = {2: summed_alone2, 3: summed_alone3, 4: summed_alone4}
+
+
+def left_over(out_e):
+    """Whether a sum is not exact."""
+    return (out_e != ZERO,)

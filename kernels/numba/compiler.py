@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from mcf.kernels import narrow_keys
 from mcf.kernels.decomposition import Decomposition
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.fold import Fold
-from mcf.kernels.formats import BF16, FP32, FP64, Format
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.kernels.numba import (
+    bits,
     callbacks,
     decomposition_text,
     elimination_text,
@@ -169,6 +171,7 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
         "load": memory.loading(FP64, FP64, 0, 1),
         "put": memory.put,
         "prefetch": memory.prefetch,
+        **bits.NAMES,
         **{n: getattr(scan_text, n) for n in ("CHUNK", "PIECE", "AHEAD", "WHOLE", "HALF", "HUGE")},
         "LANES": side_text.LANES,
         "AWAY": side_text.AWAY,
@@ -180,31 +183,49 @@ def rows(task: RowTask, text: str, letters: Mapping[str, int]) -> Any:
         namespace["key"] = inlining.algorithm(settings, task.key)
     if task.network is not None:
         namespace["network"] = inlining.algorithm(settings, task.network)
-    operands = {c: (n, FP64) for c, n in letters.items()}
+    # Components that are moved as they are: those of 16 bits as the upper bits of float32.
+    carried, register = (FP64, FP64) if task.format == FP64 else (FP32, FP32)
+    kinds = {
+        "r": (task.keys, FP64),
+        "c": (carried, register),
+        "x": (BF16 if task.format == FP16 else task.format, register),
+    }
+    held = {c: (n, *kinds.get(c, (FP64, FP64))) for c, n in letters.items()}
     narrow = task.narrow
     if narrow is not None:
         settings = settings._replace(roundings=(("narrow", narrow.format),))
         namespace["enter"] = inlining.algorithm(settings, narrow.enter)
         namespace["leave"] = inlining.algorithm(settings, narrow.leave)
         # What is read, what is written, and either on its way.
-        operands |= dict.fromkeys("xy", (narrow.count, narrow.format))
-        operands["w"] = narrow.count, FP64
-    namespace |= _accesses(FP64, operands)
+        held |= dict.fromkeys("xy", (narrow.count, narrow.format, FP64))
+        held["w"] = narrow.count, FP64, FP64
+    namespace |= _accesses(FP64, held)
+    namespace |= {
+        "load_key": memory.loading(FP64, task.keys, 0, 1),
+        "LIMIT": narrow_keys.limit(task.keys),
+        "advance_key": bits.advancing(8 * int(task.keys.itemsize)),
+        "advance_x": bits.advancing(8 * int(task.format.itemsize)),
+    }
     return callback(text, f"<mcf numba {task.name} {task.terms}>", namespace)
 
 
-def peaks(text: str, letters: Mapping[str, int], moved: int) -> Any:
-    """The callback of extremes by first components; `letters` as in `rows`.
+def peaks(text: str, letters: Mapping[str, tuple[int, Format]], moved: int, keys: Format) -> Any:
+    """The callback of extremes by what is looked at first; `letters` are components and formats.
 
-    `moved` is the word that says of how many tensors what is at the extremes' places is wanted.
+    `moved` is the word that says of how many tensors what is at the extremes' places is wanted,
+    `keys` the format of what is looked at.
     """
     namespace: dict[str, Any] = {
         "load": memory.loading(FP64, FP64, 0, 1),
         "put": memory.put,
         "prefetch": memory.prefetch,
+        "advance_x": bits.advancing(8 * int(keys.itemsize)),
+        **bits.NAMES,
         "INF": np.inf,
+        "NAN": np.nan,
+        "LIMIT": narrow_keys.limit(keys),
         "MOVED": moved,
-        **_accesses(FP64, {c: (n, FP64) for c, n in letters.items()}),
+        **_accesses(FP64, letters),
     }
     return callback(text, "<mcf numba peaks>", namespace)
 
@@ -251,14 +272,20 @@ def decomposition(spec: Decomposition, text: str) -> Any:
     return callback(text, f"<mcf numba decomposition {spec.given}>", namespace)
 
 
-def _accesses(register: Format, operands: Mapping[str, tuple[int, Format]]) -> dict[str, Any]:
-    """Loads and stores of the components of operands, none of which overlaps another."""
-    total = sum(count for count, _ in operands.values())
+def _accesses(
+    register: Format, operands: Mapping[str, tuple[int, Format] | tuple[int, Format, Format]]
+) -> dict[str, Any]:
+    """Loads and stores of the components of operands, none of which overlaps another.
+
+    An operand's registers may be of a format of their own.
+    """
+    total = sum(count for count, *_ in operands.values())
     found: dict[str, Any] = {}
     index = 0
-    for name, (count, fmt) in operands.items():
-        found[f"load_{name}"] = memory.loading_parts(register, fmt, index, total, count)
-        found[f"store_{name}"] = memory.storing_parts(register, fmt, index, total, count)
+    for name, (count, fmt, *other) in operands.items():
+        own = other[0] if other else register
+        found[f"load_{name}"] = memory.loading_parts(own, fmt, index, total, count)
+        found[f"store_{name}"] = memory.storing_parts(own, fmt, index, total, count)
         index += count
     return found
 

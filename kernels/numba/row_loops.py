@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
-from mcf.kernels.formats import FP64
+from mcf.kernels.formats import FP64, Format
 from mcf.kernels.numba import (
     extreme_text,
     keys,
@@ -51,6 +52,10 @@ _TEXTS = {
 _PLAIN = frozenset({"cumsum", "cumprod", "prod", "rest", "spread"})
 
 
+# Those whose texts know formats.
+_NARROW = frozenset({"sort", "running_largest", "running_smallest"})
+
+
 def _text(task: RowTask) -> ModuleType:
     return _TEXTS.get(task.name, extreme_text)
 
@@ -61,12 +66,18 @@ def _side(task: RowTask) -> ModuleType:
 
 @functools.cache
 def _loop(
-    name: str, terms: int, side: bool = False, narrow: Narrow | None = None
+    name: str,
+    terms: int,
+    side: bool,
+    formats: tuple[Format, Format],
+    narrow: Narrow | None,
 ) -> objects.Native:
-    task = RowTask(name, terms, narrow=narrow)
+    task = RowTask(name, terms, format=formats[0], keys=formats[1], narrow=narrow)
     text = _side(task) if side else _text(task)
     # Others know no narrow numbers.
-    source = text.source(terms, name, *([] if narrow is None else [narrow]))
+    source = text.source(
+        terms, name, *(formats if name in _NARROW else () if narrow is None else (narrow,))
+    )
     letters = text.letters(terms) if side else dict.fromkeys("rsed", terms)
 
     def make() -> tuple[Any, str]:
@@ -83,12 +94,16 @@ def _loop(
     if narrow is not None:
         ends = [keys.algorithm(each) for each in (narrow.enter, narrow.leave)]
         parts = (*parts, *ends, narrow.format, narrow.count)
+    if name in _NARROW:
+        # What loads and stores are of is in their names.
+        parts = (*parts, *(fmt.name for fmt in formats))
     return stored.native(parts, make)
 
 
 def _address(task: RowTask, side: bool = False) -> int:
     with stored.lock:
-        return _loop(task.name, task.terms, side, task.narrow).address
+        formats = task.format, task.keys
+        return _loop(task.name, task.terms, side, formats, task.narrow).address
 
 
 def _options(task: RowTask, step: int = sort_text.ROWS, wide: int = 1) -> list[int]:
@@ -149,9 +164,11 @@ def run(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) -> bool
     head = [rows, count, shares.buffer_info()[0], parts, work.data_ptr()]
     table = array("Q", [*head, *options, *addresses])
     pages.ask(work.data_ptr(), _WORD * room)
-    word = _WORD if task.narrow is None else int(task.narrow.format.itemsize)
-    for place in addresses[: _results(task)] if task.name in _WHOLE else ():
-        pages.ask(place, word * rows * count)
+    plain = _WORD if task.narrow is None else int(task.narrow.format.itemsize)
+    for k, place in enumerate(addresses[: _results(task)] if task.name in _WHOLE else ()):
+        # What is moved has bytes of its own.
+        moved = _WORD if k == 0 else int(task.format.itemsize)
+        pages.ask(place, (plain if task.name in _PLAIN else moved) * rows * count)
     team.run(_address(task, side), table.buffer_info()[0], parts)
     return True
 
@@ -192,15 +209,19 @@ def _long_rows(task: RowTask, shape: tuple[int, int], addresses: Sequence[int]) 
         words = array("Q", [*table, *_options(task, step), *here])
         team.run(address, words.buffer_info()[0], parts)
 
+    sizes = [int(fmt.itemsize) for fmt in task.formats]
     for row in range(rows):
-        here = [place + _WORD * count * row for place in addresses]
+        here = [a + size * count * row for a, size in zip(addresses, sizes, strict=True)]
         run(sort_text.INTEGERS, pieces, here)
-        low, high = int(counts[: 2 * pieces : 2].min()), int(counts[1 : 2 * pieces : 2].max())
+        lows, highs, unlike = (counts[k : 3 * pieces : 3] for k in range(3))
+        low, high = int(lows.min()), int(highs.max())
+        # Within a piece, and from one to another.
+        bits = int(np.bitwise_or.reduce(unlike | (lows ^ low)))
         # Of 63 bits a word's lower ones are its place.
         below = (count - 1).bit_length()
         lost = max(0, (high - low).bit_length() - (63 - below))
         shift = max(0, ((high - low) >> lost).bit_length() - words_text.BITS)
-        head[:] = low, lost, below, shift
+        head[:] = low, lost, below, shift, bits & ((1 << lost) - 1) != 0
         run(sort_text.COUNTS, pieces, here)
         # Of each bin the first piece's numbers come first.
         each = counts.reshape(pieces, bins)
@@ -229,24 +250,28 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
     rows, count = shape
     if task.name not in _TURNED or rows * count < _FEW or task.inner > turning.NARROW:
         return False
-    fmt = FP64 if task.narrow is None else task.narrow.format
     results = _results(task)
     whole = results if task.name in _RUNNING else 0
+    plain = [FP64 if task.narrow is None else task.narrow.format] * len(addresses)
+    formats = dict(zip(addresses, plain if task.name in _PLAIN else task.formats, strict=True))
     # What comes twice, as numbers that are their own keys, is turned once; new memory takes longer
     # than to turn it, so that results are room for operands first.
     given = dict.fromkeys(addresses[results:])
-    more = max(0, len(given) - whole)
-    room = torch.empty(more + whole, rows * count, dtype=fmt.dtype, device="cpu")
-    places = [room[k].data_ptr() for k in range(more + whole)]
-    sizes = rows // task.inner, count, task.inner
-    for source, place in zip(given, [*addresses[:whole], *places], strict=False):
-        turning.turned(source, place, *sizes, back=False, fmt=fmt)
-        given[source] = place
-    out = places[more:] if whole else [*addresses[:results]]
+    room = torch.empty(len(given) + whole, rows * count, dtype=torch.int64, device="cpu")
+    new = [row.data_ptr() for row in room]
+    free, sizes = [*addresses[:whole]], (rows // task.inner, count, task.inner)
+    for source in given:
+        fmt = formats[source]
+        place = next((p for p in free if formats[p].itemsize >= fmt.itemsize), 0)
+        given[source] = place or new.pop()
+        if place:
+            free.remove(place)
+        turning.turned(source, given[source], *sizes, back=False, fmt=fmt)
+    out = new[:whole] if whole else [*addresses[:results]]
     rows_alone = dataclasses.replace(task, inner=1)
     run(rows_alone, shape, [*out, *(given[a] for a in addresses[results:])])
     for source, place in zip(out[:whole], addresses, strict=False):
-        turning.turned(source, place, *sizes, back=True, fmt=fmt)
+        turning.turned(source, place, *sizes, back=True, fmt=formats[place])
     return True
 
 

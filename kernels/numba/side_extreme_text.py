@@ -5,6 +5,8 @@ Of a long row every LANES-th element is a row, of whose extremes one is that of 
 
 from __future__ import annotations
 
+from mcf.kernels.formats import FP64, Format
+from mcf.kernels.narrow_keys import HUGE
 from mcf.kernels.numba import team
 from mcf.kernels.numba.loops import step
 from mcf.kernels.numba.side_text import BASES, BEGIN, LANES, copied, each, indented, moving
@@ -23,13 +25,13 @@ def room(terms: int, moved: int) -> int:
     return LANES * (3 + 2 * terms + moved)
 
 
-def source(terms: int, name: str) -> str:
-    """The loop; `name` is one of `mcf.kernels.row_tasks`."""
-    return _running(terms) if name.startswith("running") else _extreme(terms)
+def source(terms: int, name: str, fmt: Format = FP64, keys: Format = FP64) -> str:
+    """The loop; `name` is one of `mcf.kernels.row_tasks`, on numbers and keys of some formats."""
+    return _running(terms, fmt, keys) if name.startswith("running") else _extreme(terms)
 
 
-def _compared(terms: int, key: str = "") -> list[str]:
-    """Steps that keep keys and places of extremes so far; `key` makes a key canonical.
+def _compared(terms: int, key: str = "{}") -> list[str]:
+    """Steps that keep keys and places of extremes so far; `key` is what makes a key canonical.
 
     Places are float64, exactly, so that all lanes are of one width.
     """
@@ -43,7 +45,7 @@ def _compared(terms: int, key: str = "") -> list[str]:
             "l",
             ["m", *names, "f", "p"],
             [
-                f"t, w = load_d({d}, l), {key}(load_s({s}, l))",
+                f"t, w = load_d({d}, l), {key.format(f'load_s({s}, l)')}",
                 "wins, place = algorithm(t, w), load_p((p,), l)[0]",
                 f"store_d({d}, l, ({chosen},))",
                 "store_f((f,), l, (1.0 if wins else 0.0,))",
@@ -55,7 +57,7 @@ def _compared(terms: int, key: str = "") -> list[str]:
             "l",
             [*names, "f", "p"],
             [
-                f"store_d({d}, l, {key}(load_s({s}, l)))",
+                f"store_d({d}, l, {key.format(f'load_s({s}, l)')})",
                 "store_f((f,), l, (1.0,))",
                 "store_p((p,), l, (0.0,))",
             ],
@@ -83,12 +85,12 @@ def kernel(data):
     )
 
 
-def _step(terms: int) -> str:
+def _step(terms: int, keys: Format = FP64) -> str:
     """One element of each row: key, place, and whether it wins."""
     given = ", ".join(f"{c}[{k}]" for c in "ds" for k in range(terms))
     return f"""
-                r = {each(terms, "advance(keys[{k}], start)")}
-{moving("fetched", "s", "r", terms, 16, "LANES")}
+                r = {each(terms, f"{_advance(keys, 'key')}(keys[{{k}}], start)")}
+{moving("fetched", "s", "r", terms, 16, "LANES", _smaller(keys))}
                 if m == 0:
                     over(0, LANES, begun, ({given}, f, p))
                 else:
@@ -96,9 +98,21 @@ def _step(terms: int) -> str:
 """
 
 
-def _running(terms: int) -> str:
+def _advance(fmt: Format, kind: str) -> str:
+    """What gives the address of an element of a format: of 64 bits what does of all numbers."""
+    return "advance" if fmt == FP64 else f"advance_{kind}"
+
+
+def _smaller(fmt: Format) -> int:
+    """By how many powers of two an element has fewer bytes than one of 64 bits."""
+    return 3 - (int(fmt.itemsize).bit_length() - 1)
+
+
+def _running(terms: int, fmt: Format, held: Format) -> str:
+    advance, less = _advance(fmt, "x"), _smaller(fmt)
+    key = {FP64: "key({})" if terms == 2 else "{}"}.get(held, f"key({{}}, LIMIT, {HUGE})")
     taken = "store_c((c,), l, (w if load_f((f,), l)[0] > 0 else t,))"
-    lines = [*_compared(terms, "key" if terms == 2 else "")]
+    lines = [*_compared(terms, key)]
     for name, at in (("", "l"), ("_far", "number(bases, l)")):
         lines += step(
             f"taken{name}",
@@ -121,21 +135,22 @@ def _running(terms: int) -> str:
         + f"""
 {BASES}
             for m in range(count):
-{_step(terms)}
+{_step(terms, held)}
                 to = advance(places, start)
                 if together:
                     for l in range(0, LANES, 8):
                         prefetch(to, l + AWAY * inner)
                         for v in range(moved):
-                            prefetch(word(data, 8 + v), start + l + AWAY * inner)
-                            prefetch(word(data, {8 + terms} + moved + v), start + l + AWAY * inner)
+                            at = (start + l + AWAY * inner) >> {less}
+                            prefetch(word(data, 8 + v), at)
+                            prefetch(word(data, {8 + terms} + moved + v), at)
                     over(0, LANES, placed, (bases, p, to))
                 else:
                     over(0, lanes, placed_far, (bases, p, to))
                 for v in range(moved):
                     c = advance(c_all, LANES * v)
-                    x = advance(word(data, {8 + terms} + moved + v), start)
-                    out = advance(word(data, 8 + v), start)
+                    x = {advance}(word(data, {8 + terms} + moved + v), start)
+                    out = {advance}(word(data, 8 + v), start)
                     if together:
                         over(0, LANES, taken, (bases, c, f, x))
                         over(0, LANES, given, (bases, c, out))

@@ -56,12 +56,18 @@ def copied(name: str, to: str, source: str, terms: int) -> list[str]:
     return [*step(name, "l", names, [near]), *step(f"{name}_far", "l", ["bases", *names], [far])]
 
 
-def moving(name: str, to: str, source: str, terms: int, indent: int, last: str) -> str:
-    """The loop over one of them; of neighbours where `together` is set."""
+def moving(
+    name: str, to: str, source: str, terms: int, indent: int, last: str, less: int = 0
+) -> str:
+    """The loop over one of them; of neighbours where `together` is set.
+
+    What is asked for ahead has 2**`less` times fewer bytes an element than 8.
+    """
+    away = f"(l + AWAY * inner) >> {less}" if less else "l + AWAY * inner"
     given = ", ".join(f"{c}[{k}]" for c in (to, source) for k in range(terms))
     lines = ["if together:"]
     lines += ["    for l in range(0, LANES, 8):"]
-    lines += [f"        prefetch(r[{k}], l + AWAY * inner)" for k in range(terms)]
+    lines += [f"        prefetch(r[{k}], {away})" for k in range(terms)]
     lines += [f"    over(0, LANES, {name}, ({given},))"]
     lines += ["else:", f"    over(0, {last}, {name}_far, (bases, {given},))"]
     return "\n".join(" " * indent + line for line in lines)

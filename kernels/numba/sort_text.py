@@ -11,7 +11,9 @@ range; how many of a piece are in each bin; the words into their bins; each bin.
 
 from __future__ import annotations
 
+from mcf.kernels.formats import FP64, Format
 from mcf.kernels.numba import team, words_text
+from mcf.kernels.numba.moves import MOVES
 from mcf.kernels.numba.words_text import COUNTED, FEW
 
 # What an item is: a row, or of one long row a piece or a bin.
@@ -19,7 +21,7 @@ ROWS, INTEGERS, COUNTS, WORDS, BINS = range(5)
 # Numbers of a piece of a long row.
 PIECE = 1 << 16
 # Words of a long row that say what the steps before found.
-HEAD = 4
+HEAD = 5
 
 
 def left(count: int) -> int:
@@ -38,8 +40,9 @@ def long_room(count: int, parts: int) -> int:
     return 2 * count + HEAD + COUNTED * (max(pieces, 1 + parts) + 5) + left(count)
 
 
-def source(terms: int, name: str = "") -> str:
-    """The loop; `name` is one of `mcf.kernels.row_tasks`."""
+def source(terms: int, name: str = "", fmt: Format = FP64, keys: Format = FP64) -> str:
+    """The loop; `name` is one of `mcf.kernels.row_tasks`, `fmt` that of the numbers it moves."""
+    take, give = MOVES[fmt]
     names = [f"k{k}" for k in range(terms)]
     given = ", ".join(names)
 
@@ -98,12 +101,14 @@ def kernel(data):
             order = advance(left, 5 * (count // {FEW} + 1))
             first, last = 0, count
             low = high = below = lost = mask = shift = 0
+            # Whether bits that have no room in a word are not the same in all.
+            hidden = False
             own = left
             if step != {ROWS}:
                 # Of a long row: what the steps before found, then counts of pieces or ends of bins.
                 own = counts
                 low, lost = number(own, 0), number(own, 1)
-                below, shift = number(own, 2), number(own, 3)
+                below, shift, hidden = number(own, 2), number(own, 3), number(own, 4) != 0
                 own = advance(own, {HEAD})
                 first, last = item * {PIECE}, min(item * {PIECE} + {PIECE}, count)
                 mask = (1 << (63 - below)) - 1
@@ -118,16 +123,20 @@ def kernel(data):
             if step <= {INTEGERS}:
                 for i in range(first, last):
                     put(spare, i, rising(load(k0, i), descending))
-                low, high = number(spare, first), number(spare, first)
+                low, high, one = number(spare, first), number(spare, first), number(spare, first)
+                unlike = 0
                 for i in range(first, last):
                     w = number(spare, i)
                     low, high = min(low, w), max(high, w)
+                    unlike |= w ^ one
                 if step == {INTEGERS}:
-                    put(own, 2 * item, low)
-                    put(own, 2 * item + 1, high)
+                    put(own, 3 * item, low)
+                    put(own, 3 * item + 1, high)
+                    put(own, 3 * item + 2, unlike)
                     continue
                 below = max(1, length(count - 1))
                 lost = max(0, length(high - low) - (63 - below))
+                hidden = unlike & ((1 << lost) - 1) != 0
                 mask = (1 << (63 - below)) - 1
                 for i in range(count):
                     w = ((number(spare, i) - low) >> lost) & mask
@@ -163,13 +172,16 @@ def kernel(data):
                 if not fresh:
                     # Places are those in the run, in whose order equal numbers stay.
                     key = advance(word(data, 12 + moved + c), row * count)
-                    low, high = HIGHEST, LOWEST
+                    low, high, unlike = HIGHEST, LOWEST, 0
+                    one = rising(load(key, number(order, first)), descending)
                     for i in range(first, last):
                         w = rising(load(key, number(order, i)), descending)
                         low, high = min(low, w), max(high, w)
+                        unlike |= w ^ one
                         put(spare, i, w)
                     below = max(1, length(last - first - 1))
                     lost = max(0, length(high - low) - (63 - below))
+                    hidden = unlike & ((1 << lost) - 1) != 0
                     mask = (1 << (63 - below)) - 1
                     for i in range(first, last):
                         w = ((number(spare, i) - low) >> lost) & mask
@@ -185,7 +197,7 @@ def kernel(data):
                     for i in range(first, last):
                         put(order, i, number(words, i) & mask)
                 fresh = False
-                if lost == 0 and c == {terms - 1}:
+                if not hidden and c == {terms - 1}:
                     continue
                 ties = 0
                 for i in range(first + 1, last):
@@ -195,13 +207,13 @@ def kernel(data):
                     w = number(words, first) >> below
                     while past < last and number(words, past) >> below == w:
                         past += 1
-                    if past - first > 1 and (lost > 0 or c > 0 or w + low != none):
+                    if past - first > 1 and (hidden or c > 0 or (w << lost) + low != none):
                         if past - first <= {FEW}:
                             by_value({given}, order, first, past, descending)
                         else:
                             put(todo, 3 * waiting, first)
                             put(todo, 3 * waiting + 1, past)
-                            put(todo, 3 * waiting + 2, c if lost > 0 else c + 1)
+                            put(todo, 3 * waiting + 2, c if hidden else c + 1)
                             waiting += 1
                     first = past
             if wanted < count:
@@ -220,13 +232,13 @@ def kernel(data):
                 for i in range(wanted):
                     put(out, i, number(order, begin + i))
             for v in range(moved):
-                x = advance(word(data, {12 + terms} + moved + v), row * count)
-                out = advance(word(data, 12 + v), row * wanted)
+                x, out = word(data, {12 + terms} + moved + v), word(data, 12 + v)
+                base = row * count
                 if wanted < count:
                     for i in range(wanted):
-                        put(out, i, number(x, number(order, begin + i)))
+                        {give}(out, row * wanted + i, {take}(x, base + number(order, begin + i)))
                 else:
                     for i in range(begin, past_all):
-                        put(out, i, number(x, number(order, i)))
+                        {give}(out, base + i, {take}(x, base + number(order, i)))
 """
     )

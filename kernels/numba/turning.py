@@ -14,6 +14,7 @@ import torch
 
 from mcf.kernels.formats import FP64, Format
 from mcf.kernels.numba import stored, team
+from mcf.kernels.numba.moves import MOVES
 
 # Up to so many columns, and rows of a matrix that are turned at a time.
 NARROW, _PIECE = 16, 64
@@ -23,19 +24,18 @@ _BODIES = {
     "to": (
         "for j in range(inner):",
         "    for i in range(first, last):",
-        "        x = load(source, (base * count) + i * inner + j)",
-        "        store(out, (base + j) * count + i, x)",
+        "        {give}(out, (base + j) * count + i, {take}(source, base * count + i * inner + j))",
     ),
     "back": (
         "for i in range(first, last):",
         "    for j in range(inner):",
-        "        x = load(source, (base + j) * count + i)",
-        "        store(out, (base * count) + i * inner + j, x)",
+        "        {give}(out, base * count + i * inner + j, {take}(source, (base + j) * count + i))",
     ),
 }
 
 
-def _text(way: str) -> str:
+def _text(way: str, fmt: Format) -> str:
+    take, give = MOVES[fmt]
     lines = ["def kernel(data):"]
     for k, name in enumerate(_WORDS):
         kind = "word" if name in ("source", "out", "shares") else "number"
@@ -47,24 +47,19 @@ def _text(way: str) -> str:
         f"{depth}base = item // pieces * inner",
         f"{depth}first = item % pieces * {_PIECE}",
         f"{depth}last = min(first + {_PIECE}, count)",
-        *(depth + line for line in _BODIES[way]),
+        *(depth + line.format(take=take, give=give) for line in _BODIES[way]),
     ]
     return "\n".join(lines) + "\n"
 
 
 @functools.cache
 def _compiled(way: str, fmt: Format) -> Any:
-    text = _text(way)
+    text = _text(way, fmt)
 
     def make() -> tuple[Any, str]:
-        from mcf.kernels.numba import compiler, memory
+        from mcf.kernels.numba import bits, compiler, memory
 
-        names = {"load": memory.number, "store": memory.put}
-        if fmt != FP64:
-            names = {
-                "load": memory.loading(FP64, fmt, 0, 2),
-                "store": memory.storing(FP64, fmt, 1, 2),
-            }
+        names = {"put": memory.put, **bits.NAMES}
         return compiler.callback(text, f"<mcf numba turned {way}>", names)
 
     return stored.native(("turned", text, fmt), make)
@@ -76,13 +71,13 @@ def turned(
     """Write words [outer, count, inner] as [outer, inner, count], or those back.
 
     Args:
-        source: the address of contiguous words of 64 bits, or of numbers of a narrower format.
+        source: the address of contiguous words.
         out: where they go.
         outer: how many matrices.
         count: their rows.
         inner: their columns.
         back: which of both.
-        fmt: of narrower numbers.
+        fmt: a format that has as many bits as a word.
     """
     items = outer * -(-count // _PIECE)
     many = outer * count * inner > team.SERIAL

@@ -83,10 +83,12 @@ def _of(formula: Written, places: Places, terms: int, tensors: Sequence[MCFTenso
 
 def elements(x: Tensor, index: Any) -> Any:
     """How far from a tensor's address its elements of these numbers are, in elements."""
-    return sum(
-        (k * step for k, step in zip(np.unravel_index(index, x.shape), x.stride(), strict=True)),
-        np.zeros(index.shape, np.int64),
-    )
+    if not x.ndim:
+        return np.zeros(index.shape, np.int64)
+    # As one row: of more than 8192 in a column NumPy 2.4 repeats the last ones.
+    digits = np.unravel_index(index.ravel(), x.shape)
+    steps = zip(digits, x.stride(), strict=True)
+    return sum((k * s for k, s in steps), np.zeros(index.size, np.int64)).reshape(index.shape)
 
 
 def elements_in_order(x: Tensor, order: Sequence[int]) -> Any:

@@ -66,7 +66,7 @@ class SearchPlan:
         if terms > 2 or not all(0 < c.numel() <= SMALL for c in (sequence, wanted)):
             return None
         sizes = sequence.numel(), wanted.numel()
-        task = RowTask(f"search_{'right' if right else 'left'}", terms, 0, sizes)
+        task = RowTask(f"search_{'right' if right else 'left'}", terms, 0, (*sizes, 0))
         call = registry.prepare_rows(task, (1, wanted.numel()), wanted.device)
         return None if call is None else cls(sequence, wanted, terms, call)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry
-from mcf.kernels.formats import FORMATS
+from mcf.kernels.formats import BF16, FORMATS, FP16
 from mcf.kernels.row_tasks import RowTask, along
 from mcf.reductions.rows import Rows
 from mcf.tensor.ops.order import canonical, reduced
@@ -55,15 +55,18 @@ def _by_first(
     count, inner = along(x.shape, dim)
     rows, fmt, shape = x.numel() // count, FORMATS[x.dtype], list(x.shape)
     if rows == 1:
-        return None
+        return _by_pieces(x, largest, moved) if fmt in (BF16, FP16) and x.ndim == 1 else None
     shape[dim] = 1
     index = torch.empty(shape, dtype=torch.int64, device=x.device)
     parts = [c.contiguous() for c in x.components]
-    moves = parts if moved and x.dtype is torch.float64 else []
+    moves = parts if moved else []
     out = [torch.empty(shape, dtype=c.dtype, device=c.device) for c in moves]
     options = fmt.p, fmt.emin - fmt.p + 1
-    task = RowTask("highest" if largest else "lowest", 1, len(moves), options, inner)
-    if not registry.rows(task, (rows, count), [index, *out, parts[0].to(torch.float64), *moves]):
+    # Of 16 bits sums are looked at.
+    looked = parts if fmt in (BF16, FP16) else parts[:1]
+    name = "highest" if largest else "lowest"
+    task = RowTask(name, len(looked), len(moves), options, inner, format=fmt, keys=fmt)
+    if not registry.rows(task, (rows, count), [index, *out, *looked, *moves]):
         return None
     left = (index.view(-1) < 0).nonzero().squeeze(1)
     if not left.numel():
@@ -77,6 +80,31 @@ def _by_first(
     for c, r in zip(out, rest.components, strict=False):
         c.view(-1)[left] = r.gather(1, places).squeeze(1)
     return index, out or None
+
+
+# Elements of a long row that are a row of their own.
+_PIECE = 1 << 11
+
+
+def _by_pieces(
+    x: MCFTensor, largest: bool, moved: bool
+) -> tuple[Tensor, list[Tensor] | None] | None:
+    """The same of one row: first the extremes of its pieces."""
+    pieces = x.numel() // _PIECE
+    if pieces < 2:
+        return None
+    whole = pieces * _PIECE
+    found = _by_first(
+        wrap([c[:whole].view(pieces, _PIECE) for c in x.components]), 1, largest, True
+    )
+    if found is None or found[1] is None:
+        return None
+    places = torch.arange(0, whole, _PIECE, device=x.device) + found[0].view(-1)
+    places = torch.cat([places, torch.arange(whole, x.numel(), device=x.device)])
+    some = [torch.cat([a.view(-1), c[whole:]]) for a, c in zip(found[1], x.components, strict=True)]
+    # The first of equal pieces has the first of equal numbers.
+    index = places[_by_all(wrap(some), 0, largest)]
+    return index, [c[index] for c in x.components] if moved else None
 
 
 def _by_loop(x: MCFTensor, dim: int, largest: bool) -> Tensor | None:

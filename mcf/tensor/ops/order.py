@@ -12,7 +12,9 @@ from torch import Tensor
 
 from mcf.convert.rounding import convert
 from mcf.kernels import operations, registry
+from mcf.kernels.formats import FORMATS, FP64
 from mcf.kernels.row_tasks import RowTask
+from mcf.tensor.ops.narrow_order import keys
 from mcf.tensor.ops.ranks import decided, ranked
 from mcf.tensor.recorded import unseen
 from mcf.tensor.registry import implements
@@ -23,7 +25,10 @@ aten = torch.ops.aten
 
 
 def canonical(x: MCFTensor) -> Components:
-    """Components whose lexicographic order is that of the values."""
+    """Numbers whose lexicographic order is that of the values; of narrow ones few of float64."""
+    found = None if unseen(x) else keys(x)
+    if found is not None:
+        return found
     if x.terms == 2:
         # A pair is canonical where the first is the rounded sum: one kernel, and the same numbers.
         return operations.renormalize(x.components)
@@ -63,7 +68,8 @@ def _by_loop(
     given = [k.to(torch.float64).contiguous() for k in keys]
     index = torch.empty(given[0].shape, dtype=torch.int64, device=given[0].device)
     rows, count = index.shape
-    task = RowTask("sort", len(given), len(x), (int(descending), 0, count, 0))
+    fmt = FORMATS[x[0].dtype] if x else FP64
+    task = RowTask("sort", len(given), len(x), (int(descending), 0, count, 0), format=fmt)
     done = registry.rows(task, (rows, count), [index, *out, *given, *x])
     return index if done else None
 
@@ -145,7 +151,8 @@ def sort(x: MCFTensor, dim: int = -1, descending: bool = False) -> tuple[Tensor,
     few = arranged("sort", x, dim, int(descending))
     if few is not None:
         return few
-    if x.dtype is torch.float64 and x.ndim and x.numel() and not unseen(x):
+    here = x.dtype is torch.float64 or x.device.type == "cpu"
+    if here and x.ndim and x.numel() and not unseen(x):
         found = _moved(x, dim, descending)
         if found is not None:
             return found

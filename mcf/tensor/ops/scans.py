@@ -10,12 +10,13 @@ from torch import Tensor
 
 from mcf.elementary.fused import Formula
 from mcf.kernels import registry
+from mcf.kernels.formats import FORMATS, FP64
 from mcf.kernels.operators import ADD, COPYSIGN, EQ, LT, MAXIMUM, MUL, SUB, WHERE
 from mcf.kernels.row_tasks import RowTask, along
 from mcf.kernels.running import running_extremes
 from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.order import canonical
-from mcf.tensor.recorded import recorded
+from mcf.tensor.recorded import recorded, unseen
 from mcf.tensor.registry import implements
 from mcf.tensor.row_plans import arranged
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -156,19 +157,21 @@ def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
     if type(x) is not MCFTensor or recorded(x):
         return None
     given = list(x.components)
-    first = given[0]
-    if first.dtype is not torch.float64 or not first.numel() or type(first) is not Tensor:
+    first, fmt = given[0], FORMATS[x.dtype]
+    if not first.numel() or type(first) is not Tensor or unseen(first):
         return None
-    if not first.is_contiguous():
+    if fmt != FP64 and first.device.type != "cpu":
         return None
     count, inner = along(first.shape, dim)
     given = [c.contiguous() for c in given]
     # The loop makes keys of pairs itself.
-    keys = given if len(given) == 2 else [k.contiguous() for k in canonical(x)]
-    index = torch.empty(first.shape, dtype=torch.int64, device=first.device)
+    pairs = len(given) == 2
+    keys = given if pairs else [k.contiguous() for k in canonical(wrap(given))]
+    index = torch.empty(given[0].shape, dtype=torch.int64, device=first.device)
     out = [torch.empty_like(c) for c in given]
     name = "running_largest" if largest else "running_smallest"
-    task = RowTask(name, len(keys), len(out), inner=inner)
+    held = fmt if pairs else FP64
+    task = RowTask(name, len(keys), len(out), inner=inner, format=fmt, keys=held)
     if not registry.rows(task, (first.numel() // count, count), [index, *out, *keys, *given]):
         return None
     return wrap(out), index

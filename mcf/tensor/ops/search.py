@@ -13,8 +13,10 @@ from mcf.kernels import operations
 from mcf.kernels.search import search
 from mcf.tensor.creation import tensor
 from mcf.tensor.ops.comparison import equal
+from mcf.tensor.ops.narrow_order import keys
 from mcf.tensor.plans import unrounded
 from mcf.tensor.promotion import aligned
+from mcf.tensor.recorded import unseen
 from mcf.tensor.registry import implements
 from mcf.tensor.search_plans import places
 from mcf.tensor.tensor import Components, MCFTensor, wrap
@@ -100,8 +102,13 @@ def _as_tensor(value: Any, like: Tensor) -> Tensor:
 
 
 def _canonical(*values: Any) -> list[Components]:
-    """Components of one format, as many each, whose lexicographic order is that of the values."""
+    """Numbers of one format, as many each, whose lexicographic order is that of the values."""
     parts = unrounded(*values)
+    narrow = [None if unseen(c[0]) else keys(wrap(c)) for c in parts]
+    if all(k is not None for k in narrow):
+        some = [k for k in narrow if k is not None]
+        longest = max(some, key=len)
+        return [(*k, *(torch.zeros_like(k[0]) for _ in longest[len(k) :])) for k in some]
     terms = max(map(len, parts))
     return [
         # A pair is canonical where the first is the rounded sum: one kernel, and the same numbers.
@@ -138,8 +145,8 @@ def searchsorted(
             "searchsorted: the sequence must have one dimension or the values' but for the last, "
             f"got {list(sequence.shape)} and {list(wanted.shape)}"
         )
-    keys, numbers = _canonical(sequence, wanted)
-    low = search(keys, numbers, right)
+    ordered, numbers = _canonical(sequence, wanted)
+    low = search(ordered, numbers, right)
     return low.to(torch.int32) if out_int32 else low
 
 
