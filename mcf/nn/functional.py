@@ -15,6 +15,7 @@ from torch import Tensor
 from mcf.tensor import MCFTensor
 from mcf.tensor.conversion import promote, reformat
 from mcf.tensor.creation import tensor
+from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
 from mcf.tensor.promotion import result_format
 from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
@@ -161,11 +162,27 @@ def weighted_attention(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`attention`, and its weights after dropout, [..., L, S]."""
+    q, k, v = map(roomy, _alike((query, key, value), (attn_mask,)))
+    out, weights = _attended(q, k, v, attn_mask, dropout_p, is_causal, scale, q)
+    given = query, key, value, attn_mask
+    return fitted(out, *given), fitted(weights, *given)
+
+
+def _attended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    like: MCFTensor,
+) -> tuple[Tensor, Tensor]:
+    """The same of operands in one format, that of an example."""
     if attn_mask is not None and is_causal:
         raise ValueError("attention: give attn_mask or is_causal, not both")
-    q, k, v = map(roomy, _alike((query, key, value), (attn_mask,)))
     scores = torch.matmul(q, k.transpose(-2, -1))
-    scores = scores / _root(query.shape[-1], q) if scale is None else scores * scale
+    scores = scores / _root(q.shape[-1], like) if scale is None else scores * scale
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None and attn_mask.dtype is torch.bool:
@@ -175,8 +192,28 @@ def weighted_attention(
     weights = torch.softmax(scores, -1)
     if dropout_p > 0:
         weights = torch.dropout(weights, dropout_p, True)
-    given = query, key, value, attn_mask
-    return fitted(torch.matmul(weights, v), *given), fitted(weights, *given)
+    return torch.matmul(weights, v), weights
+
+
+@implements_inside("scaled_dot_product_attention")
+def _attention_inside(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if enable_gqa:
+        raise NotImplementedError("attention: enable_gqa is not supported on MCFTensor")
+    like = example(query, key, value, attn_mask)
+    q, k, v = (roomy(formatted(x, like)) for x in (query, key, value))
+    out, _ = _attended(q, k, v, attn_mask, dropout_p, is_causal, scale, roomy(like))
+    result: Tensor = fitted(out, like)
+    return result
 
 
 def _alike(tensors: Sequence[Tensor], others: Sequence[Tensor | None]) -> list[MCFTensor]:

@@ -21,6 +21,7 @@ from mcf.tensor import straight_formulas as straight_formulas
 from mcf.tensor import text as text
 from mcf.tensor import torch_functions as torch_functions
 from mcf.tensor import written_at_once as written_at_once
+from mcf.tensor import written_derivatives as written_derivatives
 from mcf.tensor.conversion import from_components as from_components
 from mcf.tensor.creation import tensor as tensor
 from mcf.tensor.factories import arange as arange

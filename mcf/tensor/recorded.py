@@ -63,6 +63,25 @@ def transformed(names: frozenset[str] = DERIVATIVES, times: int = 1) -> bool:
     return False
 
 
+def pulling() -> bool:
+    """Whether the innermost transform's function is done and its derivative is being made.
+
+    What is computed then has derivatives for transforms around it alone.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        code = frame.f_code
+        if code is outside.__code__:
+            return False
+        if code.co_filename.endswith(_ROOMS):
+            if code.co_name == "_autograd_grad":
+                return True
+            if code.co_name in DERIVATIVES:
+                return False
+        frame = frame.f_back
+    return False
+
+
 def recorded(x: Any, asked: bool = True) -> bool:
     """Whether autograd, a mode, a transform or torch.compile sees what is done with a tensor.
 

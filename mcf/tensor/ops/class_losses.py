@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mcf.tensor.ops.constants import in_format
+from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
 from mcf.tensor.ops.losses import check_shape, chosen, reduced
 from mcf.tensor.ops.movement import where
 from mcf.tensor.registry import implements
@@ -76,9 +79,24 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Any:
     """-log(softmax(x)) at the target class or weighted by the target's probabilities."""
+    reduction = chosen(reduction, size_average, reduce)
+    return _cross_entropy(
+        input, target, weight, reduction, ignore_index, label_smoothing, lambda number: number
+    )
+
+
+def _cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    operand: Callable[[Fraction], Any],
+) -> Any:
+    """The same, with numbers as operands of expansions."""
     if not 0 <= label_smoothing <= 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
-    reduction = chosen(reduction, size_average, reduce)
     dim = 1 if input.dim() > 1 else 0
     logs = torch.log_softmax(input, dim)
     smoothing, classes = Fraction(label_smoothing), input.shape[dim]
@@ -87,7 +105,7 @@ def cross_entropy(
     if target.is_floating_point():
         check_shape("cross_entropy", "probabilities", target, input, RuntimeError)
         if smoothing:
-            target = target * (1 - smoothing) + smoothing / classes
+            target = target * operand(1 - smoothing) + operand(smoothing / classes)
         each = -(weighted * target).sum(dim)
         if reduction != "mean":
             return reduced(each, reduction)
@@ -104,7 +122,27 @@ def cross_entropy(
         smooth = smooth.sum() / torch.where(kept, of_targets, 0).sum()
     else:
         smooth = reduced(smooth, reduction)
-    return loss * (1 - smoothing) + smooth * (smoothing / classes)
+    return loss * operand(1 - smoothing) + smooth * operand(smoothing / classes)
+
+
+@implements_inside("cross_entropy_loss")
+def _cross_entropy_inside(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    like = example(input, weight, target)
+    input = formatted(input, like)
+    weight = None if weight is None else formatted(weight, like)
+    if target.is_floating_point():
+        target = formatted(target, like)
+    way = ("none", "mean", "sum")[reduction]
+    return _cross_entropy(
+        input, target, weight, way, ignore_index, label_smoothing, lambda x: in_format(x, like)
+    )
 
 
 @implements(F.kl_div)

@@ -17,6 +17,7 @@ from mcf.elementary.fused import Formula
 from mcf.kernels.components import padded
 from mcf.tensor.launches import SMALL
 from mcf.tensor.ops.constants import constant
+from mcf.tensor.ops.inside_transforms import by_element, implements_inside
 from mcf.tensor.plans import rounded_number, selected
 from mcf.tensor.promotion import check_broadcast, operands
 from mcf.tensor.recorded import recorded, watched
@@ -145,6 +146,8 @@ normal_pdf: Any = differentiable("normal_pdf", computed("normal_pdf"), lambda x:
 normal_cdf = differentiable("normal_cdf", _normal_cdf, lambda x: normal_pdf(x))
 implements(torch.special.ndtr)(normal_cdf)
 implements(aten.special_ndtr.default)(_normal_cdf)
+_pdf_inside: Any = by_element("normal_pdf", normal_pdf, lambda x: -x * _pdf_inside(x))
+implements_inside("special_ndtr")(by_element("normal_cdf", normal_cdf, lambda x: _pdf_inside(x)))
 
 
 # Operators that torch's derivatives call.

@@ -15,6 +15,7 @@ from mcf.kernels.operators import ABS, DIV, LE, LT, MUL, SUB, WHERE
 from mcf.tensor.chain_programs import Written
 from mcf.tensor.ops.composed import by_torch, composed
 from mcf.tensor.ops.constants import constant
+from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
@@ -235,14 +236,29 @@ def poisson_nll_loss(
     reduction: str = "mean",
 ) -> Any:
     """exp(x) - t x, or x - t log(x + eps); `full` adds t log(t) - t + log(2 pi t) / 2."""
-    rate = (
-        torch.exp(input) - target * input
-        if log_input
-        else input - target * torch.log(input + Fraction(eps))
+    more = half_log_two_pi(target) if full else None
+    return reduced(
+        _poisson(input, target, log_input, more, Fraction(eps)), reduction, size_average, reduce
     )
-    if full:
-        large = target > 1
-        t = torch.where(large, target, 1)
-        stirling = t * torch.log(t) - t + torch.log(t) / 2 + half_log_two_pi(t)
-        rate = rate + torch.where(large, stirling, 0)
-    return reduced(rate, reduction, size_average, reduce)
+
+
+def _poisson(input: Any, target: Any, log_input: bool, more: Any, eps: Any) -> Any:
+    """Each element's loss, with Stirling's formula where its constant is given."""
+    rate = (
+        torch.exp(input) - target * input if log_input else input - target * torch.log(input + eps)
+    )
+    if more is None:
+        return rate
+    large = target > 1
+    t = torch.where(large, target, 1)
+    return rate + torch.where(large, t * torch.log(t) - t + torch.log(t) / 2 + more, 0)
+
+
+@implements_inside("poisson_nll_loss")
+def _poisson_inside(
+    input: Any, target: Any, log_input: bool, full: bool, eps: float, reduction: int
+) -> Any:
+    like = example(input, target)
+    input, target = formatted(input, like), formatted(target, like)
+    loss = _poisson(input, target, log_input, half_log_two_pi(like) if full else None, eps)
+    return mean_or_sum(loss, reduction)

@@ -64,11 +64,12 @@ def group_norm(
 ) -> tuple[Any, ...]:
     """`group_norm`, mean and 1 / sqrt(var + eps) of each group."""
     count = c // group * space
-    if count & (count - 1) and wide(x) and transformed():
+    rounded = (count & (count - 1) and wide(x)) or x.dtype is torch.float16
+    if rounded and transformed():
         raise UnsupportedError(
-            f"torch.nn.functional.group_norm of groups of {count} numbers under torch.func.grad, "
-            f"vjp or jvp: torch's derivative has 1 / {count} in double precision; use backward or "
-            "torch.autograd.grad, or torch.nn.functional.layer_norm of x.reshape(n, groups, -1)"
+            f"torch.native_group_norm of groups of {count} numbers with components of {x.dtype} "
+            f"under torch.func.grad, vjp or jvp: torch's derivative has 1 / {count} in double "
+            "precision and squares in float16; use torch.nn.functional.group_norm"
         )
     found = above(torch.group_norm, x, group, weight, bias, eps)
     mean, scale = above(_moments, x.reshape(n, group, count), [2], eps)

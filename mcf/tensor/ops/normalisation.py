@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
 from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.tensor import MCFTensor
@@ -123,3 +124,16 @@ def group_norm(
     out = ((groups - mean) / (var + eps).sqrt()).reshape(input.shape)
     scaled: Tensor = fitted(_scaled(out, weight, bias), input, weight, bias)
     return scaled
+
+
+@implements_inside("group_norm")
+def _group_norm_inside(
+    input: Any,
+    num_groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    x = formatted(input, example(input, weight, bias))
+    return group_norm(x, num_groups, weight, bias, eps, cudnn_enabled)

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from mcf.kernels.row_tasks import along
 from mcf.tensor.creation import tensor
+from mcf.tensor.ops.constants import in_format
+from mcf.tensor.ops.inside_transforms import batched, example, held, implements_inside
 from mcf.tensor.ops.order import kth, not_empty
 from mcf.tensor.ops.ranks import decided
 from mcf.tensor.ops.results_into import into
 from mcf.tensor.recorded import watched
-from mcf.tensor.registry import INTO, implements
+from mcf.tensor.registry import INTO, UnsupportedError, implements
 from mcf.tensor.tensor import MCFTensor
 
 WAYS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -77,19 +79,34 @@ def _ordered(rows: Any, ranks: int) -> Callable[[Tensor], Any]:
     return lambda k: element(int(k))
 
 
-def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bool) -> Any:
+def _checked(x: Any, q: Any, way: str) -> tuple[list[Fraction], bool]:
+    """The numbers q exactly, and whether they are a list; raises for arguments that are none."""
     if way not in WAYS:
         raise RuntimeError(f"quantile: interpolation must be one of {WAYS}, got {way!r}")
-    wanted, many = _probabilities(q)
+    wanted = _probabilities(q)
     if x.numel() == 0:
         raise RuntimeError("quantile: the input must not be empty")
-    kept_shape = [1] * x.dim()
+    return wanted
+
+
+def _rows(x: Any, dim: int | None) -> tuple[Any, list[int]]:
+    """What the quantiles are of, in rows, and the result's shape with the dimension kept."""
     if dim is None:
-        rows = x.reshape(-1)
-    else:
-        along(x.shape or (1,), dim)
-        rows = x.movedim(dim, -1) if x.dim() else x.reshape(1)
-        kept_shape = [1 if d == dim % max(x.dim(), 1) else n for d, n in enumerate(x.shape)]
+        return x.reshape(-1), [1] * x.dim()
+    along(x.shape or (1,), dim)
+    rows = x.movedim(dim, -1) if x.dim() else x.reshape(1)
+    return rows, [1 if d == dim % max(x.dim(), 1) else n for d, n in enumerate(x.shape)]
+
+
+def _between(a: Any, b: Any, weight: Any) -> Any:
+    """A + weight (b - a), without a difference of equal infinities."""
+    same = a == b
+    return torch.where(same, a, a + weight * torch.where(same, 0, b - a))
+
+
+def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bool) -> Any:
+    wanted, many = _checked(x, q, way)
+    rows, kept_shape = _rows(x, dim)
     ordered = _ordered(rows, 2 * len(wanted))
     nan = rows.isnan()
     counts = (~nan).sum(-1)
@@ -107,8 +124,7 @@ def _quantile(x: Any, q: Any, dim: int | None, keepdim: bool, way: str, skip: bo
             weight = torch.where(counts == count, tensor(share, x.terms, x.dtype, x.device), weight)
         high = torch.where(weight > 0, low + 1, low)
         a, b = ordered(low), ordered(high)
-        # No difference of equal infinities.
-        value = torch.where(a == b, a, a + weight * torch.where(a == b, 0, b - a))
+        value = _between(a, b, weight)
         bad = counts == 0 if skip else nan.any(-1)
         value = torch.where(bad, float("nan"), value)
         results.append(value.reshape(kept_shape) if keepdim else value)
@@ -140,6 +156,47 @@ def nanquantile(
     """The quantiles of what is not NaN."""
     return _quantile(input, q, dim, keepdim, interpolation, True)
 
+
+def _inside(name: str, skip: bool) -> None:
+    """The same where a transform maps x or has its derivative: no number decides anything."""
+
+    @implements_inside(name, "default", "scalar")
+    def inside(
+        x: Any, q: Any, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+    ) -> Any:
+        if batched(q):
+            raise UnsupportedError(
+                f"torch.{name} under torch.func.vmap: q must be a number or a tensor that is not "
+                "mapped, since its places are exact; got a mapped tensor"
+            )
+        wanted, many = _checked(x, held(q), interpolation)
+        rows, kept_shape = _rows(x, dim)
+        ordered, like, nan = rows.sort(-1).values, example(x), rows.isnan()
+        count = rows.shape[-1]
+        known = (~nan).sum(-1)
+        results = []
+        for number in wanted:
+            if skip:
+                # Of all counts that there may be; an index without dimensions would be a number.
+                places = [_place(number, c, interpolation) for c in range(count + 1)]
+                index = known.reshape(-1)
+                low = known.new_tensor([low for low, _ in places])[index].reshape(known.shape)
+                weight = in_format([share for _, share in places], like)[index]
+                weight = weight.reshape(known.shape)
+                high = torch.where(weight > 0, low + 1, low)
+                a, b = (ordered.gather(-1, k[..., None]).squeeze(-1) for k in (low, high))
+                bad = known == 0
+            else:
+                first, share = _place(number, count, interpolation)
+                a, b = ordered.select(-1, first), ordered.select(-1, first + (share > 0))
+                weight, bad = in_format(share, like), nan.any(-1)
+            value = _between(a, b, weight).masked_fill(bad, float("nan"))
+            results.append(value.reshape(kept_shape) if keepdim else value)
+        return torch.stack(results) if many else results[0]
+
+
+_inside("quantile", False)
+_inside("nanquantile", True)
 
 # torch's own composition would round q to the components' dtype.
 INTO[torch.quantile], INTO[torch.nanquantile] = into(quantile), into(nanquantile)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +16,8 @@ from mcf.tensor.tensor import MCFTensor
 
 
 def _name(func: Any) -> str:
-    return f"torch.{func.__name__.removeprefix('_')}".replace("torch.linalg_", "torch.linalg.")
+    name = f"torch.{func.__name__.removeprefix('_')}"
+    return re.sub("^torch.(linalg|special)_", r"torch.\1.", name)
 
 
 def _check(name: str, result: Tensor, target: Any) -> None:
@@ -79,11 +81,13 @@ def into(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, A
 
 _LINALG = (
     "cholesky cholesky_ex det eigh eigvalsh inv inv_ex ldl_factor ldl_factor_ex lstsq lu lu_factor "
-    "lu_factor_ex qr slogdet solve solve_ex svd svdvals"
+    "lu_factor_ex matrix_rank qr slogdet solve solve_ex svd svdvals"
 )
 _ORDER = "aminmax argsort cummax cummin frexp kthvalue max median min mode nanmedian sort topk"
-_OTHER = "geqrf inverse svd triangular_solve"
+_OTHER = "geqrf inverse lu_unpack qr svd triangular_solve"
 _FUNCTIONS = [getattr(torch.linalg, n) for n in _LINALG.split()] + [
     getattr(torch, n) for n in (*_ORDER.split(), *_OTHER.split()) if hasattr(torch, n)
 ]
-INTO.update({function: into(function) for function in _FUNCTIONS})
+# Torch's own compositions would have other last bits.
+_COMPOSED = [torch.special.ndtr, torch.exp2, torch.special.exp2]
+INTO.update({function: into(function) for function in (*_FUNCTIONS, *_COMPOSED)})

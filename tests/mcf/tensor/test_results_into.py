@@ -50,8 +50,18 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cummin": lambda **o: torch.cummin(A, 0, **o),
     "aminmax": lambda **o: torch.aminmax(A, dim=0, **o),
     "frexp": lambda **o: torch.frexp(A, **o),
+    # Torch composes it of a product with a double and others.
+    "ndtr": lambda **o: torch.special.ndtr(A - 4, **o),
+    "exp2": lambda **o: torch.exp2(A, **o),
+    # Torch leaves the target as it is.
+    "matrix_rank": lambda **o: L.matrix_rank(A, **o),
+    "lu_unpack": lambda **o: torch.lu_unpack(*L.lu_factor(A), **o),
 }
-SLOW = [n for n in FUNCTIONS if n not in ("inv", "lu_factor", "sort", "qr", "frexp")]
+SLOW = [
+    n
+    for n in FUNCTIONS
+    if n not in ("inv", "lu_factor", "sort", "qr", "frexp", "ndtr", "matrix_rank")
+]
 
 
 def _empty(like: Any, shape: tuple[int, ...] = (0,)) -> Any:

@@ -1,0 +1,184 @@
+"""Functions that torch takes apart above its operators are whole inside torch.func, see 217.
+
+Values and derivatives have the bits of outside, or an error says what torch would round. Plain
+tensors have what torch gives them. The inputs have digits in both components: constants of double
+precision, as torch's own decomposition has, are off by 1e-17 in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mcf
+from tests.helpers import assert_alike
+
+pytestmark = [
+    pytest.mark.usefixtures("on_torch"),
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),
+]
+
+F64 = torch.float64
+X = mcf.tensor([["0.3", "-1.7", "2.2", "0.9"], ["0.1", "5", "-9", "0.7"]], dtype=F64)
+PLAIN = torch.tensor([0.1, 0.7, 2.3, 0.9], dtype=F64)
+CLASSES = torch.tensor([1, 2])
+QUERY = mcf.tensor([[[k % 7 - 3, k % 5] for k in range(3)] for _ in range(2)], dtype=F64) / 7
+KEYS, VALUES = QUERY * 3, QUERY.square() - 1
+BESIDE = torch.tensor([[[0.1, 0.3], [0.7, 0.9], [0.2, 0.6]]] * 2, dtype=F64)
+
+
+def _quantile(function: Any, way: str) -> Callable[[Any], Any]:
+    return lambda x: function(x, torch.tensor([0.1, 0.7], dtype=F64), -1, interpolation=way)
+
+
+def _attended(key: Any, **options: Any) -> Callable[[Any], Any]:
+    return lambda q: F.scaled_dot_product_attention(q, key, VALUES[0], **options)
+
+
+WHOLE: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "ndtr": (torch.special.ndtr, X),
+    "quantile": (_quantile(torch.quantile, "linear"), X),
+    "quantile of all": (lambda x: torch.quantile(x, 0.3, keepdim=True), X),
+    "midpoint": (_quantile(torch.quantile, "midpoint"), X),
+    "nanquantile": (_quantile(torch.nanquantile, "linear"), X),
+    "poisson_nll_loss": (
+        lambda x: F.poisson_nll_loss(x.abs(), x.abs(), log_input=False, full=True),
+        X,
+    ),
+    "attention": (_attended(KEYS[0], is_causal=True), QUERY),
+    "attention by scale": (_attended(KEYS[0], scale=0.1), QUERY),
+    "attention of plain keys": (_attended(BESIDE[0]), QUERY),
+    "cross_entropy": (
+        lambda x: F.cross_entropy(x, CLASSES, label_smoothing=0.1),
+        torch.stack([X, X * 3]),
+    ),
+    "probabilities": (
+        lambda x: F.cross_entropy(x, PLAIN.expand(2, 4), PLAIN, label_smoothing=0.1),
+        torch.stack([X, X * 3]),
+    ),
+    "group_norm": (
+        lambda x: F.group_norm(x, 1, PLAIN[:2]) ** 2,
+        torch.stack([X, X * 3])[:, None].reshape(2, 1, 2, 4),
+    ),
+    "cov": (lambda x: torch.cov(x, aweights=PLAIN), torch.stack([X, X * 3])),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_values_and_derivatives_of_outside(name: str) -> None:
+    function, rows = WHOLE[name]
+    assert_alike(torch.func.vmap(function)(rows), torch.stack([*map(function, rows)]), name)
+
+    def total(x: Any) -> Any:
+        return function(x).sum()
+
+    x = rows[0].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(total(x), x)
+    near = 2.0**-100 * slope.abs().max()
+    assert bool(((torch.func.grad(total)(rows[0]) - slope).abs() <= near).all())
+    each = torch.func.vmap(torch.func.grad(total))(rows)
+    assert bool(((each[0] - slope).abs() <= near).all())
+    along = torch.func.jvp(total, (rows[0],), (torch.ones_like(rows[0]),))[1]
+    assert bool((along - slope.sum()).abs() <= 16 * near)
+
+
+def test_second_derivatives_each_way() -> None:
+    """Of the normal distribution function -x times the density."""
+    x = X[0]
+    bent = -x * mcf.normal_pdf(x)
+    for outer in (torch.func.jacfwd, torch.func.jacrev):
+        for inner in (torch.func.jacfwd, torch.func.jacrev):
+            found: Any = outer(inner(torch.special.ndtr))(x[1])
+            assert bool((found - bent[1]).abs() <= 2.0**-100)
+    hessian: Any = torch.func.hessian(lambda x: torch.special.ndtr(x).sum())(x)
+    assert bool(((hessian.diagonal() - bent).abs() <= 2.0**-100).all())
+
+
+def test_float16_group_norm_leaves_its_range_inside_too() -> None:
+    x = (X.reshape(2, 2, 2) * 40).to(torch.float16)
+
+    def total(x: Any) -> Any:
+        return (F.group_norm(x, 1) ** 3).sum()
+
+    y = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(total(y), y)
+    assert_alike(torch.func.grad(total)(x), slope, "group_norm")
+
+
+def test_plain_tensors_have_what_torch_gives() -> None:
+    plain = X.to_plain()
+    for name in ("ndtr", "quantile", "cov"):
+        function = WHOLE[name][0]
+        rows = torch.stack([plain, plain]) if name == "cov" else plain
+        want = torch.stack([*map(function, rows)])
+        assert torch.allclose(torch.func.vmap(function)(rows), want, rtol=1e-14)
+    slope: Any = torch.func.grad(lambda x: torch.special.ndtr(x).sum())(plain)
+    y = plain.clone().requires_grad_()
+    torch.special.ndtr(y).sum().backward()
+    assert torch.equal(slope, y.grad)
+
+
+ROWS = X.abs()
+ROUNDED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "x ** 0.1": (lambda x: x**0.1, "the exponent 0.1 less 1"),
+    "x ** plain": (lambda x: x**PLAIN, "the exponents less 1"),
+    "2 ** x": (lambda x: 2.0**x, "the logarithm of the base"),
+    "plain ** x": (lambda x: PLAIN**x, "the logarithm of the base"),
+    "lerp": (lambda x: torch.lerp(x, x * x, 0.1), "1 less the weight 0.1"),
+    "lerp by plain": (lambda x: torch.lerp(x, x * x, PLAIN), "1 less the weights"),
+    "addcmul": (lambda x: torch.addcmul(x, x, PLAIN, value=0.1), "times value"),
+    "addcdiv": (lambda x: torch.addcdiv(x, x, PLAIN), "quotients"),
+    "atan2": (lambda x: torch.atan2(x, PLAIN), "squares"),
+    "chebyshev_polynomial_t": (
+        lambda x: torch.special.chebyshev_polynomial_t(x, 3),
+        "derivative is another",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_torch_rounds_beside_expansions_says_so(name: str) -> None:
+    function, text = ROUNDED[name]
+    total = lambda x: function(x).sum()  # noqa: E731
+    for run in (torch.func.grad(total), lambda x: torch.func.jvp(total, (x,), (x,))):
+        with pytest.raises(mcf.UnsupportedError, match=text):
+            run(ROWS)
+    assert_alike(torch.func.vmap(function)(ROWS), torch.stack([*map(function, ROWS)]), name)
+
+
+TAKEN: dict[str, Callable[[Any], Any]] = {
+    "x ** 0.5": lambda x: x**0.5,
+    "x ** 1.1": lambda x: x**1.1,
+    "x ** expansion": lambda x: x ** mcf.tensor("0.1", dtype=F64),
+    "expansion ** x": lambda x: mcf.tensor("0.1", dtype=F64) ** x,
+    "x ** plain halves": lambda x: x ** torch.tensor([0.5, 1, 2, 3], dtype=F64),
+    "lerp": lambda x: torch.lerp(x, x * x, 0.25),
+    "addcmul": lambda x: torch.addcmul(x, x, PLAIN, value=0.5),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_is_exact_is_taken(name: str) -> None:
+    function = TAKEN[name]
+    x = ROWS.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(function(x).sum(), x)
+    found: Any = torch.func.grad(lambda x: function(x).sum())(ROWS)
+    assert bool(((found - slope).abs() <= 2.0**-99 * slope.abs()).all())
+
+
+def test_places_of_quantiles_are_no_variables() -> None:
+    with pytest.raises(mcf.UnsupportedError, match="q must be a number"):
+        torch.func.vmap(lambda q: torch.quantile(X[0], q))(PLAIN[:2])
+
+
+@pytest.mark.parametrize("name", ["quantile", "nanquantile"])
+def test_quantiles_beside_nan(name: str) -> None:
+    function, rows = getattr(torch, name), X.clone()
+    rows[0, 1] = torch.nan
+    found = torch.func.vmap(lambda row: function(row, 0.3))(rows)
+    assert_alike(found, function(rows, 0.3, 1), name)
+    assert int(found.isnan().sum()) == (name == "quantile")
