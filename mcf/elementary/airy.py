@@ -222,9 +222,11 @@ def _airy(arguments: Arguments, fmt: Format, terms: int, m: int) -> Components:
         found = _far(m, sanitized(minus(y), far, FAR), w)
         value = select(far, found, value)
     out = leave(value, fmt, terms, k)
-    # As torch has it: no number at infinities.
-    end = torch.where(y[0].isfinite(), 0.0, math.nan)
-    return special(~(near | high | far), end.to(fmt.dtype), out)
+    # As torch has it: no number at infinities. Of components that belong to no number, such as
+    # (22.5, inf), some number's sign and components of NaN would follow the executor.
+    none = out[0].isnan()
+    end = torch.where(y[0].isfinite() & ~none, 0.0, math.nan)
+    return special(~(near | high | far) | none, end.to(fmt.dtype), out)
 
 
 @function("x")

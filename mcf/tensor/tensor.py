@@ -55,7 +55,10 @@ class MCFTensor(Numbers, Exports, torch.Tensor):  # type: ignore[override]
     def __new__(cls, components: Sequence[Tensor], requires_grad: bool = False) -> MCFTensor:
         """The tensor of components that are normalised; it shares their memory.
 
-        `mcf.from_components` normalises, broadcasts and has a derivative.
+        `mcf.from_components` normalises, broadcasts and has a derivative. That components are
+        normalised, |x[k + 1]| <= ulp(x[k]) / 2, is not checked: of others, such as (1, 2), some
+        functions (`abs`, `amax`, `exp`, `norm`) go by the first component and some (comparisons,
+        `sort`, conversions, printing) by the sum.
 
         Args:
             cls: this type or one of its own.
