@@ -112,6 +112,13 @@ def _among_transforms(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     Of what no transform maps it is what it is outside. Beside tensors that one maps, which look
     like plain ones, it is torch's, as where all are such.
     """
+    if torch.compiler.is_compiling():
+        # A graph has no callers, by which operators know what a derivative of torch's would round.
+        raise UnsupportedError(
+            "torch.compile of a function that applies torch.func (grad, vmap, jvp, ...) to "
+            "expansion tensors is not supported; call it without torch.compile, or compile what "
+            "backward and torch.autograd.grad differentiate"
+        )
     if mapped((args, kwargs)) or getattr(func, "__name__", "") in _MAPPING:
         return forward(func, args, kwargs)
     if torch.compiler.is_compiling():

@@ -132,3 +132,10 @@ def test_running_logarithms_have_no_tangent() -> None:
     with pytest.raises(mcf.UnsupportedError, match="jvp"):
         torch.func.jvp(lambda x: x.logcumsumexp(0), (OTHER,), (OTHER,))
     assert torch.func.grad(lambda x: x.logcumsumexp(0).sum())(OTHER).shape == OTHER.shape
+
+
+def test_compiled_transforms_say_so() -> None:
+    """A graph has no callers, so what torch rounds would be rounded in silence there."""
+    for function in (torch.func.vmap(torch.exp), torch.func.grad(lambda x: torch.erf(x).sum())):
+        with pytest.raises(Exception, match="applies torch.func"):
+            torch.compile(function, backend="eager")(OTHER)
