@@ -81,7 +81,7 @@ def into(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, A
 
 _LINALG = (
     "cholesky cholesky_ex det eigh eigvalsh inv inv_ex ldl_factor ldl_factor_ex lstsq lu lu_factor "
-    "lu_factor_ex matrix_rank qr slogdet solve solve_ex svd svdvals"
+    "lu_factor_ex matrix_norm matrix_rank norm qr slogdet solve solve_ex svd svdvals"
 )
 _ORDER = "aminmax argsort cummax cummin frexp kthvalue max median min mode nanmedian sort topk"
 _OTHER = "geqrf inverse lu_unpack qr svd triangular_solve"
@@ -89,5 +89,5 @@ _FUNCTIONS = [getattr(torch.linalg, n) for n in _LINALG.split()] + [
     getattr(torch, n) for n in (*_ORDER.split(), *_OTHER.split()) if hasattr(torch, n)
 ]
 # Torch's own compositions would have other last bits.
-_COMPOSED = [torch.special.ndtr, torch.exp2, torch.special.exp2]
+_COMPOSED = [torch.special.ndtr, torch.exp2, torch.special.exp2, torch.tensordot]
 INTO.update({function: into(function) for function in (*_FUNCTIONS, *_COMPOSED)})

@@ -19,6 +19,8 @@ A: Any = mcf.tensor(
     [["4", "1.1", "0.3"], ["1.1", "3", "-1"], ["0.3", "-1", "5.7"]], 2, torch.float64
 )
 L = torch.linalg
+LONG = mcf.tensor([[3 * k * k % 97 - 40 for k in range(20)]] * 2, dtype=torch.float64)
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "inv": lambda **o: L.inv(A, **o),
     "inverse": lambda **o: torch.inverse(A, **o),
@@ -53,6 +55,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     # Torch composes it of a product with a double and others.
     "ndtr": lambda **o: torch.special.ndtr(A - 4, **o),
     "exp2": lambda **o: torch.exp2(A, **o),
+    # As a product with a row it adds up in another order than as a dot product.
+    "tensordot": lambda **o: torch.tensordot(LONG / 7, LONG / 11 - 1, 2, **o),
+    "matrix_norm": lambda **o: L.matrix_norm(A.bfloat16(), "nuc", **o),
     # Torch leaves the target as it is.
     "matrix_rank": lambda **o: L.matrix_rank(A, **o),
     "lu_unpack": lambda **o: torch.lu_unpack(*L.lu_factor(A), **o),
@@ -66,7 +71,7 @@ SLOW = [
 
 def _empty(like: Any, shape: tuple[int, ...] = (0,)) -> Any:
     if isinstance(like, mcf.MCFTensor):
-        return torch.full(shape, 7.0, dtype=like.dtype) + torch.zeros_like(A[0, 0])
+        return torch.full(shape, 7.0, dtype=like.dtype) + 0 * A[0, 0].to(like.dtype)
     return torch.full(shape, 7, dtype=like.dtype)
 
 
