@@ -143,6 +143,11 @@ def differentiated(values: Iterable[Any]) -> bool:
     return False
 
 
+def kept(x: Any, written: bool) -> Any:
+    """What derivatives of a function of x may keep: a copy where it is recorded and written to."""
+    return x.clone() if written and differentiated((x,)) else x
+
+
 # Arguments that no autograd records.
 _NO_TENSORS = frozenset({int, float, bool, str, type(None), torch.dtype})
 

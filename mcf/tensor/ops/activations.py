@@ -13,7 +13,7 @@ from mcf.kernels.operators import LT, MUL, WHERE
 from mcf.tensor.ops.composed import composed
 from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.movement import where
-from mcf.tensor.recorded import recorded
+from mcf.tensor.recorded import kept, recorded
 from mcf.tensor.registry import implements
 
 aten = torch.ops.aten
@@ -108,8 +108,9 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Any:
 def hardswish(input: Any, inplace: bool = False) -> Any:
     """x hardsigmoid(x)."""
     # NaN is inside, and stays.
-    outside = (input <= -3) | (input >= 3)
-    out = torch.where(outside, torch.where(input >= 3, input, 0), input * (input + 3) / 6)
+    x = kept(input, inplace)
+    outside = (x <= -3) | (x >= 3)
+    out = torch.where(outside, torch.where(x >= 3, x, 0), x * (x + 3) / 6)
     return input.copy_(out) if inplace else out
 
 

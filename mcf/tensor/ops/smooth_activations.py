@@ -26,6 +26,7 @@ from torch import Tensor
 from mcf.elementary import error_slopes, fixed
 from mcf.tensor.ops.constants import beside, constant, in_format
 from mcf.tensor.ops.elementary import computed, differentiable, normal_pdf
+from mcf.tensor.recorded import kept
 from mcf.tensor.registry import implements
 
 aten = torch.ops.aten
@@ -83,7 +84,7 @@ _silu = differentiable("silu", silu, lambda x: _silu_slope(x))
 
 @implements(F.silu)
 def _silu_of(input: Any, inplace: bool = False) -> Any:
-    out = _silu(input)
+    out = _silu(kept(input, inplace))
     return input.copy_(out) if inplace else out
 
 
@@ -278,7 +279,7 @@ _mish = differentiable("mish", _mish_of, lambda x: _mish_slope(x))
 @implements(F.mish)
 def mish(input: Any, inplace: bool = False) -> Any:
     """x tanh(log(1 + exp(x)))."""
-    out = _mish(input)
+    out = _mish(kept(input, inplace))
     return input.copy_(out) if inplace else out
 
 

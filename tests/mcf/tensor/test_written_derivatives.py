@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import mcf
@@ -50,3 +51,12 @@ def test_functions_of_torch_and_what_is_not_recorded() -> None:
     assert_alike(y, torch.erf(X), "erf_")
     with pytest.raises(RuntimeError, match="leaf"):
         x.erf_()
+
+
+@pytest.mark.parametrize("function", [F.silu, F.mish, F.hardswish], ids=lambda f: f.__name__)
+def test_activations_in_place(function: Any) -> None:
+    """What their derivatives keep is not what is written to."""
+    first, second = X.clone().requires_grad_(), X.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(function(first * 1).sum(), first)
+    (found,) = torch.autograd.grad(function(second * 1, inplace=True).sum(), second)
+    assert_alike(found, wanted, function.__name__)
