@@ -56,6 +56,8 @@ class Factoriser:
     ) -> Callable[..., tuple[Any, Any]] | None:
         """`eliminate` of whole matrices of a shape [B, m, n], m >= n, with exchanges, or None.
 
+        With right-hand sides or determinants nobody asks for the factors.
+
         Returns:
             A function of the addresses of A and, of "lu", of the right-hand sides and of the
             determinants; it returns `info` and the pivots, as integers one after the other.
@@ -142,7 +144,8 @@ class Factoriser:
             start: its first row and column.
             v: where V goes, contiguous [B, m - start, w].
             t: where T goes, contiguous [B, w, w].
-            whole: whether columns on the right of the panel are reflected too.
+            whole: whether columns on the right of the panel are reflected too, of a panel with all
+                reflections, for whose V and T nobody asks.
             q: where columns of Q go, contiguous [B, m - start, k], of a panel with all reflections.
 
         Returns:

@@ -22,7 +22,6 @@ from mcf.kernels.numba import (
     bits,
     callbacks,
     decomposition_text,
-    elimination_text,
     inlining,
     loops,
     memory,
@@ -107,23 +106,22 @@ def fold(spec: Fold, kind: str, text: str, numbers: Mapping[str, int]) -> Any:
     return callback(text, f"<mcf numba {kind} {spec.name}>", {**namespace, **numbers})
 
 
-def elimination(spec: Elimination, text: str) -> Any:
-    """The callback of an elimination in a panel."""
+def elimination(spec: Elimination, text: str, letters: Mapping[str, int], own: str) -> Any:
+    """The callback of an elimination; `letters` as in `rotations`, `own` are of scratch memory."""
     fmt, register = spec.format, spec.format.register
     settings = Settings(register, fmt, (("rc", fmt),))
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, getattr(spec, name))
         for name in ("head", "quotient", "update", "magnitude", "product", "minus")
     }
-    operands = elimination_text.operands(spec)
-    held = {operand: register if operand in "pw" else fmt for operand in operands}
-    cells = _accesses(register, {o: (spec.terms, kept) for o, kept in held.items()})
-    namespace |= {"put": memory.put, **cells}
+    held = {name: (count, register if name in own else fmt) for name, count in letters.items()}
+    number = np.float32 if register == FP32 else np.float64
+    namespace |= {"put": memory.put, "REAL": number, **_accesses(register, held)}
     return callback(text, f"<mcf numba {spec.kind} {fmt.name} {spec.terms}>", namespace)
 
 
-def reflection(spec: Reflection, text: str) -> Any:
-    """The callback of the reflections of a panel."""
+def reflection(spec: Reflection, text: str, letters: Mapping[str, int]) -> Any:
+    """The callback of the reflections of a panel; `letters` as in `rotations`."""
     settings = Settings(FP64, FP64, (("rc", FP64),))
     fold = spec.fold
     algorithms = {"term": fold.term, "merge": fold.merge, "combine": fold.combine}
@@ -136,8 +134,7 @@ def reflection(spec: Reflection, text: str) -> Any:
     namespace: dict[str, Any] = {
         name: inlining.algorithm(settings, each) for name, each in algorithms.items()
     }
-    operands = dict.fromkeys("aytqmv", (spec.terms, FP64)) | {"s": (fold.state, FP64)}
-    namespace |= _accesses(FP64, operands)
+    namespace |= _accesses(FP64, {name: (count, FP64) for name, count in letters.items()})
     zeros = (0.0,) * spec.terms
     namespace["TERMS"] = spec.terms
     namespace |= {"bits64": bits64, "power": power, "ZEROS": zeros, "ONES": (1.0, *zeros[1:])}

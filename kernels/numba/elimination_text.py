@@ -33,9 +33,10 @@ def padding(spec: Elimination) -> int:
     return 32 if spec.format.register == FP32 else 16
 
 
-def operands(spec: Elimination) -> str:
-    """The operands in the order of `bases`: A and X, scratch memory, a row of it, determinants."""
-    return {"lu": "axpwz", "cholesky": "apw", "substitution": "axpw"}[spec.kind]
+def operands(spec: Elimination) -> dict[str, int]:
+    """The components of the operands: A and X, scratch memory, a row of it, determinants."""
+    names = {"lu": "axpwz", "cholesky": "apw", "substitution": "axpw"}[spec.kind]
+    return dict.fromkeys(names, spec.terms)
 
 
 def words(spec: Elimination) -> Sequence[str]:
@@ -45,8 +46,7 @@ def words(spec: Elimination) -> Sequence[str]:
 
 def _text(spec: Elimination) -> PanelText:
     """The text of an elimination, so far: what all kinds do to a row."""
-    held = dict.fromkeys(operands(spec), spec.terms)
-    text = PanelText(words(spec), _ADDRESSES, held, padding(spec))
+    text = PanelText(words(spec), _ADDRESSES, operands(spec), padding(spec))
     # Each thread's own scratch memory and row.
     text.add(text.own, "p = arrival * scratch", "w = arrival * row_size")
     text.step(
@@ -207,6 +207,11 @@ def _swap(operand: str, one: str, other: str) -> list[str]:
         f"store_{operand}(at_{operand}, {other}, one)",
     ]
     return ["            " + line for line in lines]
+
+
+def source(spec: Elimination) -> str:
+    """The kernel of a kind."""
+    return substitution_source(spec) if spec.kind == "substitution" else panel_source(spec)
 
 
 def substitution_source(spec: Elimination) -> str:

@@ -6,7 +6,7 @@ import functools
 import os
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,24 @@ _WORD = 8
 _SHARE = 8
 # Scratch memory of so many threads: what keeps it, and its addresses in the order of the operands.
 Room = Callable[[int], tuple[Any, list[int]]]
+
+
+def memory(
+    counts: Mapping[str, int], sizes: Mapping[str, int], dtype: torch.dtype, parts: int
+) -> tuple[Any, list[int]]:
+    """Scratch memory for so many threads, and where the components of each kind are.
+
+    Args:
+        counts: components, by kind.
+        sizes: numbers of a thread, by kind, in the order of the operands.
+        dtype: of the components.
+        parts: threads.
+    """
+    made = [
+        torch.zeros(counts[kind], parts * size, dtype=dtype, device="cpu")
+        for kind, size in sizes.items()
+    ]
+    return made, [c.data_ptr() for kind in made for c in kind]
 
 
 class OnePanel:
@@ -34,7 +52,8 @@ class OnePanel:
         items: int,
         work: int,
         room: Room,
-        pivots: int | None = None,
+        pivots: int = 0,
+        infos: int = 0,
     ) -> None:
         """See `elimination_loops` and `reflection_loops`.
 
@@ -42,10 +61,11 @@ class OnePanel:
             address: of the loop.
             names: of its words.
             words: those that are not addresses.
-            items: how many matrices, or tiles of such.
+            items: how many matrices, tiles of such or blocks of some.
             work: how many numbers are computed in all; one thread does what is little.
             room: makes scratch memory.
-            pivots: how many of all matrices; None for a loop without `info` and pivots.
+            pivots: how many of all matrices.
+            infos: how many matrices say whether they were bad.
         """
         self._address, self._call = address, team.native(address)
         self._names, self._items, self._room = names, items, room
@@ -55,7 +75,7 @@ class OnePanel:
         self._parts = max(1, min(items, most))
         self._words = {**words, "parts": self._parts}
         self._shares = array("q", team.shares(items, self._parts))
-        self._pivots, self._info = pivots or 0, 0 if pivots is None else items
+        self._pivots, self._info = pivots, infos
         self._free: list[tuple[int, array[int], Any, list[int]]] = []
 
     def _table(self, count: int) -> tuple[int, array[int], Any, list[int]]:

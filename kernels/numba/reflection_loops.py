@@ -1,4 +1,7 @@
-"""Reflections on the CPU, a panel by one call of a compiled loop; `reflection_text` writes it."""
+"""Reflections on the CPU, a panel by one call of a compiled loop.
+
+`reflection_text` writes it, and `reflection_lanes` that of small matrices of a batch.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.numba import keys, objects, reflection_text, rewrite, stored, team
-from mcf.kernels.numba.one_panel import OnePanel
+from mcf.kernels.numba import (
+    keys,
+    lane_text,
+    objects,
+    reflection_lanes,
+    reflection_text,
+    rewrite,
+    stored,
+    team,
+)
+from mcf.kernels.numba.one_panel import OnePanel, memory
 from mcf.kernels.numba.reflection_text import PAD
 from mcf.kernels.reflection import ComplexFold, Reflection
 
 
 @functools.cache
-def _compiled(spec: Reflection) -> objects.Native:
-    text = reflection_text.source(spec)
+def _compiled(spec: Reflection, lanes: bool = False) -> objects.Native:
+    written = reflection_lanes if lanes else reflection_text
+    text, letters = written.source(spec), written.operands(spec)
 
     def make() -> tuple[Any, str]:
         from mcf.kernels.numba import compiler
 
-        return rewrite.rewritten(compiler.reflection(spec, text))
+        return rewrite.rewritten(compiler.reflection(spec, text, letters))
 
     fold = spec.fold
     used = (fold.term, fold.merge, fold.combine, spec.scaled, spec.settle, spec.reflector)
@@ -49,19 +62,26 @@ def panel(
     height, width = v[0].shape[1:]
     rest = columns - start - width if whole else 0
     wanted = 0 if q is None else q[0].shape[2]
+    if whole and start == 0 and _are_lanes(batch, rows, columns):
+        every = one_reflection(spec, r[0].shape, wanted)
+        every([*map(_address, r)], [*map(_address, q or ())])
+        return
     work = batch * height * width * (width + rest + wanted)
     threads = torch.get_num_threads() if work > team.SERIAL else 1
     parts = max(1, min(threads, batch))
     words = {"rows": rows, "columns": columns, "start": start, "width": width}
     words |= _sizes(height, width, rest, wanted)
     _memory, scratch = _room(spec, words, parts)
-    bases = array("Q", [*map(Tensor.data_ptr, (*r, *(q or t), *v, *t)), *scratch])
+    bases = array("Q", [*map(_address, (*r, *(q or t), *v, *t)), *scratch])
     shares = team.shares(batch, parts)
     words |= {"bases": bases.buffer_info()[0], "shares": shares.buffer_info()[0], "parts": parts}
     table = array("Q", [words[name] for name in reflection_text.WORDS])
     with stored.lock:
         address = _compiled(spec).address
     team.run(address, table.buffer_info()[0], parts)
+
+
+_address = Tensor.data_ptr
 
 
 def _sizes(height: int, width: int, rest: int, wanted: int) -> dict[str, int]:
@@ -76,33 +96,51 @@ def _sizes(height: int, width: int, rest: int, wanted: int) -> dict[str, int]:
 
 def _room(spec: Reflection, words: dict[str, int], parts: int) -> tuple[Any, list[int]]:
     """Scratch memory for so many threads, and where it is."""
-    counts = {"m_size": spec.terms, "v_size": spec.terms, "s_size": spec.fold.state}
-    made = [
-        torch.zeros(count, parts * words[name], dtype=torch.float64, device="cpu")
-        for name, count in counts.items()
-    ]
-    return made, [c.data_ptr() for memory in made for c in memory]
+    counts = {"m": spec.terms, "v": spec.terms, "s": spec.fold.state}
+    sizes = {kind: words[f"{kind}_size"] for kind in counts}
+    return memory(counts, sizes, torch.float64, parts)
 
 
 def one_reflection(
     spec: Reflection, shape: Sequence[int], wanted: int
-) -> Callable[[list[int], list[int]], Any] | None:
+) -> Callable[[list[int], list[int]], Any]:
     """See `mcf.kernels.executor.Executor.prepare_reflection`."""
     batch, rows, columns = shape
     width = min(rows, columns)
     rest = columns - width
     work = batch * rows * width * (width + rest + wanted)
-    words = {"rows": rows, "columns": columns, "start": 0, "width": width}
-    words |= _sizes(rows, width, rest, wanted)
+    words = {"rows": rows, "columns": columns, "width": width}
+    if _are_lanes(batch, rows, columns):
+        return _of_lanes(spec, words | {"batch": batch, "wanted": wanted}, work)
+    words |= {"start": 0} | _sizes(rows, width, rest, wanted)
 
     def room(parts: int) -> tuple[Any, list[int]]:
-        memory, scratch = _room(spec, words, parts)
+        kept, scratch = _room(spec, words, parts)
         # V and T, of which nobody asks.
         sizes = [batch * rows * width] * spec.terms + [batch * width * width] * spec.terms
         own = [torch.empty(size, dtype=torch.float64, device="cpu") for size in sizes]
-        return (memory, own), [*map(Tensor.data_ptr, own), *scratch]
+        return (kept, own), [*map(Tensor.data_ptr, own), *scratch]
 
     with stored.lock:
         address = _compiled(spec).address
     call = OnePanel(address, reflection_text.WORDS, words, batch, work, room)
+    return lambda r, q: call(r + (q or r), [])
+
+
+def _are_lanes(batch: int, rows: int, columns: int) -> bool:
+    return lane_text.across(batch, max(rows, columns), most=lane_text.MOST_REFLECTED)
+
+
+def _of_lanes(
+    spec: Reflection, words: dict[str, int], work: int
+) -> Callable[[list[int], list[int]], Any]:
+    """The same for small matrices of a batch."""
+    sizes = reflection_lanes.sizes(words["rows"], words["columns"])
+    words |= {f"{kind}_size": sizes[kind] for kind in "mv"}
+    counts = reflection_lanes.operands(spec)
+    room = functools.partial(memory, counts, sizes, torch.float64)
+    with stored.lock:
+        address = _compiled(spec, True).address
+    blocks = lane_text.blocks(words["batch"])
+    call = OnePanel(address, reflection_lanes.WORDS, words, blocks, work, room)
     return lambda r, q: call(r + (q or r), [])

@@ -18,10 +18,14 @@ WORDS = (
 )
 
 
+def operands(spec: Reflection) -> dict[str, int]:
+    """The components of the operands in the order of `bases`: R, Q, V, T, then scratch memory."""
+    return {**dict.fromkeys("aqytmv", spec.terms), "s": spec.fold.state}
+
+
 def source(spec: Reflection) -> str:
     """The kernel: an item is a matrix, whose panel is reflected in place, and its V and T."""
-    operands = {**dict.fromkeys("aqytmv", spec.terms), "s": spec.fold.state}
-    text = PanelText(WORDS, ("bases", "shares"), operands, PAD)
+    text = PanelText(WORDS, ("bases", "shares"), operands(spec), PAD)
     of_complex = spec.parts == 2
     _steps(text, spec)
     d = text.own
