@@ -57,11 +57,7 @@ def source(spec: Reflection) -> str:
     text.taken(d, "rows * columns", "store_m(at_m, r + {}, load_a(at_a, {}))")
     text.add(
         d,
-        # Nothing of an earlier block counts.
-        "for c in range(rows * side + width * side):",
-        "    store_m(at_m, u + c, ZEROS)",
-        "for c in range(rows * one):",
-        "    store_v(at_v, v + c, ZEROS)",
+        # Beyond their diagonals V and T stay the zeros that the memory was made of.
         "for j in range(width):",
     )
     _column(text, d + 1, parts)

@@ -1,4 +1,4 @@
-"""Determinants of few small matrices, and their logarithms, by plan: `mcf.tensor.factor_plans`."""
+"""Determinants of small matrices, and their logarithms, by plan: `mcf.tensor.factor_plans`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.elementary import log
 from mcf.elementary.fused import Formula
+from mcf.kernels import operations
 from mcf.kernels.operators import ABS
 from mcf.kernels.pivots import Signs
-from mcf.kernels.program import Launch, Program
+from mcf.kernels.program import Launch, Program, Step
+from mcf.reductions import sum as summed
 from mcf.tensor.chain_programs import Chain
 from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, new
@@ -59,11 +62,13 @@ def signed_logarithm(terms: int, a: Tensor) -> Run | None:
     if a.shape[-1] != a.shape[-2]:
         return None
     call = loop("lu", terms, a)
+    if call is None:
+        return None
     n, rows, size = a.shape[-1], a.shape[:-1], a.shape[:-2]
     likes = tuple(new(rows, a.dtype) for _ in range(terms))
     total = SumPlan.of(likes, -1, False, False)
-    if call is None or total is None:
-        return None
+    if total is None:
+        return _of_many(call, terms, a)
     copies, like = Copies(terms, a.shape, _turned(a), a.dtype), new(size, a.dtype)
     diagonals = copies.numbers().diagonal(0, -2, -1)
     ones = wrap([torch.ones(rows, dtype=a.dtype, device="cpu")] * terms)
@@ -98,6 +103,28 @@ def signed_logarithm(terms: int, a: Tensor) -> Run | None:
         copies.freed(copied)
         if not done:
             return None
+        return fresh(sign, size, like.dtype, _cpu), fresh(out, size, like.dtype, _cpu)
+
+    return run
+
+
+def _of_many(call: Any, terms: int, a: Tensor) -> Run | None:
+    """The same of many matrices, whose logarithms and sums are operators."""
+    size, item = a.shape[:-2], a.dtype.itemsize
+    copies, like = Copies(terms, a.shape, _turned(a), a.dtype), new(size, a.dtype)
+    signs: Step = Launch(Signs(math.prod(size), a.shape[-1], terms, item), [*range(terms + 2)])
+    program = Program.of([signs], terms + 2)
+    if program is None:
+        return None
+
+    def run(parts: Components) -> tuple[MCFTensor, MCFTensor]:
+        copied = copies.taken(parts)
+        pivots = call(copied[1])[1]
+        sign = [_empty_like(like) for _ in parts]
+        program([copied[1][0], pivots.buffer_info()[0], *map(_address, sign)])
+        diagonal = tuple(torch.from_numpy(c).diagonal(0, -2, -1) for c in copied[0])
+        out = summed(log(operations.abs(diagonal)), -1)
+        copies.freed(copied)
         return fresh(sign, size, like.dtype, _cpu), fresh(out, size, like.dtype, _cpu)
 
     return run

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.pivots import Permutations
-from mcf.kernels.program import Launch, Step
+from mcf.kernels.program import Launch, Program, Step
 from mcf.linalg.lu_factors import SIDES
 from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, narrowed, new
@@ -101,11 +101,11 @@ def pivoted(terms: int, a: Tensor) -> Run | None:
 def factors(terms: int, a: Tensor) -> Run | None:
     """P, L and U with P L U = A, of A with at least as many rows as columns."""
     rows, columns = a.shape[-2:]
-    if a.numel() > SMALL:
-        return None
     call = loop("lu", terms, a) if rows >= columns else None
     if call is None:
         return None
+    if a.numel() > SMALL:
+        return _factors_of_many(call, terms, a)
     copies = Copies(terms, a.shape, range(a.ndim), a.dtype)
     batch, dtype = a.shape[:-2], a.dtype
     sizes = [torch.Size((*batch, rows, rows)), a.shape, torch.Size((*batch, columns, columns))]
@@ -135,6 +135,32 @@ def factors(terms: int, a: Tensor) -> Run | None:
         p, low, up = ([_empty_like(like) for _ in parts] for like in likes)
         take([*room[1], *map(_address, (*p, *low, *up)), pivots.buffer_info()[0]])
         copies.freed(room)
+        made = zip((p, low, up), sizes, strict=True)
+        return tuple([fresh(x, size, dtype, _cpu) for x, size in made])
+
+    return run
+
+
+def _factors_of_many(call: Any, terms: int, a: Tensor) -> Run | None:
+    """The same of more elements, of which an index would take much memory."""
+    *batch, rows, columns = a.shape
+    sizes = [torch.Size((*batch, *s)) for s in ((rows, rows), (rows, columns), (columns, columns))]
+    like, dtype = new(a.shape, a.dtype), a.dtype
+    pivoted = Permutations(math.prod(batch), rows, columns, dtype.itemsize)
+    permute = Program.of([Launch(pivoted, [0, 1])], 2)
+    if permute is None:
+        return None
+
+    def run(parts: Components) -> tuple[MCFTensor, ...] | None:
+        lu = [_empty_like(like).copy_(c) for c in parts]
+        info, pivots = call([*map(_address, lu)])
+        if any(info):
+            return None
+        p = [torch.zeros(sizes[0], dtype=dtype, device=_cpu) for _ in parts]
+        permute([pivots.buffer_info()[0], _address(p[0])])
+        up = [c[..., :columns, :].triu() for c in lu]
+        low = [c.tril_(-1) for c in lu]
+        low[0].diagonal(0, -2, -1).fill_(1)
         made = zip((p, low, up), sizes, strict=True)
         return tuple([fresh(x, size, dtype, _cpu) for x, size in made])
 

@@ -130,6 +130,8 @@ MANY: dict[str, Callable[[Any], Any]] = {
     "lu_factor": lambda a: [linalg.lu_factor(a), linalg.lu_factor_ex(a[..., :-1])],
     "cholesky": lambda a: [linalg.cholesky(positive(a), upper=upper) for upper in (False, True)],
     "cholesky_ex": lambda a: [linalg.cholesky_ex(a)],
+    "lu": lambda a: [linalg.lu(a), linalg.lu(a[..., 1:])],
+    "slogdet": lambda a: [linalg.slogdet(a), torch.logdet(positive(a))],
     "triangular": lambda a: [linalg.solve_triangular(a, a, upper=upper) for upper in (False, True)],
     "qr": lambda a: [linalg.qr(a, mode) for mode in ("reduced", "complete", "r")],
 }

@@ -2,8 +2,8 @@
 
 Caught mutants: a pivot of another lane; the last matrix's repetitions stored; an exchange of rows
 whose pivot is the row itself; NaN passed over in the search for a pivot; a column called flat for
-its neighbour's sake; T of an earlier block left in place; a determinant without the sign of all
-exchanges; the diagonal of a unit triangle read.
+its neighbour's sake; a determinant with the signs of the columns that change no places; the rows of
+a unit triangle's right-hand sides not kept.
 """
 
 from __future__ import annotations
