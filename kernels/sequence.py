@@ -42,8 +42,8 @@ class Bindable(ABC):
     """Several launches that are one step of another sequence."""
 
     @abstractmethod
-    def bound(self, addresses: Sequence[int]) -> Bound:
-        """All of them, for these addresses."""
+    def bound(self, addresses: Sequence[int]) -> Bound | None:
+        """All of them, for these addresses; None where they are no step of this kind."""
 
 
 def bound(call: Any, *arguments: Any) -> Bound | None:

@@ -25,6 +25,7 @@ from mcf.kernels.numba import (
     team,
 )
 from mcf.kernels.numba.one_panel import OnePanel, Room, memory
+from mcf.kernels.sequence import Bindable, Bound
 
 # Columns of a substitution that an item solves: with 32 rows they stay in the first level of cache.
 TILE = 64
@@ -147,18 +148,30 @@ def _panel(
 
 def one_elimination(
     spec: Elimination, shape: Sequence[int], sides: int, determinant: bool
-) -> Callable[..., tuple[Any, Any]] | None:
+) -> OneElimination:
     """See `mcf.kernels.executor.Executor.prepare_elimination`."""
     batch, _, width = shape
     lu, kept = spec.kind == "lu", sides == 0 and not determinant
     loop = _panel(spec, shape, 0, width, True, sides, determinant, kept)
-    call = loop.prepared(batch * width if lu else 0, batch)
+    return OneElimination(loop.prepared(batch * width if lu else 0, batch), spec)
 
-    def eliminate(a: list[int], x: Any = None, z: Any = None) -> tuple[Any, Any]:
+
+class OneElimination(Bindable):
+    """What `prepare_elimination` returns; as a step it takes A, `info` and pivots of an "lu"."""
+
+    def __init__(self, panel: OnePanel, spec: Elimination) -> None:
+        """The loop of a kind."""
+        self._panel, self._lu, self._terms = panel, spec.kind == "lu", spec.terms
+
+    def __call__(self, a: list[int], x: Any = None, z: Any = None) -> tuple[Any, Any]:
+        """See `mcf.kernels.executor.Executor.prepare_elimination`."""
         # Of what is not wanted the loop sees any address.
-        return call(a + (x or a), z or a) if lu else call(a, [])
+        return self._panel(a + (x or a), z or a) if self._lu else self._panel(a, [])
 
-    return eliminate
+    def bound(self, addresses: Sequence[int]) -> Bound | None:
+        """The call for A's components three times, zeros for `info` and a place for pivots."""
+        *a, info, pivots = addresses
+        return self._panel.bound(a[: 2 * self._terms], a[2 * self._terms :], info, pivots)
 
 
 def panel(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from mcf.kernels.numba import team
+from mcf.kernels.sequence import Bound
 
 _WORD = 8
 _SHARE = 8
@@ -124,6 +125,35 @@ class OnePanel:
         if not self._many:
             self._free.append(found)
         return info, pivots
+
+    def bound(self, first: list[int], last: list[int], info: int, pivots: int) -> Bound | None:
+        """The loop as one step of a program; None of one that threads share.
+
+        Args:
+            first: as in a call.
+            last: likewise.
+            info: the address of zeros, a number for each matrix.
+            pivots: where these go.
+
+        Returns:
+            The call, whose operands are those of `first`, of `last`, `info` and `pivots`.
+        """
+        if self._many:
+            return None
+        place, table, keep, scratch = self._table(len(first) + len(last))
+        start = len(self._names)
+        bases = [*first, *scratch, *last]
+        at = start + self._info
+        table[at : at + len(bases)] = array("q", bases)
+        end = at + len(bases)
+        words = [self._names.index(name) for name in ("info", "pivots")]
+        for k, address in zip(words, (info, pivots), strict=True):
+            table[k] = address
+        operands = [*range(at, at + len(first)), *range(end - len(last), end), *words]
+        # Who comes first and, a line further, which item is next.
+        zeros = place + _WORD * end, place + _WORD * (end + _SHARE)
+        places = [place + _WORD * k for k in operands]
+        return Bound(self._address, place, zeros, 0, (table, keep), places)
 
 
 @functools.cache

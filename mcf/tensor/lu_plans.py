@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mcf.kernels.pivots import Permutations
-from mcf.kernels.program import Launch, Program, Step
+from mcf.kernels.program import Launch, Move, Program, Step, Within
 from mcf.linalg.lu_factors import SIDES
 from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, narrowed, new
+from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL
 from mcf.tensor.tensor import Components, MCFTensor, fresh
 
@@ -104,39 +106,52 @@ def factors(terms: int, a: Tensor) -> Run | None:
     call = loop("lu", terms, a) if rows >= columns else None
     if call is None:
         return None
-    if a.numel() > SMALL:
-        return _factors_of_many(call, terms, a)
-    copies = Copies(terms, a.shape, range(a.ndim), a.dtype)
-    batch, dtype = a.shape[:-2], a.dtype
-    sizes = [torch.Size((*batch, rows, rows)), a.shape, torch.Size((*batch, columns, columns))]
-    likes = [new(size, a.dtype) for size in sizes]
-    number = copies.numbers()
+    few = _factors_of_few(call, terms, a) if a.numel() <= SMALL else None
+    return few or _factors_of_many(call, terms, a)
+
+
+def _factors_of_few(call: Any, terms: int, a: Tensor) -> Run | None:
+    """The same in one native call, of no more than one thread takes."""
+    *batch, rows, columns = a.shape
+    count, elements, dtype = math.prod(batch), a.numel(), a.dtype
+    item = dtype.itemsize
+    sizes = [torch.Size((*batch, *s)) for s in ((rows, rows), (rows, columns), (columns, columns))]
+    likes = [new(size, dtype) for size in sizes]
+    # Copies, with the components of 0 and of 1 behind their elements, info and pivots in rooms.
+    zero, one, number = elements, elements + 1, np.arange(elements).reshape(a.shape)
+    constants = np.zeros((2, elements + 2 + 2 * count), np.float64 if item == 8 else np.float32)
+    constants[0, one] = 1.0
+    given = 4 * terms
+    copies = [*range(given, given + terms)]
+    info, pivots, first, nothing = range(given + terms, given + terms + 4)
     above = np.triu(np.ones((rows, columns), dtype=bool), 1)
     below = np.tril(np.ones((columns, columns), dtype=bool), -1)
-    low_of = np.where(np.eye(rows, columns, dtype=bool), copies.one, number)
-    # The pivots come behind the results.
-    pivoted = Permutations(math.prod(batch), rows, columns, dtype.itemsize)
-    ones: Step = Launch(pivoted, [4 * terms, terms])
-    take = copies.taking(
-        np.full(sizes[0], copies.zero),
-        np.where(above, copies.zero, low_of),
-        np.where(below, copies.zero, number[..., :columns, :]),
-        steps=[ones],
-        more=1,
-    )
-    if take is None:
+    low = np.where(above, zero, np.where(np.eye(rows, columns, dtype=bool), one, number))
+    up = np.where(below, zero, number[..., :columns, :])
+    p = np.full(sizes[0], zero)
+    results = [range(terms * k, terms * (k + 1)) for k in (1, 2, 3)]
+    steps: list[Step] = [
+        Move([first, *[nothing] * (terms - 1)], copies, elements + 2, None, item),
+        Move(range(terms), copies, elements, elements_in_order(a, range(a.ndim)), item),
+        Move([nothing], [info], count, None, 8),
+        Launch(call, [*copies * 3, info, pivots]),
+        # Nothing but zeros.
+        Within([info], count, 1.0, 1.0),
+        *(Move(copies, to, i.size, i, item) for to, i in zip(results, (p, low, up), strict=True)),
+        Launch(Permutations(count, rows, columns, item), [pivots, terms]),
+    ]
+    rooms = [*[item * (elements + 2)] * terms, 8 * count, 8 * count * columns]
+    fixed = [c.ctypes.data for c in constants]
+    program = Program.of(steps, given, rooms, fixed, constants)
+    if program is None:
         return None
 
     def run(parts: Components) -> tuple[MCFTensor, ...] | None:
-        room = copies.taken(parts)
-        info, pivots = call(room[1])
-        if any(info):
+        made = [[_empty_like(like) for _ in parts] for like in likes]
+        at = [place for x in (parts, *made) for place in map(_address, x)]
+        if not program(at):
             return None
-        p, low, up = ([_empty_like(like) for _ in parts] for like in likes)
-        take([*room[1], *map(_address, (*p, *low, *up)), pivots.buffer_info()[0]])
-        copies.freed(room)
-        made = zip((p, low, up), sizes, strict=True)
-        return tuple([fresh(x, size, dtype, _cpu) for x, size in made])
+        return tuple([fresh(x, s, dtype, _cpu) for x, s in zip(made, sizes, strict=True)])
 
     return run
 

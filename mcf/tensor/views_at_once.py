@@ -8,7 +8,7 @@ components' views.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,9 @@ _ENDS = frozenset({int, type(None)})
 _LISTS = frozenset({list, tuple, torch.Size})
 
 
-def view_of(function: Callable[..., Any], copies: bool = False) -> Callable[..., Any]:
+def view_of(
+    function: Callable[..., Any], copies: bool = False, straight: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """A function of torch that views its first argument, with numbers and lists of them beside it.
 
     It is the function itself where somebody records or looks on, and for other arguments. Names of
@@ -38,7 +40,9 @@ def view_of(function: Callable[..., Any], copies: bool = False) -> Callable[...,
     Args:
         function: torch's.
         copies: whether it copies what is not contiguous.
+        straight: the same function of arguments without names, where torch's asks for types again.
     """
+    unnamed = straight or function
 
     def call(*args: Any, **named: Any) -> Any:
         if len(args) > 1 and not all(map(_is_number, args[1:])):
@@ -51,9 +55,21 @@ def view_of(function: Callable[..., Any], copies: bool = False) -> Callable[...,
         first = x.__dict__["_c0"]
         if type(first) is not Tensor or (copies and not first.is_contiguous()):
             return NotImplemented if named else function(*args)
-        return _viewed(function, args, named)
+        return _viewed(function, args, named) if named else _viewed(unnamed, args)
 
     return call
+
+
+def split(*args: Any) -> Any:
+    """What `Tensor.split` calls once it knows that no type has to be asked."""
+    if not 1 < len(args) < 4:
+        return _split(*args)
+    return _pieces(*args) if type(args[1]) is int else _sections(*args)
+
+
+_split: Any = Tensor.split
+_pieces: Any = torch._VF.split  # type: ignore[attr-defined]
+_sections: Any = torch._VF.split_with_sizes
 
 
 def _is_number(x: Any) -> bool:
@@ -90,13 +106,37 @@ def meshgrid(*tensors: Any, indexing: Any = None) -> Any:
     """Vectors along the dimensions of a grid, of nobody who records; else NotImplemented."""
     if indexing != "ij" or not tensors:
         return NotImplemented
+    like = None
     for x in tensors:
-        if type(x) is not MCFTensor or type(x.__dict__["_c0"]) is not Tensor or x.dim() != 1:
+        if recorded(x, asked=False):
             return NotImplemented
-        if x.dtype is not tensors[0].dtype or x.device != tensors[0].device:
+        first = x.__dict__["_c0"]
+        if type(first) is not Tensor or first.ndim != 1:
             return NotImplemented
-    size = [x.shape[0] for x in tensors]
+        like = first if like is None else like
+        if first.dtype is not like.dtype or first.device != like.device:
+            return NotImplemented
+    size = [x.__dict__["_c0"].shape[0] for x in tensors]
+    if min(size) < 2:
+        # Where a dimension has one element torch has strides of its own.
+        return _grid_of_few(tensors, size)
+    made = []
+    for k, x in enumerate(tensors):
+        own = x.__dict__
+        steps = [0] * len(size)
+        steps[k] = own["_c0"].stride(0)
+        below = _Below()
+        try:
+            view = _as(_strides(x, size, steps), MCFTensor)
+        finally:
+            del below
+        parts = COMPONENTS[own["_terms"]](own)
+        hold(view.__dict__, [_strides(c, size, steps) for c in parts])
+        made.append(view)
+    return tuple(made)
 
+
+def _grid_of_few(tensors: Sequence[Any], size: list[int]) -> Any:
     made, ends = [], len(size) - 1
     for k, x in enumerate(tensors):
         below = _Below()

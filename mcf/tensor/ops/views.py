@@ -11,9 +11,9 @@ from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 
 from mcf.tensor.ops.componentwise import register, register_views, share_memory, sharing, viewed
-from mcf.tensor.registry import DIRECT, OPERATORS, VIEWS, implements
+from mcf.tensor.registry import OPERATORS, VIEWS, implements
 from mcf.tensor.tensor import COMPONENTS, MCFTensor, maker
-from mcf.tensor.views_at_once import item, meshgrid, view_of
+from mcf.tensor.views_at_once import item, meshgrid, split, view_of
 
 aten = torch.ops.aten
 
@@ -164,7 +164,7 @@ for _room in (torch, Tensor):
     for _name in _NAMES:
         if hasattr(_room, _name):
             _view = getattr(_room, _name)
-            VIEWS[_view] = view_of(_view, _name in _COPYING)
+            VIEWS[_view] = view_of(_view, _name in _COPYING, split if _name == "split" else None)
 for _name in ("H", "T", "mH", "mT"):
     _get = getattr(Tensor, _name).__get__
     VIEWS[_get] = view_of(_get)
@@ -184,4 +184,4 @@ def _as_another(view: Any) -> Any:
 
 for _name in ("expand", "view"):
     VIEWS[getattr(Tensor, _name + "_as")] = _as_another(VIEWS[getattr(Tensor, _name)])
-DIRECT[torch.meshgrid] = meshgrid
+VIEWS[torch.meshgrid] = meshgrid

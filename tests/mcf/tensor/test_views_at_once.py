@@ -134,10 +134,11 @@ def test_ends_of_slices_that_are_expansions() -> None:
 def test_grids_are_those_of_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c = A[0, 0].clone(), B[:, 1, 2], X[:1]
     leaf = a.clone().requires_grad_()
-    for given in ((a,), (a, b), (b, a, c), (X[:0], a), (leaf, a), (a[0], b)):
+    given: tuple[Any, ...]
+    for given in ((a,), (a, b), (a, X[::2], b), (b, a, c), (X[:0], a), (leaf, a), (a[0], b)):
         got = torch.meshgrid(*given, indexing="ij")
         with monkeypatch.context() as patched:
-            patched.setattr(torch_functions, "DIRECT", {})
+            patched.setattr(torch_functions, "VIEWS", {})
             expected = torch.meshgrid(*given, indexing="ij")
         assert type(got) is type(expected)
         for one, other in zip(got, expected, strict=True):
@@ -157,6 +158,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a number": lambda: A[2],
     "numbers": lambda: A[0, 3],
     "too many": lambda: A[0, 0, 0, 0],
+    "no length": lambda: A.split(),
+    "one more": lambda: A.split(1, 0, 0),
     "a step": lambda: A[:, ::-1],
     "text": lambda: A["0"],
     "a shape": lambda: A.view(5, 5),
