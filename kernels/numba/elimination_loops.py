@@ -171,7 +171,8 @@ class OneElimination(Bindable):
     def bound(self, addresses: Sequence[int]) -> Bound | None:
         """The call for A's components three times, zeros for `info` and a place for pivots."""
         *a, info, pivots = addresses
-        return self._panel.bound(a[: 2 * self._terms], a[2 * self._terms :], info, pivots)
+        first, last = a[: 2 * self._terms], a[2 * self._terms :]
+        return self._panel.bound(first, last, info=info, pivots=pivots)
 
 
 def panel(

@@ -126,32 +126,30 @@ class OnePanel:
             self._free.append(found)
         return info, pivots
 
-    def bound(self, first: list[int], last: list[int], info: int, pivots: int) -> Bound | None:
+    def bound(self, first: list[int], last: list[int], **words: int) -> Bound | None:
         """The loop as one step of a program; None of one that threads share.
 
         Args:
             first: as in a call.
             last: likewise.
-            info: the address of zeros, a number for each matrix.
-            pivots: where these go.
+            **words: addresses: of zeros, a number for each matrix (`info`), of what else it writes.
 
         Returns:
-            The call, whose operands are those of `first`, of `last`, `info` and `pivots`.
+            The call, whose operands are those of `first`, of `last` and those words.
         """
         if self._many:
             return None
         place, table, keep, scratch = self._table(len(first) + len(last))
-        start = len(self._names)
+        at = len(self._names) + self._info
         bases = [*first, *scratch, *last]
-        at = start + self._info
-        table[at : at + len(bases)] = array("q", bases)
         end = at + len(bases)
-        words = [self._names.index(name) for name in ("info", "pivots")]
-        for k, address in zip(words, (info, pivots), strict=True):
+        table[at:end] = array("q", bases)
+        named = [self._names.index(name) for name in words]
+        for k, address in zip(named, words.values(), strict=True):
             table[k] = address
-        operands = [*range(at, at + len(first)), *range(end - len(last), end), *words]
         # Who comes first and, a line further, which item is next.
         zeros = place + _WORD * end, place + _WORD * (end + _SHARE)
+        operands = [*range(at, at + len(first)), *range(end - len(last), end), *named]
         places = [place + _WORD * k for k in operands]
         return Bound(self._address, place, zeros, 0, (table, keep), places)
 

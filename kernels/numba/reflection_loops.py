@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from mcf.kernels.numba import (
 from mcf.kernels.numba.one_panel import OnePanel, memory
 from mcf.kernels.numba.reflection_text import PAD
 from mcf.kernels.reflection import ComplexFold, Reflection
+from mcf.kernels.sequence import Bindable, Bound
 
 
 @functools.cache
@@ -101,9 +102,7 @@ def _room(spec: Reflection, words: dict[str, int], parts: int) -> tuple[Any, lis
     return memory(counts, sizes, torch.float64, parts)
 
 
-def one_reflection(
-    spec: Reflection, shape: Sequence[int], wanted: int
-) -> Callable[[list[int], list[int]], Any]:
+def one_reflection(spec: Reflection, shape: Sequence[int], wanted: int) -> OneReflection:
     """See `mcf.kernels.executor.Executor.prepare_reflection`."""
     batch, rows, columns = shape
     width = min(rows, columns)
@@ -123,17 +122,30 @@ def one_reflection(
 
     with stored.lock:
         address = _compiled(spec).address
-    call = OnePanel(address, reflection_text.WORDS, words, batch, work, room)
-    return lambda r, q: call(r + (q or r), [])
+    return OneReflection(OnePanel(address, reflection_text.WORDS, words, batch, work, room))
+
+
+class OneReflection(Bindable):
+    """What `prepare_reflection` returns; as a step it takes R and Q, or R twice."""
+
+    def __init__(self, panel: OnePanel) -> None:
+        """The loop."""
+        self._panel = panel
+
+    def __call__(self, r: list[int], q: list[int]) -> Any:
+        """See `mcf.kernels.executor.Executor.prepare_reflection`."""
+        return self._panel(r + (q or r), [])
+
+    def bound(self, addresses: Sequence[int]) -> Bound | None:
+        """The call for these addresses."""
+        return self._panel.bound([*addresses], [])
 
 
 def _are_lanes(batch: int, rows: int, columns: int) -> bool:
     return lane_text.across(batch, max(rows, columns), most=lane_text.MOST_REFLECTED)
 
 
-def _of_lanes(
-    spec: Reflection, words: dict[str, int], work: int
-) -> Callable[[list[int], list[int]], Any]:
+def _of_lanes(spec: Reflection, words: dict[str, int], work: int) -> OneReflection:
     """The same for small matrices of a batch."""
     sizes = reflection_lanes.sizes(words["rows"], words["columns"])
     words |= {f"{kind}_size": sizes[kind] for kind in "mv"}
@@ -142,5 +154,4 @@ def _of_lanes(
     with stored.lock:
         address = _compiled(spec, True).address
     blocks = lane_text.blocks(words["batch"])
-    call = OnePanel(address, reflection_lanes.WORDS, words, blocks, work, room)
-    return lambda r, q: call(r + (q or r), [])
+    return OneReflection(OnePanel(address, reflection_lanes.WORDS, words, blocks, work, room))
