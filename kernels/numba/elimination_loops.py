@@ -169,7 +169,7 @@ class OneElimination(Bindable):
         return self._panel(a + (x or a), z or a) if self._lu else self._panel(a, [])
 
     def bound(self, addresses: Sequence[int]) -> Bound | None:
-        """The call for A's components three times, zeros for `info` and a place for pivots."""
+        """The call for A's components three times, `info` and a place for pivots."""
         *a, info, pivots = addresses
         first, last = a[: 2 * self._terms], a[2 * self._terms :]
         return self._panel.bound(first, last, info=info, pivots=pivots)

@@ -132,7 +132,8 @@ class OnePanel:
         Args:
             first: as in a call.
             last: likewise.
-            **words: addresses: of zeros, a number for each matrix (`info`), of what else it writes.
+            **words: addresses: of a number for each matrix (`info`), which are zeros if somebody
+                asks for them, and of what else it writes.
 
         Returns:
             The call, whose operands are those of `first`, of `last` and those words.

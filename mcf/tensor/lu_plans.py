@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.pivots import Permutations
-from mcf.kernels.program import Launch, Move, Program, Step, Within
+from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.linalg.lu_factors import SIDES
 from mcf.tensor.copies import Copies
 from mcf.tensor.factor_plans import Run, loop, narrowed, new
@@ -119,7 +119,7 @@ def _factors_of_few(call: Any, terms: int, a: Tensor) -> Run | None:
     likes = [new(size, dtype) for size in sizes]
     # Copies, with the components of 0 and of 1 behind their elements, info and pivots in rooms.
     zero, one, number = elements, elements + 1, np.arange(elements).reshape(a.shape)
-    constants = np.zeros((2, elements + 2 + 2 * count), np.float64 if item == 8 else np.float32)
+    constants = np.zeros((2, elements + 2), np.float64 if item == 8 else np.float32)
     constants[0, one] = 1.0
     given = 4 * terms
     copies = [*range(given, given + terms)]
@@ -133,10 +133,8 @@ def _factors_of_few(call: Any, terms: int, a: Tensor) -> Run | None:
     steps: list[Step] = [
         Move([first, *[nothing] * (terms - 1)], copies, elements + 2, None, item),
         Move(range(terms), copies, elements, elements_in_order(a, range(a.ndim)), item),
-        Move([nothing], [info], count, None, 8),
+        # Nobody asks which of them are singular.
         Launch(call, [*copies * 3, info, pivots]),
-        # Nothing but zeros.
-        Within([info], count, 1.0, 1.0),
         *(Move(copies, to, i.size, i, item) for to, i in zip(results, (p, low, up), strict=True)),
         Launch(Permutations(count, rows, columns, item), [pivots, terms]),
     ]
@@ -146,11 +144,9 @@ def _factors_of_few(call: Any, terms: int, a: Tensor) -> Run | None:
     if program is None:
         return None
 
-    def run(parts: Components) -> tuple[MCFTensor, ...] | None:
+    def run(parts: Components) -> tuple[MCFTensor, ...]:
         made = [[_empty_like(like) for _ in parts] for like in likes]
-        at = [place for x in (parts, *made) for place in map(_address, x)]
-        if not program(at):
-            return None
+        program([place for x in (parts, *made) for place in map(_address, x)])
         return tuple([fresh(x, s, dtype, _cpu) for x, s in zip(made, sizes, strict=True)])
 
     return run
@@ -166,11 +162,9 @@ def _factors_of_many(call: Any, terms: int, a: Tensor) -> Run | None:
     if permute is None:
         return None
 
-    def run(parts: Components) -> tuple[MCFTensor, ...] | None:
+    def run(parts: Components) -> tuple[MCFTensor, ...]:
         lu = [_empty_like(like).copy_(c) for c in parts]
-        info, pivots = call([*map(_address, lu)])
-        if any(info):
-            return None
+        _, pivots = call([*map(_address, lu)])
         p = [torch.zeros(sizes[0], dtype=dtype, device=_cpu) for _ in parts]
         permute([pivots.buffer_info()[0], _address(p[0])])
         up = [c[..., :columns, :].triu() for c in lu]
