@@ -57,10 +57,32 @@ def transformed(names: frozenset[str] = DERIVATIVES, times: int = 1) -> bool:
             return False
         if code.co_name in names and code.co_filename.endswith(_ROOMS):
             times -= 1
-            if not times:
-                return True
+        elif entered := _of_graph(frame):
+            times -= len([1 for each in entered if not names.isdisjoint(_ENTRIES[each])])
+        if times <= 0:
+            return True
         frame = frame.f_back
     return False
+
+
+# What a graph of torch.compile calls where it enters a transform, and what runs that elsewhere.
+_ENTRIES = {
+    "_grad_increment_nesting": PULLED | {"grad_and_value_impl"},
+    "_jvp_increment_nesting": FORWARD,
+    "_vmap_increment_nesting": MAPPED,
+}
+
+
+def _of_graph(frame: Any) -> list[str]:
+    """The transforms that a graph enters, where a frame runs one: its code, or node by node."""
+    code = frame.f_code
+    if code.co_filename.startswith("<eval_with_key>"):
+        return [name for name in code.co_names if name in _ENTRIES]
+    if code.co_name == "run" and code.co_filename.endswith("interpreter.py"):
+        graph = getattr(frame.f_locals.get("self"), "graph", None)
+        targets = (getattr(n.target, "__name__", "") for n in getattr(graph, "nodes", ()))
+        return [name for name in targets if name in _ENTRIES]
+    return []
 
 
 def pulling() -> bool:

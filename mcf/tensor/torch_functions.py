@@ -112,12 +112,12 @@ def _among_transforms(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     Of what no transform maps it is what it is outside. Beside tensors that one maps, which look
     like plain ones, it is torch's, as where all are such.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and _differentiating():
         # A graph has no callers, by which operators know what a derivative of torch's would round.
         raise UnsupportedError(
-            "torch.compile of a function that applies torch.func (grad, vmap, jvp, ...) to "
-            "expansion tensors is not supported; call it without torch.compile, or compile what "
-            "backward and torch.autograd.grad differentiate"
+            "torch.compile of a function that applies torch.func.grad, vjp, jvp or what is made of "
+            "them to expansion tensors is not supported; call it without torch.compile, or compile "
+            "what backward and torch.autograd.grad differentiate"
         )
     if mapped((args, kwargs)) or getattr(func, "__name__", "") in _MAPPING:
         return forward(func, args, kwargs)
@@ -127,6 +127,14 @@ def _among_transforms(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return forward(func, args, kwargs)
     return unmapped(call)(func, args, kwargs)
 
+
+def _differentiating() -> bool:
+    """Whether one of the transforms that run is a derivative."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return any(level.key() in _DERIVATIVES for level in stack)
+
+
+_DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 # What makes tensors of a transform.
 _MAPPING = frozenset({"_make_dual", "_unpack_dual"})

@@ -134,8 +134,29 @@ def test_running_logarithms_have_no_tangent() -> None:
     assert torch.func.grad(lambda x: x.logcumsumexp(0).sum())(OTHER).shape == OTHER.shape
 
 
-def test_compiled_transforms_say_so() -> None:
+def _tangent(x: Any) -> Any:
+    return torch.func.jvp(torch.erf, (x,), (x,))[1]
+
+
+def test_compiled_derivatives_say_so() -> None:
     """A graph has no callers, so what torch rounds would be rounded in silence there."""
-    for function in (torch.func.vmap(torch.exp), torch.func.grad(lambda x: torch.erf(x).sum())):
-        with pytest.raises(Exception, match=r"applies torch\.func"):
-            torch.compile(function, backend="eager")(OTHER)
+    slope = torch.func.grad(lambda x: torch.erf(x).sum())
+    for function in (slope, _tangent, lambda x: torch.func.vmap(slope)(x[:, None])):
+        for backend in ("eager", "aot_eager"):
+            with pytest.raises(Exception, match=r"applies torch\.func|under torch\.func\.grad"):
+                torch.compile(function, backend=backend)(OTHER)
+
+
+def test_compiled_maps_have_the_bits() -> None:
+    """With one operand for all, whose layout torch.compile asks for inside the transform."""
+
+    def product(x: Any, y: Any) -> Any:
+        return (x * y).exp()
+
+    mapped = torch.func.vmap(product, in_dims=(0, None))
+    compiled = torch.compile(mapped, backend="eager")
+    assert torch.equal(compiled(OTHER, OTHER), mapped(OTHER, OTHER))
+    assert torch.equal(
+        torch.compile(torch.func.vmap(torch.special.ndtr), backend="eager")(OTHER),
+        torch.special.ndtr(OTHER),
+    )
