@@ -235,7 +235,7 @@ def draw(path: Path, panels: dict[str, Ratios]) -> None:
 
 def measured(name: str) -> Rows:
     """The rows of the machine that has all files."""
-    return pages.results(RESULTS / f"{name}-amd-epyc-avx512.csv")[1]
+    return pages.results(RESULTS / f"{name}-amd-epyc-26-2-avx512.csv")[1]
 
 
 def main() -> None:

@@ -256,18 +256,22 @@ def _of_few_columns(task: RowTask, shape: tuple[int, int], addresses: Sequence[i
     formats = dict(zip(addresses, plain if task.name in _PLAIN else task.formats, strict=True))
     # What comes twice, as numbers that are their own keys, is turned once; new memory takes longer
     # than to turn it, so that results are room for operands first.
-    given = dict.fromkeys(addresses[results:])
-    room = torch.empty(len(given) + whole, rows * count, dtype=torch.int64, device="cpu")
-    new = [row.data_ptr() for row in room]
+    given = dict.fromkeys(addresses[results:], 0)
     free, sizes = [*addresses[:whole]], (rows // task.inner, count, task.inner)
     for source in given:
-        fmt = formats[source]
-        place = next((p for p in free if formats[p].itemsize >= fmt.itemsize), 0)
-        given[source] = place or new.pop()
-        if place:
-            free.remove(place)
-        turning.turned(source, given[source], *sizes, back=False, fmt=fmt)
-    out = new[:whole] if whole else [*addresses[:results]]
+        given[source] = next(
+            (p for p in free if formats[p].itemsize >= formats[source].itemsize), 0
+        )
+        if given[source]:
+            free.remove(given[source])
+    # No more than is needed: a block of 32 MiB would be new memory at every call.
+    new = whole + sum(not place for place in given.values())
+    room = torch.empty(new, rows * count, dtype=torch.int64, device="cpu")
+    places = [row.data_ptr() for row in room]
+    for source, place in given.items():
+        given[source] = place or places.pop()
+        turning.turned(source, given[source], *sizes, back=False, fmt=formats[source])
+    out = places if whole else [*addresses[:results]]
     rows_alone = dataclasses.replace(task, inner=1)
     run(rows_alone, shape, [*out, *(given[a] for a in addresses[results:])])
     for source, place in zip(out[:whole], addresses, strict=False):
