@@ -158,7 +158,8 @@ def _running(name: str, x: Components, dim: int) -> Components:
     lambda x, *_: [torch.empty_like(c, memory_format=torch.contiguous_format) for c in x],
 )
 def _scans(x: list[Tensor], name: str, dim: int) -> list[Tensor]:
-    swept = _swept(name, tuple(x), dim, _narrow(x))
+    narrow = _narrow(x)
+    swept = None if narrow is None else _swept(name, tuple(x), dim, narrow)
     if swept is not None:
         return list(swept)
     wide = _wide(x)

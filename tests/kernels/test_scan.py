@@ -61,6 +61,11 @@ def test_all_terms(name: str, terms: int) -> None:
     _check(terms, name)
 
 
+def test_single_floats_are_summed_as_pairs() -> None:
+    """Mutant: float64 numbers of one component in a loop of their own, rounded at each step."""
+    _same(_numbers(1, 300), "cumsum", 0)
+
+
 def test_threads_have_room_of_their_own() -> None:
     x = _numbers(2, 140_000).reshape(7, -1)
     threads = torch.get_num_threads()
