@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from typing import TypeVar
 
 import torch
 
 from mcf.convert.numbers import components_of
 from mcf.kernels import operations
-from mcf.kernels.formats import format_of
+from mcf.kernels.formats import FP64
 from mcf.linalg.numbers import REAL, Real
 from mcf.linalg.parts import Components, identity, matrices
 from mcf.linalg.working import closed, flattened
 from mcf.reductions.products import matmul
+
+Matrix = TypeVar("Matrix")
+# Above one by so much is the bound of a norm: low components and the sum's rounding are below it.
+ABOVE = 1 + 2.0**-20
 
 
 @functools.cache
@@ -48,8 +54,7 @@ def exponential(a: Components, numbers: Real = REAL) -> Components:
     norm = (
         matmul((ones,), (numbers.magnitude(x),))[0].amax((1, 2)) if n else x[0].new_zeros(len(x[0]))
     )
-    # The low components and the sum's rounding are below 2^-20 of it.
-    exponent = torch.frexp(norm * (1 + 2.0**-20))[1].clamp(min=0)
+    exponent = torch.frexp(norm * ABOVE)[1].clamp(min=0)
     exponent = torch.where(norm.isfinite(), exponent, 0)
     down = -exponent[:, None, None]
     x = _taylor(numbers.by_parts(lambda p: operations.ldexp(p, down), x), numbers)
@@ -64,25 +69,56 @@ def exponential(a: Components, numbers: Real = REAL) -> Components:
 
 def _taylor(x: Components, numbers: Real) -> Components:
     """The sum of x^j / j! up to the degree."""
-    q, r = degree(len(x) // numbers.parts)
-    powers = [identity(x, x[0].shape[-1]), x]
+    terms = len(x) // numbers.parts
+
+    def scaled(j: int, power: Components) -> Components:
+        return numbers.by_parts(lambda p: operations.mul(_coefficient(p, j), p), power)
+
+    def added(j: int, power: Components, total: Components) -> Components:
+        return numbers.by_parts(lambda p, t: operations.fma(_coefficient(p, j), p, t), power, total)
+
+    one = identity(x, x[0].shape[-1])
+    return polynomial(degree(terms), one, x, numbers.matmul, scaled, added)
+
+
+def polynomial(
+    size: tuple[int, int],
+    one: Matrix,
+    x: Matrix,
+    product: Callable[[Matrix, Matrix], Matrix],
+    scaled: Callable[[int, Matrix], Matrix],
+    added: Callable[[int, Matrix, Matrix], Matrix],
+) -> Matrix:
+    """The sum of x^j / j! up to q r, of matrices or of places of them.
+
+    Args:
+        size: q and r, see `degree`.
+        one: the identity.
+        x: the matrix.
+        product: of two matrices.
+        scaled: j and x -> x / j!.
+        added: j, x and y -> x / j! + y.
+    """
+    q, r = size
+    powers = [one, x]
     while len(powers) <= q:
-        powers.append(numbers.matmul(powers[-1], x))
-    total = numbers.by_parts(lambda p: operations.mul(_coefficient(p, q * r), p), powers[q])
-
-    def added(p: Components, t: Components) -> Components:
-        return operations.fma(_coefficient(p, place), p, t)
-
+        powers.append(product(powers[-1], x))
+    total = scaled(q * r, powers[q])
     for i in reversed(range(r)):
         if i < r - 1:
-            total = numbers.matmul(total, powers[q])
+            total = product(total, powers[q])
         for j in reversed(range(q)):
-            place = i * q + j
-            total = numbers.by_parts(added, powers[j], total)
+            total = added(i * q + j, powers[j], total)
     return total
+
+
+def coefficient(j: int, terms: int) -> tuple[float, ...]:
+    """1 / j! in so many components of float64."""
+    return components_of(Fraction(1, math.factorial(j)), FP64, terms)
 
 
 def _coefficient(x: Components, j: int) -> Components:
     """1 / j! in as many components as x has."""
-    parts = components_of(Fraction(1, math.factorial(j)), format_of(torch.float64), len(x))
-    return tuple(torch.tensor(p, dtype=torch.float64, device=x[0].device) for p in parts)
+    return tuple(
+        torch.tensor(p, dtype=torch.float64, device=x[0].device) for p in coefficient(j, len(x))
+    )

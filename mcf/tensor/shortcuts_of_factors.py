@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mcf.tensor.determinant_plans import determinant, signed_logarithm
+from mcf.tensor.exponential_plans import exponential
 from mcf.tensor.factor_plans import factored
 from mcf.tensor.lu_plans import factors, inverse, pivoted, solution
 from mcf.tensor.reflection_plans import orthogonal
@@ -167,6 +168,14 @@ register(_of_two(_eigh, "UPLO"), linalg.eigh)
 register(_of_two(_eigvalsh, "UPLO"), linalg.eigvalsh)
 register(_of_two(_svd, "full_matrices", "driver"), linalg.svd)
 register(counted(_svdvals, 1, "driver", kinds=_EXPANSIONS), linalg.svdvals)
+
+
+def _matrix_exp(a: Any) -> Any:
+    found = factored(exponential, a)
+    return NotImplemented if found is None else found[0]
+
+
+register(counted(_matrix_exp, 1, kinds=_EXPANSIONS), linalg.matrix_exp, *forms("matrix_exp"))
 
 
 def _solve(a: Any, b: Any, left: Any = True) -> Any:

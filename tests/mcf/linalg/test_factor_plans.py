@@ -56,6 +56,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "lu_solve": lambda a: [linalg.lu_solve(*linalg.lu_factor(a), b) for b in (a, a[..., ::2])],
     "qr": lambda a: [linalg.qr(b, mode) for b in (a, a[..., 1:], a[..., 1:, :])
                      for mode in ("reduced", "complete", "r")],
+    "exp": lambda a: [linalg.matrix_exp(a), torch.matrix_exp(a), a.matrix_exp()],
     "eigh": lambda a: [linalg.eigh(a), linalg.eigh(a, "U"), linalg.eigh(a, UPLO="l"),
                        linalg.eigvalsh(a), linalg.eigvalsh(a, UPLO="u")],
     "svd": lambda a: [linalg.svd(a), linalg.svdvals(a), linalg.svd(a, False),
