@@ -11,6 +11,7 @@ import torch
 from mcf.tensor.determinant_plans import determinant, signed_logarithm
 from mcf.tensor.exponential_plans import exponential
 from mcf.tensor.factor_plans import factored
+from mcf.tensor.least_squares_plans import least
 from mcf.tensor.lu_plans import factors, inverse, pivoted, solution
 from mcf.tensor.reflection_plans import orthogonal
 from mcf.tensor.registry import DIRECT
@@ -183,6 +184,11 @@ def _solve(a: Any, b: Any, left: Any = True) -> Any:
     return NotImplemented if found is None else found
 
 
+def _lstsq(a: Any, b: Any, rcond: Any = None, driver: Any = None) -> Any:
+    found = factored(least, a, b) if rcond is None and driver is None else None
+    return NotImplemented if found is None else _kinds.linalg_lstsq(found)
+
+
 def _solve_triangular(
     a: Any, b: Any, upper: Any = None, left: Any = True, unitriangular: Any = False
 ) -> Any:
@@ -210,6 +216,7 @@ register(counted(_lu, 1, "pivot", kinds=_EXPANSIONS), linalg.lu)
 register(counted(_cholesky, 1, "upper", kinds=_EXPANSIONS), linalg.cholesky)
 register(counted(_cholesky_ex, 1, "upper", "check_errors", kinds=_EXPANSIONS), linalg.cholesky_ex)
 register(_qr, linalg.qr)
+register(counted(_lstsq, 2, "rcond", "driver", kinds=_EXPANSIONS), linalg.lstsq)
 register(counted(_solve, 2, "left", kinds=_EXPANSIONS), linalg.solve)
 register(
     counted(_solve_triangular, 2, "upper", "left", "unitriangular", kinds=_EXPANSIONS),

@@ -56,7 +56,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "lu_solve": lambda a: [linalg.lu_solve(*linalg.lu_factor(a), b) for b in (a, a[..., ::2])],
     "qr": lambda a: [linalg.qr(b, mode) for b in (a, a[..., 1:], a[..., 1:, :])
                      for mode in ("reduced", "complete", "r")],
-    "exp": lambda a: [linalg.matrix_exp(a), torch.matrix_exp(a), a.matrix_exp()],
+    # Of full rank, wide, and of smaller ranks that are seen and not.
+    "lstsq": lambda a: [linalg.lstsq(b, b.flip(-1)) for b in (a, a[..., 1:], a[..., 1:, :])]
+                       + [linalg.lstsq(a * s, a)
+                          for s in (1e-200, 0.0, 2.0 ** -(4.0 * torch.arange(a.shape[-1])),
+                                    2.0 ** -(120.0 * torch.arange(a.shape[-1])))]
+                       + [linalg.lstsq(a, a, driver="gels"), linalg.lstsq(a, a, 0.5)],
     "eigh": lambda a: [linalg.eigh(a), linalg.eigh(a, "U"), linalg.eigh(a, UPLO="l"),
                        linalg.eigvalsh(a), linalg.eigvalsh(a, UPLO="u")],
     "svd": lambda a: [linalg.svd(a), linalg.svdvals(a), linalg.svd(a, False),
@@ -121,6 +126,21 @@ def test_what_is_singular_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for got, expected in zip(*both(told, monkeypatch), strict=True):
         assert_alike(got, expected, "told")
+
+
+@pytest.mark.slow
+def test_least_squares_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = numbers(5, 3), numbers(5)
+    calls = [(a, b), (a.mT.contiguous().mT, b), (a[:3], b[::2])]
+    got, expected = both(lambda: [linalg.lstsq(*given) for given in calls], monkeypatch)
+    for x, y in zip(flattened(got), flattened(expected), strict=True):
+        assert_alike(x, y, "lstsq")
+    # Of a number in any place.
+    for place in ((0, 0), (2, 2), (4, 1)):
+        some = a.clone()
+        some[place] = NAN
+        with pytest.raises(torch.linalg.LinAlgError, match="non-finite"):
+            linalg.lstsq(some, b)
 
 
 # Of more matrices than one thread takes, and than a plan has an index for.

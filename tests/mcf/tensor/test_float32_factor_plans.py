@@ -37,6 +37,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
         *linalg.qr(a[:, :2], mode="complete"),
         *linalg.qr(a.mT, mode="r"),
     ),
+    "lstsq": lambda a, s: (*linalg.lstsq(a[:, :3], s), *linalg.lstsq(s, a[0])),
     "eigh": lambda a, s: (*linalg.eigh(s), *linalg.eigh(a, "U"), linalg.eigvalsh(s)),
     "svd": lambda a, s: (
         *linalg.svd(a),
