@@ -30,6 +30,8 @@ _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64, _cpu = torch.float64, torch.device("cpu")
 # Elements of a component up to which operators take longer than what they compute.
 _MOST = 4096
+# Elements of a component of which a plan keeps the room of a call.
+_FEW = 1024
 
 Places = list[int]
 
@@ -219,6 +221,7 @@ def exponential(terms: int, a: Tensor) -> Run | None:
     if a.dtype is not _FLOAT64 or terms == 1:
         return through_float64(exponential, terms, a)
     count, n, _ = flat(a)
+    kept = a.numel() <= _FEW
     try:
         opened, taylor = _opened(terms, a), _taylor(terms, count, n)
         closed, squares = _closed(terms, count, n), {count: _square(terms, count, n)}
@@ -240,7 +243,8 @@ def exponential(terms: int, a: Tensor) -> Run | None:
         out = [_empty_like(like) for _ in parts]
         done = opened([*map(_address, parts), *room.at, room.sums_at])
         done = done and closed([*_powered(room), *map(_address, out)])
-        free.append(room)
+        if kept:
+            free.append(room)
         return (fresh(out, size, _FLOAT64, _cpu),) if done else None
 
     def _powered(room: _Room) -> Places:

@@ -59,8 +59,10 @@ def least(terms: int, a: Tensor, b: Tensor) -> Run | None:
             if not top > 0 or not float(kind(low / top)) > border:
                 return None
         if wide:
-            q = _shaped(COMPONENTS[terms](q.__dict__), left)
-        x = multiplied(q, _shaped(right, second), turned)
+            q, y = _shaped(COMPONENTS[terms](q.__dict__), left), _shaped(right, second)
+        else:
+            y = fresh([*right], second, a.dtype, _cpu)
+        x = multiplied(q, y, turned)
         if x is None:
             return None
         solve([*map(_address, factors)], [*map(_address, COMPONENTS[terms](x.__dict__))])
