@@ -3,7 +3,7 @@
 Caught mutants: a determinant of A in the place of A^T's; scratch memory that another call has;
 vectors of a batch taken for a matrix; what stands above a Cholesky factor left as it was; the last
 row of a triangular system taken from the first; shares that a second call finds used up; scratch
-memory of fewer threads than come; a smaller rank, or NaN, taken for full rank; Q that is not turned.
+memory of fewer threads than come; a smaller rank, or NaN, taken for full rank; Q not turned.
 """
 
 from __future__ import annotations
