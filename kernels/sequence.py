@@ -131,9 +131,17 @@ class Together:
         return not self._table[HEAD - 1]
 
 
-@functools.cache
 def native_of(name: str, text: str) -> Any:
-    """The code of a text, which calls what is in `_instructions`."""
+    """The code of a text, which calls what is in `_instructions`; it stays where it is."""
+    from mcf.kernels.numba import stored
+
+    # Threads that ask at once would each get code of their own, of which only one's is kept.
+    with stored.lock:
+        return _native_of(name, text)
+
+
+@functools.cache
+def _native_of(name: str, text: str) -> Any:
     from mcf.kernels.numba import stored
 
     def make() -> tuple[Any, str]:

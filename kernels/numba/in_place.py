@@ -176,7 +176,9 @@ class InPlace:
         if self._counts:
             sums = np.zeros(self._blocks)
             table[2] = sums.ctypes.data
-        team.run(_native().address, place, parts)
+        with stored.lock:
+            address = _native().address
+        team.run(address, place, parts)
         _free[parts].append(threads)
         return [] if sums is None else self._unwritten(sums)
 

@@ -81,7 +81,9 @@ def add_digits(x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
     x, exponent = x.contiguous(), exponent.long().contiguous()
     sizes = (*x.shape, digits.shape[1], base)
     table = array("q", [x.data_ptr(), exponent.data_ptr(), digits.data_ptr(), *sizes])
-    team.run(digits_loop().address, table.buffer_info()[0], 1)
+    with stored.lock:
+        address = digits_loop().address
+    team.run(address, table.buffer_info()[0], 1)
 
 
 def _squares_function(register: Format, high_bits: int, low_bits: int) -> tuple[Any, str]:
@@ -120,7 +122,8 @@ def square_sums(t: Tensor, first: float, second: float, high: int, low: int) -> 
     The squares of 16-bit numbers are exact in float32 where they are not too small to count, those
     of float32 in float64.
     """
-    address = squares_loop(FP32 if t.dtype.itemsize == 2 else FP64, high, low).address
+    with stored.lock:
+        address = squares_loop(FP32 if t.dtype.itemsize == 2 else FP64, high, low).address
     scales, out = array("d", [first, second]), array("q", [0, 0])
     flat = t.detach().view(-1)
     for start in range(0, flat.numel(), BLOCK):

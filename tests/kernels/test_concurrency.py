@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +19,8 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.numba import team
+from mcf.kernels import sequence
+from mcf.kernels.numba import stored, team
 from mcf.kernels.numba.team import SERIAL
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
@@ -205,3 +207,17 @@ def test_several_python_threads(executor: str, two_threads: None) -> None:
             found = list(pool.map(everything, inputs * rounds))
     for k, got in enumerate(found):
         assert_all_same_bits(got, expected[k % len(inputs)], f"call {k}")
+
+
+def test_code_is_made_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the code of all threads but one is freed, and tables keep its address."""
+
+    def slowly(*_: object) -> object:
+        time.sleep(0.02)
+        return object()
+
+    monkeypatch.setattr(stored, "native", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(sequence.native_of, "none", "of no text") for _ in range(4)]
+        found = [each.result() for each in waiting]
+    assert len({*map(id, found)}) == 1
