@@ -208,7 +208,7 @@ def _attention_inside(
     enable_gqa: bool = False,
 ) -> Tensor:
     if enable_gqa:
-        raise NotImplementedError("attention: enable_gqa is not supported on MCFTensor")
+        key, value = _heads_of(query, key), _heads_of(query, value)
     like = example(query, key, value, attn_mask)
     q, k, v = (roomy(formatted(x, like)) for x in (query, key, value))
     out, _ = _attended(q, k, v, attn_mask, dropout_p, is_causal, scale, roomy(like))

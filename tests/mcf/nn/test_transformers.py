@@ -163,6 +163,8 @@ def test_groups_of_queries_share_heads() -> None:
     got = attention(q, *shared, enable_gqa=True)
     want = attention(q, *repeated)
     assert torch.equal(got, want)
+    mapped = torch.func.vmap(lambda *x: attention(*x, enable_gqa=True))
+    assert torch.equal(mapped(q, *(x.detach() for x in shared)), want.detach())
     got.sum().backward()
     want.sum().backward()
     for x, y in zip(shared, repeated, strict=True):
