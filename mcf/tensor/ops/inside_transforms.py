@@ -3,8 +3,9 @@
 Outside, an expansion is asked about the function itself. A transform's tensors have torch's type,
 so nobody is asked, and what arrives are the operators that PyTorch makes of it, with constants of
 double precision that cannot be told from a user's numbers. A transform hands each function to a key
-of its own before anything is taken apart; there a function of expansions is ours, and any other
-what it was. Outside of transforms nothing comes that way.
+of its own before anything is taken apart; there a function of expansions is ours. Any other goes on
+to the transform as if nobody had asked: autocast, batching rules and checks of randomness come
+after it. Outside of transforms nothing comes that way.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mcf.tensor.promotion import result_format
 from mcf.tensor.tensor import MCFTensor, wrap
 
 _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+_own: torch.library.Library = torch.library.Library("mcf", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KEY = "FuncTorchDynamicLayerFrontMode"
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -61,6 +63,26 @@ def formatted(x: Any, like: MCFTensor) -> Any:
     return x * torch.ones_like(like)
 
 
+# Where a transform's own kernels are that an operator without them would not get to.
+_MAPPED = ("FuncTorchBatched", "FuncTorchBatchedDecomposition")
+
+
+def _through(operator: Any) -> Any:
+    """An operator that is called in the place of one that has a kernel of ours at the key.
+
+    Transforms have no kernel there but one for all operators, which cannot be called any more for
+    the one. It is called for this operator of the same arguments, which then calls that one as the
+    transform's first step: on the same tensors, with the keys that the transform has set.
+    """
+    schema = operator._schema
+    parts = "inside", schema.name.removeprefix("aten::"), schema.overload_name
+    name, arguments = "_".join(filter(None, parts)), str(schema).partition("(")[2]
+    _own.define(f"{name}({arguments}")  # type: ignore[no-untyped-call]
+    for key in ("CompositeImplicitAutograd", *_MAPPED):
+        _own.impl(name, operator, key)  # type: ignore[no-untyped-call]
+    return getattr(torch.ops.mcf, name).default
+
+
 def implements_inside(
     name: str, *overloads: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -78,10 +100,12 @@ def implements_inside(
         for overload in overloads or ("default",):
             operator: Any = getattr(getattr(torch.ops.aten, name), overload)
 
-            def call(*args: Any, _operator: Any = operator, **kwargs: Any) -> Any:
+            plain = _through(operator)
+
+            def call(*args: Any, _plain: Any = plain, **kwargs: Any) -> Any:
                 if any(isinstance(held(x), MCFTensor) for x in (*args, *kwargs.values())):
                     return function(*args, **kwargs)
-                return _operator._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+                return _plain(*args, **kwargs)
 
             full = name if overload == "default" else f"{name}.{overload}"
             _library.impl(full, call, _KEY)  # type: ignore[no-untyped-call]

@@ -109,6 +109,32 @@ def test_float16_group_norm_leaves_its_range_inside_too() -> None:
     assert_alike(torch.func.grad(total)(x), slope, "group_norm")
 
 
+def test_plain_tensors_go_through_the_transform() -> None:
+    """What a transform has beside torch's composition comes first: batching rules and autocast."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 4, 5), torch.rand(5)
+    classes = torch.randint(0, 5, (3, 4))
+
+    def loss(x: Any, t: Any) -> Any:
+        return F.cross_entropy(x, t, weight, label_smoothing=0.1)
+
+    # torch's composition has a mask of each map's own, which its batching rule avoids.
+    slopes = torch.func.vmap(torch.func.grad(loss))(x, classes)
+    for k in range(3):
+        leaf = x[k].clone().requires_grad_()
+        loss(leaf, classes[k]).backward()  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(slopes[k], leaf.grad)
+
+    def attended(x: Any) -> Any:
+        return F.scaled_dot_product_attention(x, x, x)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.func.vjp(attended, x)[0].dtype is torch.bfloat16
+        short = x.bfloat16()
+        inside = torch.func.vmap(lambda x: torch.quantile(x, 0.3))(short)
+        assert torch.equal(inside, torch.quantile(short.reshape(3, -1), 0.3, -1))
+
+
 def test_plain_tensors_have_what_torch_gives() -> None:
     plain = X.to_plain()
     for name in ("ndtr", "quantile", "cov"):
