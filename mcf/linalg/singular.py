@@ -90,11 +90,13 @@ def _decompose(
     x = numbers.over_real(x, each(lambda c: c[..., None], where(zero, one_like(size), size)))
     if q is not None:
         x = numbers.matmul(x, adjoint(q))
-    completed = bool(zero.any()) or (full and columns > rows)
-    if completed:
+    # Each matrix as if it were alone: those whose bases are complete are not looked at for others.
+    completed = zero.any(1) | (full and columns > rows)
+    some = bool(completed.any())
+    if some:
         x = _completed(x, zero, full, numbers)
-    if q is not None or completed:
-        done = done & factored(m, w, size, x, numbers)
+    if q is not None or some:
+        done = done & (factored(m, w, size, x, numbers) | (~completed & (q is None)))
     left, right = (adjoint(w), x) if wide else (adjoint(x), w)
     left, right = (closed(v, a, numbers=numbers) for v in (left, right))
     return left, values, right, done.reshape(a[0].shape[:-2])

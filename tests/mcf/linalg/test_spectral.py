@@ -23,7 +23,7 @@ from mcf.kernels.numba.panel_text import PanelText
 from mcf.linalg import eigen, orthogonal_rows, residuals, singular
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul
-from tests.helpers import assert_all_same_bits
+from tests.helpers import assert_alike, assert_all_same_bits
 from tests.helpers.matrices import ONE, exact, graded, plain, size, symmetric, uniform
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -201,6 +201,16 @@ def test_a_matrix_of_a_batch_has_the_bits_that_it_has_alone() -> None:
             alone = [x for x in decompose(a) if isinstance(x, tuple)]
             for x, y in zip(together, alone, strict=True):
                 assert all(torch.equal(c[i], d) for c, d in zip(x, y, strict=True))
+
+
+def test_a_singular_matrix_leaves_the_others_of_its_batch_alone() -> None:
+    """The basis that it lacks is completed and looked at; those of the others need neither."""
+    rows = torch.tensor([[-6.0, 7, -1], [3, 3, 8], [-8, 6, -6]], dtype=torch.float64)
+    batch = mcf.from_components((torch.stack([rows, 0 * rows]), torch.zeros(2, 3, 3).double()))
+    with mcf.executor("torch"):
+        both, alone = torch.linalg.svd(batch), torch.linalg.svd(batch[0])
+    for x, y in zip(both, alone, strict=True):
+        assert_alike(x[0], y, "svd")
 
 
 def test_executors_have_the_same_bits() -> None:
