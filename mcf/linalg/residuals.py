@@ -55,15 +55,25 @@ BASIS, LOST, MORE, LONG = 32, 8, 24, 2**14
 
 
 def factored(
-    m: Components, w: Components, sizes: Components, y: Components, numbers: Real = REAL
+    m: Components,
+    w: Components,
+    sizes: Components,
+    y: Components,
+    numbers: Real = REAL,
+    rotated: Tensor | None = None,
 ) -> Tensor:
     """Which Y has orthonormal rows, and W M = diag(s) Y for its first ones.
 
-    Nothing else says how much the reflections of long columns have lost.
+    Nothing else says how much the reflections of long columns have lost. Of rows that are as
+    rotations left them [batch, rows], none by default, the end of these has proved it: small ones
+    may be less orthogonal among themselves.
     """
     rows, length = w[0].shape[1], m[0].shape[2]
     unit = 2.0 ** (-53 * len(sizes)) * max(1.0, math.sqrt(length / LONG))
-    good = (numbers.magnitude(lacking(y, numbers)) <= BASIS * unit).flatten(1).all(1)
+    near = numbers.magnitude(lacking(y, numbers)) <= BASIS * unit
+    if rotated is not None:
+        near[:, :rows, :rows] |= rotated[:, :, None] & rotated[:, None, :]
+    good = near.flatten(1).all(1)
     first = each(lambda c: c[:, :rows].contiguous(), y)
     along = each(lambda c: c[..., None], sizes)
     scaled = numbers.by_parts(lambda p: operations.mul(p, along), first)

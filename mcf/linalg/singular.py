@@ -96,7 +96,9 @@ def _decompose(
     if some:
         x = _completed(x, zero, full, numbers)
     if q is not None or some:
-        done = done & (factored(m, w, size, x, numbers) | (~completed & (q is None)))
+        rotated = ~zero if q is None else None
+        held = factored(m, w, size, x, numbers, rotated)
+        done = done & (held | (~completed & (q is None)))
     left, right = (adjoint(w), x) if wide else (adjoint(x), w)
     left, right = (closed(v, a, numbers=numbers) for v in (left, right))
     return left, values, right, done.reshape(a[0].shape[:-2])

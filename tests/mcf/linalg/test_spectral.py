@@ -213,6 +213,14 @@ def test_a_singular_matrix_leaves_the_others_of_its_batch_alone() -> None:
         assert_alike(x[0], y, "svd")
 
 
+def test_small_rows_of_a_singular_matrix_are_as_rotations_leave_them() -> None:
+    rows = [[-8.0, 4, 2, 1], [-9, -5, 9, 1], [8, 2, -6, -1], [0, 0, 0, 0]]
+    a = mcf.tensor(rows, dtype=F64)
+    u, s, vt = torch.linalg.svd(a)
+    assert ((u * s) @ vt - a).norm() < 160 * 4 * 2.0**-106 * a.norm()
+    assert (vt @ vt.mT - torch.eye(4, dtype=F64)).norm() < 160 * 4 * 2.0**-106
+
+
 def test_executors_have_the_same_bits() -> None:
     a = with_values(2, [0, 1, 2], below=70)
     found = []
