@@ -12,7 +12,7 @@ from mcf.kernels.components import padded
 from mcf.kernels.operators import ADD, DIV, FMA, MUL, RECIPROCAL, RSQRT, SQRT, SUB, Operation
 from mcf.tensor.chain_programs import Written
 from mcf.tensor.ops.composed import composed, composed_into
-from mcf.tensor.plans import planned, selected
+from mcf.tensor.plans import planned
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
@@ -164,6 +164,11 @@ def multiple_quotient_plus(o: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
     return o(ADD, x, o(DIV, o(MUL, a, value), b))
 
 
+def _as_long(*values: Any) -> bool:
+    """Whether all have as many components, plain tensors one."""
+    return len({getattr(v, "terms", 1) for v in values}) == 1
+
+
 def _combined(operation: Operation, plain: Written, scaled: Written) -> tuple[Any, Any]:
     """x + value * operation(a, b), and what writes x + operation(a, b) into a tensor."""
 
@@ -173,17 +178,15 @@ def _combined(operation: Operation, plain: Written, scaled: Written) -> tuple[An
             return x + inner
         if value != 1:
             return composed(scaled, x, a, b, value)
-        if operation is MUL and len({getattr(v, "terms", None) for v in (x, a, b)}) == 1:
-            # The same sum in one pass over memory.
-            found = selected(FMA, a, b, x)
-            if found is not None:
-                return found
+        if operation is MUL and _as_long(x, a, b):
+            # The same sum in one pass over memory, of single floats rounded once.
+            return planned(FMA, a, b, x)
         return composed(plain, x, a, b)
 
     def combined_into(out: MCFTensor, x: Any, a: Any, b: Any) -> bool:
         if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
             return False
-        if operation is MUL and len({getattr(v, "terms", None) for v in (x, a, b)}) == 1:
+        if operation is MUL and _as_long(x, a, b):
             return into(FMA, (a, b, x), out)
         return composed_into(plain, (x, a, b), out)
 

@@ -18,7 +18,7 @@ import mcf
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.rotation import rotations as declaration
-from mcf.linalg import eigen, orthogonal_rows, rotations, singular
+from mcf.linalg import eigen, orthogonal_rows, residuals, rotations, singular
 from mcf.linalg.numbers import COMPLEX, halves
 from mcf.linalg.parts import Components, each, padded
 from tests.helpers.matrices import ONE, exact, graded, uniform
@@ -325,7 +325,7 @@ def test_a_step_less_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant ends its corrections two squares too early."""
     early = {1: 2.0**-49, 4: 2.0**-150}
     monkeypatch.setattr(orthogonal_rows, "tolerance", early.__getitem__)
-    monkeypatch.setattr(eigen, "MIXED", 2.0**60)
+    monkeypatch.setattr(residuals, "LIMITS", residuals.LIMITS._replace(mixed=2**60))
     with mcf.executor("torch"), pytest.raises(AssertionError, match="times the bound") as found:
         eigh_errors(hermitian(general(4, 5, 5)))
     assert float(str(found.value).split()[0]) > 16

@@ -8,6 +8,7 @@ part of its memory with an operand; a write that no version counts; a factor tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -246,3 +247,20 @@ def test_a_formula_is_written_once() -> None:
     got = torch.add(x, y, alpha=0.1)
     expected = arithmetic.composed(arithmetic.plus_multiple, x, y, 0.1)
     assert_all_same_bits(got.components, expected.components)
+
+
+@pytest.mark.parametrize("which", ["all", "plain", "apart"])
+def test_sums_of_products_of_single_floats_are_rounded_once(which: str) -> None:
+    """On every way: the PyTorch executor rounded the product, too. 1 + 2^-52 squared is a tie."""
+    x = torch.tensor([2.0**-53, 1.0, -1.0 - 2.0**-51], dtype=torch.float64)
+    a = torch.full((3,), 1 + 2.0**-52, dtype=torch.float64)
+    exact = [
+        Fraction(p) + Fraction(q) * Fraction(q) for p, q in zip(x.tolist(), a.tolist(), strict=True)
+    ]
+    wide = mcf.tensor(x, terms=1, dtype=torch.float64)
+    factor: Any = a if which == "plain" else mcf.tensor(a, terms=1, dtype=torch.float64)
+    other: Any = factor[:1] if which == "apart" else mcf.tensor(a, terms=1, dtype=torch.float64)
+    for executor in ("torch", "numba"):
+        with mcf.executor(executor):
+            found = torch.addcmul(wide, factor, other)
+        assert found.to_plain().tolist() == [float(e) for e in exact]
