@@ -7,7 +7,6 @@ can be called by a loop over launches: each is the address of native code and of
 from __future__ import annotations
 
 import ctypes
-import functools
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Sequence
@@ -131,16 +130,24 @@ class Together:
         return not self._table[HEAD - 1]
 
 
+_natives: dict[tuple[str, str], Any] = {}
+
+
 def native_of(name: str, text: str) -> Any:
     """The code of a text, which calls what is in `_instructions`; it stays where it is."""
-    from mcf.kernels.numba import stored
+    key = name, text
+    found = _natives.get(key)
+    if found is None:
+        from mcf.kernels.numba import stored
 
-    # Threads that ask at once would each get code of their own, of which only one's is kept.
-    with stored.lock:
-        return _native_of(name, text)
+        # As `stored.once`, which is not there before Numba is.
+        with stored.lock:
+            if key not in _natives:
+                _natives[key] = _native_of(name, text)
+            found = _natives[key]
+    return found
 
 
-@functools.cache
 def _native_of(name: str, text: str) -> Any:
     from mcf.kernels.numba import stored
 

@@ -8,7 +8,6 @@ written again and again, so it is the loop that stores through the cache, whatev
 
 from __future__ import annotations
 
-import functools
 import struct
 from array import array
 from collections.abc import Sequence
@@ -91,7 +90,7 @@ def _indented(lines: Sequence[str], depth: int) -> list[str]:
     return ["    " * depth + line for line in lines]
 
 
-@functools.cache
+@stored.once
 def _native() -> Any:
     """The loop over blocks."""
     arrival, *items = team.ITEMS
@@ -176,9 +175,7 @@ class InPlace:
         if self._counts:
             sums = np.zeros(self._blocks)
             table[2] = sums.ctypes.data
-        with stored.lock:
-            address = _native().address
-        team.run(address, place, parts)
+        team.run(_native().address, place, parts)
         _free[parts].append(threads)
         return [] if sums is None else self._unwritten(sums)
 

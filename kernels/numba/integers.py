@@ -5,7 +5,6 @@ Nothing in them is contracted or reordered: without fastmath Numba's are IEEE op
 
 from __future__ import annotations
 
-import functools
 from array import array
 from typing import Any
 
@@ -70,7 +69,7 @@ def _digits_function() -> tuple[Any, str]:
     return compiler.callback(_DIGITS, "<mcf numba digits>", names)
 
 
-@functools.cache
+@stored.once
 def digits_loop() -> objects.Native:
     """The loop that adds to digits, which goes with this object."""
     return stored.native(("digits", _DIGITS), _digits_function)
@@ -81,9 +80,7 @@ def add_digits(x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
     x, exponent = x.contiguous(), exponent.long().contiguous()
     sizes = (*x.shape, digits.shape[1], base)
     table = array("q", [x.data_ptr(), exponent.data_ptr(), digits.data_ptr(), *sizes])
-    with stored.lock:
-        address = digits_loop().address
-    team.run(address, table.buffer_info()[0], 1)
+    team.run(digits_loop().address, table.buffer_info()[0], 1)
 
 
 def _squares_function(register: Format, high_bits: int, low_bits: int) -> tuple[Any, str]:
@@ -107,7 +104,7 @@ def _squares_function(register: Format, high_bits: int, low_bits: int) -> tuple[
     return compiler.callback(_SQUARES, "<mcf numba squares>", names)
 
 
-@functools.cache
+@stored.once
 def squares_loop(register: Format, high_bits: int, low_bits: int) -> objects.Native:
     """The loop that adds squares up, for one pair of numbers of bits."""
     return stored.native(
@@ -122,8 +119,7 @@ def square_sums(t: Tensor, first: float, second: float, high: int, low: int) -> 
     The squares of 16-bit numbers are exact in float32 where they are not too small to count, those
     of float32 in float64.
     """
-    with stored.lock:
-        address = squares_loop(FP32 if t.dtype.itemsize == 2 else FP64, high, low).address
+    address = squares_loop(FP32 if t.dtype.itemsize == 2 else FP64, high, low).address
     scales, out = array("d", [first, second]), array("q", [0, 0])
     flat = t.detach().view(-1)
     for start in range(0, flat.numel(), BLOCK):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from mcf.kernels.numba import cache, emitted, keys, objects, rewrite
 from mcf.kernels.numba.objects import Code, Native
@@ -52,6 +53,30 @@ def native(parts: tuple[Any, ...], make: Callable[[], tuple[Any, str]]) -> Nativ
         if key and keys.holds():
             cache.write(key, objects.packed(key, code))
         return found
+
+
+Maker = TypeVar("Maker", bound=Callable[..., Any])
+
+
+def once(make: Maker) -> Maker:
+    """A function whose results are kept, of which each is made by one thread alone.
+
+    Others wait for it: code that they would get for themselves would be given back while tables
+    have its address. What is kept is found without the lock, which an interrupt would leave taken.
+    """
+    made: dict[tuple[Any, ...], Any] = {}
+
+    @functools.wraps(make)
+    def found(*key: Any) -> Any:
+        try:
+            return made[key]
+        except KeyError:
+            with lock:
+                if key not in made:
+                    made[key] = make(*key)
+                return made[key]
+
+    return found  # type: ignore[return-value]
 
 
 def _code(library: Any, symbol: str) -> Code | None:
