@@ -29,15 +29,6 @@ from mcf.kernels.numba import in_place
 from mcf.kernels.numba.cpu import SERIAL
 
 
-@pytest.fixture(params=[1, 5])
-def threads(request: pytest.FixtureRequest) -> Any:
-    """So many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 def _operand(fmt: Format, terms: int, count: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     whole = torch.randint(1, 2 ** (fmt.p - 1), (terms, count), generator=generator).double()

@@ -41,15 +41,6 @@ def _pair(seed: int, *shape: int) -> list[Tensor]:
     return [first, second * 2.0**-60]
 
 
-@pytest.fixture(params=[1, 5])
-def threads(request: pytest.FixtureRequest) -> Any:
-    """So many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 def _places(tensors: Any) -> list[int]:
     return [t.data_ptr() for t in tensors]
 
