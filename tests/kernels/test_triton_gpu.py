@@ -173,7 +173,7 @@ def test_many_tensors_are_one_launch(
         [at_offset(t, offset, "cpu") for t in draw.row(spec, n)] for n in (0, BLOCK + 1, 5, BLOCK)
     ]
     gpu.EXECUTOR.run(spec, rows, torch.zeros(4, len(spec.scalars), dtype=torch.float64))
-    assert launches == [((4,), {"ALIGNMENT": alignment, "BLOCK": BLOCK})]
+    assert launches == [((4,), {"ALIGNMENT": alignment})]
 
 
 def test_one_row_off_leaves_the_others_wide(monkeypatch: pytest.MonkeyPatch) -> None:
