@@ -8,7 +8,7 @@ from typing import Any
 import triton.language as tl
 
 from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import FP32, FP64
+from mcf.kernels.formats import FP64
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.launching import THREADS, kernel_of
@@ -93,9 +93,8 @@ def _blocks(spec: Elementwise, lines: list[str]) -> str:
     19 of 20 seconds for a logarithm, and minutes for longer functions).
     """
     lines.append("    i = start + tl.arange(0, BLOCK)")
-    register = "tl.float32" if spec.register == FP32 else "tl.float64"
     for k, scalar in enumerate(spec.scalars):
-        lines.append(f"    {scalar} = tl.load(scalars_ptr + {k}).to({register})")
+        lines.append(f"    {scalar} = tl.load(scalars_ptr + {k})")
     for f in spec.fields:
         if f.table:
             lines.append(f"    {f.name} = {f.name}_ptr")
