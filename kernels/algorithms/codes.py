@@ -58,10 +58,10 @@ def from_unsigned(code):
 
 
 def to_unsigned(x, random):
-    """The code of x >= 0 by 16 random bits; 0 of 0 alone.
+    """Return the code of x >= 0 by 16 random bits; only 0 gets code 0.
 
-    Numbers between 0 and 2**-60 become 2**-60, and numbers above 10 become 10, NaN of infinity and
-    NaN.
+    Numbers between 0 and 2**-60 become 2**-60, numbers above 10 become 10, and infinity and NaN
+    become NaN.
     """
     least, top = constant(x, 0x21800000), constant(x, 0x41200000)
     # Codes 0 and 255 would have these numbers, had they any.
@@ -83,11 +83,11 @@ def placed(x, random, left, half):
 
 
 def from_signed(code, shift, least, top):
-    """The number of a code of 8 bits with a sign and subnormals, exactly; see `to_signed`."""
+    """Return the number of a code of 8 bits with a sign and subnormals; see `to_signed`."""
     byte = word(code)
-    # With copies of the sign above.
+    # The bits above the code are copies of its sign.
     spread = wsar(wshl(byte, 24), 24 - shift)
-    # A normal number. Below the least, of half its exponent, that is taken from twice it instead.
+    # For a subnormal code this is (1 + f) / 2 of the least normal number, and the number f of it.
     normal = from_bits(wadd(wand(spread, 0x7F << shift), least - (1 << 23)))
     below = linear(normal, constant(code, 128 << 23), constant(code, least - (1 << 31)))
     value = lesser(below, normal)
@@ -96,10 +96,10 @@ def from_signed(code, shift, least, top):
 
 
 def to_signed(x, random, left, half, least, top):
-    """The code of x by 16 random bits; the largest for all above, NaN of infinity and NaN.
+    """Return the code of x by 16 random bits; numbers above the largest get the largest code.
 
-    `least` and `top` are the bits of the least normal number and of the largest; for `left` and
-    `half` see `placed`.
+    Infinity and NaN get code 127, which is NaN, without a sign. `least` and `top` are the bits of
+    the least normal number and of the largest; for `left` and `half` see `placed`.
     """
     pattern, size = bits(x), absolute(x)
     inside = lesser(size, constant(x, top))
@@ -134,7 +134,7 @@ def to_e5m2_over_4096(x, random):
 
 
 def from_4_bits(code):
-    """The number of a code of 4 bits, exactly."""
+    """Return the number of a code of 4 bits, exactly."""
     pattern = word(code)
     # 1 + k / 8, of which k / 16, (k - 1) / 8, (k - 4) / 2 and 2 k - 11 are linear functions.
     place = from_bits(wor(wand(wshl(pattern, 20), 7 << 20), 127 << 23))
@@ -148,7 +148,10 @@ def from_4_bits(code):
 
 
 def to_4_bits(x, random):
-    """The code of 4 bits by 16 random bits; 3 for all above, NaN of infinity and NaN."""
+    """Return the code of 4 bits of x by 16 random bits; numbers above 3 get the code of 3.
+
+    Infinity and NaN get code 8, which is NaN.
+    """
     pattern, size = bits(x), absolute(x)
     # 16 x, 8 x + 1, 2 x + 4, x / 2 + 11 / 2, and 8 more: a unit in the last place is 2**-20.
     low = linear(size, constant(x, 131 << 23), constant(x, 130 << 23))

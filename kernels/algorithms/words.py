@@ -99,11 +99,11 @@ def random16_pair(index, a_high, a_low, b_high, b_low, first_high, first_low, c_
 
 
 def stochastic(x, random):
-    """x rounded to one of the two bf16 numbers next to it, with 16 random bits; unbiased.
+    """Return x rounded by 16 random bits to one of the two bf16 numbers next to it.
 
-    P(away from zero) is the bits of x below bf16's over 2**16, exactly, so that the mean is x. A
-    bf16 number stays as it is, an infinity too; NaN stays NaN; above the largest bf16 number the
-    neighbour is infinity.
+    The probability of the one away from zero is the bits of x below bf16's over 2**16, so that the
+    mean is exactly x. A bf16 number stays as it is, an infinity too, and NaN stays NaN. Above the
+    largest bf16 number the neighbour is infinity.
     """
     pattern = bits(x)
     rounded = unless_payload(x, wadd(pattern, random), wor(pattern, 0x7FC00000))

@@ -81,10 +81,10 @@ def encode_ratio4(first, random, second, kept):
 
 
 def bits_of_code(second, kept):
-    """Those of v as it is stored; of v itself where it is cut off, so that m shrinks with it.
+    """Return the bits of v as it is stored, or of v itself where it is cut off.
 
-    Where v was rounded down to a number other than the largest, also those of v, whose exponent is
-    the same; a unit depends on that alone.
+    So m shrinks with a v that is cut off. Where v was rounded down to a number other than the
+    largest these are the bits of v too; its exponent is the same, and a unit depends on that alone.
     """
     value = from_bits(unsigned_bits(kept))
     return bits(greater(second, value))

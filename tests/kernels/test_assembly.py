@@ -35,12 +35,12 @@ from tests.kernels.test_codes import reference
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
-# The numbers of OCP's e4m3 in fp16, as bits.
+# Bits of the fp16 numbers of all codes of OCP's e4m3.
 E4M3 = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).half().numpy().view(np.uint16)
 
 
 def text_of(function: Callable[..., Any]) -> str:
-    """The sequence that a function holds."""
+    """Return the text of PTX that a function holds."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
     [found] = [t for t in texts if isinstance(t, str) and "$0" in t]
@@ -48,22 +48,25 @@ def text_of(function: Callable[..., Any]) -> str:
 
 
 def halves(low: Words, high: Words) -> Words:
-    """Words of two halves of 16 bits."""
+    """Return words made of two halves of 16 bits."""
     return low.astype(np.uint32) | high.astype(np.uint32) << 16
 
 
 def half(x: Words) -> Any:
-    """The fp16 numbers in the lower halves of words."""
+    """Return the fp16 numbers in the lower halves of words."""
     return (x & 0xFFFF).astype(np.uint16).view(np.float16)
 
 
 def products(x: Words, y: Words) -> Words:
-    """Words of the products of both halves."""
+    """Multiply the fp16 numbers in both halves of words."""
     return halves(*((half(x >> s) * half(y >> s)).view(np.uint16) for s in (0, 16)))
 
 
 def prmt(a: Words, b: Words, selectors: Words) -> Words:
-    """Bytes of b:a by four selectors of 4 bits; the highest of these spreads the byte's sign."""
+    """Take bytes of a (0 to 3) and b (4 to 7) by four selectors of 4 bits.
+
+    The highest bit of a selector asks for eight copies of the byte's highest bit.
+    """
     found = np.zeros_like(selectors)
     for place in range(4):
         selector = selectors >> 4 * place & 15
@@ -89,7 +92,7 @@ OPERATIONS: dict[str, Callable[..., Words]] = {
 
 
 def emulated(text: str, given: Words, results: int) -> list[Tensor]:
-    """What a sequence of one operand leaves in its results, float32."""
+    """Run a sequence of one operand; return its results, float32."""
     values = {f"${results}": given}
 
     def operand(name: str) -> Words:
@@ -111,7 +114,7 @@ def emulated(text: str, given: Words, results: int) -> list[Tensor]:
 
 
 def words() -> Words:
-    """Words in which each byte has each place, beside others."""
+    """Return words in which each byte has each place, beside others."""
     k = np.arange(1 << 12, dtype=np.uint64)
     mixed = (k * 0x9E3779B97F4A7C15 >> 13).astype(np.uint32)
     place = (8 * (k >> 8 & 3)).astype(np.uint32)
@@ -136,7 +139,7 @@ def test_pairs_of_4_bits_are_those_of_the_formula() -> None:
     given = words()
     found = emulated(text_of(device_codes.unpack_numbers), given, 8)
     for k, numbers in enumerate(found):
-        # The lower halves of the four bytes, then the upper ones.
+        # The first four results are of the lower halves of bytes, the others of the upper ones.
         shift = 8 * (k & 3) + 4 * (k >> 2)
         half = torch.from_numpy((given >> shift & 0xF).astype(np.float32))
         assert_same_bits(numbers, reference(codes.from_4_bits)(half))
@@ -172,7 +175,7 @@ EXTREMES = Elementwise(
 
 
 def operands() -> tuple[Tensor, Tensor]:
-    """Pairs that `lesser` may have: y is a number, and zeros have one sign."""
+    """Return pairs that `lesser` may have: y is a number, and zeros have one sign."""
     some = [0.0, 2.0**-149, 2.0**-126, 1.0, 1 + 2.0**-23, 3e38, torch.inf]
     y = torch.tensor([*some, *(-s for s in some[1:])])
     x = torch.cat((y, torch.tensor([torch.nan])))
@@ -187,7 +190,7 @@ def test_extremes_are_those_of_selects(executor: str) -> None:
         registry.run(EXTREMES, [[x, y, least, most]], torch.zeros(1, 0, dtype=torch.float64))
     assert_same_bits(least, torch.where(x < y, x, y))
     assert_same_bits(most, torch.where(x > y, x, y))
-    # `min` and `max` of PTX without NaN: the other operand for a NaN.
+    # `min.f32` and `max.f32` give the other operand for a NaN, like these.
     assert_same_bits(least, torch.fmin(x, y))
     assert_same_bits(most, torch.fmax(x, y))
 
@@ -197,5 +200,5 @@ def test_extremes_are_one_instruction(target: str) -> None:
     ptx = code.compile_kernel(EXTREMES, target).asm["ptx"]
     names = [op for _, op in code.ptx_instructions(ptx)]
     found = {n for n in names if re.match(r"(min|max|setp|selp)\b.*f32", n)}
-    # Not `.NaN`, which would give NaN, and not `.ftz`.
+    # `.NaN` would give NaN, and `.ftz` would flush subnormal numbers.
     assert found == {"min.f32", "max.f32"}
