@@ -52,7 +52,7 @@ FASTER = Variant(f"{TRUTH}, rate * 1.1", "ours", next(v.make for v in ours() if 
 # nothing.
 STRATEGIES = (
     TRUTH, "plus", "bf16_sr", "8bit", "4bit", "torchao 8 bit stochastic",
-    "torchao 4 bit stochastic", "stochastic", FASTER.name, "light", "8bit_split8", "torch fp32",
+    "torchao 4 bit stochastic", "stochastic", FASTER.name, "light", "split8_8bit", "torch fp32",
     "torch bf16",
 )  # fmt: skip
 EVALUATIONS = 8

@@ -22,7 +22,7 @@ _MOMENTS = {
         "it is that of a first moment or of a parameter",
     ),
 }
-_STOCHASTIC = tuple(n for n in _PARAMETERS if STORAGES[n].last_word_is_a_parameter)
+_STOCHASTIC = tuple(n for n in _PARAMETERS if STORAGES[n].roundings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Precision:
             `"se5m2"` (8 bits) for rules without a second moment.
         exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`,
             `"stochastic"`, `"ue6m2"` (8 bits). Without an effect for rules that have none.
-        rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter.
+        rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter: the
+            parameter itself, its low word, or the byte of `"split8"`.
         feedback: whether the parameter's rounding error goes into the first moment (ECO).
 
     `str()` is what parameter groups and checkpoints keep: the name of the precision that is so
@@ -76,7 +77,7 @@ class Precision:
         validation.flag("feedback", self.feedback)
         if self.rounding == "stochastic" and self.param not in _STOCHASTIC:
             raise ValueError(
-                f"rounding='stochastic' with param={self.param!r}, whose last word is not bf16; "
+                f"rounding='stochastic' with param={self.param!r}, which keeps float32 exactly; "
                 f"allowed are {', '.join(map(repr, _STOCHASTIC))}"
             )
         if self.feedback and self.param != "single":

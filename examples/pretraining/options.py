@@ -16,7 +16,7 @@ from pretraining.arguments import Help, Parser, Unset, integer, real
 STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
 # Trained where they are named.
 OTHERS = (
-    "split16", "split8", "stochastic", "bf16_sr", "8bit", "8bit_split8", "4bit", "eco",
+    "split16", "split8", "stochastic", "bf16_sr", "8bit", "split8_8bit", "4bit", "eco",
     "eco_stochastic",
 )  # fmt: skip
 

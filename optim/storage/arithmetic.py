@@ -69,7 +69,7 @@ class Arithmetic:
         """The functions that fill a rule's slots."""
         param, second = self.strategy.param, self.strategy.second
         return {
-            "accumulate": param.accumulate(self.strict, self.held),
+            "accumulate": param.accumulate(self.strict, self.held, self.strategy.stochastic),
             "param_value": param.loaded(self.strict),
             "param_moved": param.moved(),
             "second_moment_value": second.loaded(self.strict),

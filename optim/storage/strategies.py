@@ -38,7 +38,7 @@ class Strategy:
         param: storage of the parameter.
         first: storage of the first moment or momentum buffer.
         second: storage of the second moment.
-        stochastic: whether the parameter's last component is rounded stochastically when stored.
+        stochastic: whether the parameter's last word is rounded stochastically when stored.
         feedback: whether the parameter's rounding error goes into the first moment.
     """
 
@@ -122,12 +122,15 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("light", PAIR),
         Strategy("plus", PAIR, second=PAIR),
         Strategy("split16", SPLIT16),
+        Strategy("split16_sr", SPLIT16, STOCHASTIC, STOCHASTIC),
+        Strategy("split16_8bit", SPLIT16, RATIO8, UNSIGNED8),
         Strategy("split8", SPLIT8),
+        Strategy("split8_sr", SPLIT8, STOCHASTIC, STOCHASTIC, stochastic=True),
+        Strategy("split8_8bit", SPLIT8, RATIO8, UNSIGNED8, stochastic=True),
         Strategy("stochastic", SINGLE, stochastic=True),
         Strategy("bf16_sr", SINGLE, STOCHASTIC, STOCHASTIC, stochastic=True),
         Strategy("8bit", SINGLE, RATIO8, UNSIGNED8, stochastic=True),
         Strategy("4bit", SINGLE, RATIO4, UNSIGNED8, stochastic=True),
-        Strategy("8bit_split8", SPLIT8, RATIO8, UNSIGNED8),
         Strategy("eco", SINGLE, feedback=True),
         Strategy("eco_stochastic", SINGLE, stochastic=True, feedback=True),
         Strategy("fp32_states", SINGLE, FLOAT32, FLOAT32),

@@ -41,7 +41,7 @@ SPECS = {
         results=("y",),
         fields=(
             Field("x", FP32),
-            Field("y", BF16, read=False, written=True, stochastic=True, draw=draw),
+            Field("y", BF16, read=False, written=True, rounding=stochastic, draw=draw),
         ),
         stores=(("y", "y"),),
         arithmetic=FP32,

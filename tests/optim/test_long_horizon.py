@@ -75,7 +75,7 @@ def test_stochastic_weights_arrive(precision: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("precision", ["split8", "8bit_split8"])
+@pytest.mark.parametrize("precision", ["split8", "split8_8bit"])
 def test_8_bits_more_do_not_take_the_smallest_updates(precision: str) -> None:
     # Half a unit of a weight of 1 in 8 + 8 bits is 2^-16, above every update.
     assert gone(precision=precision) == 0

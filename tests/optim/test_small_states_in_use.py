@@ -75,11 +75,11 @@ def test_conversion() -> None:
     steps(optimizer, 4)
     before = {k: t.clone() for k, t in stored(optimizer).items()}
     m, v = moments(optimizer)
-    for target in ("master", "plain", "bf16_sr", "8bit_split8", "plus", "fp32_states"):
+    for target in ("master", "plain", "bf16_sr", "split8_8bit", "plus", "fp32_states"):
         there, report = convert(optimizer, target, params=[Parameter(p.detach().clone())])
         assert report.exact, (target, str(report))
         (q,) = there.param_groups[0]["params"]
-        if target != "8bit_split8":
+        if target != "split8_8bit":
             assert_same_bits(there.state[q]["exp_avg"].float(), m)
             assert_same_bits(there.state[q]["exp_avg_sq"].float(), v)
         back, report = convert(there, "8bit", params=[Parameter(q.detach().clone())])

@@ -32,7 +32,7 @@ RULES: dict[str, Any] = {
 PAIRS = [
     (name, precision)
     for name in RULES
-    for precision in ("8bit", "4bit", "8bit_split8")
+    for precision in ("8bit", "4bit", "split8_8bit")
     if (name, precision) != ("schedule-free", "4bit")
 ]
 
@@ -187,7 +187,7 @@ def test_a_step_is_that_of_the_stored_numbers(rule: str) -> None:
 
     So StableAdamW's sums decode v, too: half of its steps here are clipped.
     """
-    options = {"precision": "8bit_split8"}
+    options = {"precision": "split8_8bit"}
     p = parameter(SHAPE, BF16)
     optimizer = RULES[rule]([p], **options)
     for t in range(6):

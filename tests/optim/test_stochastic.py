@@ -42,7 +42,7 @@ RANDOM: list[dict[str, Any]] = [
     {"precision": "bf16_sr"},
     {"precision": "8bit"},
     {"precision": "4bit"},
-    {"precision": "8bit_split8"},
+    {"precision": "split8_8bit"},
     {"precision": "eco_stochastic"},
     {"precision": "kahan", "low": "stochastic"},
     {"precision": "light", "low": "stochastic"},

@@ -27,7 +27,7 @@ TABLE = {
     "bf16_sr": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "8bit": (set(), set(), 6),
     "4bit": (set(), set(), 5.5),
-    "8bit_split8": (set(), set(), 7),
+    "split8_8bit": (set(), set(), 7),
     "eco": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "eco_stochastic": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "fp32_states": (set(), {"exp_avg", "exp_avg_sq"}, 12),
@@ -42,7 +42,7 @@ BITS = {
     "split8": {"param_bits": torch.int8},
     "8bit": CODES,
     "4bit": CODES,
-    "8bit_split8": {"param_bits": torch.int8, **CODES},
+    "split8_8bit": {"param_bits": torch.int8, **CODES},
 }
 
 
