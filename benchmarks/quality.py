@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import itertools
 import json
 import os
@@ -42,17 +41,28 @@ import quality_report as report
 from harness import environment, machine
 from quality_tasks import STEPS, TASKS, Stack, Task
 from strategies import BETA2, rate
-from strategy_variants import TRUTH, Variant, lacks, ours, set_rate, stored_bytes, theirs
+from strategy_variants import (
+    TRUTH,
+    Variant,
+    composed,
+    lacks,
+    ours,
+    set_rate,
+    stored_bytes,
+    theirs,
+)  # fmt: skip
 
 CPU = torch.device("cpu")
 # Noise in a second moment acts as a larger rate, which may help: this says how much it would.
 FASTER = Variant(f"{TRUTH}, rate * 1.1", "ours", next(v.make for v in ours() if v.name == TRUTH),
                  rate=1.1)  # fmt: skip
+# A training that differs from `master` by rounding alone shows how far chance carries two runs.
+REPLICATE = dataclasses.replace(FASTER, name=f"{TRUTH}, rate * 1.0001", rate=1.0001)
 # `stochastic` loses additions to its second moment at .999: a study that does not see it sees
 # nothing.
 STRATEGIES = (
-    TRUTH, "plus", "bf16_sr", "8bit", "4bit", "torchao 8 bit stochastic",
-    "torchao 4 bit stochastic", "stochastic", FASTER.name, "light", "split8_8bit", "torch fp32",
+    TRUTH, REPLICATE.name, "plus", "split16_sr", "split8_sr", "split16_8bit", "bf16_sr", "8bit",
+    "4bit", "torchao 8 bit stochastic", "torchao 4 bit stochastic", "stochastic", FASTER.name, "light", "split8_8bit", "torch fp32",
     "torch bf16",
 )  # fmt: skip
 EVALUATIONS = 8
@@ -105,14 +115,18 @@ def append(path: Path, rows: list[Row]) -> None:
 
 
 def find(names: list[str]) -> Iterator[Variant]:
-    """The variants of these names that run here; a line for each of the others."""
-    known = {v.name: v for v in (*ours(), FASTER, *theirs())}
+    """Yield the variants of these names that run here; print why another one is left out."""
+    known = {v.name: v for v in (*ours(), FASTER, REPLICATE, *theirs())}
     for name in names:
-        reason = lacks(known[name], CPU) if name in known else "there is no such strategy"
-        if reason:
+        try:
+            variant = known.get(name) or composed(name)
+        except ValueError as error:
+            print(f"{name} is left out: {error}", flush=True)
+            continue
+        if reason := lacks(variant, CPU):
             print(f"{name} is left out: {reason}", flush=True)
         else:
-            yield known[name]
+            yield variant
 
 
 def _task(name: str, steps: int, lr: float | None) -> Task:
@@ -129,7 +143,6 @@ def study(arguments: argparse.Namespace, path: Path) -> None:
     found = list(find(arguments.strategies))
     chosen = [_task(name, arguments.steps, arguments.lr) for name in arguments.tasks]
     where = environment(CPU)
-    where["torchao"] = importlib.metadata.version("torchao")
     stacks = [
         range(s, s + arguments.stack)
         for s in range(arguments.first, arguments.first + arguments.seeds, arguments.stack)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mcf.optim import PRECISIONS, AdamW
+from mcf.optim import PRECISIONS, AdamW, Precision
 
 Make = Callable[..., Optimizer]
 
@@ -68,6 +68,15 @@ def ours() -> list[Variant]:
     for p in ("light", "plus"):
         found.append(Variant(f"{p}, low=stochastic", "ours", _ours(p, "stochastic")))
     return found
+
+
+def composed(precision: str) -> Variant:
+    """Return AdamW under a precision given as the parts of a `Precision` joined by "_".
+
+    Raises:
+        ValueError: for a name that is no precision.
+    """
+    return Variant(str(Precision.of(precision)), "ours", _ours(precision))
 
 
 def theirs() -> list[Variant]:

@@ -162,7 +162,9 @@ def kernel(fmt: Format, stochastic: bool = False) -> Elementwise:
             results=("hi", "lo"),
             fields=(
                 Field("hi", fmt, written=True),
-                Field("lo", fmt, written=True, rounding=algorithms.stochastic if stochastic else None),
+                Field(
+                    "lo", fmt, written=True, rounding=algorithms.stochastic if stochastic else None
+                ),
                 Field("update", fmt.register),
             ),
             stores=(("hi", "hi"), ("lo", "lo")),

@@ -87,9 +87,9 @@ class Lion(LowPrecisionOptimizer):
         betas: of the update and of the moment, in [0, 1).
         weight_decay: decoupled weight decay.
         precision: any of `mcf.optim.AdamW` but `"plus"`, which is `"light"` here (no second
-            moment), `"4bit"`, `"split16_8bit"`, `"split8_8bit"` and those of ECO. The moment of `"8bit"` has 3 bits
-            of precision, from 2**-28 to 14, rounded stochastically, which adds four tenths of its
-            own variance at betas[1] = .99.
+            moment), `"4bit"`, `"split16_8bit"`, `"split8_8bit"` and those of ECO. The moment of
+            `"8bit"` has 3 bits of precision, from 2**-28 to 14, rounded stochastically, which adds
+            0.4 of its own variance at betas[1] = 0.99.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.

@@ -125,9 +125,10 @@ class SGD(LowPrecisionOptimizer):
         weight_decay: L2 penalty, or the rate of decay if decoupled.
         nesterov: Nesterov momentum; needs a momentum and no dampening.
         precision: `"plain"`, `"kahan"`, `"light"`, `"split16"`, `"split16_sr"`, `"split8"`,
-            `"split8_sr"`, `"stochastic"`, `"bf16_sr"`, `"8bit"` (a momentum of 8 bits, of 3 of precision, from 2**-28 to 14),
-            `"eco"`, `"eco_stochastic"` or `"master"`; see `mcf.optim.AdamW`. Those of ECO keep
-            rounding errors in the momentum buffer: they need a momentum, and not Nesterov's.
+            `"split8_sr"`, `"stochastic"`, `"bf16_sr"`, `"8bit"` (a momentum of 8 bits, of 3 of
+            precision, from 2**-28 to 14), `"eco"`, `"eco_stochastic"` or `"master"`; see
+            `mcf.optim.AdamW`. Those of ECO keep rounding errors in the momentum buffer: they need a
+            momentum, and not Nesterov's.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         decoupled_weight_decay: decay the parameter itself, p <- p - lr (d + weight_decay p): SGDW

@@ -116,9 +116,7 @@ def _kernel(
     codes = tuple(code for code in _codes(rule, arithmetic) if code.field in formats)
     coded = {code.field for code in codes}
     fields = [
-        dataclasses.replace(
-            f, rounding=None if f.name in coded else stochastic, draw=drawn[f.name]
-        )
+        dataclasses.replace(f, rounding=None if f.name in coded else stochastic, draw=drawn[f.name])
         if f.name in drawn and f.written
         else f
         for f in fields
