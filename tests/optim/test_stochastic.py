@@ -43,6 +43,8 @@ RANDOM: list[dict[str, Any]] = [
     {"precision": "8bit"},
     {"precision": "4bit"},
     {"precision": "split8_8bit"},
+    {"precision": "split8_sr"},
+    {"precision": "split16_sr"},
     {"precision": "eco_stochastic"},
     {"precision": "kahan", "low": "stochastic"},
     {"precision": "light", "low": "stochastic"},
