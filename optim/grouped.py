@@ -223,12 +223,11 @@ class GroupedOptimizer(Optimizer):
     def _buckets(
         self, index: int, named: Iterable[Named], skip: Container[int] = ()
     ) -> list[Bucket]:
-        """The same for some parameters of one group."""
+        """Check some parameters of one group and sort them by the kernel they need."""
         group = self.param_groups[index]
         self._check_precision(group)
         self._check_scheduled(group)
         rule = self._rule(group)
-        strategy = strategy_of(group["precision"])
         kinds: dict[tuple[Any, ...], list[Named]] = {}
         for where, p in named:
             if p.grad is None:
@@ -239,15 +238,11 @@ class GroupedOptimizer(Optimizer):
                 validation.gradient(where, p, p.grad)
                 # What one launch sums over its rows belongs to the same processes.
                 shared = (p.device_mesh, across(p)) if is_sharded(p) else None  # type: ignore[attr-defined]
-                stored = strategy.of_shape(tuple(p.shape)).name
-                form, expansion = self._form(p), expansions.is_expansion(p)
-                kind = (p.dtype, p.device, form, expansion, shared, stored)
+                kind = (self._arithmetic(group, p, where), p.device, self._form(p), shared)
                 kinds.setdefault(kind, []).append((where, p))
         buckets = []
-        for (_, device, form, *_), mine in kinds.items():
+        for (arith, device, form, _), mine in kinds.items():
             registry.executor_for(device)
-            where, p = mine[0]
-            arith = self._arithmetic(group, p, where)
             for where, p in mine:
                 self._check_state(group, rule, arith, where, p)
             hyper = GroupHyperparameters(self, group, rule, arith, mine[0][0])

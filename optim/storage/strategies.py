@@ -76,6 +76,16 @@ class Strategy:
             return self
         return dataclasses.replace(self, name=f"{self.name}_alone", first=SIGNED8)
 
+    def of_float32(self) -> Strategy:
+        """Return the strategy for float32 parameters: float32 weights, and moments of fewer bytes.
+
+        Moments that are rounded stochastically, to bf16 or to codes, are stored as under bf16
+        parameters. The others stay in float32: a pair takes as many bytes, and rounding to nearest
+        loses additions that float32 keeps.
+        """
+        first, second = (s if s.stochastic else SINGLE for s in (self.first, self.second))
+        return named(Strategy(f"{self.name}_float32", SINGLE, first, second))
+
     def of_shape(self, shape: tuple[int, ...]) -> Strategy:
         """The same for a whole tensor of a shape.
 

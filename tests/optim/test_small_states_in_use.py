@@ -58,16 +58,6 @@ def test_vectors_keep_bf16() -> None:
             assert_same_bits(small[name], expected, name)
 
 
-def test_full_precision_parameters_are_not_touched() -> None:
-    results = []
-    for precision in ("plain", "8bit"):
-        p = parameter(SHAPE, FP32)
-        optimizer = AdamW([p], precision=precision)
-        steps(optimizer, 2)
-        results.append(stored(optimizer))
-    assert_same(*results)
-
-
 def test_conversion() -> None:
     """A code's number is exact in every wider storage, and becomes that code again."""
     p = parameter(SHAPE, BF16)
