@@ -23,7 +23,7 @@ from tests.optim.helpers import BF16, FP32, assert_same, random, steps, stored
 from tests.optim.variants import RECENT, VARIANTS, Variant
 
 SHAPE = (6, 10)
-# A precision for float32 parameters, and the precision of the bf16 parameters with the same moments.
+# A precision for float32 parameters, and the one for bf16 parameters with the same moments.
 SAME = {
     "bf16_sr": "split16_sr",
     "split16_sr": "split16_sr",

@@ -14,7 +14,7 @@ import mcf
 from mcf.optim import Adamax, AdamW, GradientRelease, Lion, Precision, collage, convert
 from mcf.optim.storage import codes
 from tests.helpers import assert_same_bits
-from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, random, steps, stored
+from tests.optim.helpers import BF16, FP16, assert_same, parameter, random, steps, stored
 from tests.optim.test_small_states import SHAPE, moments
 
 
