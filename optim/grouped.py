@@ -46,6 +46,7 @@ class GroupedOptimizer(Optimizer):
 
     max_grad_norm: float | None
     max_grad_value: float | None
+    check_numerics: bool
     nonfinite: str
     # The norm of all gradients in the last step, where it was clipped.
     grad_norm: Tensor | None = None

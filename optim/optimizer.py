@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from mcf.kernels.formats import FORMATS
 from mcf.optim import checkpoint, expansions, gradients, options, randomness, validation
 from mcf.optim.grouped import Group, GroupedOptimizer
+from mcf.optim.lost_updates import LostUpdates
 from mcf.optim.precision import by_name
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.step import rewritten
@@ -40,12 +41,14 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         options.known(type(self).__name__, given)
         mine = options.of_optimizer(given)
         gradients.check(mine)
+        validation.flag(options.CHECK, mine[options.CHECK])
         vars(self).update(mine)
         self._grad_low = {}
         self._accumulator = None
         self._released = False
         self._track_metrics = bool(track_metrics)
         self._steps = Steps()
+        self._lost = LostUpdates(self.check_numerics)
         self._required = frozenset(defaults) | options.IN_GROUPS.keys()
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
         if any(group["capturable"] for group in self.param_groups):
@@ -84,7 +87,10 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        sampled = self._lost.before(self) if self.check_numerics and self._lost.active else None
         self._take(self._steps, self._request())
+        if sampled:
+            self._lost.after(self, sampled)
         return loss
 
     def _take(self, steps: Steps, request: Request) -> None:
@@ -284,6 +290,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         """Restore a pickled or copied optimizer."""
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_steps", Steps())
+        self.__dict__.setdefault("_lost", LostUpdates(False))
         self.__dict__.setdefault("_grad_low", {})
         self.__dict__.setdefault("_accumulator", None)
         self.__dict__.setdefault("_released", False)

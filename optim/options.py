@@ -43,6 +43,11 @@ class Options(TypedDict, total=False):
     - `nonfinite`: what an infinity or NaN in a gradient does: `"torch"` lets it into that
       element's parameter and state; `"skip"` makes the step change nothing; `"raise"` raises
       `NonFiniteGradientError` before anything has changed.
+    - `check_numerics`: warn once (`LostUpdatesWarning`) where more than half of a group's updates
+      leave the stored weights as they were, because its rate is too small for its precision. A
+      sample of weights is compared in one of the first steps in which the rate does not rise;
+      every other step costs what it does without.
+
     Those of precisions that round stochastically:
 
     - `low`: how `"kahan"`, `"light"` and `"plus"` round the low component of a bf16 parameter,
@@ -65,6 +70,7 @@ class Options(TypedDict, total=False):
     max_grad_norm: float | None
     max_grad_value: float | None
     nonfinite: str
+    check_numerics: bool
     low: str
     seed: int
     stream_by: str | None
@@ -87,7 +93,13 @@ IN_GROUPS: Group = {**_FLAGS, "peak_lr": None, "low": "nearest", "seed": 0, "str
 OLDER: Group = {**IN_GROUPS, "stream_by": "place"}
 
 # The options that are attributes of the optimizer, and their defaults.
-OF_OPTIMIZER: Group = {"max_grad_norm": None, "max_grad_value": None, "nonfinite": "torch"}
+CHECK = "check_numerics"
+OF_OPTIMIZER: Group = {
+    "max_grad_norm": None,
+    "max_grad_value": None,
+    "nonfinite": "torch",
+    CHECK: True,
+}
 
 DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
 
