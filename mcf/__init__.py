@@ -18,6 +18,8 @@ from mcf.bounds import bound as bound
 from mcf.complexes import MCFComplexTensor as MCFComplexTensor
 from mcf.complexes import complex as complex
 from mcf.complexes import complex_tensor as complex_tensor
+from mcf.constants import e as e
+from mcf.constants import pi as pi
 from mcf.functions import acos as acos
 from mcf.functions import acosh as acosh
 from mcf.functions import add as add
