@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.optim import options
+from mcf.optim.caller import warn
 from mcf.optim.expansions import is_expansion
 from mcf.optim.sharding.shards import local
 
@@ -131,10 +131,9 @@ def _warn(index: int, group: dict[str, Any], p: Tensor, share: float) -> None:
         if p.dtype == BF16.dtype
         else "precision='plus' keeps 11 bits more, and 'master' float32"
     )
-    warnings.warn(
+    warn(
         f"{share:.0%} of the sampled updates of param_groups[{index}] left the stored weights as "
         f"they were: lr={float(group['lr']):g} is too small for precision={group['precision']!r}; "
         f"{remedy} ({options.CHECK}=False leaves out this check)",
         LostUpdatesWarning,
-        stacklevel=6,
     )

@@ -11,8 +11,9 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.kernels.formats import FORMATS
+from mcf.kernels.formats import FORMATS, FP32, FP64
 from mcf.optim import checkpoint, expansions, gradients, options, randomness, validation
+from mcf.optim.caller import warn
 from mcf.optim.grouped import Group, GroupedOptimizer
 from mcf.optim.lost_updates import LostUpdates
 from mcf.optim.precision import by_name
@@ -23,6 +24,15 @@ from mcf.optim.step.run import Steps
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.strategies import PLAIN
+
+
+class NoEffectWarning(UserWarning):
+    """A precision for 16-bit parameters was given to an optimizer that has none."""
+
+
+# Precisions that ask for no more than a float32 parameter has anyway.
+FULL_PRECISION = ("plain", "fp32_states", "master")
 
 
 class LowPrecisionOptimizer(GroupedOptimizer):
@@ -53,6 +63,29 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
         if any(group["capturable"] for group in self.param_groups):
             gradients.check_capturable(self.nonfinite)
+        self._warn_of_no_effect()
+
+    def _warn_of_no_effect(self) -> None:
+        """Warn where no parameter is stored otherwise than under precision="plain"."""
+        asked = []
+        for index, group in enumerate(self.param_groups):
+            for where, p in self._named(index):
+                if validation.later(p) or p.dtype not in FORMATS:
+                    continue
+                found = self._arithmetic(group, p, where)
+                wide = found.component in (FP32, FP64)
+                if not wide or found.strategy != PLAIN:
+                    return
+                if group["precision"] not in FULL_PRECISION:
+                    asked.append((group["precision"], p.dtype))
+        if asked:
+            precision, dtype = asked[0]
+            warn(
+                f"precision={precision!r} has no effect: all parameters are {dtype}, and it stores "
+                "16-bit parameters; use model.to(torch.bfloat16), or 'bf16_sr', '8bit' or '4bit', "
+                "which store the moments of float32 parameters in fewer bytes, or 'plain'",
+                NoEffectWarning,
+            )
 
     @overload
     def step(self, closure: None = None) -> None: ...

@@ -6,7 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -69,9 +69,9 @@ class Options(TypedDict, total=False):
     max_lr: float | None
     max_grad_norm: float | None
     max_grad_value: float | None
-    nonfinite: str
+    nonfinite: Literal["torch", "skip", "raise"]
     check_numerics: bool
-    low: str
+    low: Literal["nearest", "stochastic"]
     seed: int
     stream_by: str | None
 
@@ -172,6 +172,11 @@ def of_optimizer(options: Options) -> Group:
 def known(name: str, options: Options) -> None:
     """Raise TypeError, as Python does, for a keyword that no constructor has."""
     for given in options:
+        if given == "mode":
+            raise TypeError(
+                f"{name} has no mode: precision='plus' is the mode of CollageAdamW, "
+                "which takes mode='light', 'plus' or 'kahan'"
+            )
         if given not in DEFAULTS:
             allowed = ", ".join(DEFAULTS)
             raise TypeError(

@@ -158,6 +158,12 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
     # Not every value can be looked up in a dict.
     known = precision in tuple(STRATEGIES)
     composed = None if known or not custom else parts(precision)
+    if known and custom:
+        allowed = ", ".join(map(repr, named))
+        raise ValueError(
+            f"precision={precision!r} {_reason(STRATEGIES[precision], optimizer)}; allowed are "
+            f"{allowed}"
+        )
     if composed is None:
         validation.choice("precision", precision, named)
     elif composed.strategy.narrow and not _codes_fit(composed, named):
@@ -183,6 +189,21 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
             f"that the update of {optimizer} is a multiple of; allowed is "
             "feedback=False"
         )
+
+
+def _reason(strategy: Strategy, optimizer: str) -> str:
+    """Return why an optimizer has not a strategy that others have."""
+    if strategy.feedback:
+        return (
+            "feeds rounding errors into a first moment that the update is a multiple of, which "
+            f"{optimizer} has not"
+        )
+    if strategy.packed:
+        return f"keeps a first moment in 4 bits beside a second one, and {optimizer} has not both"
+    if strategy.narrow:
+        return f"keeps moments as codes that need a second moment, which {optimizer} has not"
+    reason = f"stores a second moment in more bits, and {optimizer} has none"
+    return f"{reason}: 'light' is the same here" if strategy.name == "plus" else reason
 
 
 def _codes_fit(composed: Precision, named: tuple[str, ...]) -> bool:

@@ -31,7 +31,7 @@ from mcf.optim.rules.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import STRATEGIES
+from mcf.optim.storage.strategies import STRATEGIES, PrecisionName
 
 
 def adamw(
@@ -263,7 +263,7 @@ class AdamW(MomentOptimizer):
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

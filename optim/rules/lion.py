@@ -19,7 +19,7 @@ from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.rules.slots import accumulate, param_value, scaled_gradient
 from mcf.optim.rules.terms import param_terms
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.strategies import WITHOUT_SECOND
+from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
 
 
 def lion(
@@ -108,7 +108,7 @@ class Lion(LowPrecisionOptimizer):
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
         weight_decay: float = 0.0,
         *,
-        precision: str | Precision = "light",
+        precision: PrecisionName | Precision = "light",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

@@ -28,6 +28,7 @@ from mcf.optim.rules.slots import (
 )
 from mcf.optim.rules.terms import param_terms
 from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.strategies import PrecisionName
 
 
 def sgd(
@@ -154,7 +155,7 @@ class SGD(LowPrecisionOptimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
-        precision: str | Precision = "light",
+        precision: PrecisionName | Precision = "light",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,

@@ -7,6 +7,7 @@ it. What a strategy adds to the rule is how a stored number takes an update, whi
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.codes import RATIO4, RATIO8, SIGNED8, UNSIGNED8
@@ -121,6 +122,13 @@ class Strategy:
             )
         return dataclasses.replace(self, name=f"{self.name}_{low}", stochastic=True)
 
+
+# The names of `STRATEGIES`, for type checkers and editors.
+PrecisionName = Literal[
+    "plain", "kahan", "light", "plus", "split16", "split16_sr", "split16_8bit", "split8",
+    "split8_sr", "split8_8bit", "stochastic", "bf16_sr", "8bit", "4bit", "eco", "eco_stochastic",
+    "fp32_states", "master",
+]  # fmt: skip
 
 PLAIN = Strategy("plain", SINGLE)
 
