@@ -16,6 +16,7 @@ from mcf.optim import (
     gradients,
     options,
     randomness,
+    replaced,
     state_validation,
     stream_names,
     validation,
@@ -59,6 +60,8 @@ class GroupedOptimizer(Optimizer):
     _required: frozenset[str]
     # What steps leave for the next ones.
     _steps: Steps
+    # Whether a warning has said that the model has other parameters now.
+    _told = False
     _track_metrics: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -219,7 +222,10 @@ class GroupedOptimizer(Optimizer):
         Those whose ids are in `skip` are left out.
         """
         found = (self._buckets(k, self._named(k), skip) for k in range(len(self.param_groups)))
-        return [bucket for some in found for bucket in some]
+        buckets = [bucket for some in found for bucket in some]
+        if not (buckets or skip or self._told):
+            self._told = replaced.warn_of_replaced(self.param_groups, self.state)
+        return buckets
 
     def _buckets(
         self, index: int, named: Iterable[Named], skip: Container[int] = ()

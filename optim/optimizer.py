@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
@@ -58,6 +59,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         self._released = False
         self._track_metrics = bool(track_metrics)
         self._steps = Steps()
+        self._lock = threading.RLock()
         self._lost = LostUpdates(self.check_numerics)
         self._required = frozenset(defaults) | options.IN_GROUPS.keys()
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
@@ -128,11 +130,13 @@ class LowPrecisionOptimizer(GroupedOptimizer):
 
     def _take(self, steps: Steps, request: Request) -> None:
         """A step that was asked for, after its closure; without the hooks of `step`."""
-        try:
-            steps.take(request)
-        finally:
-            if request.gradients.norm is not None:
-                self.grad_norm = request.gradients.norm
+        # Counts, caches and states are read and written: two threads would lose steps.
+        with self._lock:
+            try:
+                steps.take(request)
+            finally:
+                if request.gradients.norm is not None:
+                    self.grad_norm = request.gradients.norm
 
     def _check_capture(self, index: int, named: Iterable[Named]) -> None:
         """Raise where a graph would hold what the host computed once for parameters of a group."""
@@ -304,6 +308,9 @@ class LowPrecisionOptimizer(GroupedOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`, bit for bit; every state keeps its own dtype.
 
+        States go to parameters by name where both sides name all parameters of a group, else by
+        place, as in torch.
+
         Raises:
             ValueError, TypeError: when the state is of another precision, shape or model; then
                 nothing has changed.
@@ -311,6 +318,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         # Like torch's own, which casts every state to its parameter's dtype.
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
+        state_dict = checkpoint.in_order(self, state_dict)
         checkpoint.check(self, state_dict)
         groups = checkpoint.groups(self, state_dict)
         states = checkpoint.states(self, state_dict)
@@ -323,6 +331,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         """Restore a pickled or copied optimizer."""
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_steps", Steps())
+        self.__dict__.setdefault("_lock", threading.RLock())
         self.__dict__.setdefault("_lost", LostUpdates(False))
         self.__dict__.setdefault("_grad_low", {})
         self.__dict__.setdefault("_accumulator", None)
