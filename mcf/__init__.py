@@ -97,6 +97,7 @@ from mcf.kernels.registry import get_executor as get_executor
 from mcf.kernels.registry import set_executor as set_executor
 from mcf.polynomials import polyval as polyval
 from mcf.products import matmul as matmul
+from mcf.public import public as _public
 from mcf.tensor import MCFTensor as MCFTensor
 from mcf.tensor import UnsupportedError as UnsupportedError
 from mcf.tensor import arange as arange
@@ -126,3 +127,10 @@ from mcf.transforms import two_prod as two_prod
 from mcf.transforms import two_sum as two_sum
 
 __version__ = "0.1.0"
+
+__all__ = _public(globals(), ("fourier", "kernels", "linalg", "nn", "optim"))
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which editors complete."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

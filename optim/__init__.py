@@ -38,9 +38,18 @@ from mcf.optim.sharding.reduction import GradientReduction as GradientReduction
 from mcf.optim.sharding.reduction import reduce_gradients as reduce_gradients
 from mcf.optim.step.rewritten import WeightsRewrittenWarning as WeightsRewrittenWarning
 from mcf.optim.storage.strategies import STRATEGIES as _STRATEGIES
+from mcf.public import public as _public
 
 # The values of `precision`.
 PRECISIONS = tuple(_STRATEGIES)
+
+__all__ = _public(globals())
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which editors complete."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
 
 # Pickles of whole optimizers name the module of their class: those that earlier versions had.
 for _name in ("adam", "adamax", "adamw", "lion", "muon", "nadam", "radam", "sgd"):
