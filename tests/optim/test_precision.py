@@ -147,7 +147,7 @@ def test_what_an_optimizer_refuses() -> None:
     p = parameter(3, BF16)
     with pytest.raises(ValueError, match="Unknown mode: 'pair_float32_pair'"):
         CollageAdamW([p], mode=str(FEW[0]))
-    with pytest.raises(ValueError, match="Unknown precision: 'plus'"):
+    with pytest.raises(ValueError, match="precision='plus' stores a second moment"):
         SGD([p], precision=Precision("pair", exp_avg_sq="pair"))
     with pytest.raises(ValueError, match="Unknown precision: 'pair_single'; known are 'plain'"):
         AdamW([p], precision="pair_single")

@@ -259,7 +259,7 @@ def test_checkpoints_and_conversion(rule: str, precision: str) -> None:
 
 def test_schedule_free_has_no_first_moment() -> None:
     p = [parameter(SHAPE, BF16)]
-    with pytest.raises(ValueError, match="Unknown precision: '4bit'"):
+    with pytest.raises(ValueError, match="precision='4bit' keeps a first moment in 4"):
         ScheduleFreeAdamW(p, precision="4bit")
     precision = Precision(exp_avg="ratio4", exp_avg_sq="ue6m2")
     with pytest.raises(

@@ -135,7 +135,7 @@ def logcumsumexp(x: Any, dim: int) -> Any:
 
 def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
     """Running extremes and where they are, the last of equal ones; NaN stays."""
-    if type(x) is MCFTensor:
+    if type(x) is MCFTensor and not recorded(x):
         few = arranged("running_largest" if largest else "running_smallest", x, dim)
         if few is not None:
             return few
