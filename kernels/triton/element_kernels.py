@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import functools
-import linecache
-from types import FunctionType
 from typing import Any
 
-import triton
 import triton.language as tl
-from triton.runtime.interpreter import InterpretedFunction
 
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
+from mcf.kernels.triton.launching import THREADS, kernel_of
 from mcf.kernels.triton.rounding import jit, storage
 
 # 8 elements for each of 128 threads: loads and stores of 16 bytes for 16-bit tensors.
 BLOCK = 1024
-THREADS = 128
 # From so many float64 tensors on a thread has 4 elements, or 2: those of 8 would fill half of its
 # registers, and the assembler spills or computes twice what comes between (seen in quotients and
 # roots of four components, and of 4 in quotients of complex ones).
 _MANY_WIDE, _MOST_WIDE = 8, 24
 # Of few elements one warp takes one each.
 FEW = 32
-# The most there are on NVIDIA GPUs. Without a limit the assembler sets one by its own rules, and
-# then spills to keep it (seen at 128 for AdamW on master weights).
-MAX_REGISTERS = 255
 
 # The arguments of a kernel of many rows.
 TABLES = ["addresses_ptr", "sizes_ptr", "owners_ptr", "blocks_ptr", "scalars_ptr", "sums_ptr"]
@@ -57,24 +50,11 @@ def block(spec: Elementwise, interpreted: bool = False) -> int:
     return BLOCK // (4 if wide >= _MOST_WIDE else 2 if wide >= _MANY_WIDE else 1)
 
 
-def options(target: Any, few: bool = False) -> dict[str, Any]:
-    """The options of every launch and compilation, for a `triton.backends.compiler.GPUTarget`.
-
-    Fusion is off: by default Triton contracts multiplications and additions into FMA. The
-    interpreter, whose target is None, has no options.
-    """
-    if target is None:
-        return {}
-    warps = 1 if few else THREADS // target.warp_size
-    chosen = {"num_warps": warps, "enable_fp_fusion": False}
-    return chosen | {"maxnreg": MAX_REGISTERS} if target.backend == "cuda" else chosen
-
-
 def source(spec: Elementwise) -> str:
     """The kernel of one row of tensors in Python; see `_blocks`."""
     names = [f"{f.name}_ptr" for f in spec.fields]
     lines = [
-        f"def mcf_{spec.name}({', '.join(names)}, scalars_ptr, sums_ptr, n, BLOCK: tl.constexpr):",
+        f"def mcf_{spec.name}({', '.join(names)}, scalars_ptr, sums_ptr, n):",
         "    start = tl.program_id(0).to(tl.int64) * BLOCK",
     ]
     return _blocks(spec, lines)
@@ -89,7 +69,7 @@ def many_source(spec: Elementwise) -> str:
     """
     lines = [
         f"def mcf_many_{spec.name}(addresses_ptr, sizes_ptr, owners_ptr, blocks_ptr, scalars_ptr, "
-        "sums_ptr, ALIGNMENT: tl.constexpr, BLOCK: tl.constexpr):",
+        "sums_ptr, ALIGNMENT: tl.constexpr):",
         "    row = tl.load(owners_ptr + tl.program_id(0))",
         "    start = tl.load(blocks_ptr + tl.program_id(0)) * BLOCK",
         "    n = tl.load(sizes_ptr + row)",
@@ -137,11 +117,12 @@ def _loop(spec: Elementwise) -> list[str]:
     totals = range(spec.sum_count if spec.sums is not None else 0)
     lines = [f"{s}_ptr += i" for s in streams]
     lines += [f"total{k} = tl.full((), 0.0, tl.float64)" for k in totals]
-    # Of no elements none is computed.
-    lines += ["step = tl.maximum(n, 1).to(tl.int64)", "for first in range(start, n, step):"]
+    # Not a `range`: Triton 3.6 cannot make one of the interpreter's tensors with NumPy 2.4.
+    lines += ["first = start", "while first < n:"]
     lines.append("    live = first + tl.arange(0, BLOCK) < n")
     lines += [f"    {line}" for line in _statements(spec, masked=True)]
-    lines += [f"    {s}_ptr += step" for s in streams]
+    lines += [f"    {s}_ptr += n" for s in streams]
+    lines.append("    first += n")
     lines += [_stored_total(spec, k, f"total{k}") for k in totals]
     return [f"    {line}" for line in lines]
 
@@ -220,19 +201,16 @@ def _pack(x, BLOCK: tl.constexpr):
 
 @functools.cache
 def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
-    """The kernel of a declaration, interpreted or compiled by Triton on its first launch.
-
-    That of one row of tensors, or of many.
-    """
+    """Return the kernel of a declaration, for one row of tensors or for many."""
+    interpreted = dialect is Dialect.INTERPRETER
     bind = binder(spec.register, spec.arithmetic, spec.roundings, spec.slots, dialect)
-    namespace: dict[str, Any] = {"tl": tl, "function": bind(spec.function)}
+    namespace: dict[str, Any] = {"function": bind(spec.function)}
     namespace |= {name: bind(each) for name, each in spec.helpers().items()}
     if spec.sums is not None:
         namespace["sum_terms"] = bind(spec.sums)
         namespace["combine"] = tl.standard._sum_combine
     if spec.packed:
         both = (_unpack, _pack)
-        interpreted = dialect is Dialect.INTERPRETER
         namespace |= zip(("unpack", "pack"), both if interpreted else map(jit, both), strict=True)
     for field in spec.fields:
         widen, rounding, narrow = storage(spec.register, field.format, dialect)
@@ -240,20 +218,15 @@ def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
         namespace[f"round_{field.name}"] = rounding
         namespace[f"narrow_{field.name}"] = narrow
         namespace[f"{field.name}_ptr_type"] = tl.pointer_type(_TYPES[field.format.name])
-    text = many_source(spec) if many else source(spec)
     name = f"mcf_many_{spec.name}" if many else f"mcf_{spec.name}"
-    filename = f"<mcf triton {name} {spec.serial}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    function = namespace[name]
-    assert isinstance(function, FunctionType)
-    function.__module__ = __name__
-    if dialect is Dialect.INTERPRETER:
-        return InterpretedFunction(function)
-    # `n` and the small tables change from tensor to tensor and step to step; compiling again for
-    # their divisibility gains nothing, because a full block does not depend on it.
-    tables = TABLES if many else ["scalars_ptr", "sums_ptr", "n"]
-    if spec.long and not many:
-        # Nor where its accesses are of single elements.
-        tables = [*(f"{f.name}_ptr" for f in spec.fields), *tables]
-    return triton.JITFunction(function, do_not_specialize=tables)
+    # The many rows find their tensors' alignment in ALIGNMENT; a long formula has narrow accesses.
+    aligned = [] if many or spec.long else [f"{f.name}_ptr" for f in spec.fields]
+    return kernel_of(
+        many_source(spec) if many else source(spec),
+        f"{name} {spec.serial}",
+        namespace,
+        {"BLOCK": block(spec, interpreted)},
+        dialect,
+        name,
+        aligned,
+    )

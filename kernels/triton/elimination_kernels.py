@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from mcf.kernels.elimination import Elimination
-from mcf.kernels.triton.dialect import Dialect, current
-from mcf.kernels.triton.panel_text import KernelText, build, launched, selected
+from mcf.kernels.triton import launching
+from mcf.kernels.triton.dialect import Dialect
+from mcf.kernels.triton.panel_text import KernelText, build, selected
 
 # The most columns of a panel.
 WIDTH = 32
@@ -177,8 +178,8 @@ def panel(
     words = (start, width, rows, columns, count)
     constants = {"EXCHANGE": int(exchange and spec.kind == "lu"), "ROWS": sizes(spec.terms)}
     constants |= {"WIDTH": WIDTH, "SEARCHED": SEARCHED}
-    with current(a[0].device) as (dialect, target):
-        launched(kernel(spec, dialect), target, batch, *a, found, info, *words, **constants)
+    build_panel = functools.partial(kernel, spec)
+    launching.launch(a[0].device, build_panel, batch, *a, found, info, *words, **constants)
 
 
 def substitute(
@@ -190,5 +191,5 @@ def substitute(
     tiles = -(-columns // tile)
     words = (tiles, width, columns, *a[0].stride(), *x[0].stride())
     constants = {"UPPER": int(upper), "UNIT": int(unit), "COLUMNS": tile, "WIDTH": WIDTH}
-    with current(x[0].device) as (dialect, target):
-        launched(kernel(spec, dialect), target, batch * tiles, *a, *x, *words, **constants)
+    build_substitution = functools.partial(kernel, spec)
+    launching.launch(x[0].device, build_substitution, batch * tiles, *a, *x, *words, **constants)

@@ -7,21 +7,17 @@ the order in which `tl.reduce` combines is Triton's own.
 from __future__ import annotations
 
 import functools
-import linecache
-from types import FunctionType
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.interpreter import InterpretedFunction
 
 from mcf.kernels.fold import BLOCK, GROUP, LANES, STEP, Fold
 from mcf.kernels.formats import FP32, FP64
+from mcf.kernels.triton import launching
 from mcf.kernels.triton.device_functions import binder
-from mcf.kernels.triton.dialect import Dialect, current
-from mcf.kernels.triton.element_kernels import THREADS
+from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.rounding import widening
 
 # Results of a matrix product that one program computes, and elements that one program halves.
@@ -29,6 +25,11 @@ ROWS, COLUMNS = 8, 64
 HALVED = 256
 # Partial sums in memory at a time: more rows than have as many are folded one part after another.
 PARTIAL = 1 << 27
+
+# The sizes that each kernel is given.
+SUM_SIZES = ("start", "total", "blocks", "items", "kept")
+PRODUCT_SIZES = ("rows", "inner", "columns", "stride", "across", "down")
+HALVING_SIZES = ("plane", "shift", "n")
 
 _TYPES = {FP32: tl.float32, FP64: tl.float64}
 
@@ -57,13 +58,26 @@ def _names(spec: Fold, prefix: str) -> str:
     return ", ".join(f"{prefix}{k}" for k in range(spec.state)) + ","
 
 
-def _assign(spec: Fold, indent: int, value: str, live: str = "live", old: str = "zero") -> str:
-    """Statements that set the partial sum where `live`."""
+def _assign(
+    spec: Fold, indent: int, new: str, value: str, live: str = "live", old: str = "zero"
+) -> str:
+    """Return statements that set the partial sum where `live`.
+
+    Args:
+        spec: the fold.
+        indent: the depth of the statements.
+        new: the prefix of the value's variables, which no other statements of the kernel may
+            have: a register of a term may be the literal 0.0, and Triton refuses a variable that
+            is a number in one branch and a block in another.
+        value: the expression of the new partial sum.
+        live: the mask.
+        old: what stays elsewhere: "zero", or the prefix of the old partial sum.
+    """
     pad = "    " * indent
-    lines = [f"{pad}{_names(spec, 'n')} = {value}"]
+    lines = [f"{pad}{_names(spec, new)} = {value}"]
     for k in range(spec.state):
         other = old if old == "zero" else f"{old}{k}"
-        lines.append(f"{pad}s{k} = tl.where({live}, n{k}, {other})")
+        lines.append(f"{pad}s{k} = tl.where({live}, {new}{k}, {other})")
     return "\n".join(lines)
 
 
@@ -82,8 +96,7 @@ def sum_source(spec: Fold) -> str:
         for k in range(spec.state)
     )
     return f"""
-def kernel({_pointers(spec)}, out_ptr, start, total, blocks, items, kept, LANES: tl.constexpr,
-           GROUP: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr):
+def kernel({_pointers(spec)}, out_ptr, {", ".join(SUM_SIZES)}):
     item = tl.program_id(0).to(tl.int64)
     offset = start + item % blocks * BLOCK
     base = item // blocks * total + offset
@@ -94,17 +107,17 @@ def kernel({_pointers(spec)}, out_ptr, start, total, blocks, items, kept, LANES:
     live = j < length
     first = length * 0
     if length >= GROUP * LANES:
-{_assign(spec, 2, group)}
+{_assign(spec, 2, "g", group)}
         first = length * 0 + GROUP * LANES
         while first + GROUP * LANES <= length:
-{_assign(spec, 3, f"combine({state}, {group})", old="s")}
+{_assign(spec, 3, "h", f"combine({state}, {group})", old="s")}
             first += GROUP * LANES
     else:
-{_assign(spec, 2, terms("base + j", "live"))}
+{_assign(spec, 2, "t", terms("base + j", "live"))}
         first = length * 0 + LANES
     while first < length:
         rest = j < length - first
-{_assign(spec, 2, f"combine({state}, {terms('base + first + j', 'rest')})", "rest", "s")}
+{_assign(spec, 2, "u", f"combine({state}, {terms('base + first + j', 'rest')})", "rest", "s")}
         first += LANES
 {stores}
 """
@@ -131,8 +144,7 @@ def product_source(spec: Fold) -> str:
         for c in range(n)
     )
     return f"""
-def kernel({_pointers(spec)}, out_ptr, rows, inner, columns, stride, across, down,
-           GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def kernel({_pointers(spec)}, out_ptr, {", ".join(PRODUCT_SIZES)}):
     item = tl.program_id(0).to(tl.int64)
     left_column = item % across * COLUMNS
     top = item // across % down * ROWS
@@ -147,16 +159,16 @@ def kernel({_pointers(spec)}, out_ptr, rows, inner, columns, stride, across, dow
     cell = matrix * rows * columns + i * columns + j
     k = item * 0
     if inner >= GROUP:
-{_assign(spec, 2, group)}
+{_assign(spec, 2, "g", group)}
         k = item * 0 + GROUP
         while k + GROUP <= inner:
-{_assign(spec, 3, f"combine({state}, {group})", old="s")}
+{_assign(spec, 3, "h", f"combine({state}, {group})", old="s")}
             k += GROUP
     else:
-{_assign(spec, 2, terms("item * 0"))}
+{_assign(spec, 2, "t", terms("item * 0"))}
         k = item * 0 + 1
     while k < inner:
-{_assign(spec, 2, f"combine({state}, {terms('k')})", old="s")}
+{_assign(spec, 2, "u", f"combine({state}, {terms('k')})", old="s")}
         k += 1
 {stores}
 """
@@ -177,7 +189,7 @@ def halving_source(spec: Fold) -> str:
         f"    tl.store(p + (none + {k}) * plane + i, n{k}, mask=live)" for k in range(spec.state)
     )
     return f"""
-def kernel(p, plane, shift, n, HALVED: tl.constexpr):
+def kernel(p, {", ".join(HALVING_SIZES)}):
     none = tl.program_id(0).to(tl.int64) * 0
     i = tl.program_id(0).to(tl.int64) * HALVED + tl.arange(0, HALVED)
     live = i < n
@@ -188,68 +200,49 @@ def kernel(p, plane, shift, n, HALVED: tl.constexpr):
 
 @functools.cache
 def build(spec: Fold, kind: str, dialect: Dialect) -> Any:
-    """A kernel of a fold: "sum", "product" or "halving"."""
+    """Return a kernel of a fold: "sum", "product" or "halving"."""
     register = spec.register
     bind = binder(register, register, (("rc", register),), (), dialect)
-    namespace: dict[str, Any] = {"tl": tl, "register": tl.constexpr(_TYPES[register])}
+    namespace: dict[str, Any] = {"register": tl.constexpr(_TYPES[register])}
     for name in ("term", "merge", "combine"):
         namespace[name] = bind(getattr(spec, name))
     for o, fmt in enumerate(spec.formats):
         namespace[f"widen_{o}"] = widening(register, fmt, dialect)
-    makers = {"sum": sum_source, "product": product_source, "halving": halving_source}
-    text = makers[kind](spec)
-    filename = f"<mcf triton {kind} {spec.name}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    function = namespace["kernel"]
-    assert isinstance(function, FunctionType)
-    function.__module__ = __name__
-    if dialect is Dialect.INTERPRETER:
-        return InterpretedFunction(function)
-    return triton.JITFunction(function)
+    source, constants = {
+        "sum": (sum_source, {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": BLOCK}),
+        "product": (product_source, {"GROUP": GROUP, "ROWS": ROWS, "COLUMNS": COLUMNS}),
+        "halving": (halving_source, {"HALVED": HALVED}),
+    }[kind]
+    return launching.kernel_of(source(spec), f"{kind} {spec.name}", namespace, constants, dialect)
 
 
-def options(target: Any) -> dict[str, Any]:
-    """The options of every launch; the interpreter, whose target is None, has none."""
-    if target is None:
-        return {}
-    return {"num_warps": THREADS // target.warp_size, "enable_fp_fusion": False}
+def launch_kernel(spec: Fold, kind: str, programs: int, *arguments: Any) -> None:
+    """Launch a kernel of a fold on the device of its first argument."""
+    build_kind = functools.partial(build, spec, kind)
+    launching.launch(arguments[0].device, build_kind, programs, *arguments)
 
 
-class _Launcher:
-    """Launches the kernels of one fold on one device."""
-
-    def __init__(self, spec: Fold, device: torch.device) -> None:
-        self.spec = spec
-        self.device = device
-
-    def __call__(self, kind: str, programs: int, *arguments: Any, **constants: int) -> None:
-        with current(self.device) as (dialect, target):
-            kernel = build(self.spec, kind, dialect)
-            kernel[(programs,)](*arguments, **constants, **options(target))
-
-    def halve(self, state: Tensor, count: int) -> Tensor:
-        """Halve the first `count` rows of [state, capacity, M] in place; row 0, [state, M]."""
-        capacity, width = state.shape[1:]
-        while count > 1:
-            half = (count + 1) // 2
-            n = (count - half) * width
-            plane, shift = capacity * width, half * width
-            self("halving", -(-n // HALVED), state, plane, shift, n, HALVED=HALVED)
-            count = half
-        return state[:, 0]
+def _halve(spec: Fold, state: Tensor, count: int) -> Tensor:
+    """Halve the first `count` rows of [state, capacity, M] in place; return row 0, [state, M]."""
+    capacity, width = state.shape[1:]
+    while count > 1:
+        half = (count + 1) // 2
+        n = (count - half) * width
+        plane, shift = capacity * width, half * width
+        launch_kernel(spec, "halving", -(-n // HALVED), state, plane, shift, n)
+        count = half
+    return state[:, 0]
 
 
 def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
     """See `mcf.kernels.executor.Executor`."""
-    components = [c.detach() for operand in operands for c in operand]
+    components = [c for operand in operands for c in operand]
     outer, total = components[0].shape
     most = max(1, PARTIAL // (spec.state * min(LANES, total) * -(-total // BLOCK)))
     if outer > most:
         return torch.cat(
             [fold(spec, [[c[k : k + most] for c in components]]) for k in range(0, outer, most)], 1
         )
-    launch = _Launcher(spec, components[0].device)
     # A last block with fewer elements than lanes has a tree of its own.
     full = total - total % BLOCK if total % BLOCK < LANES else total
     parts = []
@@ -260,27 +253,23 @@ def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
         items = outer * blocks
         kept = min(LANES, stop - start)
         lanes = torch.empty(
-            spec.state, kept, items, dtype=spec.register.dtype, device=launch.device
+            spec.state, kept, items, dtype=spec.register.dtype, device=components[0].device
         )
-        constants = {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": BLOCK}
-        launch("sum", items, *components, lanes, start, total, blocks, items, kept, **constants)
-        sums = launch.halve(lanes, kept)
+        launch_kernel(spec, "sum", items, *components, lanes, start, total, blocks, items, kept)
+        sums = _halve(spec, lanes, kept)
         parts.append(sums.reshape(spec.state, outer, blocks))
     state = torch.cat(parts, 2).transpose(1, 2).contiguous()
-    return launch.halve(state, state.shape[1]).contiguous()
+    return _halve(spec, state, state.shape[1]).contiguous()
 
 
 def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
     """See `mcf.kernels.executor.Executor`."""
     batch, rows, inner = left[0].shape
     columns = right[0].shape[2]
-    launch = _Launcher(spec, left[0].device)
     out = torch.empty(
         spec.state, batch, rows, columns, dtype=spec.register.dtype, device=left[0].device
     )
     across, down = -(-columns // COLUMNS), -(-rows // ROWS)
-    arguments = [*(c.detach() for c in (*left, *right)), out]
     sizes = (rows, inner, columns, batch * rows * columns, across, down)
-    constants = {"GROUP": GROUP, "ROWS": ROWS, "COLUMNS": COLUMNS}
-    launch("product", batch * across * down, *arguments, *sizes, **constants)
+    launch_kernel(spec, "product", batch * across * down, *left, *right, out, *sizes)
     return out

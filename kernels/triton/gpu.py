@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,11 +21,11 @@ from mcf.kernels.tables import as_tensor, capturing, to_device
 from mcf.kernels.triton import (
     elimination_kernels,
     fold_kernels,
+    launching,
     reflection_kernels,
     rotation_kernels,
 )
-from mcf.kernels.triton.dialect import current
-from mcf.kernels.triton.element_kernels import block, build, options
+from mcf.kernels.triton.element_kernels import block, build
 
 # Triton's widest access, in bytes.
 _WIDEST = 16
@@ -105,10 +106,14 @@ class Launch(Prepared):
         for work in self._works((table % _WIDEST == 0).all(axis=1) & (not spec.long)):
             sums = torch.empty(work.grid, spec.sum_count, dtype=torch.float64, device=self._device)
             tables = (pointers, sizes, work.owners, work.blocks, values, sums)
-            with current(self._device) as (dialect, target):
-                kernel = build(spec, dialect, many=True)
-                settings = {"BLOCK": self._block, **options(target, spec.few)}
-                kernel[(work.grid,)](*tables, ALIGNMENT=work.alignment, **settings)
+            launching.launch(
+                self._device,
+                functools.partial(build, spec, many=True),
+                work.grid,
+                *tables,
+                few=spec.few,
+                ALIGNMENT=work.alignment,
+            )
             if spec.sums is not None:
                 mine = torch.segment_reduce(
                     sums, "sum", lengths=work.counts, axis=0, unsafe=True, initial=0
@@ -138,10 +143,8 @@ def _launch(spec: Elementwise, row: Sequence[Tensor], scalars: Tensor) -> Tensor
     blocks = -(-n // size)
     sums = torch.empty(blocks, spec.sum_count, dtype=torch.float64, device=device)
     if blocks:
-        with current(device) as (dialect, target):
-            arguments = [*(t.detach() for t in row), scalars, sums, n]
-            settings = options(target, spec.few)
-            build(spec, dialect)[(blocks,)](*arguments, BLOCK=size, **settings)
+        build_one = functools.partial(build, spec)
+        launching.launch(device, build_one, blocks, *row, scalars, sums, n, few=spec.few)
     return None if spec.sums is None else sums.sum(0, keepdim=True)
 
 

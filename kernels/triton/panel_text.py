@@ -6,21 +6,16 @@ loaded by more threads than the one that stores it.
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
 from typing import Any
 
-import triton
 import triton.language as tl
-from torch import Tensor
-from triton.runtime.interpreter import InterpretedFunction
 
 from mcf.kernels.fold import GROUP
 from mcf.kernels.formats import FP32, Format
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.element_kernels import options
+from mcf.kernels.triton.launching import kernel_of
 from mcf.kernels.triton.rounding import jit, storage
 
 BARRIER = "tl.debug_barrier()"
@@ -150,14 +145,13 @@ def _key32(x):
 def build(
     text: str, name: str, fmt: Format, algorithms: Mapping[str, Any], dialect: Dialect
 ) -> Any:
-    """The kernel of a text, with algorithms in a format under their names."""
+    """Return the kernel of a text, with algorithms in a format under their names."""
     register = fmt.register
     bind = binder(register, fmt, (("rc", fmt),), (), dialect)
     widen, _, narrow = storage(register, fmt, dialect)
     interpreted = dialect is Dialect.INTERPRETER
     key = _key32 if register == FP32 else _key
     namespace: dict[str, Any] = {
-        "tl": tl,
         "widen": widen,
         "narrow": narrow,
         "LARGEST": tl.standard._elementwise_max,
@@ -166,16 +160,4 @@ def build(
         "register": tl.constexpr(tl.float32 if register == FP32 else tl.float64),
         **{each: bind(algorithm) for each, algorithm in algorithms.items()},
     }
-    filename = f"<mcf triton {name}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    exec(compile(text, filename, "exec", dont_inherit=True), namespace)
-    function = namespace["kernel"]
-    assert isinstance(function, FunctionType)
-    function.__module__ = __name__
-    return InterpretedFunction(function) if interpreted else triton.JITFunction(function)
-
-
-def launched(kernel: Any, target: Any, programs: int, *arguments: Any, **constants: int) -> None:
-    """Run a kernel with a program for each matrix."""
-    given = [a.detach() if isinstance(a, Tensor) else a for a in arguments]
-    kernel[(programs,)](*given, **constants, **options(target))
+    return kernel_of(text, name, namespace, {}, dialect)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mcf.kernels.formats import FP64
 from mcf.kernels.reflection import Reflection
-from mcf.kernels.triton.dialect import Dialect, current
+from mcf.kernels.triton import launching
+from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.panel_text import (
     KernelText,
     build,
     folded,
-    launched,
     selected,
     settled,
     variables,
@@ -185,5 +185,5 @@ def panel(
     batch, rows, columns = r[0].shape
     words = (start, v[0].shape[2], rows, columns)
     constants = {"ROWS": sizes(spec.terms), "WIDTH": WIDTH}
-    with current(r[0].device) as (dialect, target):
-        launched(kernel(spec, dialect), target, batch, *r, *v, *t, *words, **constants)
+    build_panel = functools.partial(kernel, spec)
+    launching.launch(r[0].device, build_panel, batch, *r, *v, *t, *words, **constants)

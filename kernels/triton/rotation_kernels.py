@@ -12,12 +12,12 @@ from torch import Tensor
 from mcf.kernels.formats import FP64
 from mcf.kernels.rotation import SWEEPS, VANISHED, Rotations, next_order
 from mcf.kernels.tables import to_device
-from mcf.kernels.triton.dialect import Dialect, current
+from mcf.kernels.triton import launching
+from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.panel_text import (
     KernelText,
     build,
     folded,
-    launched,
     selected,
     settled,
     variables,
@@ -166,8 +166,8 @@ def _halves(text: KernelText, spec: Rotations) -> None:
     text.store(4, "t", "work[:, None] + column[None, :]", f"({sums})", "inside")
     text.add(4, "left += COLUMNS")
     text.add(3, "if width % 2 != 0:")
-    loads(4, "op", "width - 1", "", "live")
-    text.store(4, "t", "work + half", f"({', '.join(products('o', 'p'))},)", "live")
+    loads(4, "qr", "width - 1", "", "live")
+    text.store(4, "t", "work + half", f"({', '.join(products('q', 'r'))},)", "live")
     text.add(3, "count = half + width % 2")
     text.add(
         3,
@@ -228,6 +228,6 @@ def rotate(
     words = (rows, counted, columns, width, SWEEPS, tolerance)
     constants = sizes(rows, spec.terms)
     tables = (_places(rows, device), done)
-    with current(device) as (dialect, target):
-        launched(kernel(spec, dialect), target, batch, *x, *scratch, *tables, *words, **constants)
+    build_sweeps = functools.partial(kernel, spec)
+    launching.launch(device, build_sweeps, batch, *x, *scratch, *tables, *words, **constants)
     return done != 0

@@ -20,7 +20,8 @@ from mcf.kernels import operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.element_kernels import TABLES, THREADS, block, build, options
+from mcf.kernels.triton.element_kernels import TABLES, block, build
+from mcf.kernels.triton.launching import THREADS, options
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -99,18 +100,17 @@ def kernel_source(
         kinds = ["*i64"] * 4 + ["*fp64"] * 2
         return ASTSource(
             fn=build(spec, Dialect.of(TARGETS[target]), many=True),
-            signature=dict(zip(TABLES, kinds, strict=True))
-            | {"ALIGNMENT": "constexpr", "BLOCK": "constexpr"},
-            constexprs={"ALIGNMENT": 16 if aligned else 1, "BLOCK": block(spec)},
+            signature=dict(zip(TABLES, kinds, strict=True)) | {"ALIGNMENT": "constexpr"},
+            constexprs={"ALIGNMENT": 16 if aligned else 1},
         )
     names = [f"{f.name}_ptr" for f in spec.fields]
     signature = {n: _POINTERS[f.format.name] for n, f in zip(names, spec.fields, strict=True)}
-    signature |= {"scalars_ptr": "*fp64", "sums_ptr": "*fp64", "n": size, "BLOCK": "constexpr"}
+    signature |= {"scalars_ptr": "*fp64", "sums_ptr": "*fp64", "n": size}
     divisible = {(k,): [["tt.divisibility", 16]] for k in range(len(names))}
     return ASTSource(
         fn=build(spec, Dialect.of(TARGETS[target])),
         signature=signature,
-        constexprs={"BLOCK": block(spec)},
+        constexprs={},
         # A launch of a long formula does not ask where tensors begin.
         attrs=divisible if aligned and not spec.long else {},
     )

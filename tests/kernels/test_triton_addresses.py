@@ -17,13 +17,13 @@ import torch
 
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
-from mcf.kernels import fold as kernels
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
-from mcf.kernels.fold import GROUP, LANES, STEP, Fold, product_fold, sum_fold
+from mcf.kernels.fold import LANES, Fold, product_fold, sum_fold
 from mcf.kernels.formats import BF16, FP64
 from mcf.kernels.triton import element_kernels
 from mcf.kernels.triton import fold_kernels as fold
+from mcf.kernels.triton.launching import options
 from tests.helpers import assert_same_bits
 from tests.kernels import machine_code as code
 from tests.kernels.address_types import front, narrow_offsets
@@ -48,8 +48,8 @@ TARGET = "sm_90"
 def elementwise_problems(spec: Elementwise) -> list[str]:
     problems = []
     for many in (False, True):
-        options = element_kernels.options(code.TARGETS[TARGET], spec.few)
-        text = front(code.kernel_source(spec, TARGET, many=many), TARGET, options)
+        chosen = options(code.TARGETS[TARGET], spec.few)
+        text = front(code.kernel_source(spec, TARGET, many=many), TARGET, chosen)
         count, found = narrow_offsets(text)
         # Of a table's start nothing is an offset.
         assert count >= sum(not field.table for field in spec.fields)
@@ -79,8 +79,8 @@ FOLDS = [
 
 
 def fold_problems(spec: Fold, kind: str) -> list[str]:
-    options = fold.options(code.TARGETS[TARGET])
-    count, found = narrow_offsets(front(source(spec, kind, TARGET), TARGET, options))
+    chosen = options(code.TARGETS[TARGET])
+    count, found = narrow_offsets(front(source(spec, kind, TARGET), TARGET, chosen))
     assert count >= spec.state
     return found
 
@@ -153,9 +153,7 @@ def test_partial_sums_of_many_rows() -> None:
     spec, items = sum_fold(FP64, 2, 2), 4_300_000
     out = reserved(spec.state * LANES * items)
     x = [torch.arange(LANES, dtype=torch.float64) * s for s in (1.0, 2.0**-60)]
-    constants = {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": kernels.BLOCK}
-    launch = fold._Launcher(spec, torch.device("cpu"))
-    launch("sum", 1, *x, out, 0, LANES, 1, items, LANES, **constants)
+    fold.launch_kernel(spec, "sum", 1, *x, out, 0, LANES, 1, items, LANES)
     for k in range(spec.state):
         found = out[k * LANES * items : (k + 1) * LANES * items : items]
         assert_same_bits(found, x[k], f"state {k}")
@@ -168,11 +166,9 @@ def test_results_of_large_products() -> None:
     assert spec.state == 4
     out = reserved(3 * stride + fold.COLUMNS)
     row = torch.arange(1, 1 + fold.COLUMNS, dtype=torch.float64)
-    constants = {"GROUP": GROUP, "ROWS": fold.ROWS, "COLUMNS": fold.COLUMNS}
     left = torch.full((1, 1), 1 + 2.0**-40, dtype=torch.float64)
     right = (row * (1 + 2.0**-40)).reshape(1, -1)
-    launch = fold._Launcher(spec, torch.device("cpu"))
-    launch("product", 1, left, right, out, 1, 1, fold.COLUMNS, stride, 1, 1, **constants)
+    fold.launch_kernel(spec, "product", 1, left, right, out, 1, 1, fold.COLUMNS, stride, 1, 1)
     exact = registry.product(spec, [left[None]], [right[None]])[:, 0, 0]
     for k in range(spec.state):
         assert_same_bits(out[k * stride : k * stride + fold.COLUMNS], exact[k], f"state {k}")
@@ -185,8 +181,7 @@ def test_halving_of_large_planes() -> None:
         state = reserved(3 * plane + 2)
         for k in range(4):
             state[k * plane : k * plane + 2] = torch.tensor([1.0, 2.0]) * 2.0 ** (-60 * k)
-        launch = fold._Launcher(spec, torch.device("cpu"))
-        launch("halving", 1, state, plane, 1, 1, HALVED=fold.HALVED)
+        fold.launch_kernel(spec, "halving", 1, state, plane, 1, 1)
         found.append([state[k * plane].item() for k in range(4)])
     assert found[0][:2] == [3.0, 3 * 2.0**-60]
     assert found[1] == found[0]
@@ -199,12 +194,12 @@ def test_rows_are_folded_in_parts(width: int, monkeypatch: pytest.MonkeyPatch) -
     whole = fold.fold(spec, [x])
     monkeypatch.setattr(fold, "PARTIAL", 3 * spec.state * min(width, LANES))
     sizes = []
-    launch = fold._Launcher.__call__
+    launch = fold.launch_kernel
 
-    def watched(self: Any, kind: str, programs: int, *rest: Any, **constants: int) -> None:
+    def watched(spec: Fold, kind: str, programs: int, *arguments: Any) -> None:
         sizes.extend([programs] * (kind == "sum"))
-        launch(self, kind, programs, *rest, **constants)
+        launch(spec, kind, programs, *arguments)
 
-    monkeypatch.setattr(fold._Launcher, "__call__", watched)
+    monkeypatch.setattr(fold, "launch_kernel", watched)
     assert_same_bits(fold.fold(spec, [x]), whole, "rows")
     assert sizes == [3, 3, 1]

@@ -15,9 +15,9 @@ from mcf.kernels import operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import Fold, product_fold, sum_fold
 from mcf.kernels.formats import BF16, FP16, FP32, FP64
-from mcf.kernels.triton import fold_kernels
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.element_kernels import block, build, options
+from mcf.kernels.triton.element_kernels import build
+from mcf.kernels.triton.launching import options
 from tests.kernels import machine_code as code
 from tests.kernels import test_triton_compile_fold as folds
 
@@ -36,7 +36,7 @@ def fold_ptx(spec: Fold, kind: str) -> str:
     out = "p" if kind == "halving" else "out_ptr"
     signature = source.signature | {out: f"*{spec.register.name}"}
     source = ASTSource(fn=source.fn, signature=signature, constexprs=source.constants)
-    chosen = fold_kernels.options(code.TARGETS[TARGET])
+    chosen = options(code.TARGETS[TARGET])
     return str(code.compile_source(source, TARGET, chosen).asm["ptx"])
 
 
@@ -62,9 +62,9 @@ def test_the_check_sees_float64() -> None:
 def element_ptx(spec: Elementwise) -> str:
     """As `gpu._launch` hands it over: scalars have the registers' format."""
     signature = {f"{f.name}_ptr": f"*{f.format.name}" for f in spec.fields}
-    signature |= {"scalars_ptr": "*fp32", "sums_ptr": "*fp64", "n": "i32", "BLOCK": "constexpr"}
+    signature |= {"scalars_ptr": "*fp32", "sums_ptr": "*fp64", "n": "i32"}
     function = build(spec, Dialect.of(code.TARGETS[TARGET]))
-    source = ASTSource(fn=function, signature=signature, constexprs={"BLOCK": block(spec)})
+    source = ASTSource(fn=function, signature=signature, constexprs={})
     return str(code.compile_source(source, TARGET, options(code.TARGETS[TARGET])).asm["ptx"])
 
 

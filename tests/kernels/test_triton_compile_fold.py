@@ -15,11 +15,11 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 from triton.compiler import ASTSource
 
-from mcf.kernels.fold import BLOCK, GROUP, LANES, STEP, Fold, product_fold, sum_fold
+from mcf.kernels.fold import GROUP, LANES, Fold, product_fold, sum_fold
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import fold_kernels as fold
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.element_kernels import THREADS
+from mcf.kernels.triton.launching import THREADS, options
 from tests.kernels import machine_code as code
 
 SPECS = {
@@ -39,23 +39,17 @@ EVERYDAY = {("product_bf16", "sum"), ("product_fp64", "sum"), ("product_fp64", "
 def source(spec: Fold, kind: str, target: str) -> ASTSource:
     """A kernel as a launch hands it to Triton's compiler."""
     if kind == "halving":
-        signature = {"p": "*fp64", "plane": "i32", "shift": "i32", "n": "i32"}
-        constants = {"HALVED": fold.HALVED}
+        signature = {"p": "*fp64", **dict.fromkeys(fold.HALVING_SIZES, "i32")}
     else:
         signature = {
             f"p_{o}_{c}": f"*{fmt.name}"
             for o, (count, fmt) in enumerate(zip(spec.components, spec.formats, strict=True))
             for c in range(count)
         }
-        sizes = ("start", "total", "blocks", "items", "kept")
-        constants = {"LANES": LANES, "GROUP": GROUP, "STEP": STEP, "BLOCK": BLOCK}
-        if kind == "product":
-            sizes = ("rows", "inner", "columns", "stride", "across", "down")
-            constants = {"GROUP": GROUP, "ROWS": fold.ROWS, "COLUMNS": fold.COLUMNS}
+        sizes = fold.PRODUCT_SIZES if kind == "product" else fold.SUM_SIZES
         signature |= {"out_ptr": "*fp64", **dict.fromkeys(sizes, "i32")}
-    signature |= dict.fromkeys(constants, "constexpr")
     function = fold.build(spec, kind, Dialect.of(code.TARGETS[target]))
-    return ASTSource(fn=function, signature=signature, constexprs=constants)
+    return ASTSource(fn=function, signature=signature, constexprs={})
 
 
 def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
@@ -63,7 +57,7 @@ def compiled(spec: Fold, kind: str, target: str, **changes: Any) -> str:
     reason = code.unavailable(target)
     if reason is not None:
         pytest.skip(reason)
-    chosen = fold.options(code.TARGETS[target]) | changes
+    chosen = options(code.TARGETS[target]) | changes
     asm = code.compile_source(source(spec, kind, target), target, chosen).asm
     return str(asm["ptx"] if "ptx" in asm else asm["amdgcn"])
 

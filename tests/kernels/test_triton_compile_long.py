@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -22,6 +21,7 @@ from mcf.elementary.tables import table
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.triton import device_functions, element_kernels, gpu
+from mcf.kernels.triton.launching import options
 from tests.kernels import machine_code as code
 from tests.kernels.address_types import front
 from tests.kernels.kernel_checks import check
@@ -38,8 +38,8 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def followed(spec: Elementwise, many: bool = False) -> tuple[int, int]:
     """How many accesses a kernel makes, and how many of their pointers an operation makes."""
-    options = element_kernels.options(code.TARGETS[TARGET], spec.few)
-    text = front(code.kernel_source(spec, TARGET, many=many), TARGET, options)
+    chosen = options(code.TARGETS[TARGET], spec.few)
+    text = front(code.kernel_source(spec, TARGET, many=many), TARGET, chosen)
     made, pointers = set(), []
     for line in text.splitlines():
         made.update(re.findall(r"^\s*(%[\w.]+)(?::\d+)? = ", line))
@@ -80,22 +80,6 @@ def test_a_kernel_in_float32_registers() -> None:
     check(compiled, spec)
     names = [op for _, op in code.ptx_instructions(compiled.asm["ptx"])]
     assert not [op for op in names if "f64" in op]
-
-
-def test_a_launch_asks_for_no_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a tensor that begins elsewhere would be another compilation."""
-    made: list[Any] = []
-    monkeypatch.setattr(
-        element_kernels.triton, "JITFunction", lambda f, **options: made.append((f, options)) or f
-    )
-    element_kernels.build.cache_clear()
-    spec = fused.kernel("hypot", FP64, 2, 2)
-    try:
-        element_kernels.build(spec, element_kernels.Dialect.CUDA)
-    finally:
-        element_kernels.build.cache_clear()
-    asked = next(o["do_not_specialize"] for f, o in made if "hypot" in f.__name__ and o)
-    assert {f"{f.name}_ptr" for f in spec.fields} <= set(asked)
 
 
 @pytest.mark.parametrize("live", [1, 0])

@@ -21,7 +21,7 @@ from mcf.kernels.reflection import reflection
 from mcf.kernels.rotation import rotations
 from mcf.kernels.triton import elimination_kernels, reflection_kernels, rotation_kernels
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.element_kernels import options
+from mcf.kernels.triton.launching import options
 from tests.kernels import machine_code as code
 
 FORMATS = {"bf16": BF16, "fp32": FP32, "fp64": FP64}
