@@ -46,6 +46,7 @@ class Binder:
         primitives: the executor's version of each name in `mcf.kernels.algorithms.primitives`.
         slots: functions that stand in for names an algorithm leaves open, by name; they are
             themselves algorithms and are bound the same way.
+        own: the executor's own versions of some algorithms, which have the same bits.
     """
 
     def __init__(
@@ -53,11 +54,17 @@ class Binder:
         wrap: Callable[[FunctionType], Any],
         primitives: Mapping[str, Any],
         slots: Mapping[str, Algorithm] | None = None,
+        own: Mapping[Algorithm, Any] | None = None,
     ) -> None:
         self._wrap = wrap
+        self._own = dict(own or {})
         self._primitives = dict(primitives)
         self._slots = dict(slots or {})
         self._bound: dict[Any, Any] = {}
+
+    def with_own(self, own: Mapping[Algorithm, Any]) -> Binder:
+        """Return a binder that has further versions of its own."""
+        return Binder(self._wrap, self._primitives, self._slots, {**self._own, **own})
 
     def identity(self, function: Algorithm) -> Any:
         """What a function is known by: two of one identity are bound once."""
@@ -65,6 +72,8 @@ class Binder:
 
     def __call__(self, function: Algorithm) -> Any:
         """Return `function` bound; functions are bound once and shared."""
+        if function in self._own:
+            return self._own[function]
         identity = self.identity(function)
         if identity not in self._bound:
             assert isinstance(function, FunctionType)

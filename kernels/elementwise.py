@@ -183,11 +183,14 @@ class Elementwise:
             lines.append(f"random_first, random_second = draw_pair({index}, {keys})")
         return lines
 
-    def decode_statements(self) -> list[str]:
-        """The statements that make numbers of the codes that were loaded."""
+    def decode_statements(self, prefix: str = "decode_") -> list[str]:
+        """Return the statements that make numbers of the codes that were loaded.
+
+        They call functions whose names are `prefix` and the name of a field.
+        """
         loaded = {f.name for f in self.fields if f.read}
         return [
-            f"{c.field} = decode_{c.field}({', '.join((c.field, *c.beside))})"
+            f"{c.field} = {prefix}{c.field}({', '.join((c.field, *c.beside))})"
             for c in self.codes
             if c.field in loaded
         ]

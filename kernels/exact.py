@@ -204,6 +204,8 @@ def primitives(
         "div": lambda a, b: in_register(_quotient(a, b)),
         "sqrt": lambda x: square_root(x, register or fmt),
         "where": lambda condition, a, b: a if condition else b,
+        "lesser": lambda a, b: a if a < b else b,
+        "greater": lambda a, b: a if a > b else b,
         "unless_payload": lambda x, rounded, quiet: rounded if x == x else quiet,
         **WORDS,
         **LONGS,

@@ -21,8 +21,11 @@ with a sign that and 2**-21 more).
 
 from mcf.kernels.algorithms.primitives import (
     ZERO,
+    absolute,
     bits,
     from_bits,
+    greater,
+    lesser,
     linear,
     number,
     rn,
@@ -61,13 +64,22 @@ def to_unsigned(x, random):
     NaN.
     """
     least, top = constant(x, 0x21800000), constant(x, 0x41200000)
-    # Also where code 0 and code 255 would be, had they numbers.
+    # Codes 0 and 255 would have these numbers, had they any.
     zero, nan = constant(x, 267 << 21), constant(x, 522 << 21)
-    inside = where(x > ZERO, where(x > least, x, least), zero)
-    inside = where(x < constant(x, 0x7F800000), where(inside < top, inside, top), nan)
-    # The half of the last random bit, and the bits of code 0, which it has no bits in common with.
-    noise = wor(wshl(random, 5), 16 - (267 << 21))
-    return number(wshr(wadd(bits(inside), noise), 21))
+    inside = greater(x, where(x > ZERO, least, zero))
+    inside = where(x < constant(x, 0x7F800000), lesser(inside, top), nan)
+    # 11 is 267 modulo 2**8: the bits of code 0, shifted, lose their upper ones.
+    return number(wshr(placed(inside, random, 3, 128 - (11 << 24)), 24))
+
+
+def placed(x, random, left, half):
+    """Return the word whose upper byte is the code of x by 16 random bits.
+
+    A code's significand ends 24 - `left` bits above a float32's. `half` is 128, a half of the last
+    random bit, less the bits of code 0 shifted left by `left`, modulo 2**32. It has no bits in
+    common with the random ones. The lower bits of the result are what is cut off.
+    """
+    return wadd(wshl(bits(x), left), wor(wshl(random, 8), half))
 
 
 def from_signed(code, shift, least, top):
@@ -78,33 +90,27 @@ def from_signed(code, shift, least, top):
     # A normal number. Below the least, of half its exponent, that is taken from twice it instead.
     normal = from_bits(wadd(wand(spread, 0x7F << shift), least - (1 << 23)))
     below = linear(normal, constant(code, 128 << 23), constant(code, least - (1 << 31)))
-    value = where(below < normal, below, normal)
+    value = lesser(below, normal)
     value = where(number(wand(byte, 0x7F)) > constant(code, top), constant(code, 0x7FC00000), value)
     return from_bits(wor(bits(value), wand(spread, -(1 << 31))))
 
 
-def to_signed(x, random, shift, half, least, top):
+def to_signed(x, random, left, half, least, top):
     """The code of x by 16 random bits; the largest for all above, NaN of infinity and NaN.
 
-    A code's significand ends `shift` bits above a float32's, `half` is 2**(shift - 17), and `least`
-    and `top` are the bits of the least normal number and of the largest.
+    `least` and `top` are the bits of the least normal number and of the largest; for `left` and
+    `half` see `placed`.
     """
-    pattern = bits(x)
-    size = from_bits(wand(pattern, 0x7FFFFFFF))
-    finite = size < constant(x, 0x7F800000)
-    # Of code 0, and of code 127, were it a number.
-    first, nan = least - (1 << 23), constant(x, least - (1 << 23) + (0x7F << shift))
-    inside = where(size > constant(x, top), constant(x, top), size)
-    inside = where(finite, inside, nan)
+    pattern, size = bits(x), absolute(x)
+    inside = lesser(size, constant(x, top))
     # Below the first normal number its half is added to the half: there a unit in the last place is
     # 2**-20 of a code's.
-    below = linear(inside, constant(x, 126 << 23), constant(x, first))
-    larger = bits(where(below > inside, below, inside))
-    # The half of the last random bit, and the bits of code 0, which it has no bits in common with.
-    code = wshr(wadd(larger, wor(wshl(random, shift - 16), half - first)), shift)
-    # Without the sign of NaN, which depends on the processor.
-    sign = where(finite, wshr(pattern, 24), wand(pattern, 0))
-    return number(wor(code, wand(sign, 0x80)))
+    below = linear(inside, constant(x, 126 << 23), constant(x, least - (1 << 23)))
+    code = placed(greater(below, inside), random, left, half)
+    code = wor(code, wand(pattern, -(1 << 31)))
+    # NaN gets no sign: it depends on the processor.
+    nan = wor(wand(code, 0), 0x7F)
+    return number(where(bits(size) < 0x7F800000, wshr(code, 24), nan))
 
 
 def from_e4m3_over_4(code):
@@ -114,7 +120,7 @@ def from_e4m3_over_4(code):
 
 def to_e4m3_over_4(x, random):
     """The code of 4 x in e4m3 by 16 random bits; 112 for all above, NaN of infinity and NaN."""
-    return to_signed(x, random, 20, 8, 119 << 23, 0x42E00000)
+    return to_signed(x, random, 4, 128 + (10 << 27), 119 << 23, 0x42E00000)
 
 
 def from_e5m2_over_4096(code):
@@ -124,7 +130,7 @@ def from_e5m2_over_4096(code):
 
 def to_e5m2_over_4096(x, random):
     """The code of 2**12 x in e5m2 by 16 random bits; 14 for all above, NaN of infinity and NaN."""
-    return to_signed(x, random, 21, 16, 101 << 23, 0x41600000)
+    return to_signed(x, random, 3, 128 + (28 << 26), 101 << 23, 0x41600000)
 
 
 def from_4_bits(code):
@@ -136,30 +142,26 @@ def from_4_bits(code):
     middle = rn(place - constant(code, 0x3F900000))
     high = linear(place, constant(code, 129 << 23), constant(code, 0x40C00000 - (1 << 31)))
     top = linear(place, constant(code, 131 << 23), constant(code, 0x41D80000 - (1 << 31)))
-    value = where(low < middle, middle, low)
-    value = where(value < high, high, value)
-    value = where(value < top, top, value)
+    value = greater(greater(middle, low), greater(high, top))
     value = from_bits(wor(bits(value), wshl(wand(pattern, 8), 28)))
     return where(code == constant(code, 130 << 23), constant(code, 0x7FC00000), value)
 
 
 def to_4_bits(x, random):
     """The code of 4 bits by 16 random bits; 3 for all above, NaN of infinity and NaN."""
-    pattern = bits(x)
-    magnitude = wand(pattern, 0x7FFFFFFF)
-    size = from_bits(magnitude)
+    pattern, size = bits(x), absolute(x)
     # 16 x, 8 x + 1, 2 x + 4, x / 2 + 11 / 2, and 8 more: a unit in the last place is 2**-20.
     low = linear(size, constant(x, 131 << 23), constant(x, 130 << 23))
     middle = linear(size, constant(x, 130 << 23), constant(x, 0x41100000))
     high = linear(size, constant(x, 128 << 23), constant(x, 0x41400000))
     top = linear(size, constant(x, 126 << 23), constant(x, 0x41580000))
-    place = where(middle < low, middle, low)
-    place = where(high < place, high, place)
-    place = where(top < place, top, place)
-    # Also for NaN.
-    place = where(place < constant(x, 0x41700000), place, constant(x, 0x41700000))
-    # The half of the last random bit; the upper bits are those of 8, whose code is 0.
-    code = wand(wshr(wadd(bits(place), wor(wshl(random, 4), 8)), 20), 7)
-    # 0 has no sign.
-    code = wor(code, wand(wand(wshr(pattern, 28), 8), wadd(code, 7)))
-    return number(where(magnitude < 0x7F800000, code, wor(wand(code, 0), 8)))
+    place = lesser(lesser(middle, low), lesser(high, top))
+    # NaN gets this place too.
+    place = lesser(place, constant(x, 0x41700000))
+    # The upper bits hold the code without a sign; those of 8 are shifted out. Below are the bits
+    # that are cut off, to which 16 random bits and a half of the last of them were added.
+    code = wadd(wshl(bits(place), 8), wor(wshl(random, 12), 1 << 11))
+    # All codes but 0 have a sign: the sum has the upper bit where the code is 1 or more.
+    sign = wand(wand(pattern, wadd(code, 7 << 28)), -(1 << 31))
+    code = wshr(wor(code, sign), 28)
+    return number(where(bits(size) < 0x7F800000, code, wor(wand(code, 0), 8)))

@@ -82,11 +82,25 @@ def where(condition, a, b):
     _unbound("where")
 
 
+def lesser(a, b):
+    """`a` where it is less than `b`, else `b`; one instruction where a processor has that.
+
+    `b` is NaN only where `a` is, and they are not zeros of different signs.
+    """
+    _unbound("lesser")
+
+
+def greater(a, b):
+    """`a` where it is greater than `b`, else `b`; see `lesser`."""
+    _unbound("greater")
+
+
 def unless_payload(x, rounded, quiet):
     """`rounded` where x is a number, `quiet` where it is NaN.
 
-    They are words of x rounded to bf16. Executors that know that x cannot be a NaN with a payload
-    in the bits that bf16 does not keep may take `rounded` for all: with those bits 0 it is x.
+    They are words whose upper halves are x rounded to bf16. Executors that know that x cannot be a
+    NaN with a payload in the bits that bf16 does not keep may take `rounded` for all: with those
+    bits 0 its upper half is that of x.
     """
     _unbound("unless_payload")
 

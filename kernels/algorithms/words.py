@@ -129,6 +129,5 @@ def stochastic(x, random):
     neighbour is infinity.
     """
     pattern = bits(x)
-    rounded = wand(wadd(pattern, random), -0x10000)
-    quiet = wand(wor(pattern, 0x7FC00000), -0x10000)
-    return from_bits(unless_payload(x, rounded, quiet))
+    rounded = unless_payload(x, wadd(pattern, random), wor(pattern, 0x7FC00000))
+    return from_bits(wand(rounded, -0x10000))

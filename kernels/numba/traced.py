@@ -263,6 +263,12 @@ class Trace:
 
             return self.emit("linear", write, *map(self.number, (x, y, z)))
 
+        def where(c: Value, x: Any, y: Any) -> Any:
+            return x if x is y else self.emit("select", b.select, c, *self._both(x, y))
+
+        def chosen(comparison: str) -> Callable[[Any, Any], Any]:
+            return lambda x, y: where(self.operate(comparison, x, y), x, y)
+
         def rounding(fmt: Format) -> Callable[[Any], Value]:
             return lambda x: self.rounded(self.number(x), fmt)
 
@@ -276,9 +282,9 @@ class Trace:
             "signed": self._signed,
             "div": divided,
             "sqrt": of_register("llvm.sqrt"),
-            "where": lambda c, x, y: (
-                x if x is y else self.emit("select", b.select, c, *self._both(x, y))
-            ),
+            "where": where,
+            "lesser": chosen("lt"),
+            "greater": chosen("gt"),
             "bits": cast("bitcast", I32),
             "from_bits": cast("bitcast", FLOAT),
             "word": cast("fptosi", I32),

@@ -175,6 +175,8 @@ def primitives(
         "div": torch.div,
         "sqrt": _sqrt,
         "where": torch.where,
+        "lesser": lambda a, b: torch.where(a < b, a, b),
+        "greater": lambda a, b: torch.where(a > b, a, b),
         "unless_payload": lambda x, rounded, quiet: torch.where(x == x, rounded, quiet),
         **WORDS,
         **LONGS,

@@ -13,6 +13,7 @@ from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.kernels.torch.registers import primitives as reference
+from mcf.kernels.triton.codes import own
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.rounding import jit, rounding
 from mcf.kernels.triton.words import WORDS
@@ -56,6 +57,25 @@ def _where(condition, a, b):
     return tl.where(condition, a, b)
 
 
+def _lesser(a, b):
+    return tl.where(a < b, a, b)
+
+
+def _lesser_cuda(a, b):
+    # `min.f32` gives the other operand for a NaN and keeps subnormal numbers (PTX ISA,
+    # "Floating Point Instructions"). It takes -0 for less than +0, which `lesser` leaves out.
+    return tl.minimum(a, b, tl.PropagateNan.NONE)
+
+
+def _greater(a, b):
+    return tl.where(a > b, a, b)
+
+
+def _greater_cuda(a, b):
+    # `max.f32`; see `_lesser_cuda`.
+    return tl.maximum(a, b, tl.PropagateNan.NONE)
+
+
 def _unless_payload(x, rounded, quiet):
     return tl.where(x == x, rounded, quiet)
 
@@ -75,8 +95,11 @@ def _fms_of_16_bits(a, b, c):
 
 
 def _linear(x, a, b):
-    # Two instructions, so that each FMA in machine code is one that `fms` asks for.
     return rn(rn(x * a) + b)
+
+
+def _linear_fma(x, a, b):
+    return tl.fma(x, a, b)
 
 
 def _fms_interpreted(a, b, c):
@@ -248,31 +271,33 @@ def binder(
     constant = float if interpret else tl.constexpr
     divide, root = _div_fp64, _sqrt_fp64
     if register == FP32:
-        cuda = dialect is Dialect.CUDA
-        divide, root = (_div_cuda, _sqrt_cuda) if cuda else (_div, _sqrt)
-    longs = dict(LONGS)
-    if dialect is Dialect.CUDA:
-        longs["gather"] = _gather_cuda
+        divide, root = (_div_cuda, _sqrt_cuda) if dialect.nvidia else (_div, _sqrt)
     bound = {
         "rn": rounding(register, arithmetic, dialect),
         "rx": rounding(register, register, dialect),
         "div": divide,
         "sqrt": root,
         "where": _where,
+        "lesser": _lesser,
+        "greater": _greater,
         "unless_payload": _unless_payload,
         "neg": _neg,
         "signed": _signed_fp32 if register == FP32 else _signed_fp64,
         **WORDS,
-        **longs,
+        **LONGS,
         **(SHORT_LONGS if register == FP32 else {}),
         **{name: rounding(register, fmt, dialect) for name, fmt in roundings},
     }
+    if dialect.nvidia:
+        bound |= {"gather": _gather_cuda, "lesser": _lesser_cuda, "greater": _greater_cuda}
     table = {name: wrap(f) for name, f in bound.items()}
     if arithmetic in (BF16, FP16):
         table["fms"] = Binder(wrap, table)(_fms_of_16_bits)
     else:
         table["fms"] = wrap(_fms_interpreted if interpret else _fms_fma)
-    table["linear"] = Binder(wrap, table)(_linear)
+    # The interpreter's `fma` rounds twice; an FMA in float32 does not round to 16-bit formats.
+    fma = not interpret and arithmetic == register
+    table["linear"] = wrap(_linear_fma) if fma else Binder(wrap, table)(_linear)
     constants = {
         "SPLITTER": 2.0 ** ((arithmetic.p + 1) // 2) + 1,
         "ZERO": 0.0,
@@ -280,4 +305,4 @@ def binder(
         "LARGEST": float(dict(roundings).get("rv", arithmetic).max),
     }
     table |= {name: constant(value) for name, value in constants.items()}
-    return Binder(wrap, table, dict(slots))
+    return Binder(wrap, table, dict(slots), own(dialect))

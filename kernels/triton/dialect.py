@@ -22,12 +22,20 @@ class Dialect(enum.Enum):
 
     INTERPRETER = "Triton's interpreter, on NumPy arrays"
     CUDA = "NVIDIA GPUs from sm_80 on"
+    CUDA_89 = "NVIDIA GPUs from sm_89 on, which convert numbers of 8 bits"
     HIP = "AMD GPUs"
 
     @classmethod
     def of(cls, target: Any) -> Dialect:
         """The dialect for a `triton.backends.compiler.GPUTarget`."""
-        return cls.HIP if target.backend == "hip" else cls.CUDA
+        if target.backend == "hip":
+            return cls.HIP
+        return cls.CUDA_89 if target.arch >= 89 else cls.CUDA
+
+    @property
+    def nvidia(self) -> bool:
+        """Whether it is for NVIDIA GPUs."""
+        return self in (Dialect.CUDA, Dialect.CUDA_89)
 
     @classmethod
     def of_process(cls) -> Dialect:

@@ -8,7 +8,8 @@ from typing import Any
 import triton.language as tl
 
 from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.formats import FP32, FP64
+from mcf.kernels.formats import FP64
+from mcf.kernels.triton.codes import loaded_as_numbers, unpack_numbers
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.launching import THREADS, kernel_of
@@ -93,9 +94,8 @@ def _blocks(spec: Elementwise, lines: list[str]) -> str:
     19 of 20 seconds for a logarithm, and minutes for longer functions).
     """
     lines.append("    i = start + tl.arange(0, BLOCK)")
-    register = "tl.float32" if spec.register == FP32 else "tl.float64"
     for k, scalar in enumerate(spec.scalars):
-        lines.append(f"    {scalar} = tl.load(scalars_ptr + {k}).to({register})")
+        lines.append(f"    {scalar} = tl.load(scalars_ptr + {k})")
     for f in spec.fields:
         if f.table:
             lines.append(f"    {f.name} = {f.name}_ptr")
@@ -145,7 +145,7 @@ def _statements(spec: Elementwise, masked: bool) -> list[str]:
         if f.read and not f.uniform:
             loaded = f"tl.load({', '.join(cells[f.name])}{known})"
             lines.append(f"{f.name} = widen_{f.name}({unpacked(f, loaded)})")
-    lines += spec.decode_statements()
+    lines += spec.decode_statements("decode_loaded_")
     lines += spec.draw_statements("i.to(tl.int32)")
     lines.append(f"{spec.outputs()} = function({spec.call()})")
     lines += spec.store_statements()
@@ -206,14 +206,21 @@ def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
     bind = binder(spec.register, spec.arithmetic, spec.roundings, spec.slots, dialect)
     namespace: dict[str, Any] = {"function": bind(spec.function)}
     namespace |= {name: bind(each) for name, each in spec.helpers().items()}
+    loaded, unpack = bind, _unpack
+    if spec.packed and dialect.nvidia:
+        # A register holds the number of what was loaded, where other targets have its code.
+        loaded, unpack = bind.with_own(loaded_as_numbers()), unpack_numbers
+    namespace |= {f"decode_loaded_{code.field}": loaded(code.decode) for code in spec.codes}
     if spec.sums is not None:
         namespace["sum_terms"] = bind(spec.sums)
         namespace["combine"] = tl.standard._sum_combine
     if spec.packed:
-        both = (_unpack, _pack)
+        both = (unpack, _pack)
         namespace |= zip(("unpack", "pack"), both if interpreted else map(jit, both), strict=True)
     for field in spec.fields:
-        widen, rounding, narrow = storage(spec.register, field.format, dialect)
+        widen, rounding, narrow = storage(
+            spec.register, field.format, dialect, on_bits=field.stochastic
+        )
         namespace[f"widen_{field.name}"] = widen
         namespace[f"round_{field.name}"] = rounding
         namespace[f"narrow_{field.name}"] = narrow

@@ -99,7 +99,8 @@ class Launch(Prepared):
         # Beyond 2**63 are no addresses in use.
         table = np.array(addresses, dtype=np.int64).T
         pointers = self._table(np.ascontiguousarray(table))
-        values = to_device(as_tensor(scalars).double(), self._device)
+        # Rounded here, so that no thread loads and converts float64.
+        values = to_device(as_tensor(scalars).to(spec.register.dtype), self._device)
         # Tensors of no elements, of which every block is masked out.
         sizes = self._sizes if live is None else self._sizes * live.to(torch.int64)
         total: Tensor | None = None

@@ -99,6 +99,7 @@ def _round_fp32(x):
 _ROUNDINGS = {BF16: _round_bf16_bits, FP16: _round_fp16, FP32: _round_fp32}
 _OPAQUE_ROUNDINGS = {
     (Dialect.CUDA, BF16): _round_bf16_cuda,
+    (Dialect.CUDA_89, BF16): _round_bf16_cuda,
     (Dialect.HIP, FP16): _round_fp16_hip,
 }
 
@@ -108,7 +109,7 @@ def rounding(register: Format, fmt: Format, dialect: Dialect) -> Callable[..., A
     if fmt in (INT8, UINT4, UINT8, INT16, INT32):
         return _same
     if fmt == register:
-        return _kept_cuda if dialect is Dialect.CUDA else _same
+        return _kept_cuda if dialect.nvidia else _same
     if register == FP64 and fmt != FP32:
         # Through float32 it would round twice.
         raise ValueError(f"no direct rounding from a float64 register to {fmt.name}")
@@ -189,15 +190,27 @@ def widening(register: Format, fmt: Format, dialect: Dialect) -> Any:
 
 
 @functools.cache
-def storage(register: Format, fmt: Format, dialect: Dialect) -> tuple[Any, Any, Any]:
-    """Three device functions between a register and a tensor's format.
+def storage(
+    register: Format, fmt: Format, dialect: Dialect, on_bits: bool = False
+) -> tuple[Any, Any, Any]:
+    """Return three device functions between a register and a tensor's format.
 
     They widen what is loaded, round a register to the format, and narrow the rounded register to
     what is stored. The interpreter's own casts from and to bf16 are wrong for subnormal numbers.
+
+    Args:
+        register: the format of registers.
+        fmt: the format of the tensor.
+        dialect: the dialect of the functions.
+        on_bits: whether registers are rounded to bf16 on their bits, so that the upper half is
+            stored without a conversion.
     """
     widen, narrow = _CASTS[register], _CASTS[fmt]
-    if dialect is Dialect.INTERPRETER and fmt == BF16:
-        widen, narrow = _bf16_to_fp32_bits, _fp32_to_bf16_bits
+    if fmt == BF16:
+        if dialect is Dialect.INTERPRETER:
+            widen = _bf16_to_fp32_bits
+        if dialect is Dialect.INTERPRETER or on_bits:
+            narrow = _fp32_to_bf16_bits
     functions = (widen, rounding(register, fmt, dialect), narrow)
     if dialect is Dialect.INTERPRETER:
         return functions

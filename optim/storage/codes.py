@@ -37,7 +37,7 @@ from mcf.kernels.algorithms.codes import (
     to_unsigned,
     unsigned_bits,
 )
-from mcf.kernels.algorithms.primitives import bits, from_bits, rn, wadd, where, wshl, wshr, wsub
+from mcf.kernels.algorithms.primitives import bits, from_bits, greater, rn, wadd, wshl, wshr, wsub
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import FP32, UINT4, UINT8, Format
 from mcf.kernels.torch.registers import primitives
@@ -87,7 +87,7 @@ def bits_of_code(second, kept):
     the same; a unit depends on that alone.
     """
     value = from_bits(unsigned_bits(kept))
-    return bits(where(second > value, second, value))
+    return bits(greater(second, value))
 
 
 class Code(Single):

@@ -60,7 +60,7 @@ def compile_launch(
     build: Callable[[Dialect], Any], arguments: tuple[Any, ...], few: bool, constants: Any
 ) -> Any:
     """Return what Triton compiles for the launch; see `launching.launch`."""
-    kernel = build(Dialect.CUDA)
+    kernel = build(Dialect.of(TARGET))
     given = [a.detach() if isinstance(a, Tensor) else a for a in arguments]
     settings = {**constants, **launching.options(TARGET, few)}
     try:

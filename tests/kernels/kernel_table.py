@@ -16,6 +16,7 @@ import torch
 
 import mcf.optim
 from mcf.kernels import operators
+from mcf.kernels.algorithms import codes
 from mcf.kernels.bind import Binder
 from mcf.kernels.elementwise import Elementwise, parameters
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64
@@ -256,10 +257,11 @@ class _Numbers(dict[str, Any]):
 
 
 @functools.cache
-def asked(spec: Elementwise) -> collections.Counter[str]:
-    """How often one element's formula asks for "fma", "div", "sqrt" and "gather": run once.
+def asked(spec: Elementwise, target: str = "") -> collections.Counter[str]:
+    """Count how often one element's formula asks for "fma", "div", "sqrt" and "gather".
 
-    `fms` is one FMA in float32 and float64; products of 16-bit numbers are exact without.
+    `fms` and `linear` are one FMA in float32 and float64; products of 16-bit numbers are exact
+    without. NVIDIA GPUs have instructions of their own for some codes.
     """
     counts: collections.Counter[str] = collections.Counter()
     table = primitives(spec.register, spec.arithmetic, dict(spec.roundings))
@@ -281,10 +283,28 @@ def asked(spec: Elementwise) -> collections.Counter[str]:
     table["sqrt"] = counting("sqrt", table["sqrt"])
     if spec.arithmetic not in (BF16, FP16):
         table["fms"] = counting("fma", table["fms"])
+        table["linear"] = counting("fma", table["linear"])
     # Another number for each entry, so that those of one table are not the same.
     table["gather"] = counting("gather", lambda entries, index: entries + index)
-    bind = Binder(lambda f: f, table, dict(spec.slots))
+    # No FMAs: the conversion of e4m3, and the bytes of 4 bits, which are loaded as numbers.
+    own = {codes.from_e4m3_over_4: _same} if target in ("sm_90", "sm_100") else {}
+    loaded = {codes.from_4_bits: _same} if target.startswith("sm_") else {}
+    bind = Binder(lambda f: f, table, dict(spec.slots), own)
     for function in (spec.function, spec.sums):
         if function is not None:
             bind(function)(*(spec.argument(p, _Numbers(spec)) for p in parameters(function)))
+    fields = {f.name: f for f in spec.fields}
+    for code in spec.codes:
+        one = _Numbers(spec)["code"]
+        if fields[code.field].read:
+            bind.with_own(loaded)(code.decode)(one, *(one for _ in code.beside))
+        if fields[code.field].written:
+            random = torch.zeros(1, dtype=torch.int32)
+            bind(code.encode)(one, random, *(one for _ in code.beside for _ in range(2)))
+        if spec.sums is not None and f"new_{code.field}" in parameters(spec.sums):
+            bind(code.decode)(one, *(one for _ in code.beside))
     return counts
+
+
+def _same(x: Any) -> Any:
+    return x

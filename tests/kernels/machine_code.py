@@ -97,7 +97,7 @@ def kernel_source(
 ) -> ASTSource:
     """A kernel as a launch hands it to Triton's compiler; see `compile_kernel`."""
     if many:
-        kinds = ["*i64"] * 4 + ["*fp64"] * 2
+        kinds = ["*i64"] * 4 + [_POINTERS[spec.register.name], "*fp64"]
         return ASTSource(
             fn=build(spec, Dialect.of(TARGETS[target]), many=True),
             signature=dict(zip(TABLES, kinds, strict=True)) | {"ALIGNMENT": "constexpr"},
@@ -105,7 +105,7 @@ def kernel_source(
         )
     names = [f"{f.name}_ptr" for f in spec.fields]
     signature = {n: _POINTERS[f.format.name] for n, f in zip(names, spec.fields, strict=True)}
-    signature |= {"scalars_ptr": "*fp64", "sums_ptr": "*fp64", "n": size}
+    signature |= {"scalars_ptr": _POINTERS[spec.register.name], "sums_ptr": "*fp64", "n": size}
     divisible = {(k,): [["tt.divisibility", 16]] for k in range(len(names))}
     return ASTSource(
         fn=build(spec, Dialect.of(TARGETS[target])),

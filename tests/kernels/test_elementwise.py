@@ -159,3 +159,20 @@ def test_a_binder_shares_what_it_bound_and_leaves_the_original_alone() -> None:
     assert bound(1.0, 2.0) == (3.0, 0.0)
     with pytest.raises(TypeError, match="is a primitive"):
         two_sum(1.0, 2.0)
+
+
+def twice(x):
+    return x + x
+
+
+def fourfold(x):
+    return twice(twice(x))
+
+
+def test_a_binder_takes_its_own_version_of_an_algorithm_wherever_it_is_called() -> None:
+    bind = Binder(lambda f: f, {}, own={twice: lambda x: 10 * x})
+    assert (bind(twice)(1), bind(fourfold)(1)) == (10, 100)
+    more = bind.with_own({fourfold: lambda x: -x})
+    assert (more(twice)(1), more(fourfold)(1)) == (10, -1)
+    # The first one is as it was.
+    assert bind(fourfold)(1) == 100

@@ -146,7 +146,7 @@ def cast_to_bf16(x):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_rounding_that_llvm_narrows(mutate: Patch, target: str) -> None:
-    without(mutate, (Dialect.CUDA, BF16))
+    without(mutate, (Dialect.CUDA_89, BF16))
     rejected(KERNELS["scale_bf16"], target, "narrowed to bf16")
 
 
