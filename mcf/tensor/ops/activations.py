@@ -175,7 +175,10 @@ def glu(input: Any, dim: int = -1) -> Any:
 
 @implements(F.prelu, Tensor.prelu, torch.prelu, aten._prelu_kernel.default)
 def prelu(input: Any, weight: Any) -> Any:
-    """The input where positive, else a weight of its channel times it."""
-    if weight.numel() != 1 and weight.dim() == 1 and input.dim() > 1:
+    """Return the input where it is positive, else its channel's weight times it."""
+    if weight.numel() == 1:
+        # One weight adds no dimension to an input without any.
+        weight = weight.reshape([1] * input.dim())
+    elif weight.dim() == 1 and input.dim() > 1:
         weight = weight.reshape(-1, *(1 for _ in range(input.dim() - 2)))
     return torch.where(input > 0, input, input * weight)

@@ -15,8 +15,9 @@ from mcf.kernels.operators import ABS, DIV, LE, LT, MUL, SUB, WHERE
 from mcf.tensor.chain_programs import Written
 from mcf.tensor.ops.composed import by_torch, composed
 from mcf.tensor.ops.constants import constant
+from mcf.tensor.ops.elementary import differentiable
 from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
-from mcf.tensor.recorded import recorded
+from mcf.tensor.recorded import differentiated, recorded
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.torch_functions import unasked
@@ -75,12 +76,21 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
 
 
 def _of_each(formula: Written, x: Any, y: Any, *numbers: Any) -> Any:
-    """A formula of both: at once where they are of one kind and nobody sees what is done."""
+    """Apply a formula to both, in one launch where they are alike and nothing is recorded."""
     if type(x) is type(y) is MCFTensor and not recorded(x) and not recorded(y):
         same = x.dtype is y.dtype and x.terms == y.terms and x.shape == y.shape
         if same and all(type(v) in (int, float) for v in numbers):
             return composed(formula, x, y, *numbers)
-    return formula(by_torch, x, y, *numbers)
+    return formula(_by_torch, x, y, *numbers)
+
+
+# The derivative at NaN is NaN: torch's 0 would hide the NaN from whoever looks at gradients.
+_size: Any = differentiable("size", torch.abs, lambda d: torch.where(d == d, torch.sgn(d), d))
+
+
+def _by_torch(operation: Any, *values: Any) -> Any:
+    """Apply an operation as torch's function, or |d| with a derivative at NaN."""
+    return _size(*values) if operation is ABS else by_torch(operation, *values)
 
 
 def _squared_distance(o: Any, x: Any, y: Any) -> Any:
@@ -152,6 +162,26 @@ def _huber_distance(o: Any, x: Any, y: Any, delta: Any, half: Any) -> Any:
     return o(WHERE, near, o(DIV, o(MUL, inner, inner), 2), o(MUL, o(SUB, d, half), delta))
 
 
+class _BoundedLogarithm(torch.autograd.Function):
+    """A logarithm of x, at least -100, whose derivative is 1 / x.
+
+    At x = 0 the logarithm is constant and its limit has no finite slope. The derivative there is
+    torch's 1e12, or 2^15 in float16: a finite number, which times the derivative 0 of a saturated
+    sigmoid is 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, logarithm: Any) -> Any:
+        ctx.save_for_backward(x)
+        return logarithm.clamp_min(-100)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        least = max(1e-12, 2 / torch.finfo(x.dtype).max)
+        return grad / torch.where(x == 0, least, x), None
+
+
 @implements(F.binary_cross_entropy)
 def binary_cross_entropy(
     input: Any,
@@ -165,7 +195,14 @@ def binary_cross_entropy(
     check_shape("binary_cross_entropy", "target", target, input)
     if not bool(((input >= 0) & (input <= 1)).all()):
         raise RuntimeError("binary_cross_entropy: all elements of input must be in [0, 1]")
-    first, second = torch.log(input).clamp_min(-100), torch.log1p(-input).clamp_min(-100)
+    first, second = torch.log(input.detach()), torch.log1p(-input.detach())
+    if differentiated((input,)):
+        first, second = (
+            _BoundedLogarithm.apply(x, value)  # type: ignore[no-untyped-call]
+            for x, value in ((input, first), (1 - input, second))
+        )
+    else:
+        first, second = first.clamp_min(-100), second.clamp_min(-100)
     return _weighted(
         -(target * first + (1 - target) * second), weight, reduction, size_average, reduce
     )
