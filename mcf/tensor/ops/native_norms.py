@@ -100,7 +100,11 @@ def _batch_dims(x: Any) -> list[int]:
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    found = above(torch.batch_norm, x, weight, bias, mean, var, training, momentum, eps, False)
+    # Torch keeps running statistics for the derivative, which in training has no use of them, and
+    # does not count that it writes to them.
+    kept = [t for t in (mean, var) if t is not None]
+    with torch.autograd._unsafe_preserve_version_counter(tuple(kept)):
+        found = above(torch.batch_norm, x, weight, bias, mean, var, training, momentum, eps, False)
     if not training and mean is not None:
         return found, x.new_zeros(0), x.new_zeros(0)
     return (found, *above(_moments, x, _batch_dims(x), eps, False))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.ops.accumulate import check_places, check_slices
 from mcf.tensor.registry import UnsupportedError, implements
 
 aten = torch.ops.aten
@@ -60,15 +61,22 @@ _NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -torch.inf, "amin": to
 def scatter_reduce(
     input: Any, dim: int, index: Tensor, src: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Of the elements of `src` with one index, and of x there: sum, prod, mean, amax or amin."""
+    """Reduce the elements of `src` with the same index, and x there.
+
+    By sum, prod, mean, amax or amin.
+    """
     if reduce not in _COMBINE:
         raise RuntimeError(
             f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}."
         )
-    if input.dim() == 0:
-        x, places, given = (t.reshape(1) for t in (input, index, src))
-        made = scatter_reduce(x, 0, places, given, reduce, include_self=include_self)
-        return made.reshape(())
+    check_places(input, dim, index, src)
+    if index.numel() == 0:
+        # Nothing is written, and the source has the derivative 0.
+        return input.scatter(dim, index, src.reshape(-1)[:0].reshape(index.shape))
+    if 0 in (input.dim(), index.dim(), src.dim()):
+        x, places, given = (t if t.dim() else t.reshape(1) for t in (input, index, src))
+        made = scatter_reduce(x, dim, places, given, reduce, include_self=include_self)
+        return made.reshape(input.shape)
     dim %= input.dim()
     source = src[tuple(slice(0, n) for n in index.shape)]
     hit = torch.zeros(input.shape, dtype=torch.int64, device=input.device)
@@ -77,8 +85,6 @@ def scatter_reduce(
     if not include_self:
         start = torch.where(hit > 0, input.new_full((), _NEUTRAL[reduce]), input)
     # The elements of x beyond the index's size in other dimensions are in no place.
-    if index.numel() == 0:
-        return start.clone()
     room = tuple(slice(0, n if d != dim else None) for d, n in enumerate(index.shape))
     inner = _folded(start[room], dim, index, source, _COMBINE[reduce])
     out = start.clone()
@@ -98,6 +104,7 @@ def index_reduce(
             "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got "
             f"{reduce}."
         )
+    check_slices("index_reduce", input, dim, index, source)
     if input.dim() == 0:
         made = index_reduce(
             input.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self
