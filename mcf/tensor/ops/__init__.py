@@ -42,6 +42,7 @@ from mcf.tensor.ops import native_norms as native_norms
 from mcf.tensor.ops import natives as natives
 from mcf.tensor.ops import neighbours as neighbours
 from mcf.tensor.ops import normalisation as normalisation
+from mcf.tensor.ops import norms as norms
 from mcf.tensor.ops import order as order
 from mcf.tensor.ops import orthogonal as orthogonal
 from mcf.tensor.ops import polar_factors as polar_factors

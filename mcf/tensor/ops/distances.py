@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from mcf.kernels.row_tasks import along
 from mcf.tensor.recorded import differentiated, functorch
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 
 aten = torch.ops.aten
 
@@ -94,15 +95,8 @@ def pdist(input: Any, p: float = 2.0) -> Any:
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Any:
-    """The p-norm of x1 - x2 + eps over the last dimension."""
-    return _norm(x1 - x2 + eps, p, keepdim)
-
-
-@implements(torch._weight_norm)
-def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
-    """g v / |v|, the norm over all dimensions but one."""
-    over = [d for d in range(v.dim()) if d != dim % v.dim()]
-    return v * (g / torch.linalg.vector_norm(v, 2, over, keepdim=True))
+    """Return the p-norm of x1 - x2 + eps over the last dimension."""
+    return fitted(_norm(roomy(x1) - roomy(x2) + eps, p, keepdim), x1, x2)
 
 
 @implements(torch.dist, torch.Tensor.dist, aten.dist.default)
