@@ -15,6 +15,8 @@ from torch import Tensor
 from mcf.tensor.ops import reductions
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
+from mcf.tensor.row_scales import row_scale
 from mcf.tensor.torch_functions import forward
 
 Dims = int | tuple[int, ...] | list[int] | None
@@ -80,12 +82,19 @@ class _Std(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, result = ctx.saved_tensors
         dim, correction, keepdim = ctx.options
+        gap, result = _gap(roomy(x), dim), _kept(result, x, dim, keepdim)
+        dims = list(range(x.ndim)) if dim in (None, ()) else dim
+        scale = row_scale(gap, dims)
+        if scale is not None:
+            gap = gap * scale
+        if gap.dtype is not x.dtype or scale is not None:
+            # The gap has the same distances from its mean, whose digits are all there.
+            result = torch.std(gap, dims, correction=correction, keepdim=True)
         zero = result == 0
-        share = torch.where(zero, torch.zeros_like(grad), grad) / torch.where(
-            zero, torch.ones_like(result), result
-        )
-        slope = _gap(x, dim) / _degrees(x, dim, correction)
-        return _kept(share, x, dim, keepdim) * slope, None, None, None
+        share = torch.where(zero, 0, _kept(roomy(grad), x, dim, keepdim))
+        slope = gap / _degrees(x, dim, correction)
+        found = share / torch.where(zero, 1, result) * slope
+        return fitted(found, x), None, None, None
 
 
 def _moment(
