@@ -38,8 +38,8 @@ _DERIVATIVES = {
 _BOUNDED = {"clamp", "clip"}
 
 
-def _named(names: set[str]) -> dict[Any, str]:
-    """The functions of these names and their forms in place; the name of each."""
+def named(names: set[str]) -> dict[Any, str]:
+    """Return the functions of these names and their in-place forms, with the name of each."""
     rooms = (
         torch, torch.functional, torch.nn.functional, torch.special, torch._C._nn,
         torch._C.TensorBase, Tensor,
@@ -55,8 +55,8 @@ def _named(names: set[str]) -> dict[Any, str]:
 
 
 # Whether their values need it, too.
-WIDENED = {f: name in _VALUES for f, name in _named(_VALUES | _DERIVATIVES).items()}
-BOUNDED = frozenset(_named(_BOUNDED))
+WIDENED = {f: name in _VALUES for f, name in named(_VALUES | _DERIVATIVES).items()}
+BOUNDED = frozenset(named(_BOUNDED))
 
 
 # Types of arguments that need no look: an expansion is a tensor of floats.

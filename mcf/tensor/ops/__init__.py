@@ -30,6 +30,7 @@ from mcf.tensor.ops import incomplete_gamma as incomplete_gamma
 from mcf.tensor.ops import lerps as lerps
 from mcf.tensor.ops import linalg as linalg
 from mcf.tensor.ops import lists as lists
+from mcf.tensor.ops import long_products as long_products
 from mcf.tensor.ops import losses as losses
 from mcf.tensor.ops import margin_losses as margin_losses
 from mcf.tensor.ops import masks as masks

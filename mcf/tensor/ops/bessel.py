@@ -144,10 +144,18 @@ def _weight(x: Any) -> Any:
     return torch.where(near, spherical_weight(low * low), (_spherical(far) - far.cos()) / far / far)
 
 
-# -j_1(x), and the derivative of that by the differential equation.
+def _spherical_slope_of(x: Any) -> Any:
+    """Return -j_1(x), beyond 1 as (cos(x) - j_0(x)) / x: of large x the square is out of range."""
+    near = x.abs() < 1
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    beyond = (far.cos() - _spherical(far)) / far
+    return torch.where(near, -(low * spherical_weight(low * low)), beyond)
+
+
+# The derivative of the slope is by the differential equation.
 _spherical_slope = differentiable(
     "spherical_bessel_j0_1",
-    lambda x: -(x * _weight(x)),
+    _spherical_slope_of,
     lambda x: 2 * _weight(x) - _spherical(x),
 )
 _spherical: Any = _special("spherical_bessel_j0", "spherical_bessel_j0", _spherical_slope)

@@ -55,6 +55,10 @@ def _sides(x: Any) -> tuple[Any, Any, Any]:
     return up, torch.where(up, x, zero), below
 
 
+# From here on 2 / x^4 is below the last bit of four float64 components.
+_FAR = 2.0**54
+
+
 def _ratio(x: Any) -> Any:
     """The density over the distribution function, r(x).
 
@@ -63,7 +67,10 @@ def _ratio(x: Any) -> Any:
     """
     up, a, z = _sides(x)
     beside = constant(_root(2 * fixed.ONE, fixed.pi()), x) / _erfcx(z)
-    return torch.where(up, normal_pdf(a) / normal_cdf(a), beside)
+    ratio = torch.where(up, normal_pdf(a) / normal_cdf(a), beside)
+    # Of large -x erfcx is near the smallest numbers; the ratio is -x - 1 / x + 2 / x^3.
+    far = x < -_FAR
+    return torch.where(far, -x - 1 / torch.where(far, x, 1), ratio)
 
 
 def _ratio_slope(x: Any) -> Any:

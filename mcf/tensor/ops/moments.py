@@ -17,7 +17,6 @@ from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.row_scales import row_scale
-from mcf.tensor.torch_functions import forward
 
 Dims = int | tuple[int, ...] | list[int] | None
 
@@ -148,44 +147,3 @@ def var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
 def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean."""
     return _with_mean(std, input, args, kwargs)
-
-
-class _Prod(torch.autograd.Function):
-    """The product along a dimension; d/dx_k is the product of the others."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
-        result: Tensor = torch.ops.aten.prod.dim_int(x, dim, True)
-        ctx.save_for_backward(x, result)
-        ctx.dim = dim
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        x, result = ctx.saved_tensors
-        others = _others(x, ctx.dim) if bool((x == 0).any()) else result / x
-        return grad * others, None
-
-
-def _others(x: Tensor, dim: int) -> Tensor:
-    """The products of all elements but one along a dimension, without a division."""
-    parts = torch.split(x, 1, dim)
-    before, after = [torch.ones_like(parts[0])], [torch.ones_like(parts[0])]
-    for part in parts[:-1]:
-        before.append(before[-1] * part)
-    for part in reversed(parts[1:]):
-        after.append(after[-1] * part)
-    return torch.cat([a * b for a, b in zip(before, reversed(after), strict=True)], dim)
-
-
-@implements(torch.prod, Tensor.prod)
-def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
-    """The product of all elements, or along a dimension."""
-    if kwargs.get("dtype") is not None or not torch.is_grad_enabled() or not input.requires_grad:
-        arguments = (input,) if dim is None else (input, dim, keepdim)
-        return forward(torch.prod, arguments, kwargs)  # type: ignore[no-any-return]
-    if dim is None:
-        flat = _Prod.apply(input.reshape(-1), 0)  # type: ignore[no-untyped-call]
-        return flat.reshape(())  # type: ignore[no-any-return]
-    result = _Prod.apply(input, dim)  # type: ignore[no-untyped-call]
-    return result if keepdim or input.ndim == 0 else result.squeeze(dim)  # type: ignore[no-any-return]

@@ -80,8 +80,15 @@ def spherical_weight(q: Any) -> Any:
 
 
 def _sinc_slope_of(x: Any) -> Any:
-    pi = constant(fixed.pi(), x)
-    return -(pi * pi) * (x * _sinc_weight(x))
+    """Return (cos(pi x) - sinc(x)) / x; near 0 -pi^2 x times the series of `_sinc_weight`."""
+    pi, near = constant(fixed.pi(), x), x.abs() < 0.25
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    angle = pi * low
+    rest, odd = _half_turns(far)
+    cosine = torch.cos(pi * rest)
+    beyond = (torch.where(odd, -cosine, cosine) - _sinc(far)) / far
+    slope = torch.where(near, -(pi * pi) * (low * spherical_weight(angle * angle)), beyond)
+    return torch.where(x.isinf(), 0, slope)
 
 
 _sinc_slope = differentiable(
