@@ -19,8 +19,8 @@ from mcf.tensor.ops.elementary import differentiable
 from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
 from mcf.tensor.recorded import differentiated, recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.tensor import MCFTensor
-from mcf.tensor.torch_functions import unasked
 
 aten = torch.ops.aten
 
@@ -218,12 +218,39 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Any = None,
 ) -> Any:
-    """Binary cross entropy of sigmoid(input), accurate for large inputs."""
+    """Return the binary cross entropy of sigmoid(input)."""
     check_shape("binary_cross_entropy_with_logits", "target", target, input)
-    below = F.softplus(-input)
+    loss = _of_logits(input, target, pos_weight)
+    return _weighted(loss, weight, reduction, size_average, reduce)
+
+
+def _of_logits(x: Any, target: Any, pos_weight: Any = None) -> Any:
+    """Return -(w t log(sigmoid(x)) + (1 - t) log(sigmoid(-x))).
+
+    It is log(1 + exp(-|x|)) (1 + (w - 1) t) and (1 - t) x or -w t x, by the sign of x: a sum of
+    positive terms, of which nothing cancels where a prediction is right.
+    """
+    above = x > 0
+    rest = F.softplus(torch.where(above, -x, x))
+    weighted = target
     if pos_weight is not None:
-        below = below * (target * (pos_weight - 1) + 1)
-    return _weighted((1 - target) * input + below, weight, reduction, size_average, reduce)
+        rest, weighted = rest * (target * (pos_weight - 1) + 1), target * pos_weight
+    return rest + torch.where(above, (1 - target) * x, -weighted * x)
+
+
+@implements(F.multilabel_soft_margin_loss)
+def multilabel_soft_margin_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """Return the mean over the classes of the binary cross entropies of sigmoid(input)."""
+    loss = _of_logits(input, target)
+    loss = loss if weight is None else loss * weight
+    return reduced(loss.sum(-1) / input.shape[-1], reduction, size_average, reduce)
 
 
 @implements(F.soft_margin_loss)
@@ -252,13 +279,30 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Any:
-    """(log(v) + (input - target)^2 / v) / 2, v = max(var, eps); `full` adds log(2 pi) / 2."""
-    plain = unasked(F.gaussian_nll_loss)
-    loss = plain(input, target, var, full=False, eps=eps, reduction=reduction)
-    if not full:
-        return loss
-    more = half_log_two_pi(loss)
-    return loss + (more * input.numel() if reduction == "sum" else more)
+    """Return (log(v) + (input - target)^2 / v) / 2, v = max(var, eps).
+
+    `full` adds log(2 pi) / 2. As torch's page has it the derivative does not see the maximum.
+    """
+    v = var if isinstance(var, Tensor) else input.new_full((), var)
+    if bool((v < 0).any()):
+        raise ValueError("gaussian_nll_loss: var must not be negative")
+    if v.dim() and v.shape != input.shape:
+        if v.shape == input.shape[:-1]:
+            v = v.unsqueeze(-1)
+        apart = [d for d, (n, m) in enumerate(zip(input.shape, v.shape, strict=False)) if n != m]
+        if v.dim() != input.dim() or len(apart) > 1 or any(v.shape[d] != 1 for d in apart):
+            raise ValueError(
+                f"gaussian_nll_loss: var must have the input's shape {list(input.shape)}, or no "
+                f"last dimension, or one dimension of 1, got {list(var.shape)}"
+            )
+    x, y, v = roomy(input), roomy(target), roomy(v).clone()
+    with torch.no_grad():
+        v.clamp_(min=eps)
+    gap = x - y
+    # Its square may be beyond the range where the quotient is not.
+    loss = (torch.log(v) + gap * (gap / v)) / 2
+    loss = loss + half_log_two_pi(loss) if full else loss
+    return reduced(fitted(loss, input, target, v), reduction)
 
 
 @implements(F.poisson_nll_loss)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import mpmath
 import pytest
 import torch
 import torch.nn.functional as F
@@ -94,3 +95,35 @@ def test_prelu_of_one_weight_has_the_inputs_shape(shape: tuple[int, ...]) -> Non
         assert x.grad.shape == shape
         assert w.grad.shape == w.shape
         assert w.grad.sum() == -2.0 * x.numel()
+
+
+def test_loss_of_right_logits_keeps_its_digits() -> None:
+    """log(1 + e^-60), whose slope is e^-60, not what is left of 60 - 60 and 1 - 1."""
+    for name in ("binary_cross_entropy_with_logits", "multilabel_soft_margin_loss"):
+        x: Any = mcf.tensor([[60.0, -60.0]], dtype=torch.float64).requires_grad_()
+        loss = getattr(F, name)(x, torch.tensor([[1.0, 0.0]]).double(), reduction="sum")
+        loss = loss * (2 if name.startswith("multi") else 1)
+        loss.backward()
+        with mpmath.workprec(300):
+            want = mpmath.log1p(mpmath.exp(-60))
+            assert abs(loss.to_mpmath() / (2 * want) - 1) < mpmath.mpf(2) ** -98
+            slope_of_one = mpmath.exp(-60) / (1 + mpmath.exp(-60))
+            for found, sign in zip(x.grad[0].to_mpmath(), (-1, 1), strict=True):
+                assert abs(sign * found / slope_of_one - 1) < mpmath.mpf(2) ** -98
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_gaussian_nll_loss_with_squares_out_of_range_is_right(dtype: torch.dtype) -> None:
+    """Of a gap d and a variance v, (log(v) + d^2 / v) / 2: the quotient fits, the square not."""
+    k = {torch.float16: 12, torch.float64: 700}.get(dtype, 100)
+    x, v = (mcf.tensor([2.0**k], dtype=dtype).requires_grad_() for _ in range(2))
+    loss: Any = F.gaussian_nll_loss(x, torch.zeros(1, dtype=dtype), v, reduction="sum")
+    loss.backward()
+    with mpmath.workprec(300):
+        want = (k * mpmath.log(2) + mpmath.mpf(2) ** k) / 2
+        unit = mpmath.mpf(torch.finfo(dtype).eps) ** 2
+        assert abs(loss.to_mpmath() - want) <= 4 * unit * want
+    assert x.grad is not None
+    assert x.grad.item() == 1.0
+    assert v.grad is not None
+    assert abs(v.grad.item() - (2.0**-k - 1) / 2) <= 4 * torch.finfo(dtype).eps ** 2
