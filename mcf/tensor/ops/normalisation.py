@@ -1,16 +1,20 @@
-"""Batch, group and instance norm; layer norm is torch's own composition."""
+"""Batch, group, instance and local response norm; layer norm is in `mcf.nn.functional`."""
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from mcf.tensor.conversion import reformat
 from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
+from mcf.tensor.ops.norms import power
 from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
-from mcf.tensor.row_scales import mean_square
+from mcf.tensor.row_scales import beside, mean_square
 from mcf.tensor.tensor import MCFTensor
 
 
@@ -156,3 +160,28 @@ def _group_norm_inside(
 ) -> Tensor:
     x = formatted(input, example(input, weight, bias))
     return group_norm(x, num_groups, weight, bias, eps, cudnn_enabled)
+
+
+@implements(F.local_response_norm)
+def local_response_norm(
+    input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    """Return x / (k + alpha mean(x^2))^beta, of windows of channels that zeros surround."""
+    if input.dim() < 3:
+        raise ValueError(
+            f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)"
+        )
+    if input.numel() == 0:
+        return input
+    x = roomy(input)
+    around = F.pad(x.movedim(1, -1), (size // 2, (size - 1) // 2))
+    window = around.unfold(-1, size, 1).movedim(-2, 1)
+    found = mean_square(window, [-1], k / alpha if alpha > 0 and k > 0 else 0.0)
+    square = found.square.squeeze(-1)
+    if found.scale is None:
+        return fitted(x / (square * alpha + k) ** beta, input)
+    scale = found.scale.squeeze(-1)
+    total = square * alpha + beside(k, x, scale) * scale
+    # The factor's powers by themselves may leave the range where the result does not.
+    left = power(reformat(scale, x.dtype, x.terms), 2 * Fraction(beta) - 1)
+    return fitted((x * scale) / total**beta * left, input)
