@@ -107,7 +107,7 @@ def dist(input: Any, other: Any, p: float = 2) -> Any:
 
 @implements(torch.linalg.cross, aten.linalg_cross.default)
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
-    """The vector product along a dimension of three, of tensors of as many dimensions."""
+    """Return the vector product along a dimension of three."""
     if input.dim() != other.dim():
         raise RuntimeError(
             "linalg.cross: inputs must have the same number of dimensions, got "
@@ -119,9 +119,10 @@ def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
             f"linalg.cross: dimension {dim} must have 3 elements, got shapes {list(input.shape)} "
             f"and {list(other.shape)}"
         )
-    a, b = torch.broadcast_tensors(input, other)  # type: ignore[no-untyped-call]
+    a, b = torch.broadcast_tensors(roomy(input), roomy(other))  # type: ignore[no-untyped-call]
     (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
-    return torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+    found = torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+    return fitted(found, input, other)
 
 
 @implements(torch.cross, torch.Tensor.cross)
