@@ -58,6 +58,7 @@ class Function:
         largest: a size beyond which ball arithmetic has no numbers.
         smallest: a size below which the function has none.
         ends: numbers next to which there are arguments, too, on the inner side.
+        size: of what is added up, to which errors of the value are relative; None for the value.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Function:
     largest: float = math.inf
     smallest: float = 0.0
     ends: tuple[int, ...] = ()
+    size: Exact | None = None
 
 
 ELEMENTWISE: dict[str, Function] = {}
@@ -194,8 +196,8 @@ _add("nn.functional.prelu", F.prelu, lambda x, w: _where(x > 0, x, x * w), 2)
 _add("nn.functional.glu", lambda x, y: F.glu(torch.stack((x, y)), 0),
      lambda x, y: x / (1 + (-y).exp()), 2)  # fmt: skip
 
-_add("add", torch.add, lambda x, y: x + y, 2)
-_add("sub", torch.sub, lambda x, y: x - y, 2)
+_add("add", torch.add, lambda x, y: x + y, 2, size=lambda x, y: abs(x) + abs(y))
+_add("sub", torch.sub, lambda x, y: x - y, 2, size=lambda x, y: abs(x) + abs(y))
 _add("mul", torch.mul, lambda x, y: x * y, 2)
 _add("div.no_rounding_mode", torch.div, lambda x, y: x / y, 2)
 _add("maximum", torch.maximum, lambda x, y: x.max(y), 2)
@@ -208,20 +210,16 @@ _add("logaddexp2", torch.logaddexp2,
 _add("xlogy", torch.xlogy, lambda x, y: x * y.log(), 2, **_POSITIVE)
 _add("special.xlog1py", torch.special.xlog1py, lambda x, y: x * y.log1p(), 2)
 _add("pow", torch.pow, lambda x, y: _only(x > 0, lambda: x**y), 2, signs=(1,))
-for _e in (-3.0, -2.0, -1.5, -1.0, -0.5, 0.5, 1.5, 2.0, 2.5, 3.0, 4.0, 0.1, 7.3):
-    _exact = (
-        arb(_e)
-        if (2 * _e).is_integer()
-        else arb(Fraction(_e).numerator) / arb(Fraction(_e).denominator)
-    )
-    _add(f"pow_{_e}", lambda x, e=_e: torch.pow(x, e), lambda x, e=_exact: x**e, **_POSITIVE)
+for _e in (-3.0, -2.0, -1.5, -1.0, -0.5, 0.5, 1.5, 2.0, 2.5, 3.0, 4.0, 0.171875, 7.3125):
+    _add(f"pow_{_e}", lambda x, e=_e: torch.pow(x, e), lambda x, e=_e: x ** arb(e), **_POSITIVE)
 _add("pow_of_3", lambda x: torch.pow(3.0, x), lambda x: arb(3) ** x)
 _add("ldexp", lambda x: torch.ldexp(x, torch.tensor(-3)), lambda x: x / 8)
-_add("addcmul", lambda x, a, b: torch.addcmul(x, a, b, value=0.5),
-     lambda x, a, b: x + a * b / 2, 3)  # fmt: skip
+_add("addcmul", torch.addcmul, lambda x, a, b: x + a * b, 3,
+     size=lambda x, a, b: abs(x) + abs(a * b))  # fmt: skip
 _add("addcdiv", lambda x, a, b: torch.addcdiv(x, a, b, value=0.5),
-     lambda x, a, b: x + a / b / 2, 3)  # fmt: skip
-_add("lerp", torch.lerp, lambda x, y, w: x + w * (y - x), 3)
+     lambda x, a, b: x + a / b / 2, 3, size=lambda x, a, b: abs(x) + abs(a / b))  # fmt: skip
+_add("lerp", torch.lerp, lambda x, y, w: x + w * (y - x), 3,
+     size=lambda x, y, w: abs(x) + abs(w * (y - x)))  # fmt: skip
 _add("prod", lambda *x: torch.prod(torch.stack(x), 0), lambda x, y, z: x * y * z, 3)
 _add("cumprod", lambda *x: torch.cumprod(torch.stack(x), 0)[-1], lambda x, y, z: x * y * z, 3)
 
@@ -280,6 +278,7 @@ class Reference:
 
     value: arb
     slopes: tuple[arb, ...]
+    size: arb
 
 
 def _sharp(x: arb, bits: int, floor: arb) -> bool:
@@ -321,7 +320,8 @@ def reference(function: Function, point: Sequence[Fraction], fmt: Format, terms:
                 break
     finally:
         ctx.prec = before
-    return Reference(found[0], tuple(found[1:]))
+    size = found[0] if function.size is None else function.size(*map(ball, point))
+    return Reference(found[0], tuple(found[1:]), abs(size).mid())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,13 +374,25 @@ class Tally:
             self.worst[key] = max(units, self.worst.get(key, 0.0))
 
 
-def units_of(name: str, result: str) -> float:
-    """The bound in u^n that is stated for a function's value or derivative."""
-    return USUAL
+# An exponent that is rounded, y - 1 or 3 x: its error times the logarithm of the result, which is
+# at most that of the largest number.
+_ROUNDED_EXPONENTS = ("pow", "nn.functional.softplus_beta")
+
+
+def units_of(name: str, fmt: Format) -> float:
+    """Return the error in u^n that is allowed to a function's value or derivative."""
+    exponent = name.startswith(_ROUNDED_EXPONENTS)
+    return USUAL + (fmt.emax + 1) * math.log(2) * exponent
 
 
 def judge(
-    got: Fraction | float, exact: arb, fmt: Format, terms: int, units: float, least: Fraction | None
+    got: Fraction | float,
+    exact: arb,
+    fmt: Format,
+    terms: int,
+    units: float,
+    least: Fraction | None = None,
+    relative_to: arb | None = None,
 ) -> tuple[str, float]:
     """Return the kind of a failure, "" for none, "unknown" or "outside", and the error in u^n.
 
@@ -392,6 +404,7 @@ def judge(
         units: the error that is allowed, in u^n.
         least: the size of the smallest argument, which steps of a formula may know to the
             smallest subnormal number only; None where they have a wider range.
+        relative_to: the size to which the error is relative; None for that of the exact result.
     """
     if not exact.is_finite():
         return "unknown", 0.0
@@ -409,7 +422,7 @@ def judge(
     beyond = error - SUBNORMALS * eta
     if beyond <= 0:
         return "", 0.0
-    found = float(beyond / size / unit)
+    found = float(beyond / (size if relative_to is None else relative_to) / unit)
     if found <= units:
         return "", found
     return ("zero" if got == 0 else "inexact"), found
@@ -443,10 +456,11 @@ def elementwise(function: Function, fmt: Format, terms: int, keep: slice = slice
     for i, point in enumerate(points):
         right = reference(function, point, fmt, terms)
         for (result, got), exact in zip(results, (right.value, *right.slopes), strict=True):
-            limit = units_of(function.name, result)
+            limit = units_of(function.name, fmt)
             roomy = fmt is FP16 and result != "value"
             least = None if roomy else min(map(abs, point))
-            kind, units = judge(got[i], exact, fmt, terms, limit, least)
+            size = right.size if result == "value" else None
+            kind, units = judge(got[i], exact, fmt, terms, limit, least, size)
             if kind == "outside":
                 continue
             if kind == "unknown":
@@ -665,7 +679,7 @@ def _compared(
         worst = int(error.flatten().argmax())
         units = error.flatten()[worst].item() / size / unit if size else 0.0
         one = got.flatten()[worst].item(), exact.flatten()[worst].item()
-        if units > units_of(name, result) * 16:
+        if units > units_of(name, fmt) * 16:
             failed(result, "zero" if one[0] == 0 else "inexact", units, *one)
         else:
             tally.worst[name, result] = max(units, tally.worst.get((name, result), 0.0))
