@@ -6,8 +6,9 @@ import math
 
 import torch
 
+from mcf import slope_bounds
 from mcf.complexes import bounds as complexes
-from mcf.elementary import polygamma, slope_bounds, special_bounds
+from mcf.elementary import polygamma, special_bounds
 from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.fourier import bounds as fourier
@@ -71,7 +72,9 @@ def bound(
             to elementary functions, of which not all have a form in float32 registers.
         derivative: whether t and r are the derivative by an operand, times a gradient that is
             exact. All functions of numbers have it: arithmetic, elementary functions and some that
-            have no other answer here, "silu" or "prod" (`docs/numerics.md` names them).
+            have no other answer here, "silu" or "prod" (`docs/numerics.md` names them). T is then
+            that of the function which the derivative is; of "sinc", "spherical_bessel_j0", "j1"
+            and "y1" the sum of the magnitudes of both terms of their difference.
 
     Raises:
         ValueError: for another operation, number of terms or choice of registers; for an elementary
@@ -156,6 +159,8 @@ def _of_derivative(
         relative += unit * (dtype is torch.float16)
     else:
         relative = slope_bounds.OBSERVED_UNITS * unit
+        if operation in slope_bounds.OSCILLATING:
+            of_terms = relative
         if operation in slope_bounds.POWERS:
             logarithm = (fmt.emax + 1) * math.log(2)
             relative, absolute = relative + logarithm * unit, absolute + logarithm * eta

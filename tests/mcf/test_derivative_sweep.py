@@ -100,7 +100,7 @@ def _check(tally: Any, known: set[str]) -> None:
     assert {each.result for each in tally.failures} == known
 
 
-@pytest.mark.sampled(every=40)
+@pytest.mark.sampled(every=78)
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("name", sweep.ELEMENTWISE)
 def test_elementwise_at_every_scale_is_within_the_bound(name: str, fmt: str) -> None:
@@ -111,7 +111,8 @@ def test_elementwise_at_every_scale_is_within_the_bound(name: str, fmt: str) -> 
     _check(tally, {result for n, result, f in KNOWN if (n, f) == (name, fmt)})
 
 
-@pytest.mark.sampled(every=400)
+# Three seconds each, and sixteen hundred.
+@pytest.mark.sampled(every=801, slow=8)
 @pytest.mark.parametrize("fmt", FORMATS[:3])
 @pytest.mark.parametrize("name", sweep.sampled_names())
 def test_samples_at_every_scale_are_within_the_bound(name: str, fmt: str) -> None:
@@ -131,7 +132,7 @@ def test_bound_of_derivatives_is_there_for_every_function() -> None:
         mcf.bound("floor", derivative=True)
 
 
-@pytest.mark.sampled(every=20)
+@pytest.mark.sampled(every=40)
 @pytest.mark.parametrize(
     "name", [n for n in sweep.ELEMENTWISE if sweep.bound_name(n) not in ("", "add", "sub", "neg")]
 )

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
+
 from mcf.complexes.bounds import Real, composed, inverse
 from mcf.elementary import polygamma
+from mcf.kernels.bounds import Guarantee
 
 # Errors in the place of a formula; the product with the gradient comes on top.
 Formula = Callable[[Real], float]
@@ -139,13 +142,16 @@ TERMS = {
 }  # fmt: skip
 # Formulas with series, differences or constants beside them.
 OBSERVED = (
-    "celu", "cumprod", "elu", "entr", "erfinv", "exp2", "gelu_tanh", "glu", "i1", "j1", "log_ndtr",
-    "logaddexp", "logaddexp2", "logit", "logsigmoid", "mish", "ndtri", "prod", "selu", "silu",
-    "sinc", "softplus", "softsign", "spherical_bessel_j0", "tanhshrink", "xlog1py", "xlogy", "y1",
+    "cumprod", "elu", "entr", "erfinv", "exp2", "gelu_tanh", "glu", "i1", "log_ndtr", "logaddexp",
+    "logaddexp2", "logit", "logsigmoid", "mish", "ndtri", "prod", "selu", "silu", "softsign",
+    "tanhshrink", "xlog1py", "xlogy",
 )  # fmt: skip
-# The exponent of its derivative, y - 1, is rounded: that error times the logarithm of the result.
-POWERS = ("pow",)
-NAMES = (*DERIVED, *OBSERVED, *POWERS)
+# Differences whose zeros no table knows: the bound is relative to the sum of both magnitudes.
+OSCILLATING = ("j1", "sinc", "spherical_bessel_j0", "y1")
+# The argument of an exponential is rounded, y - 1 or beta x: the result has that error times its
+# logarithm, which is at most that of the largest number.
+POWERS = ("celu", "pow", "softplus")
+NAMES = (*DERIVED, *OBSERVED, *OSCILLATING, *POWERS)
 
 
 def following(function: str) -> str | None:
@@ -156,3 +162,16 @@ def following(function: str) -> str | None:
     order = int(digits) + 1
     last = polygamma.LAST + (kind == "zeta")
     return f"{kind}_{order}" if order <= last else None
+
+
+def markdown(bound: Callable[..., Guarantee]) -> str:
+    """Return the table as `docs/numerics.md` shows it; `bound` is `mcf.bound`."""
+    columns = ((1, torch.float64), (2, torch.float64), (3, torch.float64), (4, torch.float64))
+    lines = ["| derivative of | n = 1 | 2 | 3 | 4 |", "|---" * 5 + "|"]
+    for name in DERIVED:
+        found = [
+            bound(name, n, dtype, derivative=True).relative * 2.0 ** (53 * n)
+            for n, dtype in columns
+        ]
+        lines.append(f"| `{name}` | " + " | ".join(f"{v:.4g}" for v in found) + " |")
+    return "\n".join(lines)
