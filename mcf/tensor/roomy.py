@@ -28,8 +28,8 @@ _DIVISIONS = {"div", "divide", "true_divide", "__truediv__", "__div__"}
 _NAMES = _DIVISIONS | {
     "__pow__", "__rdiv__", "__rpow__", "__rtruediv__", "acos", "acosh", "addcdiv", "angle",
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh",
-    "atan", "atan2", "atanh", "bessel_j1", "bessel_y1", "cumprod", "erfinv", "gelu", "glu",
-    "hypot", "i1", "log", "log10", "log1p", "log2", "log_ndtr", "logit", "modified_bessel_i1",
+    "atan", "atan2", "atanh", "bessel_j1", "bessel_y1", "cumprod", "erfinv", "gelu",
+    "hypot", "i1", "log", "log10", "log1p", "log2", "log_ndtr", "modified_bessel_i1",
     "modified_bessel_k1", "ndtri", "pow", "prod", "reciprocal", "rsqrt", "sinc",
     "spherical_bessel_j0", "sqrt", "tan", "xlog1py", "xlogy",
 }  # fmt: skip

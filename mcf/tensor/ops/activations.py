@@ -15,6 +15,7 @@ from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.movement import where
 from mcf.tensor.recorded import kept, recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 
 aten = torch.ops.aten
 
@@ -106,11 +107,12 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Any:
 
 @implements(F.hardswish)
 def hardswish(input: Any, inplace: bool = False) -> Any:
-    """x hardsigmoid(x)."""
+    """Return x hardsigmoid(x)."""
     # NaN is inside, and stays.
     x = kept(input, inplace)
     outside = (x <= -3) | (x >= 3)
-    out = torch.where(outside, torch.where(x >= 3, x, 0), x * (x + 3) / 6)
+    inner = torch.where(outside, 0, x)
+    out = torch.where(outside, torch.where(x >= 3, x, 0), inner * (inner + 3) / 6)
     return input.copy_(out) if inplace else out
 
 
@@ -166,11 +168,11 @@ def selu_(input: Any) -> Any:
 
 @implements(F.glu)
 def glu(input: Any, dim: int = -1) -> Any:
-    """The first half of a dimension times the logistic function of the second."""
+    """Return the first half of a dimension times the logistic function of the second."""
     if input.shape[dim] % 2:
         raise RuntimeError(f"glu: dimension {dim} must be even, got {input.shape[dim]}")
-    first, second = input.chunk(2, dim)
-    return first * torch.sigmoid(second)
+    first, second = roomy(input).chunk(2, dim)
+    return fitted(first * torch.sigmoid(second), input)
 
 
 @implements(F.prelu, Tensor.prelu, torch.prelu, aten._prelu_kernel.default)

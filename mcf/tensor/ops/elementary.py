@@ -243,12 +243,15 @@ def atan2(y: Any, x: Any) -> MCFTensor:
     return of_two("atan2", y, x)
 
 
-# The sum of squares leaves the range where the angle's slope does not.
+def _over_square(z: Any, y: Any, x: Any) -> Any:
+    """Return z / (x^2 + y^2), 0 at the origin, also where the sum of squares is out of range."""
+    origin = (x == 0) & (y == 0)
+    size = torch.hypot(torch.where(origin, 1, x), y)
+    return z / size / size
+
+
 _angle = differentiable_by_all(
-    "atan2",
-    atan2,
-    lambda y, x: x / torch.hypot(x, y) / torch.hypot(x, y),
-    lambda y, x: -y / torch.hypot(x, y) / torch.hypot(x, y),
+    "atan2", atan2, lambda y, x: _over_square(x, y, x), lambda y, x: _over_square(-y, y, x)
 )
 
 

@@ -87,7 +87,8 @@ _special("log_ndtr", lambda x: _log_slope(x))
 def _inverse_slope(x: Any) -> Any:
     """sqrt(pi)/2 exp(y^2) = sqrt(pi)/2 erfcx(y) / (1 - |x|), y = erfinv(|x|): no square of y."""
     size = x.abs()
-    return _erfcx(torch.erfinv(size)) / ((1 - size) * constant(fixed.two_over_root_pi(), x))
+    slope = _erfcx(torch.erfinv(size)) / ((1 - size) * constant(fixed.two_over_root_pi(), x))
+    return torch.where(size == 1, torch.inf, slope)
 
 
 _erfinv_slope: Any = differentiable(
@@ -106,7 +107,8 @@ def _quantile_slope(p: Any) -> Any:
     """sqrt(2 pi) exp(y^2 / 2) = sqrt(pi/2) erfcx(|y| / sqrt(2)) / min(p, 1 - p), y = ndtri(p)."""
     z = _ndtri(p).abs() * constant(fixed.root(fixed.ONE // 2), p)
     least = torch.where(p > 0.5, 1 - p, p)
-    return constant(_root(fixed.pi(), 2 * fixed.ONE), p) * (_erfcx(z) / least)
+    slope = constant(_root(fixed.pi(), 2 * fixed.ONE), p) * (_erfcx(z) / least)
+    return torch.where(least == 0, torch.inf, slope)
 
 
 _ndtri_slope: Any = differentiable(

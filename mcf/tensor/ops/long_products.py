@@ -117,7 +117,8 @@ class _Product(torch.autograd.Function):
         else:
             slope = products_of_others(x.movedim(dim, -1)).movedim(-1, dim)
             grad = grad if keepdim else grad.unsqueeze(dim)
-        return grad * slope, None, None
+        # A NaN stays visible at its place, too.
+        return grad * torch.where(x.isnan(), x, slope), None, None
 
 
 class _RunningProduct(torch.autograd.Function):
@@ -133,7 +134,8 @@ class _RunningProduct(torch.autograd.Function):
         if x.dim() == 0 or x.numel() == 0:
             return grad, None
         rows, up = x.movedim(ctx.dim, -1), grad.movedim(ctx.dim, -1)
-        return running_products_slope(rows, up).movedim(-1, ctx.dim), None
+        slope = running_products_slope(rows, up).movedim(-1, ctx.dim)
+        return torch.where(x.isnan(), x, slope), None
 
 
 def _is_ours(x: Any, dtype: torch.dtype | None) -> bool:
