@@ -33,7 +33,12 @@ _NAMES = _DIVISIONS | {
     "modified_bessel_k1", "ndtri", "pow", "prod", "reciprocal", "rsqrt", "sinc",
     "spherical_bessel_j0", "sqrt", "tan", "xlog1py", "xlogy",
 }  # fmt: skip
-ROOMY_DERIVATIVES = named(_NAMES)
+# Functions of matrices: their derivatives are products of several.
+_MATRICES = {
+    "cholesky_inverse", "cholesky_solve", "inv", "inverse", "matrix_exp", "matrix_power", "pinv",
+    "pinverse", "solve", "solve_triangular", "tensorinv", "tensorsolve",
+}  # fmt: skip
+ROOMY_DERIVATIVES = named(_NAMES | _MATRICES)
 
 
 def roomy(x: Any) -> Any:
