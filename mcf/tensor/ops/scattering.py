@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mcf.tensor.ops.accumulate import check_places, check_slices
 from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.roomy import fitted, roomy
 
 aten = torch.ops.aten
 
@@ -154,7 +155,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> tuple[Any, Tensor, Tensor, Tensor]:
-    """Sums (mode 0), means (1) or maxima (2) of the rows of each bag; empty ones give zeros."""
+    """Return sums (mode 0), means (1) or maxima (2) of each bag's rows, and 0 for empty bags."""
+    given, weight = weight, roomy(weight)
     if scale_grad_by_freq:
         raise UnsupportedError(
             "torch.embedding_bag: scale_grad_by_freq=True is not supported on mcf.MCFTensor"
@@ -171,7 +173,7 @@ def embedding_bag(
         kept = indices != padding_idx % len(weight)
     bag, rows = bag[kept], weight[indices[kept]]
     if per_sample_weights is not None:
-        rows = rows * per_sample_weights[kept].unsqueeze(1)
+        rows = rows * roomy(per_sample_weights[kept]).unsqueeze(1)
     sizes = torch.zeros(count, dtype=torch.int64, device=bag.device)
     sizes = sizes.index_add(0, bag, torch.ones_like(bag))
     out = rows.new_zeros(count, weight.shape[1])
@@ -181,12 +183,14 @@ def embedding_bag(
     else:
         out = out.index_add(0, bag, rows)
         out = out / sizes.clamp(min=1).unsqueeze(1) if mode == 1 else out
-    return out, bag, sizes, sizes
+    return fitted(out, given, per_sample_weights), bag, sizes, sizes
 
 
 @implements(torch.bilinear)
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
-    """sum_ij x_i w_kij y_j + b_k."""
+    """Return sum_ij x_i w_kij y_j + b_k."""
+    given = input1, input2, weight, bias
+    input1, input2, weight = map(roomy, given[:3])
     out, left, _ = weight.shape
     if input1.shape[:-1] != input2.shape[:-1]:
         raise RuntimeError(
@@ -196,4 +200,4 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     rows = input1 @ weight.transpose(0, 1).reshape(left, -1)
     rows = rows.unflatten(-1, (out, -1))
     made = (rows @ input2.unsqueeze(-1)).squeeze(-1)
-    return made if bias is None else made + bias
+    return fitted(made if bias is None else made + bias, *given)
