@@ -17,6 +17,7 @@ from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.row_scales import row_scale
+from mcf.tensor.torch_functions import forward
 
 Dims = int | tuple[int, ...] | list[int] | None
 
@@ -147,3 +148,23 @@ def var_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
 def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean."""
     return _with_mean(std, input, args, kwargs)
+
+
+@implements(torch.corrcoef, Tensor.corrcoef)
+def corrcoef(input: Tensor) -> Tensor:
+    """Return the correlations of rows, whose variances may lie beyond the range."""
+    x = roomy(input)
+    scale = row_scale(x, [-1]) if x.dim() else None
+    found = forward(torch.corrcoef, (x if scale is None else x * scale,), {})
+    return fitted(found, input)  # type: ignore[no-any-return]
+
+
+@implements(torch.cumulative_trapezoid)
+def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Any:
+    """Return the running integral by trapezoids, in float32 for float16."""
+    if x is not None and dx is not None:
+        raise TypeError("cumulative_trapezoid: give x or dx, not both")
+    rest = {} if dx is None else {"dx": dx}
+    given = (roomy(y),) if x is None else (roomy(y), roomy(x))
+    found = forward(torch.cumulative_trapezoid, given, {**rest, "dim": dim})
+    return fitted(found, y, x)
