@@ -95,7 +95,7 @@ def _wait(device: torch.device) -> None:
 def environment(device: torch.device) -> dict[str, str]:
     """What a figure depends on: machine, versions, commit, day."""
     versions = {}
-    for package in ("torch", "triton", "numba", "torch-optimi"):
+    for package in ("torch", "triton", "numba", "torch-optimi", "torchao"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mcf.optim import PRECISIONS, AdamW
+from mcf.optim import PRECISIONS, AdamW, Precision
 
 Make = Callable[..., Optimizer]
 
@@ -30,7 +30,7 @@ class Variant:
         make: makes it from (groups, lr, beta2, seed).
         hardest: whether it runs under the largest beta2 only.
         weights: dtype of the parameters.
-        rate: the learning rate is multiplied by it, in `quality.py`.
+        rate: the learning rate is multiplied by it.
     """
 
     name: str
@@ -68,6 +68,15 @@ def ours() -> list[Variant]:
     for p in ("light", "plus"):
         found.append(Variant(f"{p}, low=stochastic", "ours", _ours(p, "stochastic")))
     return found
+
+
+def composed(precision: str) -> Variant:
+    """Return AdamW under a precision given as the parts of a `Precision` joined by "_".
+
+    Raises:
+        ValueError: for a name that is no precision.
+    """
+    return Variant(str(Precision.of(precision)), "ours", _ours(precision))
 
 
 def theirs() -> list[Variant]:
@@ -109,15 +118,39 @@ def lacks(variant: Variant, device: torch.device) -> str:
     return ""
 
 
-def variants(device: torch.device) -> list[Variant]:
-    """All that can run here; a line says which of the others' are left out, and why."""
-    found = ours()
-    for peer in theirs():
-        if reason := lacks(peer, device):
-            print(f"{peer.name} is left out: {reason}")
+def faster(variant: Variant, rate: float) -> Variant:
+    """Return a variant whose learning rates are multiplied by a factor."""
+    if rate == 1:
+        return variant
+    return dataclasses.replace(variant, name=f"{variant.name}, rate * {rate:g}", rate=rate)
+
+
+def find(names: Iterable[str], device: torch.device) -> Iterator[Variant]:
+    """Yield the variants of these names that run on a device; print why another is left out.
+
+    Args:
+        names: of `ours` and `theirs`, or parts of a `Precision` joined by "_"; each may have a
+            factor of the rate behind it, as in "master, rate * 1.0001".
+        device: where they run.
+    """
+    known = {v.name: v for v in (*ours(), *theirs())}
+    for name in names:
+        plain, _, factor = name.partition(", rate * ")
+        try:
+            variant = faster(known.get(plain) or composed(plain), float(factor or 1))
+        except ValueError as error:
+            print(f"{name} is left out: {error}", flush=True)
+            continue
+        if reason := lacks(variant, device):
+            print(f"{name} is left out: {reason}", flush=True)
         else:
-            found.append(dataclasses.replace(peer, hardest=True))
-    return found
+            yield variant
+
+
+def variants(device: torch.device) -> list[Variant]:
+    """Return all variants that run on a device, those of other projects for the largest beta2."""
+    found = find([v.name for v in (*ours(), *theirs())], device)
+    return [v if v.family == "ours" else dataclasses.replace(v, hardest=True) for v in found]
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:

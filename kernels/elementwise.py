@@ -31,8 +31,8 @@ class Field:
         format: of its elements.
         read: whether the kernel loads it.
         written: whether the kernel stores it.
-        stochastic: whether it is rounded up or down at random when stored, and not to nearest;
-            bf16 in float32 registers only.
+        rounding: the algorithm that rounds a float32 register at random when it is stored, from
+            the number and 16 random bits; None rounds to nearest.
         draw: which random bits of the element that takes: "weight", "first" or "second".
         uniform: whether the tensor has one element, which stands for every index. Never the first
             field of a kernel, never written.
@@ -48,7 +48,7 @@ class Field:
     format: Format
     read: bool = True
     written: bool = False
-    stochastic: bool = False
+    rounding: Algorithm | None = None
     draw: str = "weight"
     uniform: bool = False
     table: bool = False
@@ -160,7 +160,7 @@ class Elementwise:
         """Which random bits it draws for each element."""
         coded = {code.field for code in self.codes}
         return frozenset(
-            f.draw for f in self.fields if f.written and (f.stochastic or f.name in coded)
+            f.draw for f in self.fields if f.written and (f.rounding or f.name in coded)
         )
 
     @functools.cached_property
@@ -221,8 +221,8 @@ class Elementwise:
                 call = ", ".join([f"kept_{field}", *(f"new_{b}" for b in beside)])
                 lines.append(f"new_{field} = decode_{field}({call})")
                 continue
-            if fields[field].stochastic:
-                lines.append(f"new_{field} = stochastic(out_{result}, {drawn})")
+            if fields[field].rounding is not None:
+                lines.append(f"new_{field} = stochastic_{field}(out_{result}, {drawn})")
             else:
                 rounding = "" if result in self.rounded else f"round_{field}"
                 lines.append(f"new_{field} = {rounding}(out_{result})")
@@ -239,8 +239,7 @@ class Elementwise:
             found["draw"] = words.random16
         if self.draws - {"weight"}:
             found["draw_pair"] = words.random16_pair
-        if any(f.stochastic for f in self.fields):
-            found["stochastic"] = words.stochastic
+        found |= {f"stochastic_{f.name}": f.rounding for f in self.fields if f.rounding is not None}
         for code in self.codes:
             found |= {f"decode_{code.field}": code.decode, f"encode_{code.field}": code.encode}
         if self.correction is not None:

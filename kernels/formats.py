@@ -114,9 +114,10 @@ def toy(p: int, emin: int = -6, emax: int = 6) -> Format:
 
 
 def format_of(dtype: torch.dtype, argument: str = "dtype") -> Format:
-    """The format of a torch dtype; `TypeError` naming `argument` for any other dtype."""
+    """Return the format of a torch dtype; raise `TypeError` naming `argument` for any other."""
     try:
         return FORMATS[dtype]
-    except KeyError:
+    except (KeyError, TypeError):
         known = ", ".join(str(d) for d in FORMATS)
-        raise TypeError(f"{argument} has dtype {dtype}; allowed are {known}") from None
+        given = f"is {dtype!r}" if not isinstance(dtype, torch.dtype) else f"has dtype {dtype}"
+        raise TypeError(f"{argument} {given}; allowed are {known}") from None

@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from typing import Literal, get_args
 
 import torch
 
 from mcf.kernels.formats import FP32, FP64, Format
 
-NAMES = ("auto", "float64", "float32")
+RegistersName = Literal["auto", "float64", "float32"]
+NAMES = get_args(RegistersName)
 
 _chosen = "auto"
 
 
-def set_registers(name: str) -> None:
+def set_registers(name: RegistersName) -> None:
     """Choose the registers in which components narrower than float64 are added up from now on.
 
     Sums, dot products, norms, moments, running sums and products, matrix products and polynomials
@@ -58,7 +60,7 @@ def get_registers() -> str:
 
 
 @contextlib.contextmanager
-def registers(name: str) -> Iterator[None]:
+def registers(name: RegistersName) -> Iterator[None]:
     """Choose the registers inside a `with` block; see `set_registers`."""
     before = _chosen
     set_registers(name)

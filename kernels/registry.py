@@ -7,6 +7,7 @@ import functools
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,15 +26,16 @@ EXECUTORS = {
     "triton": "mcf.kernels.triton.gpu",
 }
 NAMES = ("auto", *EXECUTORS)
+ExecutorName = Literal["auto", "torch", "numba", "triton"]
 
 _chosen = "auto"
 
 
 class ExecutorWarning(UserWarning):
-    """A faster executor is not installed, and a slower one runs in its place."""
+    """A slow executor runs: none faster is installed, or Triton interprets without a GPU."""
 
 
-def set_executor(name: str) -> None:
+def set_executor(name: ExecutorName) -> None:
     """Choose the executor of every kernel from now on.
 
     Args:
@@ -46,7 +48,22 @@ def set_executor(name: str) -> None:
     Raises:
         ValueError: for another name.
         ImportError: when the package that the executor needs is not installed.
+
+    Warns:
+        ExecutorWarning: for "triton" on a machine without a GPU.
     """
+    _choose(name)
+    if name == "triton" and not torch.cuda.is_available():
+        warnings.warn(
+            "executor 'triton' without a GPU runs kernels in Triton's interpreter, thousands of "
+            "times slower; 'auto' takes the CPU's kernels, with the same bits",
+            ExecutorWarning,
+            stacklevel=2,
+        )
+
+
+def _choose(name: str) -> None:
+    """Choose the executor, without a warning."""
     global _chosen
     if name not in NAMES:
         known = ", ".join(repr(n) for n in NAMES)
@@ -67,14 +84,14 @@ def get_executor() -> str:
 
 
 @contextlib.contextmanager
-def executor(name: str) -> Iterator[None]:
+def executor(name: ExecutorName) -> Iterator[None]:
     """Choose the executor inside a `with` block; see `set_executor`."""
     before = _chosen
-    set_executor(name)
+    _choose(name)
     try:
         yield
     finally:
-        set_executor(before)
+        _choose(before)
 
 
 @functools.cache

@@ -18,6 +18,8 @@ from mcf.bounds import bound as bound
 from mcf.complexes import MCFComplexTensor as MCFComplexTensor
 from mcf.complexes import complex as complex
 from mcf.complexes import complex_tensor as complex_tensor
+from mcf.constants import e as e
+from mcf.constants import pi as pi
 from mcf.functions import acos as acos
 from mcf.functions import acosh as acosh
 from mcf.functions import add as add
@@ -95,6 +97,7 @@ from mcf.kernels.registry import get_executor as get_executor
 from mcf.kernels.registry import set_executor as set_executor
 from mcf.polynomials import polyval as polyval
 from mcf.products import matmul as matmul
+from mcf.public import public as _public
 from mcf.tensor import MCFTensor as MCFTensor
 from mcf.tensor import UnsupportedError as UnsupportedError
 from mcf.tensor import arange as arange
@@ -124,3 +127,10 @@ from mcf.transforms import two_prod as two_prod
 from mcf.transforms import two_sum as two_sum
 
 __version__ = "0.1.0"
+
+__all__ = _public(globals(), ("fourier", "kernels", "linalg", "nn", "optim"))
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which editors complete."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
+from mcf import slope_bounds
 from mcf.complexes import bounds as complexes
 from mcf.elementary import polygamma, special_bounds
 from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
@@ -28,8 +31,9 @@ def bound(
     *,
     count: int | None = None,
     registers: str | None = None,
+    derivative: bool = False,
 ) -> Guarantee:
-    """How large the error of an operation on expansions can be.
+    """Return how large the error of an operation on expansions can be.
 
     With t the exact result on the given components a result r satisfies
 
@@ -66,6 +70,11 @@ def bound(
         registers: "float64" or "float32", for which choice (`mcf.set_registers`); None for the one
             in force, "auto" being that of a device with float64. It matters to the last group and
             to elementary functions, of which not all have a form in float32 registers.
+        derivative: whether t and r are the derivative by an operand, times a gradient that is
+            exact. All functions of numbers have it: arithmetic, elementary functions and some that
+            have no other answer here, "silu" or "prod" (`docs/numerics.md` names them). T is then
+            that of the function which the derivative is; of "sinc", "spherical_bessel_j0", "j1"
+            and "y1" the sum of the magnitudes of both terms of their difference.
 
     Raises:
         ValueError: for another operation, number of terms or choice of registers; for an elementary
@@ -73,6 +82,8 @@ def bound(
             wanted, below 1, or of more coefficients than the bound of "polyval" has room for.
         TypeError: for another dtype, or a count that is no int.
     """
+    if derivative:
+        return _of_derivative(operation, terms, dtype, count, registers)
     ordered = special_bounds.of_order(operation) is not None or operation in special_bounds.SLOPES
     if operation not in _OPERATIONS and not ordered:
         last = polygamma.LAST
@@ -113,6 +124,56 @@ def bound(
         formula=f"{coefficient:.4g} u^{terms}",
         algorithm=f"{str(register.dtype)[6:]} expansions, rounded once",
         source="the bounds of its steps" + ("" if proven else ", of which some are observed"),
+    )
+
+
+def _of_derivative(
+    operation: str, terms: int, dtype: torch.dtype, count: int | None, registers: str | None
+) -> Guarantee:
+    """Return the bound of a derivative, of the steps that compute it where they have bounds."""
+    following = slope_bounds.following(operation)
+    if operation not in slope_bounds.NAMES and following is None:
+        known = ", ".join(slope_bounds.NAMES)
+        raise ValueError(f"no bound for the derivative of {operation!r}; known are {known}")
+    if count is not None:
+        raise ValueError(f"count is for sums; the derivative of {operation!r} takes none")
+    _check(terms)
+    fmt = format_of(dtype)
+    unit, eta = float(fmt.u**terms), float(fmt.min_subnormal)
+    used: list[Guarantee] = []
+
+    def real(name: str) -> float:
+        used.append(bound(name, terms, dtype, registers=registers))
+        return used[-1].relative
+
+    absolute, of_terms = slope_bounds.UNDERFLOW * eta, 0.0
+    formula = slope_bounds.DERIVED.get(operation)
+    if following is not None:
+        formula = lambda real: complexes.composed(real(following), real("mul"))  # noqa: E731
+    if formula is not None:
+        relative = complexes.composed(formula(real), real("mul"))
+        terms_of = following or slope_bounds.TERMS.get(operation)
+        if terms_of is not None:
+            of_terms = bound(terms_of, terms, dtype, registers=registers).of_terms
+        # Of float16 in components of float32, rounded once.
+        relative += unit * (dtype is torch.float16)
+    else:
+        relative = slope_bounds.OBSERVED_UNITS * unit
+        if operation in slope_bounds.OSCILLATING:
+            of_terms = relative
+        if operation in slope_bounds.POWERS:
+            logarithm = (fmt.emax + 1) * math.log(2)
+            relative, absolute = relative + logarithm * unit, absolute + logarithm * eta
+    proven = formula is not None and all(each.proven for each in used)
+    return Guarantee(
+        relative=relative,
+        absolute=absolute,
+        proven=proven,
+        formula=f"{relative / unit:.4g} u^{terms}",
+        algorithm="the formula of the derivative",
+        source="the bounds of its steps" if formula is not None else "observed",
+        of_terms=of_terms,
+        requires=slope_bounds.REQUIRES,
     )
 
 

@@ -22,8 +22,9 @@ or devices; `ValueError` for shapes that do not broadcast or a wrong number of c
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import torch
 import torch.nn.functional as F
@@ -183,10 +184,27 @@ def square(x: Any) -> Any:
     return operations.mul(x, x) if are_components("square", x) else x.square()
 
 
+class Function(Protocol):
+    """An elementary function: it returns an expansion, a tuple or a tensor as it is given one."""
+
+    @overload
+    def __call__(self, x: MCFTensor, /, *args: Any, **options: Any) -> MCFTensor: ...
+    @overload
+    def __call__(self, x: Tensor, y: MCFTensor, /, **options: Any) -> MCFTensor: ...
+    @overload
+    def __call__(self, x: Tensor, /, *args: Any, **options: Any) -> Tensor: ...
+    @overload
+    def __call__(self, x: Components, /, *args: Any, **options: Any) -> Components: ...
+
+
+# What editors and `help` show of an operand and of a result.
+_OPERAND = "MCFTensor | Tensor | tuple[Tensor, ...]"
+
+
 def _public(
     function: Callable[..., Components], of_tensors: Callable[..., Any], arguments: int = 1
-) -> Callable[..., Any]:
-    """An elementary function of components as one of tensors, too.
+) -> Function:
+    """Return an elementary function of components as one of tensors, too.
 
     Args:
         function: of tuples of components.
@@ -214,6 +232,14 @@ def _public(
         result = of_tensors(*map(promote, values), *rest, **options)
         return to_plain(result)
 
+    shown = inspect.signature(function)
+    operands = [
+        p.replace(annotation=_OPERAND) if k < arguments else p
+        for k, p in enumerate(shown.parameters.values())
+    ]
+    call.__signature__ = shown.replace(  # type: ignore[attr-defined]
+        parameters=operands, return_annotation=_OPERAND
+    )
     return call
 
 

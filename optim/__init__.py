@@ -15,6 +15,8 @@ from mcf.optim.extras.weight_average import WeightAverage as WeightAverage
 from mcf.optim.extras.wrap import collage as collage
 from mcf.optim.gradients import NonFiniteGradientError as NonFiniteGradientError
 from mcf.optim.groups import param_groups as param_groups
+from mcf.optim.lost_updates import LostUpdatesWarning as LostUpdatesWarning
+from mcf.optim.optimizer import NoEffectWarning as NoEffectWarning
 from mcf.optim.precision import Precision as Precision
 from mcf.optim.randomness import set_index_offset as set_index_offset
 from mcf.optim.randomness import set_stream as set_stream
@@ -36,9 +38,18 @@ from mcf.optim.sharding.reduction import GradientReduction as GradientReduction
 from mcf.optim.sharding.reduction import reduce_gradients as reduce_gradients
 from mcf.optim.step.rewritten import WeightsRewrittenWarning as WeightsRewrittenWarning
 from mcf.optim.storage.strategies import STRATEGIES as _STRATEGIES
+from mcf.public import public as _public
 
 # The values of `precision`.
 PRECISIONS = tuple(_STRATEGIES)
+
+__all__ = _public(globals())
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which editors complete."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
 
 # Pickles of whole optimizers name the module of their class: those that earlier versions had.
 for _name in ("adam", "adamax", "adamw", "lion", "muon", "nadam", "radam", "sgd"):

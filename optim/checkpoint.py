@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,6 +29,59 @@ def portable(state_dict: dict[str, Any]) -> dict[str, Any]:
     }
     groups = [options.saved(g) for g in state_dict["param_groups"]]
     return {**state_dict, "state": state, "param_groups": groups}
+
+
+def in_order(optimizer: GroupedOptimizer, state_dict: Any) -> Any:
+    """Return a state dict whose parameters are in the optimizer's order, by their names.
+
+    Names count without what wrappers put there (`stream_names.unwrapped`), in groups where both
+    sides name every parameter once. Other groups keep their order, as in torch.
+
+    Raises:
+        ValueError: for a group with other names than the optimizer's.
+    """
+    saved_groups = state_dict.get("param_groups") if isinstance(state_dict, Mapping) else None
+    if not isinstance(saved_groups, list):
+        return state_dict
+    found = []
+    for index, (group, saved) in enumerate(
+        itertools.zip_longest(optimizer.param_groups, saved_groups)
+    ):
+        if group is not None and saved is not None:
+            saved = _ordered(index, group, saved)
+        found.append(saved)
+    return {**state_dict, "param_groups": found[: len(saved_groups)]}
+
+
+def _ordered(index: int, group: Mapping[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved group with its parameters in the order of the optimizer's group."""
+    mine, theirs = (_plain_names(g) for g in (group, saved))
+    if mine is None or theirs is None or len(mine) != len(theirs) or mine == theirs:
+        return saved
+    if set(mine) != set(theirs):
+        missing, unknown = (sorted({*a} - {*b})[:5] for a, b in ((mine, theirs), (theirs, mine)))
+        raise ValueError(
+            f"state_dict param_groups[{index}] lacks states for {missing} and has some for "
+            f"{unknown}, which the optimizer's group has not; allowed are the same names (without "
+            "'param_names' in the saved group, states go to parameters by their places)"
+        )
+    places = [theirs.index(name) for name in mine]
+    keys, names = saved["params"], saved["param_names"]
+    return {
+        **saved,
+        "params": [keys[k] for k in places],
+        "param_names": [names[k] for k in places],
+    }
+
+
+def _plain_names(group: Any) -> list[str] | None:
+    """Return the names of a group's parameters without wrappers; None where they name not each."""
+    names = group.get("param_names") if isinstance(group, Mapping) else None
+    if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+        return None
+    plain = [stream_names.unwrapped(name) for name in names]
+    whole = len(names) == len(group.get("params", ())) == len(set(plain))
+    return plain if whole else None
 
 
 def check(optimizer: GroupedOptimizer, state_dict: Mapping[str, Any]) -> None:

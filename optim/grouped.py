@@ -16,6 +16,7 @@ from mcf.optim import (
     gradients,
     options,
     randomness,
+    replaced,
     state_validation,
     stream_names,
     validation,
@@ -46,6 +47,7 @@ class GroupedOptimizer(Optimizer):
 
     max_grad_norm: float | None
     max_grad_value: float | None
+    check_numerics: bool
     nonfinite: str
     # The norm of all gradients in the last step, where it was clipped.
     grad_norm: Tensor | None = None
@@ -58,6 +60,8 @@ class GroupedOptimizer(Optimizer):
     _required: frozenset[str]
     # What steps leave for the next ones.
     _steps: Steps
+    # Whether a warning has said that the model has other parameters now.
+    _told = False
     _track_metrics: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -218,17 +222,19 @@ class GroupedOptimizer(Optimizer):
         Those whose ids are in `skip` are left out.
         """
         found = (self._buckets(k, self._named(k), skip) for k in range(len(self.param_groups)))
-        return [bucket for some in found for bucket in some]
+        buckets = [bucket for some in found for bucket in some]
+        if not (buckets or skip or self._told):
+            self._told = replaced.warn_of_replaced(self.param_groups, self.state)
+        return buckets
 
     def _buckets(
         self, index: int, named: Iterable[Named], skip: Container[int] = ()
     ) -> list[Bucket]:
-        """The same for some parameters of one group."""
+        """Check some parameters of one group and sort them by the kernel they need."""
         group = self.param_groups[index]
         self._check_precision(group)
         self._check_scheduled(group)
         rule = self._rule(group)
-        strategy = strategy_of(group["precision"])
         kinds: dict[tuple[Any, ...], list[Named]] = {}
         for where, p in named:
             if p.grad is None:
@@ -239,15 +245,11 @@ class GroupedOptimizer(Optimizer):
                 validation.gradient(where, p, p.grad)
                 # What one launch sums over its rows belongs to the same processes.
                 shared = (p.device_mesh, across(p)) if is_sharded(p) else None  # type: ignore[attr-defined]
-                stored = strategy.of_shape(tuple(p.shape)).name
-                form, expansion = self._form(p), expansions.is_expansion(p)
-                kind = (p.dtype, p.device, form, expansion, shared, stored)
+                kind = (self._arithmetic(group, p, where), p.device, self._form(p), shared)
                 kinds.setdefault(kind, []).append((where, p))
         buckets = []
-        for (_, device, form, *_), mine in kinds.items():
+        for (arith, device, form, _), mine in kinds.items():
             registry.executor_for(device)
-            where, p = mine[0]
-            arith = self._arithmetic(group, p, where)
             for where, p in mine:
                 self._check_state(group, rule, arith, where, p)
             hyper = GroupHyperparameters(self, group, rule, arith, mine[0][0])

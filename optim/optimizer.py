@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
@@ -11,9 +12,11 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.kernels.formats import FORMATS
+from mcf.kernels.formats import FORMATS, FP32, FP64
 from mcf.optim import checkpoint, expansions, gradients, options, randomness, validation
+from mcf.optim.caller import warn
 from mcf.optim.grouped import Group, GroupedOptimizer
+from mcf.optim.lost_updates import LostUpdates
 from mcf.optim.precision import by_name
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.step import rewritten
@@ -22,6 +25,15 @@ from mcf.optim.step.run import Steps
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.strategies import PLAIN
+
+
+class NoEffectWarning(UserWarning):
+    """A precision for 16-bit parameters was given to an optimizer that has none."""
+
+
+# Precisions that ask for no more than a float32 parameter has anyway.
+FULL_PRECISION = ("plain", "fp32_states", "master")
 
 
 class LowPrecisionOptimizer(GroupedOptimizer):
@@ -40,16 +52,42 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         options.known(type(self).__name__, given)
         mine = options.of_optimizer(given)
         gradients.check(mine)
+        validation.flag(options.CHECK, mine[options.CHECK])
         vars(self).update(mine)
         self._grad_low = {}
         self._accumulator = None
         self._released = False
         self._track_metrics = bool(track_metrics)
         self._steps = Steps()
+        self._lock = threading.RLock()
+        self._lost = LostUpdates(self.check_numerics)
         self._required = frozenset(defaults) | options.IN_GROUPS.keys()
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
         if any(group["capturable"] for group in self.param_groups):
             gradients.check_capturable(self.nonfinite)
+        self._warn_of_no_effect()
+
+    def _warn_of_no_effect(self) -> None:
+        """Warn where no parameter is stored otherwise than under precision="plain"."""
+        asked = []
+        for index, group in enumerate(self.param_groups):
+            for where, p in self._named(index):
+                if validation.later(p) or p.dtype not in FORMATS:
+                    continue
+                found = self._arithmetic(group, p, where)
+                wide = found.component in (FP32, FP64)
+                if not wide or found.strategy != PLAIN:
+                    return
+                if group["precision"] not in FULL_PRECISION:
+                    asked.append((group["precision"], p.dtype))
+        if asked:
+            precision, dtype = asked[0]
+            warn(
+                f"precision={precision!r} has no effect: all parameters are {dtype}, and it stores "
+                "16-bit parameters; use model.to(torch.bfloat16), or 'bf16_sr', '8bit' or '4bit', "
+                "which store the moments of float32 parameters in fewer bytes, or 'plain'",
+                NoEffectWarning,
+            )
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -84,16 +122,21 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        sampled = self._lost.before(self) if self.check_numerics and self._lost.active else None
         self._take(self._steps, self._request())
+        if sampled:
+            self._lost.after(self, sampled)
         return loss
 
     def _take(self, steps: Steps, request: Request) -> None:
         """A step that was asked for, after its closure; without the hooks of `step`."""
-        try:
-            steps.take(request)
-        finally:
-            if request.gradients.norm is not None:
-                self.grad_norm = request.gradients.norm
+        # Counts, caches and states are read and written: two threads would lose steps.
+        with self._lock:
+            try:
+                steps.take(request)
+            finally:
+                if request.gradients.norm is not None:
+                    self.grad_norm = request.gradients.norm
 
     def _check_capture(self, index: int, named: Iterable[Named]) -> None:
         """Raise where a graph would hold what the host computed once for parameters of a group."""
@@ -265,6 +308,9 @@ class LowPrecisionOptimizer(GroupedOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`, bit for bit; every state keeps its own dtype.
 
+        States go to parameters by name where both sides name all parameters of a group, else by
+        place, as in torch.
+
         Raises:
             ValueError, TypeError: when the state is of another precision, shape or model; then
                 nothing has changed.
@@ -272,6 +318,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         # Like torch's own, which casts every state to its parameter's dtype.
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
+        state_dict = checkpoint.in_order(self, state_dict)
         checkpoint.check(self, state_dict)
         groups = checkpoint.groups(self, state_dict)
         states = checkpoint.states(self, state_dict)
@@ -284,6 +331,8 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         """Restore a pickled or copied optimizer."""
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_steps", Steps())
+        self.__dict__.setdefault("_lock", threading.RLock())
+        self.__dict__.setdefault("_lost", LostUpdates(False))
         self.__dict__.setdefault("_grad_low", {})
         self.__dict__.setdefault("_accumulator", None)
         self.__dict__.setdefault("_released", False)

@@ -6,7 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -43,6 +43,11 @@ class Options(TypedDict, total=False):
     - `nonfinite`: what an infinity or NaN in a gradient does: `"torch"` lets it into that
       element's parameter and state; `"skip"` makes the step change nothing; `"raise"` raises
       `NonFiniteGradientError` before anything has changed.
+    - `check_numerics`: warn once (`LostUpdatesWarning`) where more than half of a group's updates
+      leave the stored weights as they were, because its rate is too small for its precision. A
+      sample of weights is compared in one of the first steps in which the rate does not rise;
+      every other step costs what it does without.
+
     Those of precisions that round stochastically:
 
     - `low`: how `"kahan"`, `"light"` and `"plus"` round the low component of a bf16 parameter,
@@ -64,8 +69,9 @@ class Options(TypedDict, total=False):
     max_lr: float | None
     max_grad_norm: float | None
     max_grad_value: float | None
-    nonfinite: str
-    low: str
+    nonfinite: Literal["torch", "skip", "raise"]
+    check_numerics: bool
+    low: Literal["nearest", "stochastic"]
     seed: int
     stream_by: str | None
 
@@ -87,7 +93,13 @@ IN_GROUPS: Group = {**_FLAGS, "peak_lr": None, "low": "nearest", "seed": 0, "str
 OLDER: Group = {**IN_GROUPS, "stream_by": "place"}
 
 # The options that are attributes of the optimizer, and their defaults.
-OF_OPTIMIZER: Group = {"max_grad_norm": None, "max_grad_value": None, "nonfinite": "torch"}
+CHECK = "check_numerics"
+OF_OPTIMIZER: Group = {
+    "max_grad_norm": None,
+    "max_grad_value": None,
+    "nonfinite": "torch",
+    CHECK: True,
+}
 
 DEFAULTS: Group = {**IN_GROUPS, **OF_OPTIMIZER}
 
@@ -160,6 +172,11 @@ def of_optimizer(options: Options) -> Group:
 def known(name: str, options: Options) -> None:
     """Raise TypeError, as Python does, for a keyword that no constructor has."""
     for given in options:
+        if given == "mode":
+            raise TypeError(
+                f"{name} has no mode: precision='plus' is the mode of CollageAdamW, "
+                "which takes mode='light', 'plus' or 'kahan'"
+            )
         if given not in DEFAULTS:
             allowed = ", ".join(DEFAULTS)
             raise TypeError(

@@ -22,7 +22,7 @@ _MOMENTS = {
         "it is that of a first moment or of a parameter",
     ),
 }
-_STOCHASTIC = tuple(n for n in _PARAMETERS if STORAGES[n].last_word_is_a_parameter)
+_STOCHASTIC = tuple(n for n in _PARAMETERS if STORAGES[n].roundings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Precision:
             `"se5m2"` (8 bits) for rules without a second moment.
         exp_avg_sq: storage of the second moment, `"single"`, `"pair"` or `"float32"`,
             `"stochastic"`, `"ue6m2"` (8 bits). Without an effect for rules that have none.
-        rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter.
+        rounding: `"nearest"`, or `"stochastic"` for the last word of a bf16 parameter: the
+            parameter itself, its low word, or the byte of `"split8"`.
         feedback: whether the parameter's rounding error goes into the first moment (ECO).
 
     `str()` is what parameter groups and checkpoints keep: the name of the precision that is so
@@ -76,7 +77,7 @@ class Precision:
         validation.flag("feedback", self.feedback)
         if self.rounding == "stochastic" and self.param not in _STOCHASTIC:
             raise ValueError(
-                f"rounding='stochastic' with param={self.param!r}, whose last word is not bf16; "
+                f"rounding='stochastic' with param={self.param!r}, which keeps float32 exactly; "
                 f"allowed are {', '.join(map(repr, _STOCHASTIC))}"
             )
         if self.feedback and self.param != "single":
@@ -157,6 +158,12 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
     # Not every value can be looked up in a dict.
     known = precision in tuple(STRATEGIES)
     composed = None if known or not custom else parts(precision)
+    if known and custom:
+        allowed = ", ".join(map(repr, named))
+        raise ValueError(
+            f"precision={precision!r} {_reason(STRATEGIES[precision], optimizer)}; allowed are "
+            f"{allowed}"
+        )
     if composed is None:
         validation.choice("precision", precision, named)
     elif composed.strategy.narrow and not _codes_fit(composed, named):
@@ -182,6 +189,21 @@ def check_composed(precision: Any, named: tuple[str, ...], custom: bool, optimiz
             f"that the update of {optimizer} is a multiple of; allowed is "
             "feedback=False"
         )
+
+
+def _reason(strategy: Strategy, optimizer: str) -> str:
+    """Return why an optimizer has not a strategy that others have."""
+    if strategy.feedback:
+        return (
+            "feeds rounding errors into a first moment that the update is a multiple of, which "
+            f"{optimizer} has not"
+        )
+    if strategy.packed:
+        return f"keeps a first moment in 4 bits beside a second one, and {optimizer} has not both"
+    if strategy.narrow:
+        return f"keeps moments as codes that need a second moment, which {optimizer} has not"
+    reason = f"stores a second moment in more bits, and {optimizer} has none"
+    return f"{reason}: 'light' is the same here" if strategy.name == "plus" else reason
 
 
 def _codes_fit(composed: Precision, named: tuple[str, ...]) -> bool:

@@ -56,6 +56,11 @@ def state(
             raise TypeError(
                 f"state {name!r} of {where} has layout {t.layout}; allowed is torch.strided"
             )
+        if t.is_meta and not p.is_meta:
+            raise TypeError(
+                f"state {name!r} of {where} is on the meta device, which has no values; allowed is "
+                "a tensor with memory, such as on the device of its parameter"
+            )
         if is_expansion(t):
             raise TypeError(
                 f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "

@@ -36,7 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-gpu",
         action="store_true",
-        help="a test marked gpu that skips, for whatever reason, fails instead",
+        help="a test marked gpu that skips, but for want of a second GPU, fails instead",
+    )
+    parser.addoption(
+        "--gpu-launches",
+        action="store_true",
+        help="each launch of Triton's interpreter is also compiled as a GPU's would be",
     )
 
 
@@ -122,9 +127,21 @@ def _sampled(cases: list[pytest.Function], every: int) -> list[pytest.Function]:
     return kept
 
 
+def _missing_gpus(item: pytest.Item) -> str:
+    """Return why the machine lacks the devices of a test marked `gpu`, or an empty string."""
+    marker = item.get_closest_marker("gpu")
+    if marker is None:
+        return ""
+    if not torch.cuda.is_available():
+        return NO_GPU
+    count = marker.kwargs.get("count", 1)
+    found = torch.cuda.device_count() if count > 1 else 1
+    return f"needs {count} GPUs, and there are {found}" if found < count else ""
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip(NO_GPU)
+    if reason := _missing_gpus(item):
+        pytest.skip(reason)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -133,11 +150,25 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     required = item.config.getoption("--require-gpu") and item.get_closest_marker("gpu")
-    if required and report.skipped and not hasattr(report, "wasxfail"):
+    # A machine with fewer GPUs than a test needs is no fault of that machine.
+    allowed = _missing_gpus(item) not in ("", NO_GPU)
+    if required and report.skipped and not allowed and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
         report.longrepr = f"--require-gpu: {item.nodeid} must not skip ({reason})"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def launches_of_a_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Under --gpu-launches a launch that Triton could not compile for a GPU raises."""
+    if not request.config.getoption("--gpu-launches"):
+        yield
+        return
+    from tests.helpers.gpu_launches import gpu_launches
+
+    with gpu_launches():
+        yield
 
 
 @pytest.fixture

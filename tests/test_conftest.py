@@ -10,11 +10,14 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from tests.helpers.gpu_waits import no_waiting
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,6 +32,14 @@ def test_device():
 @pytest.mark.gpu
 def test_two_devices():
     pytest.skip("one device only")
+
+@pytest.mark.gpu(count=3)
+def test_three_devices():
+    pass
+
+@pytest.mark.gpu(count=2)
+def test_both_devices():
+    pass
 
 @pytest.mark.slow
 def test_slow():
@@ -92,7 +103,9 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tests").mkdir()
     conftest = (ROOT / "tests" / "conftest.py").read_text()
     (folder / "tests" / "conftest.py").write_text(
-        conftest + "\n\ntorch.cuda.is_available = lambda: 'INNER_GPU' in os.environ\n"
+        conftest
+        + "\n\ntorch.cuda.is_available = lambda: 'INNER_GPU' in os.environ"
+        + "\ntorch.cuda.device_count = lambda: 2\n"
     )
     (folder / "tests" / "test_inner.py").write_text(INNER)
     return folder
@@ -138,6 +151,8 @@ def test_what_runs(inner: Path) -> None:
     assert default == {
         "test_device": "SKIPPED",
         "test_two_devices": "SKIPPED",
+        "test_three_devices": "SKIPPED",
+        "test_both_devices": "SKIPPED",
         "test_unexpected_pass": "FAILED",
         "test_warns": "FAILED",
         **passed(SAMPLED),
@@ -148,11 +163,15 @@ def test_what_runs(inner: Path) -> None:
 
 @pytest.mark.slow
 def test_require_gpu_turns_gpu_skips_into_failures(inner: Path) -> None:
-    # Without a device the setup of each errs; with one, what skips inside the test fails.
+    # Without a device the setup of each errs; with two, a skip inside a test is a failure, and a
+    # test of three devices still skips.
     arguments = ["--require-gpu", "-m", "gpu"]
-    assert outcomes(inner, arguments) == [{"test_device": "ERROR", "test_two_devices": "ERROR"}]
-    found = outcomes(inner, arguments, gpu=True)
-    assert found == [{"test_device": "PASSED", "test_two_devices": "FAILED"}]
+    names = ("device", "two_devices", "three_devices", "both_devices")
+    [found] = outcomes(inner, arguments)
+    assert found == {f"test_{name}": "ERROR" for name in names}
+    [found] = outcomes(inner, arguments, gpu=True)
+    words = ("PASSED", "FAILED", "SKIPPED", "PASSED")
+    assert found == {f"test_{name}": word for name, word in zip(names, words, strict=True)}
 
 
 @pytest.mark.slow
@@ -185,3 +204,22 @@ def test_hypothesis_is_derandomized() -> None:
     # True under --hypothesis-profile=nightly only if that profile draws new examples.
     profile = hypothesis.settings.get_current_profile_name()
     assert hypothesis.settings().derandomize == (profile == "ci")
+
+
+def test_a_warning_of_the_mode_leaves_it_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does it: it sets the mode, and warns once; a second time it does not."""
+    modes, warned = ["default"], []
+
+    def set_mode(mode: str) -> None:
+        modes.append(mode)
+        if not warned:
+            warned.append(mode)
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    for _ in range(2):
+        with no_waiting():
+            assert modes[-1] == "error"
+        assert modes[-1] == "default"
+    assert warned

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import mcf
+from mcf import slope_bounds
 from mcf.kernels import expansion_bounds
 from mcf.kernels.pair_bounds import markdown
 from mcf.optim import PRECISIONS
@@ -26,6 +28,12 @@ def test_the_page_of_reduction_bounds_is_their_table() -> None:
     page = (DOCS / "numerics.md").read_text()
     begin, end = "<!-- reduction bounds: begin -->\n", "\n<!-- reduction bounds: end -->"
     assert page.split(begin)[1].split(end)[0] == reduction_bounds.markdown()
+
+
+def test_the_page_of_bounds_of_derivatives_is_their_table() -> None:
+    page = (DOCS / "numerics.md").read_text()
+    begin, end = "<!-- bounds of derivatives: begin -->\n", "\n<!-- bounds of derivatives: end -->"
+    assert page.split(begin)[1].split(end)[0] == slope_bounds.markdown(mcf.bound)
 
 
 def test_every_precision_has_its_row() -> None:

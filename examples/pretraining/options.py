@@ -16,8 +16,8 @@ from pretraining.arguments import Help, Parser, Unset, integer, real
 STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
 # Trained where they are named.
 OTHERS = (
-    "split16", "split8", "stochastic", "bf16_sr", "8bit", "8bit_split8", "4bit", "eco",
-    "eco_stochastic",
+    "split16", "split16_sr", "split16_8bit", "split8", "split8_sr", "split8_8bit", "stochastic",
+    "bf16_sr", "8bit", "4bit", "eco", "eco_stochastic",
 )  # fmt: skip
 
 # Options that decide where results go and how often they are saved, but not what they are.

@@ -14,3 +14,5 @@ from mcf.kernels.algorithms.words import join16 as join16
 from mcf.kernels.algorithms.words import split8 as split8
 from mcf.kernels.algorithms.words import split16 as split16
 from mcf.kernels.algorithms.words import stochastic as stochastic
+from mcf.kernels.algorithms.words import stochastic8_high as stochastic8_high
+from mcf.kernels.algorithms.words import stochastic8_low as stochastic8_low

@@ -5,7 +5,7 @@ Three and four: the root s of the leading pair, then a correction by the residua
 `quotients`.
 """
 
-from mcf.kernels.algorithms.primitives import div, rn, sqrt
+from mcf.kernels.algorithms.primitives import ZERO, div, rn, sqrt, where
 from mcf.kernels.algorithms.quotients import (
     corrected3,
     corrected4,
@@ -33,19 +33,30 @@ def root2(x):
     return fast_two_sum(s, rn(div(r, rn(s + s))))
 
 
+def below_overflow(x0, s0, s1):
+    """Return s0 + s1 as a pair whose first number has a square: of the largest x0 s0 has none."""
+    square = rn(s0 * s0)
+    # Of an infinite square the difference is NaN.
+    overflows = rn(square - square) != ZERO
+    below = rn(sqrt(x0))
+    return where(overflows, below, s0), where(overflows, rn(rn(s0 - below) + s1), s1)
+
+
 def root3(x):
     """sqrt(x) of a triple."""
     s0, s1 = root2((x[0], x[1]))
-    r = rest3(x, pair_square3((s0, s1)))
-    s2, s3 = quotient2(r, (rn(s0 + s0), rn(s1 + s1)))
+    a0, a1 = below_overflow(x[0], s0, s1)
+    r = rest3(x, pair_square3((a0, a1)))
+    s2, s3 = quotient2(r, (rn(a0 + a0), rn(a1 + a1)))
     return corrected3(s0, s1, s2, s3)
 
 
 def root4(x):
     """sqrt(x) of four components."""
     s0, s1 = root2((x[0], x[1]))
-    d0, d1 = rn(s0 + s0), rn(s1 + s1)
-    r = rest4(x, pair_square4((s0, s1)))
+    a0, a1 = below_overflow(x[0], s0, s1)
+    d0, d1 = rn(a0 + a0), rn(a1 + a1)
+    r = rest4(x, pair_square4((a0, a1)))
     s2 = rn(div(r[0], d0))
     # (s + s2)^2 = s^2 + s2 (2 s + s2)
     s3, s4 = quotient2(reduced(r, s2, (d0, d1, s2)), (d0, d1))

@@ -61,6 +61,29 @@ def join8(hi, low):
     return from_bits(wadd(bits(hi), wshl(word(low), 8)))
 
 
+def stochastic24(x, random):
+    """Round x to one of the two numbers of 24 leading bits next to it, by 8 of 16 random bits.
+
+    P(away from zero) is the lower byte of x over 2**8, exactly, so that the mean is x. A number of
+    24 bits stays as it is, an infinity too; NaN stays NaN; above the largest number of 24 bits the
+    neighbour is infinity.
+    """
+    pattern = bits(x)
+    rounded = wand(wadd(pattern, wshr(random, 8)), -0x100)
+    quiet = wand(wor(pattern, 0x7FC00000), -0x100)
+    return from_bits(unless_payload(x, rounded, quiet))
+
+
+def stochastic8_high(x, random):
+    """Return the bf16 number hi of `split8(stochastic24(x, random))`."""
+    return split16(stochastic24(x, random))[0]
+
+
+def stochastic8_low(x, random):
+    """Return the byte low of `split8(stochastic24(x, random))`."""
+    return number(wsar(word(split16(stochastic24(x, random))[1]), 8))
+
+
 def hashed(index, a_high, a_low, b_high, b_low, first_high, first_low):
     """A hash of an element's index and two keys of 32 bits; its upper bits are random.
 

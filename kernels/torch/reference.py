@@ -173,8 +173,8 @@ def _kept(
             kept = helpers[f"encode_{code.field}"](number, random, *(values[x] for x in given))
             beside = [values[f"new_{b}"] for b in code.beside]
             return kept, helpers[f"decode_{code.field}"](kept, *beside)
-    if field.stochastic:
-        rounded = helpers["stochastic"](number, random)
+    if field.rounding is not None:
+        rounded = helpers[f"stochastic_{field.name}"](number, random)
     else:
         rounded = rounding(spec.register, field.format)(number)
     return rounded, rounded

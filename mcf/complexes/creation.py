@@ -12,7 +12,7 @@ from torch import Tensor
 from mcf.complexes.tensor import MCFComplexTensor, formatted, pair, parts
 from mcf.complexes.tracing import untraced
 from mcf.convert.parse import flatten, printed
-from mcf.tensor.creation import check_format, tensor
+from mcf.tensor.creation import check_format, like_data, stored, tensor
 from mcf.tensor.recorded import functorch
 from mcf.tensor.tensor import MCFTensor
 
@@ -30,7 +30,8 @@ def complex(
         real: an `MCFTensor`, or what `mcf.tensor` takes.
         imag: likewise; both broadcast.
         terms: components of each part; None for the most that an argument has, 2 of numbers.
-        dtype: of the components; None for that of the arguments' promotion, float32 of numbers.
+        dtype: of the components; None for that of the arguments' promotion, torch's default dtype
+            of numbers.
 
     Raises:
         TypeError: for other data or dtypes.
@@ -54,8 +55,7 @@ def complex(
     count = terms
     if count is None:
         count = max((v.terms for v in expansions), default=1 if floats else 2)
-    kind = torch.float32 if kind is None else kind
-    check_format(count, kind)
+    kind = stored(check_format(count, kind))
     x, y = (_part(v, count, kind) for v in (real, imag))
     shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
     return MCFComplexTensor(*(v.expand(shape).clone() for v in (x, y)))
@@ -71,8 +71,8 @@ def _part(value: Any, terms: int, dtype: torch.dtype) -> Any:
 @untraced
 def complex_tensor(
     data: Any,
-    terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    terms: int | None = None,
+    dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     requires_grad: bool = False,
 ) -> MCFComplexTensor:
@@ -83,9 +83,9 @@ def complex_tensor(
             real string of `mcf.tensor`; also what printing shows), everything that `mcf.tensor`
             takes, complex64 and complex128 tensors (exactly, where the components hold them) and
             arrays, complex expansion tensors; nested lists of numbers and strings.
-        terms: components of each part, 1 to 4.
+        terms: components of each part, 1 to 4; None for those of an expansion, else 2.
         dtype: of the components: bfloat16, float16, float32 or float64; complex64 and complex128
-            stand for the last two.
+            stand for the last two. None for that of an array or tensor, else torch's default dtype.
         device: where to put it.
         requires_grad: whether autograd records what is done with both parts.
 
@@ -95,7 +95,8 @@ def complex_tensor(
     """
     if isinstance(dtype, torch.dtype) and dtype.is_complex:
         dtype = dtype.to_real()
-    check_format(terms, dtype)
+    known = data.real if isinstance(data, MCFComplexTensor) else data
+    terms, dtype = like_data(known, terms, dtype)
     if isinstance(data, str) and data.lstrip().startswith("["):
         data = printed(data)
     if isinstance(data, np.ndarray) and data.dtype.kind not in "biufc":

@@ -26,6 +26,8 @@ def fractions(components: Sequence[Tensor]) -> list[Number]:
 def _value(parts: tuple[float, ...]) -> Number:
     if not math.isfinite(parts[0]):
         return parts[0]
+    if not all(map(math.isfinite, parts)):
+        return sum(parts)
     value = sum((Fraction(x) for x in parts), Fraction(0))
     return parts[0] if value == 0 and math.copysign(1.0, parts[0]) < 0 else value
 

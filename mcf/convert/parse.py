@@ -60,7 +60,7 @@ def exact(value: Any) -> int | float | Fraction:
     if isinstance(value, np.floating):
         return float(value)
     if hasattr(value, "_mpf_"):
-        return _mpf(value._mpf_)
+        return _mpf(_constant(value) or value._mpf_)
     if hasattr(value, "_mpc_") or isinstance(value, (complex, np.complexfloating)):
         raise TypeError(f"data must be real numbers, got the complex number {value!r}")
     if hasattr(value, "__index__") and not hasattr(value, "detach"):
@@ -181,6 +181,22 @@ def _decimal(value: decimal.Decimal) -> float | Fraction:
         last = decimal.Decimal((0, (1,), -_DECIMALS))
         value = value.quantize(last, context=decimal.Context(prec=2 * _DECIMALS, **_ROUND_ODD))
     return Fraction(value)
+
+
+# Digits of mpmath's constants, which know all of theirs: enough for every nearest expansion.
+_CONSTANT_BITS = 4096
+
+
+def _constant(value: Any) -> tuple[int, int, int, int] | None:
+    """Return a constant of mpmath (pi, e, ...) to 4096 bits; None for another number.
+
+    Its value is otherwise that of mpmath's working precision. `mpmath.eps` is that precision.
+    """
+    digits = getattr(value, "func", None)
+    if digits is None or str(getattr(value, "name", "")).startswith("epsilon"):
+        return None
+    found: tuple[int, int, int, int] = digits(_CONSTANT_BITS, "n")
+    return found
 
 
 def _mpf(parts: tuple[int, int, int, int]) -> float | Fraction:

@@ -83,3 +83,11 @@ from torch.linalg import vector_norm as vector_norm
 if hasattr(torch.linalg, "polar"):  # torch 2.14
     from torch.linalg import matrix_sqrth as matrix_sqrth  # type: ignore[attr-defined]
     from torch.linalg import polar as polar  # type: ignore[attr-defined]
+from mcf.public import public as _public
+
+__all__ = _public(globals())
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which editors complete."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

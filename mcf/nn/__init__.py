@@ -7,3 +7,11 @@ from mcf.nn.float32 import keep_float32 as keep_float32
 from mcf.nn.modules import MCFEmbedding as MCFEmbedding
 from mcf.nn.modules import MCFLayerNorm as MCFLayerNorm
 from mcf.nn.modules import MCFLinear as MCFLinear
+from mcf.public import public as _public
+
+__all__ = _public(globals(), ("functional", "heads"))
+
+
+def __dir__() -> list[str]:
+    """Return the public names, which editors complete."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

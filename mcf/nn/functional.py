@@ -19,6 +19,7 @@ from mcf.tensor.ops.inside_transforms import example, formatted, implements_insi
 from mcf.tensor.promotion import result_format
 from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
+from mcf.tensor.row_scales import mean_square
 
 
 @implements(torch.nn.functional.layer_norm, torch.layer_norm)
@@ -30,7 +31,7 @@ def layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * weight + bias over the last dimensions.
+    """Return (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions.
 
     Args:
         input: [..., *normalized_shape].
@@ -42,9 +43,8 @@ def layer_norm(
     """
     dims = _last_dimensions(input, normalized_shape)
     (x,) = map(roomy, _alike((input,), (weight, bias)))
-    centred = x - x.mean(dims, keepdim=True)
-    variance = (centred * centred).mean(dims, keepdim=True)
-    out = centred * (variance + eps).rsqrt()
+    found = mean_square(x - x.mean(dims, keepdim=True), dims, eps)
+    out = found.x * found.total.rsqrt()
     if weight is not None:
         out = out * weight
     result: Tensor = fitted(out if bias is None else out + bias, input, weight, bias)
@@ -58,7 +58,7 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimensions.
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimensions.
 
     Args:
         input: [..., *normalized_shape].
@@ -69,8 +69,8 @@ def rms_norm(
     dims = _last_dimensions(input, normalized_shape)
     (x,) = _alike((input,), (weight,))
     eps = torch.finfo(x.dtype).eps if eps is None else eps
-    x = roomy(x)
-    out = x * ((x * x).mean(dims, keepdim=True) + eps).rsqrt()
+    found = mean_square(roomy(x), dims, eps)
+    out = found.x * found.total.rsqrt()
     result: Tensor = fitted(out if weight is None else out * weight, input, weight)
     return result
 

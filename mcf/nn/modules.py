@@ -34,7 +34,7 @@ class MCFLinear(nn.Module):
         out_features: size of the output's.
         bias: whether there is a b.
         terms: number of components, 1 to 4.
-        dtype: of the components.
+        dtype: of the components; None for torch's default dtype.
         device: where the parameters are.
     """
 
@@ -45,7 +45,7 @@ class MCFLinear(nn.Module):
         bias: bool = True,
         *,
         terms: int = 2,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         device: Device = None,
     ) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class MCFEmbedding(nn.Module):
         embedding_dim: their size.
         padding_idx: a row that stays 0 and gets no gradient.
         terms: number of components, 1 to 4.
-        dtype: of the components.
+        dtype: of the components; None for torch's default dtype.
         device: where the table is.
     """
 
@@ -87,7 +87,7 @@ class MCFEmbedding(nn.Module):
         padding_idx: int | None = None,
         *,
         terms: int = 2,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         device: Device = None,
     ) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class MCFLayerNorm(nn.Module):
         normalized_shape: the sizes of the last dimensions.
         eps: added to the variance.
         terms: number of components, 1 to 4.
-        dtype: of the components.
+        dtype: of the components; None for torch's default dtype.
         device: where the parameters are.
     """
 
@@ -123,7 +123,7 @@ class MCFLayerNorm(nn.Module):
         eps: float = 1e-5,
         *,
         terms: int = 2,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         device: Device = None,
     ) -> None:
         super().__init__()

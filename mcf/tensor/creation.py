@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -20,12 +21,56 @@ from mcf.tensor.scalars import one
 from mcf.tensor.tensor import Components, MCFTensor, wrap
 
 
-def check_format(terms: int, dtype: torch.dtype) -> Format:
-    """The format of `dtype`; raises unless it is one and `terms` is 1 to 4."""
+def check_format(terms: int, dtype: torch.dtype | None) -> Format:
+    """Return the format of `dtype`, or of torch's default dtype; check that `terms` is 1 to 4."""
     if isinstance(terms, bool) or not isinstance(terms, int) or not 1 <= terms <= MAX_TERMS:
         raise ValueError(f"terms must be 1 to {MAX_TERMS}, got {terms!r}")
-    return format_of(dtype)
+    return format_of(torch.get_default_dtype() if dtype is None else dtype)
 
+
+def stored(fmt: Format) -> torch.dtype:
+    """Return the dtype that stores a format of `check_format`."""
+    assert fmt.dtype is not None
+    return fmt.dtype
+
+
+def like_data(data: Any, terms: int | None, dtype: torch.dtype | None) -> tuple[int, torch.dtype]:
+    """Return the components of a new tensor: those given, else those of the data.
+
+    An expansion has its own number of components, anything else two. Floating-point tensors, arrays
+    and NumPy scalars have their own dtype (longdouble is float64, complex numbers have that of
+    their parts), a list the dtype to which its items promote; Python numbers, text and integers
+    have torch's default dtype.
+    """
+    if terms is None or dtype is None:
+        mine = list(_held_by(data, 0))
+        if terms is None:
+            terms = max((count for count, _ in mine if count), default=2)
+        if dtype is None:
+            for _, kind in mine:
+                dtype = kind if dtype is None else torch.promote_types(dtype, kind)
+    return terms, stored(check_format(terms, dtype))
+
+
+def _held_by(data: Any, depth: int) -> Iterator[tuple[int, torch.dtype]]:
+    """Yield the components (0 for a plain number) and dtype of each floating-point operand."""
+    if isinstance(data, Tensor):
+        kind = data.dtype.to_real() if data.is_complex() else data.dtype
+        if kind.is_floating_point:
+            yield (data.terms if isinstance(data, MCFTensor) else 0), kind
+    elif isinstance(data, (np.ndarray, np.generic)):
+        if data.dtype.kind in "fc":
+            size = data.dtype.itemsize // (2 if data.dtype.kind == "c" else 1)
+            yield 0, _NUMPY.get(size, torch.float64)
+        elif data.dtype.kind == "O":
+            yield from _held_by(np.asarray(data).ravel().tolist(), depth)
+    elif isinstance(data, (list, tuple)) and depth < DIMENSIONS:
+        for item in data:
+            yield from _held_by(item, depth + 1)
+
+
+# The dtype of NumPy's floats, by their bytes; longdouble is larger.
+_NUMPY = {2: torch.float16, 4: torch.float32, 8: torch.float64}
 
 # Up to so many numbers are rounded one by one: a conversion takes as long, whatever their count.
 _FEW = 8
@@ -36,12 +81,12 @@ _SINGLE = frozenset({int, float, Fraction})
 @unmapped
 def tensor(
     data: Any,
-    terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    terms: int | None = None,
+    dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
-    """A new tensor of the nearest expansions to `data`.
+    """Create a tensor of the nearest expansions to `data`.
 
     The nearest expansion of v is x0 = RN(v), x1 = RN(v - x0), ...: exact where `terms` components
     of `dtype` hold v. As `torch.tensor`, it copies and is a leaf of the graph.
@@ -50,8 +95,10 @@ def tensor(
         data: Python numbers (ints of any size), strings ("0.1" is one tenth, not the float; also
             what printing shows, "[0.1, 0.2]"), Fraction, Decimal, mpmath and NumPy numbers, NumPy
             arrays (longdouble too), torch tensors, expansion tensors; nested lists of them.
-        terms: number of components, 1 to 4.
-        dtype: of the components: bfloat16, float16, float32 or float64.
+        terms: number of components, 1 to 4; None for those of an expansion, else 2.
+        dtype: of the components: bfloat16, float16, float32 or float64. None for that of a
+            floating-point tensor, array or NumPy scalar (of a list the dtype to which they
+            promote); Python numbers, text and integers get torch's default dtype.
         device: where to put it; None for that of a tensor, else torch's default device.
         requires_grad: whether autograd records what is done with it.
 
@@ -59,7 +106,8 @@ def tensor(
         TypeError: for data of another type, complex numbers, another dtype.
         ValueError: for another `terms`, a string that is no number, ragged lists.
     """
-    fmt = check_format(terms, dtype)
+    terms, dtype = like_data(data, terms, dtype)
+    fmt = format_of(dtype)
     compiling = torch.compiler.is_compiling()
     if type(data) in _SINGLE and not (requires_grad or compiling):
         found = components_of(data, fmt, terms)

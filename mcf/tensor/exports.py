@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,23 @@ class Exports:
         """Nested lists of mpmath numbers, exact whatever `mpmath.mp.prec` is."""
         make = export.mpmath_number()
         return export.nested([make(x) for x in export.fractions(self.components)], self.shape)
+
+    @property
+    def _mpmath_(self: Any) -> Any:
+        """Let `mpmath.mpf(x)` take a tensor of one element, rounded once to mpmath's precision.
+
+        mpmath asks for this name also where a tensor is an operand (`mpf + x`); there the result
+        has to be a tensor, so the name is not there for anyone but the constructor.
+        """
+        if sys._getframe(1).f_code.co_name != "mpf_convert_arg":
+            raise AttributeError("_mpmath_")
+        if self.numel() != 1:
+            raise TypeError(
+                f"mpmath.mpf takes a tensor of one element, got one of shape {list(self.shape)}; "
+                "x.to_mpmath() gives nested lists"
+            )
+        number = self.detach().reshape(()).to_mpmath()
+        return lambda prec, rounding: number
 
     def numpy(
         self: Any, dtype: npt.DTypeLike | None = None, *, force: bool = False

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.convert.parse import beyond, cut, exact
-from mcf.tensor.creation import check_format, number_in
+from mcf.tensor.creation import check_format, number_in, stored
 from mcf.tensor.progressions import progression
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -37,7 +37,7 @@ def full(
     fill_value: Any,
     *,
     terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
@@ -47,11 +47,12 @@ def full(
         size: its shape.
         fill_value: any number that `mcf.tensor` takes: "0.1", Fraction(1, 3), ...
         terms: number of components, 1 to 4.
-        dtype: of the components.
+        dtype: of the components; None for torch's default dtype.
         device: where it is; None for torch's default device.
         requires_grad: whether autograd records what is done with it.
     """
     fmt = check_format(terms, dtype)
+    dtype = fmt.dtype
     shape = (size,) if isinstance(size, int) else tuple(size)
     values = components_of(exact(number_in(fill_value, "fill_value")), fmt, terms)
     return leaf(
@@ -62,7 +63,7 @@ def full(
 def zeros(
     *size: Any,
     terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
@@ -75,7 +76,7 @@ def zeros(
 def ones(
     *size: Any,
     terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
@@ -90,12 +91,12 @@ def eye(
     m: int | None = None,
     *,
     terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
     """The identity matrix of n rows and m columns; other arguments as `mcf.full`."""
-    check_format(terms, dtype)
+    dtype = check_format(terms, dtype).dtype
     one = torch.eye(n, n if m is None else m, dtype=dtype, device=device)
     zero = [torch.zeros_like(one) for _ in range(terms - 1)]
     return leaf(wrap([one, *zero]), requires_grad)
@@ -107,7 +108,7 @@ def arange(
     step: Any = 1,
     *,
     terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
@@ -122,7 +123,7 @@ def arange(
         device: as `mcf.full`.
         requires_grad: as `mcf.full`.
     """
-    check_format(terms, dtype)
+    dtype = stored(check_format(terms, dtype))
     if end is None:
         start, end = 0, start
     a, b, s = (_finite(v, n) for v, n in ((start, "start"), (end, "end"), (step, "step")))
@@ -140,7 +141,7 @@ def linspace(
     steps: int,
     *,
     terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
 ) -> MCFTensor:
@@ -155,7 +156,7 @@ def linspace(
         device: as `mcf.full`.
         requires_grad: as `mcf.full`.
     """
-    check_format(terms, dtype)
+    dtype = stored(check_format(terms, dtype))
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")
     a, b = _finite(start, "start"), _finite(end, "end")

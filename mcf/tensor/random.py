@@ -41,7 +41,7 @@ def uniform_components(
 def rand(
     *size: Any,
     terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
     generator: torch.Generator | None = None,
@@ -78,7 +78,7 @@ def normal_components(
 def randn(
     *size: Any,
     terms: int = 2,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
     generator: torch.Generator | None = None,

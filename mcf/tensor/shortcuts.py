@@ -114,11 +114,13 @@ operator(aten.eq.Tensor, 2, also="__eq__")
 operator(aten.ne.Tensor, 2, also="__ne__ not_equal")
 for _name in "maximum minimum fmax fmin hypot".split():
     operator(getattr(aten, _name).default, 2, kinds=TENSORS)
-operator(aten.atan2.default, 2, also="arctan2", kinds=TENSORS)
 operator(aten.addcmul.default, 3, "value", kinds=TENSORS)
-operator(aten.addcdiv.default, 3, "value", kinds=TENSORS)
-# Above autograd it has a derivative of its own.
+# Above autograd these have derivatives of their own.
 DIRECT[torch.lerp] = DIRECT[Tensor.lerp] = counted(OPERATORS[aten.lerp.Tensor], 3)
+for _function in (*forms("atan2"), *forms("arctan2")):
+    DIRECT[_function] = counted(OPERATORS[aten.atan2.default], 2, kinds=TENSORS)
+for _function in forms("addcdiv"):
+    DIRECT[_function] = counted(OPERATORS[aten.addcdiv.default], 3, "value", kinds=TENSORS)
 
 
 def _clamp(x: Any = None, min: Any = None, max: Any = None, **others: Any) -> Any:

@@ -202,7 +202,8 @@ def _tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
     if over == [[1], [0]] and len(sizes) == 2:
         few = multiplied(a, b)
         return NotImplemented if few is None else few
-    if 0 in sizes:
+    # Without a dimension that is left torch adds up products, in another order.
+    if 0 in sizes or not sizes:
         return NotImplemented
     length = math.prod(common)
     first = [c.permute(*kept[0], *over[0]).reshape(-1, length) for c in a.components]

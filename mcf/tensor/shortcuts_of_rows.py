@@ -238,7 +238,8 @@ for _name in ("softmax", "log_softmax"):
     register(_functional(_rows), getattr(_F, _name))
 register(_logsumexp, *forms("logsumexp"))
 for _name in ("cumsum", "cumprod"):
-    register(_running(getattr(aten, _name).default), *forms(_name))
+    for _function in forms(_name):
+        DIRECT[_function] = _running(getattr(aten, _name).default)
 register(_only(_sort, "dim", "descending"), *forms("sort"))
 for _function in forms("median"):
     _all = OPERATORS[aten.median.default]

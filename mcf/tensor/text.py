@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch._subclasses.fake_tensor import is_fake
 
@@ -13,7 +15,10 @@ from mcf.tensor.tensor import MCFTensor, method
 
 
 def rows(x: MCFTensor) -> list[tuple[float, ...]]:
-    """The components of each element that is shown, in order."""
+    """Return the components of each element that is shown, in order.
+
+    Where a lower one is not finite the element is the sum of all, with nothing below it.
+    """
     columns = []
     places = shown(x.shape)
     for c in x.components:
@@ -23,7 +28,13 @@ def rows(x: MCFTensor) -> list[tuple[float, ...]]:
                 index = torch.tensor([k for k in kept if k is not None], device=c.device)
                 c = c.index_select(d, index.long())
         columns.append(c.double().flatten().tolist())
-    return list(zip(*columns, strict=True))
+    found = list(zip(*columns, strict=True))
+    return [
+        row
+        if all(map(math.isfinite, row)) or not math.isfinite(row[0])
+        else (sum(row), *(0.0,) * (len(row) - 1))
+        for row in found
+    ]
 
 
 def text(x: MCFTensor, exact: bool = True) -> str:

@@ -29,6 +29,7 @@ from mcf.tensor.registry import (
     WRITERS,
     UnsupportedError,
 )
+from mcf.tensor.roomy import ROOMY_DERIVATIVES, needs_room, with_room
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.traced import check_exported, skipped
@@ -82,6 +83,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = at_once(direct, args, kwargs)
         if found is not NotImplemented:
             return found
+    if func in ROOMY_DERIVATIVES and needs_room(func, args):
+        return with_room(call, func, args, kwargs)
     replacement = FUNCTIONS.get(func)
     # With out= there is no derivative: the operator does it.
     try:

@@ -38,15 +38,16 @@ _DERIVATIVES = {
 _BOUNDED = {"clamp", "clip"}
 
 
-def _named(names: set[str]) -> dict[Any, str]:
-    """The functions of these names and their forms in place; the name of each."""
+def named(names: set[str]) -> dict[Any, str]:
+    """Return the functions of these names and their in-place forms, with the name of each."""
     rooms = (
-        torch, torch.functional, torch.nn.functional, torch.special, torch._C._nn,
+        torch, torch.functional, torch.nn.functional, torch.special, torch.linalg, torch._C._nn,
         torch._C.TensorBase, Tensor,
     )  # fmt: skip
     found = {}
     for function in (f for room in rooms for f in vars(room).values() if callable(f)):
-        name = getattr(function, "__name__", "").removeprefix("special_")
+        name = getattr(function, "__name__", "")
+        name = name.removeprefix("special_").removeprefix("linalg_")
         in_place = name.endswith("_") and not name.endswith("__")
         name = name.removesuffix("_") if in_place else name
         if name in names:
@@ -55,8 +56,8 @@ def _named(names: set[str]) -> dict[Any, str]:
 
 
 # Whether their values need it, too.
-WIDENED = {f: name in _VALUES for f, name in _named(_VALUES | _DERIVATIVES).items()}
-BOUNDED = frozenset(_named(_BOUNDED))
+WIDENED = {f: name in _VALUES for f, name in named(_VALUES | _DERIVATIVES).items()}
+BOUNDED = frozenset(named(_BOUNDED))
 
 
 # Types of arguments that need no look: an expansion is a tensor of floats.

@@ -30,6 +30,7 @@ from mcf.optim.rules.radam import RAdam
 from mcf.optim.rules.schedule_free import ScheduleFreeAdamW
 from mcf.optim.rules.sgd import SGD
 from mcf.optim.rules.stable_adamw import StableAdamW
+from mcf.optim.storage.strategies import PrecisionName
 
 # The longer names first, as one is part of others.
 _OURS: tuple[type[LowPrecisionOptimizer], ...] = (
@@ -40,7 +41,7 @@ _OURS: tuple[type[LowPrecisionOptimizer], ...] = (
 
 def convert(
     optimizer: Optimizer,
-    precision: str | Precision | None = None,
+    precision: PrecisionName | Precision | None = None,
     *,
     to: type[Optimizer] | None = None,
     params: Iterable[Tensor] | None = None,
@@ -197,7 +198,7 @@ def _class(optimizer: Optimizer) -> type[Optimizer]:
 def _options(
     cls: type[Optimizer],
     given: dict[str, Any],
-    precision: str | Precision | None,
+    precision: PrecisionName | Precision | None,
     more: dict[str, Any],
 ) -> dict[str, Any]:
     """The options of a target's group."""

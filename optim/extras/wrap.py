@@ -22,6 +22,7 @@ from mcf.optim.sharding.across import everyone, place_gradient
 from mcf.optim.step import rewritten
 from mcf.optim.step.rewritten import Marks
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
+from mcf.optim.storage.strategies import PrecisionName
 
 # States of torch's optimizers that are averages or sums of squares, or their maxima.
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
@@ -31,7 +32,7 @@ def collage(
     optimizer: type[Optimizer],
     params: ParamsT,
     *,
-    precision: str | Precision = "light",
+    precision: PrecisionName | Precision = "light",
     low: str = "nearest",
     seed: int = 0,
     compute_dtype: torch.dtype = torch.float32,
@@ -91,7 +92,7 @@ class Collage(Optimizer):
         self,
         optimizer: type[Optimizer],
         params: ParamsT,
-        precision: str | Precision,
+        precision: PrecisionName | Precision,
         low: str,
         seed: int,
         compute_dtype: torch.dtype,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels import streams
+from mcf.kernels import algorithms, streams
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.tables import table_of
@@ -19,6 +19,7 @@ from mcf.optim.sharding.shards import like, local
 from mcf.optim.step.stretched import update
 from mcf.optim.storage import values
 from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR, kahan
 from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN
@@ -71,7 +72,8 @@ def store(
         _update(spec, p, [*tensors, change], stream if stochastic else ())
     elif stochastic:
         number = values.rounded(values.exact(made), torch.float32)
-        _update(rounding("weight"), p, [here, number], stream)
+        spec = rounding("weight", storage)
+        _update(spec, p, [*tensors, number], stream)
     else:
         storage.keep(values.exact(made), tensors)
 
@@ -134,14 +136,19 @@ def write(
     if kind.stochastic:
         number = values.rounded(exact, torch.float32)
         draw = "second" if second else "first"
-        _update(rounding(draw), p, [local(state[name]), number], stream)
+        _update(rounding(draw, SINGLE), p, [local(state[name]), number], stream)
     else:
         kind.keep(exact, [local(state[part]) for part in kind.moment(name, fmt)])
 
 
 def replaced(value):
-    """A value that takes the place of what was stored."""
+    """Return a value for the one tensor that stores it."""
     return (value,)
+
+
+def replaced_twice(value):
+    """Return a value for each of the two tensors that store parts of it."""
+    return value, value
 
 
 @functools.cache
@@ -155,7 +162,9 @@ def kernel(fmt: Format, stochastic: bool = False) -> Elementwise:
             results=("hi", "lo"),
             fields=(
                 Field("hi", fmt, written=True),
-                Field("lo", fmt, written=True, stochastic=stochastic),
+                Field(
+                    "lo", fmt, written=True, rounding=algorithms.stochastic if stochastic else None
+                ),
                 Field("update", fmt.register),
             ),
             stores=(("hi", "hi"), ("lo", "lo")),
@@ -168,18 +177,21 @@ def kernel(fmt: Format, stochastic: bool = False) -> Elementwise:
 
 
 @functools.cache
-def rounding(draw: str) -> Elementwise:
-    """Rounds numbers to bf16 by the random bits of weights or moments."""
+def rounding(draw: str, storage: Storage) -> Elementwise:
+    """Round numbers to the words of a storage by the random bits of weights or moments."""
+    formats = [BF16, *([storage.hidden_format(BF16)] if storage.hidden else [])]
+    words = [
+        Field(name, fmt, read=False, written=True, rounding=each, draw=draw)
+        for name, fmt, each in zip(("p", "hidden"), formats, storage.roundings, strict=False)
+    ]
+    names = tuple(f.name for f in words)
     return registered(
         Elementwise(
-            name=f"round_stochastically_{draw}",
-            function=replaced,
-            results=("p",),
-            fields=(
-                Field("p", BF16, read=False, written=True, stochastic=True, draw=draw),
-                Field("value", FP32),
-            ),
-            stores=(("p", "p"),),
+            name=f"round_stochastically_{storage.name}_{draw}",
+            function=replaced if len(words) == 1 else replaced_twice,
+            results=names,
+            fields=(*words, Field("value", FP32)),
+            stores=tuple(zip(names, names, strict=True)),
             arithmetic=FP32,
             scalars=streams.SCALARS,
         )

@@ -14,7 +14,7 @@ from mcf.optim.precision import Precision
 from mcf.optim.rules import adamw
 from mcf.optim.rules.moments import MomentOptimizer
 from mcf.optim.rules.rule import Rule
-from mcf.optim.storage.strategies import STRATEGIES
+from mcf.optim.storage.strategies import STRATEGIES, PrecisionName
 
 _RULE = adamw.adam_rule("adam", decoupled=False, amsgrad=False)
 _AMSGRAD = adamw.adam_rule("adam_amsgrad", decoupled=False, amsgrad=True)
@@ -56,7 +56,7 @@ class Adam(MomentOptimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,

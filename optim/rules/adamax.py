@@ -29,6 +29,7 @@ from mcf.optim.rules.slots import (
 )
 from mcf.optim.rules.terms import param_terms
 from mcf.optim.storage.codes import norm
+from mcf.optim.storage.strategies import PrecisionName
 
 
 def adamax(
@@ -124,7 +125,7 @@ class Adamax(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,

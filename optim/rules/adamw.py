@@ -31,7 +31,7 @@ from mcf.optim.rules.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.strategies import STRATEGIES
+from mcf.optim.storage.strategies import STRATEGIES, PrecisionName
 
 
 def adamw(
@@ -197,7 +197,11 @@ class AdamW(MomentOptimizer):
     - `"plus"` (12): also the second moment as an expansion (Collage-plus, arXiv:2405.03637).
     - `"split16"` (10): 16 bits beside the bf16 parameter, which make it a float32 exactly: bit for
       bit a float32 master weight with moments in bf16. bf16 parameters only.
+    - `"split16_sr"` (10): the weights of `"split16"` with both moments in bf16, rounded
+      stochastically, so that their means are exact. bf16 only.
+    - `"split16_8bit"` (8): the weights of `"split16"` with the moments of `"8bit"`. bf16 only.
     - `"split8"` (9): 8 bits beside the bf16 parameter, 16 bits of precision. bf16 only.
+    - `"split8_sr"` (9): the same with byte and both moments rounded stochastically. bf16 only.
     - `"stochastic"` (8): the parameter rounded stochastically, so that updates of any size arrive
       on the average (Zamirai et al.). bf16 only; see `seed` in `mcf.optim.options.Options`.
     - `"bf16_sr"` (8): parameter and both moments rounded stochastically, moments in bf16, so that
@@ -208,7 +212,7 @@ class AdamW(MomentOptimizer):
       those of gradients below 1e-9 2**-60. bf16 only.
     - `"4bit"` (5.5): the same with first moments in codes of 4 bits, two neighbours of a row to a
       byte; matrices whose last dimension is odd have those of `"8bit"`. bf16 only.
-    - `"8bit_split8"` (7): the same moments with the parameter of `"split8"`. bf16 only.
+    - `"split8_8bit"` (7): the moments of `"8bit"` with the weights of `"split8_sr"`. bf16 only.
     - `"eco"` (8): the parameter's rounding error goes into the first moment, so that later updates
       make up for it (ECO, arXiv:2601.22101); betas[0] must not be 0.
     - `"eco_stochastic"` (8): the same with stochastic rounding. bf16 only.
@@ -259,7 +263,7 @@ class AdamW(MomentOptimizer):
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

@@ -27,7 +27,7 @@ from mcf.optim.rules.slots import (
     unbias,
 )
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
 
 
 def adan(
@@ -163,7 +163,7 @@ class Adan(MomentOptimizer):
         weight_decay: float = 0.0,
         no_prox: bool = False,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

@@ -30,7 +30,7 @@ from mcf.optim.rules.slots import (
 )
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
 
 
 def ademamix(
@@ -224,7 +224,7 @@ class AdEMAMix(MomentOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

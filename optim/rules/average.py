@@ -71,7 +71,7 @@ def kernel(
             absent=tuple(n for n in possible if n not in (*kept, *read)),
             rounded=("average",) if averages.split else (),
             slots=(
-                ("accumulate", averages.accumulate(not wide, wide)),
+                ("accumulate", averages.accumulate(not wide, wide, False)),
                 ("param_value", weights.loaded(False)),
                 ("param_components", both_components if weights.has_low else one_component),
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -53,13 +53,18 @@ class CollageAdamW(AdamW):
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
         *,
-        mode: str = "plus",
+        mode: Literal["light", "plus", "kahan"] = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,
         **options: Unpack[Options],
     ) -> None:
         """See the class."""
+        if "precision" in options:
+            raise TypeError(
+                f"{type(self).__name__} names its precision mode; use mode='light', 'plus' or "
+                "'kahan', or AdamW, whose precision can be any"
+            )
         validation.choice("mode", mode, self.precisions)
         super().__init__(
             params,

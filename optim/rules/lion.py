@@ -19,7 +19,7 @@ from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.rules.slots import accumulate, param_value, scaled_gradient
 from mcf.optim.rules.terms import param_terms
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.strategies import WITHOUT_SECOND
+from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
 
 
 def lion(
@@ -87,9 +87,9 @@ class Lion(LowPrecisionOptimizer):
         betas: of the update and of the moment, in [0, 1).
         weight_decay: decoupled weight decay.
         precision: any of `mcf.optim.AdamW` but `"plus"`, which is `"light"` here (no second
-            moment), `"4bit"`, `"8bit_split8"` and those of ECO. The moment of `"8bit"` has 3 bits
-            of precision, from 2**-28 to 14, rounded stochastically, which adds four tenths of its
-            own variance at betas[1] = .99.
+            moment), `"4bit"`, `"split16_8bit"`, `"split8_8bit"` and those of ECO. The moment of
+            `"8bit"` has 3 bits of precision, from 2**-28 to 14, rounded stochastically, which adds
+            0.4 of its own variance at betas[1] = 0.99.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         track_metrics: let every step sum what `metrics()` returns.
@@ -108,7 +108,7 @@ class Lion(LowPrecisionOptimizer):
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
         weight_decay: float = 0.0,
         *,
-        precision: str | Precision = "light",
+        precision: PrecisionName | Precision = "light",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

@@ -20,7 +20,7 @@ from mcf.optim.rules import muon_formulas, muon_halves
 from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.sharding.lines import Replicas
 from mcf.optim.storage.arithmetic import Arithmetic
-from mcf.optim.storage.strategies import WITHOUT_SECOND
+from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
 
 # What the rate is multiplied with, of rows and columns: torch's functions by name.
 _ADJUSTMENTS: dict[str | None, Callable[[int, int], float]] = {
@@ -118,7 +118,7 @@ class Muon(LowPrecisionOptimizer):
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
         *,
-        precision: str = "light",
+        precision: PrecisionName = "light",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

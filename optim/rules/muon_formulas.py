@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from mcf.kernels import streams
+from mcf.kernels import algorithms, streams
 from mcf.kernels.algorithms.primitives import ONE, neg, rn
 from mcf.kernels.elementwise import Code, Elementwise, Field
 from mcf.kernels.formats import BF16, FP64, Format
@@ -87,8 +87,8 @@ def _momentum_kernel(
 ) -> Elementwise:
     words = ["muon_nesterov" if nesterov else "muon_momentum", arithmetic.name, stored.name]
     words += ["stochastic"] if stochastic else []
-    rounded = stochastic and coding is None
-    buffer = Field("momentum_buffer", stored, written=True, stochastic=rounded, draw="first")
+    rounding = algorithms.stochastic if stochastic and coding is None else None
+    buffer = Field("momentum_buffer", stored, written=True, rounding=rounding, draw="first")
     codes = [] if coding is None else [Code(buffer.name, coding.decode, coding.encode)]
     return registered(
         Elementwise(

@@ -30,6 +30,7 @@ from mcf.optim.rules.slots import (
     unbias,
 )
 from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.strategies import PrecisionName
 
 
 def nadam(
@@ -164,7 +165,7 @@ class NAdam(MomentOptimizer):
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

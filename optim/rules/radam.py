@@ -24,6 +24,7 @@ from mcf.optim.rules.slots import (
     second_moment_value,
     unbias,
 )
+from mcf.optim.storage.strategies import PrecisionName
 
 
 def radam(
@@ -125,7 +126,7 @@ class RAdam(MomentOptimizer):
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

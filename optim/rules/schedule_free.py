@@ -21,7 +21,7 @@ from mcf.optim.sharding.shards import like, local
 from mcf.optim.storage import values
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.pair import PAIR
-from mcf.optim.storage.strategies import WITHOUT_FIRST
+from mcf.optim.storage.strategies import WITHOUT_FIRST, PrecisionName
 
 _RULE = Rule(
     name="schedule_free",
@@ -105,7 +105,7 @@ class ScheduleFreeAdamW(MomentOptimizer):
         r: int = 0,
         weight_lr_power: int = 2,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

@@ -28,6 +28,7 @@ from mcf.optim.rules.slots import (
 )
 from mcf.optim.rules.terms import param_terms
 from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.strategies import PrecisionName
 
 
 def sgd(
@@ -124,10 +125,11 @@ class SGD(LowPrecisionOptimizer):
         dampening: dampening of the momentum.
         weight_decay: L2 penalty, or the rate of decay if decoupled.
         nesterov: Nesterov momentum; needs a momentum and no dampening.
-        precision: `"plain"`, `"kahan"`, `"light"`, `"split16"`, `"split8"`, `"stochastic"`,
-            `"bf16_sr"`, `"8bit"` (a momentum of 8 bits, of 3 of precision, from 2**-28 to 14),
-            `"eco"`, `"eco_stochastic"` or `"master"`; see `mcf.optim.AdamW`. Those of ECO keep
-            rounding errors in the momentum buffer: they need a momentum, and not Nesterov's.
+        precision: `"plain"`, `"kahan"`, `"light"`, `"split16"`, `"split16_sr"`, `"split8"`,
+            `"split8_sr"`, `"stochastic"`, `"bf16_sr"`, `"8bit"` (a momentum of 8 bits, of 3 of
+            precision, from 2**-28 to 14), `"eco"`, `"eco_stochastic"` or `"master"`; see
+            `mcf.optim.AdamW`. Those of ECO keep rounding errors in the momentum buffer: they need a
+            momentum, and not Nesterov's.
         compute_dtype: see `mcf.optim.AdamW`.
         maximize: maximize the objective.
         decoupled_weight_decay: decay the parameter itself, p <- p - lr (d + weight_decay p): SGDW
@@ -139,7 +141,8 @@ class SGD(LowPrecisionOptimizer):
     """
 
     precisions = (
-        "plain", "kahan", "light", "split16", "split8", "stochastic", "bf16_sr", "8bit",
+        "plain", "kahan", "light", "split16", "split16_sr", "split8", "split8_sr", "stochastic",
+        "bf16_sr", "8bit",
         "eco", "eco_stochastic", "master",
     )  # fmt: skip
 
@@ -152,7 +155,7 @@ class SGD(LowPrecisionOptimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
-        precision: str | Precision = "light",
+        precision: PrecisionName | Precision = "light",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,

@@ -16,7 +16,7 @@ from mcf.optim.rules import adamw
 from mcf.optim.rules.moments import MomentOptimizer
 from mcf.optim.rules.rule import Rule
 from mcf.optim.rules.update_clipping import Clipped
-from mcf.optim.storage.strategies import WITHOUT_FEEDBACK
+from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
 
 _RULE = dataclasses.replace(
     adamw.adam_rule("stable_adamw", decoupled=True, amsgrad=False),
@@ -63,7 +63,7 @@ class StableAdamW(MomentOptimizer):
         eps: float = 1e-6,
         weight_decay: float = 1e-2,
         *,
-        precision: str | Precision = "plus",
+        precision: PrecisionName | Precision = "plus",
         compute_dtype: torch.dtype = torch.float32,
         maximize: bool = False,
         track_metrics: bool = False,

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 
 from mcf.kernels import streams
+from mcf.kernels.algorithms import stochastic
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
 from mcf.kernels.formats import Format
@@ -115,7 +116,7 @@ def _kernel(
     codes = tuple(code for code in _codes(rule, arithmetic) if code.field in formats)
     coded = {code.field for code in codes}
     fields = [
-        dataclasses.replace(f, stochastic=f.name not in coded, draw=drawn[f.name])
+        dataclasses.replace(f, rounding=None if f.name in coded else stochastic, draw=drawn[f.name])
         if f.name in drawn and f.written
         else f
         for f in fields
@@ -129,8 +130,12 @@ def _kernel(
     absent += [] if form.paired else ["grad_lo"]
     absent += [] if form.clipped else ["grad_limit"]
     if strategy.stochastic and moved:
-        last = "param_lo" if "param_lo" in formats else "param"
-        fields = [dataclasses.replace(f, stochastic=True) if f.name == last else f for f in fields]
+        words = ("param", param.hidden)[: len(param.roundings)]
+        at_random = dict(zip(words, param.roundings, strict=True))
+        fields = [
+            dataclasses.replace(f, rounding=at_random[f.name]) if f.name in at_random else f
+            for f in fields
+        ]
     scalars = rule.scalars + (("grad_limit",) if form.clipped and reads_gradient else ())
     correction = None
     if strategy.feedback:
@@ -138,7 +143,7 @@ def _kernel(
         assert rule.feed_back is not None
         scalars += ("feedback",)
         correction = (rule.first, rule.feed_back)
-    if any(f.written and (f.stochastic or f.name in coded) for f in fields):
+    if any(f.written and (f.rounding or f.name in coded) for f in fields):
         scalars += streams.SCALARS
     words = [rule.name, strategy.name, arithmetic.component.name]
     words.append("strict" if arithmetic.strict else "wide")

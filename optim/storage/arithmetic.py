@@ -56,7 +56,7 @@ class Arithmetic:
         return (("rc", self.component), ("rv", FP32 if second == UINT8 else second))
 
     def of_shape(self, shape: tuple[int, ...]) -> Arithmetic:
-        """The same for a whole tensor of a shape; see `Strategy.of_shape`."""
+        """Return the arithmetic for a whole tensor of a shape; see `Strategy.of_shape`."""
         found = self.strategy.of_shape(shape)
         return self if found is self.strategy else dataclasses.replace(self, strategy=found)
 
@@ -69,7 +69,7 @@ class Arithmetic:
         """The functions that fill a rule's slots."""
         param, second = self.strategy.param, self.strategy.second
         return {
-            "accumulate": param.accumulate(self.strict, self.held),
+            "accumulate": param.accumulate(self.strict, self.held, self.strategy.stochastic),
             "param_value": param.loaded(self.strict),
             "param_moved": param.moved(),
             "second_moment_value": second.loaded(self.strict),
@@ -91,7 +91,10 @@ def unbias_by_inverse(moment, correction, inverse_correction):
 def arithmetic(
     strategy: Strategy, dtype: torch.dtype, compute_dtype: torch.dtype, what: str
 ) -> Arithmetic:
-    """The arithmetic for a parameter; float32 and float64 parameters are plain in their own dtype.
+    """Return the arithmetic for a parameter.
+
+    float32 parameters take the strategy's moments where those take fewer bytes
+    (`Strategy.of_float32`); float64 parameters are plain in their own dtype.
 
     Raises:
         ValueError: when strict arithmetic is asked for and is not that of the parameter's dtype,
@@ -100,7 +103,8 @@ def arithmetic(
     """
     component = format_of(dtype, what)
     if component in (FP32, FP64):
-        return Arithmetic(PLAIN, component, strict=False)
+        found = PLAIN if component == FP64 else strategy.of_float32()
+        return Arithmetic(found, component, strict=False)
     strict = compute_dtype != torch.float32
     if strict and compute_dtype != dtype:
         raise ValueError(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.algorithms import stochastic
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
 from mcf.optim.storage import values
@@ -54,8 +55,9 @@ class Storage:
         bf16_only: whether it is made of the bits of a bf16 parameter.
         visible: whether a kernel reads the parameter itself, and not what is hidden in its place.
         split: whether a kernel computes components, the leading one of which comes out rounded.
-        last_word_is_a_parameter: whether the last word of a parameter has its format, so that it
-            can be rounded stochastically.
+        roundings: how a kernel rounds the words of a parameter at random, in the order of its
+            tensors; None for a word that is rounded to nearest. Empty where no word is rounded
+            at random.
         stochastic: whether a moment is rounded up or down at random.
         coding: how a moment becomes a code of few bits; None where it is a number.
     """
@@ -70,7 +72,7 @@ class Storage:
     bf16_only = False
     visible = True
     split = False
-    last_word_is_a_parameter = True
+    roundings: tuple[Algorithm | None, ...] = (stochastic,)
     stochastic = False
     coding: Coding | None = None
 
@@ -97,8 +99,14 @@ class Storage:
 
     # -- slots of rules: how a kernel loads a value and stores an update -----------------------
 
-    def accumulate(self, strict: bool, held: bool) -> Algorithm:
-        """How a parameter takes an update; see `mcf.optim.storage.arithmetic` for the arguments."""
+    def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
+        """Return the algorithm by which a parameter takes an update.
+
+        Args:
+            strict: whether every operation is rounded; see `mcf.optim.storage.arithmetic`.
+            held: whether the parameter is an expansion; see there.
+            random: whether its words are rounded by `roundings` when they are stored.
+        """
         raise NotImplementedError
 
     def loaded(self, strict: bool) -> Algorithm:

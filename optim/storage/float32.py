@@ -22,7 +22,7 @@ class Float32(Single):
     hidden = "master_param"
     wide = True
     visible = False
-    last_word_is_a_parameter = False
+    roundings = ()
 
     def format(self, component: Format) -> Format:
         """See `Storage`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.kernels.algorithms import fast_two_sum, grow, mul
+from mcf.kernels.algorithms import fast_two_sum, grow, mul, stochastic
 from mcf.kernels.algorithms.primitives import LARGEST, ZERO, rn, rv, where
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import Format
@@ -91,6 +91,7 @@ class Pair(Storage):
     hidden = "param_lo"
     has_low = True
     split = True
+    roundings = (None, stochastic)
 
     def hidden_format(self, component: Format) -> Format:
         """See `Storage`."""
@@ -100,7 +101,7 @@ class Pair(Storage):
         """See `Storage`."""
         return {name: fmt, f"{name}_lo": fmt}
 
-    def accumulate(self, strict: bool, held: bool) -> Algorithm:
+    def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
         """See `Storage`."""
         if strict:
             return collage
@@ -164,7 +165,7 @@ class Kahan(Pair):
     name = "kahan"
     second_bytes = None
 
-    def accumulate(self, strict: bool, held: bool) -> Algorithm:
+    def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
         """See `Storage`."""
         return kahan_held if held and not strict else kahan
 

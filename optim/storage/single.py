@@ -43,7 +43,7 @@ def moved_components(hi, lo, new_hi, new_lo):
 class Single(Storage):
     """A number in one tensor, of the parameter's format."""
 
-    def accumulate(self, strict: bool, held: bool) -> Algorithm:
+    def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
         """See `Storage`."""
         return single
 

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.kernels.algorithms import join8, join16, split8, split16
+from mcf.kernels.algorithms import (
+    join8,
+    join16,
+    split8,
+    split16,
+    stochastic8_high,
+    stochastic8_low,
+)
 from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import INT8, INT16, Format
@@ -24,6 +31,12 @@ def whole16(hi, low, update):
 def whole8(hi, low, update):
     """The number of 16 + 8 bits plus the update, rounded to 24 bits and split again."""
     return split8(rn(join8(hi, low) + update))
+
+
+def whole(hi, low, update):
+    """The number of 16 + 8 bits plus the update, once for each word that is made of it."""
+    x = rn(join8(hi, low) + update)
+    return x, x
 
 
 def moved16(hi, low, new_hi, new_low):
@@ -45,23 +58,30 @@ class Split(Storage):
     wide = True
     bf16_only = True
     split = True
-    last_word_is_a_parameter = False
 
     def __init__(
-        self, name: str, bits: Format, add: Algorithm, join: Algorithm, moved: Algorithm
+        self,
+        name: str,
+        bits: Format,
+        add: Algorithm,
+        join: Algorithm,
+        moved: Algorithm,
+        roundings: tuple[Algorithm, ...] = (),
     ) -> None:
-        """How it is called, the format of the integers, and what fills the slots of rules."""
+        """Take its name, the format of its integers, and the algorithms for the slots of rules."""
         self.name = name
         self.parameter_bytes = bits.itemsize
         self._bits, self._add, self._join, self._moved = bits, add, join, moved
+        self.roundings = roundings
 
     def hidden_format(self, component: Format) -> Format:
         """See `Storage`."""
         return self._bits
 
-    def accumulate(self, strict: bool, held: bool) -> Algorithm:
+    def accumulate(self, strict: bool, held: bool, random: bool) -> Algorithm:
         """See `Storage`."""
-        return self._add
+        # A random rounding of the sum may carry into the leading word, so both words need the sum.
+        return whole if random else self._add
 
     def loaded(self, strict: bool) -> Algorithm:
         """See `Storage`."""
@@ -100,4 +120,4 @@ class Split(Storage):
 
 
 SPLIT16 = Split("split16", INT16, whole16, join16, moved16)
-SPLIT8 = Split("split8", INT8, whole8, join8, moved8)
+SPLIT8 = Split("split8", INT8, whole8, join8, moved8, (stochastic8_high, stochastic8_low))

@@ -7,6 +7,7 @@ it. What a strategy adds to the rule is how a stored number takes an update, whi
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.codes import RATIO4, RATIO8, SIGNED8, UNSIGNED8
@@ -38,7 +39,7 @@ class Strategy:
         param: storage of the parameter.
         first: storage of the first moment or momentum buffer.
         second: storage of the second moment.
-        stochastic: whether the parameter's last component is rounded stochastically when stored.
+        stochastic: whether the parameter's last word is rounded stochastically when stored.
         feedback: whether the parameter's rounding error goes into the first moment.
     """
 
@@ -76,6 +77,16 @@ class Strategy:
             return self
         return dataclasses.replace(self, name=f"{self.name}_alone", first=SIGNED8)
 
+    def of_float32(self) -> Strategy:
+        """Return the strategy for float32 parameters: float32 weights, and moments of fewer bytes.
+
+        Moments that are rounded stochastically, to bf16 or to codes, are stored as under bf16
+        parameters. The others stay in float32: a pair takes as many bytes, and rounding to nearest
+        loses additions that float32 keeps.
+        """
+        first, second = (s if s.stochastic else SINGLE for s in (self.first, self.second))
+        return named(Strategy(f"{self.name}_float32", SINGLE, first, second))
+
     def of_shape(self, shape: tuple[int, ...]) -> Strategy:
         """The same for a whole tensor of a shape.
 
@@ -112,6 +123,13 @@ class Strategy:
         return dataclasses.replace(self, name=f"{self.name}_{low}", stochastic=True)
 
 
+# The names of `STRATEGIES`, for type checkers and editors.
+PrecisionName = Literal[
+    "plain", "kahan", "light", "plus", "split16", "split16_sr", "split16_8bit", "split8",
+    "split8_sr", "split8_8bit", "stochastic", "bf16_sr", "8bit", "4bit", "eco", "eco_stochastic",
+    "fp32_states", "master",
+]  # fmt: skip
+
 PLAIN = Strategy("plain", SINGLE)
 
 STRATEGIES: dict[str, Strategy] = {
@@ -122,12 +140,15 @@ STRATEGIES: dict[str, Strategy] = {
         Strategy("light", PAIR),
         Strategy("plus", PAIR, second=PAIR),
         Strategy("split16", SPLIT16),
+        Strategy("split16_sr", SPLIT16, STOCHASTIC, STOCHASTIC),
+        Strategy("split16_8bit", SPLIT16, RATIO8, UNSIGNED8),
         Strategy("split8", SPLIT8),
+        Strategy("split8_sr", SPLIT8, STOCHASTIC, STOCHASTIC, stochastic=True),
+        Strategy("split8_8bit", SPLIT8, RATIO8, UNSIGNED8, stochastic=True),
         Strategy("stochastic", SINGLE, stochastic=True),
         Strategy("bf16_sr", SINGLE, STOCHASTIC, STOCHASTIC, stochastic=True),
         Strategy("8bit", SINGLE, RATIO8, UNSIGNED8, stochastic=True),
         Strategy("4bit", SINGLE, RATIO4, UNSIGNED8, stochastic=True),
-        Strategy("8bit_split8", SPLIT8, RATIO8, UNSIGNED8),
         Strategy("eco", SINGLE, feedback=True),
         Strategy("eco_stochastic", SINGLE, stochastic=True, feedback=True),
         Strategy("fp32_states", SINGLE, FLOAT32, FLOAT32),

@@ -64,8 +64,9 @@ ALGORITHMS: dict[tuple[str, int, bool], FunctionType] = {
     ("renormalize", 3, False): distillation.distill(6, 3),
     ("renormalize", 4, False): distillation.distill(8, 4),
 }
-# What algorithms share, and the name that families have for their own: steps are inside.
-SHARED = ("collect3", "collect4", "gather3", "gather4", "network")
+# Functions that algorithms share, and the name that families have for their own: steps are inside.
+# `below_overflow` changes nothing but at the largest number, which has a test of its own.
+SHARED = ("below_overflow", "collect3", "collect4", "gather3", "gather4", "network")
 
 
 Components = tuple[torch.Tensor, ...]

@@ -10,6 +10,7 @@ compared with exact arithmetic.
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -18,10 +19,18 @@ import torch
 from torch import Tensor
 
 from mcf.kernels import registry, streams
-from mcf.kernels.algorithms.words import random16, random16_pair, stochastic
+from mcf.kernels.algorithms.words import (
+    join8,
+    random16,
+    random16_pair,
+    stochastic,
+    stochastic8_high,
+    stochastic8_low,
+    stochastic24,
+)
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.exact import bind
-from mcf.kernels.formats import BF16, FP32
+from mcf.kernels.formats import BF16, FP32, INT8
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell
 from tests.helpers.executors import on_each_executor
@@ -41,7 +50,7 @@ SPECS = {
         results=("y",),
         fields=(
             Field("x", FP32),
-            Field("y", BF16, read=False, written=True, stochastic=True, draw=draw),
+            Field("y", BF16, read=False, written=True, rounding=stochastic, draw=draw),
         ),
         stores=(("y", "y"),),
         arithmetic=FP32,
@@ -49,6 +58,26 @@ SPECS = {
     )
     for draw in ("weight", "first", "second")
 }
+
+
+def twice(x):
+    return x, x
+
+
+# Rounds x stochastically to a bf16 number and a byte.
+BYTE = Elementwise(
+    name="stochastically_24",
+    function=twice,
+    results=("hi", "low"),
+    fields=(
+        Field("x", FP32),
+        Field("hi", BF16, read=False, written=True, rounding=stochastic8_high),
+        Field("low", INT8, read=False, written=True, rounding=stochastic8_low),
+    ),
+    stores=(("hi", "hi"), ("low", "low")),
+    arithmetic=FP32,
+    scalars=streams.SCALARS,
+)
 
 
 def rounded(
@@ -184,6 +213,51 @@ def test_unbiased(executor: str) -> None:
             f = bits / 65536
             mean = float(((y - 1) * 2**7).mean())
             assert abs(mean - f) <= 4 * (f * (1 - f) / n) ** 0.5 + 1e-9
+
+
+def test_stochastic24_over_every_draw_is_unbiased() -> None:
+    # The upper 8 of 16 bits decide; the share of roundings up is the lower byte over 2**8 exactly.
+    function = bind(stochastic24, FP32)
+    both = bind(stochastic8_high, FP32), bind(stochastic8_low, FP32), bind(join8, FP32)
+    # The fourth pattern carries from the byte into the bf16 number, the last one to infinity.
+    patterns = (0x3F80_0001, 0x3F80_0080, 0x0000_12FF, 0x3F80_7FFF, 0x3F80_1200, 0x7F7F_FF80)
+    for pattern in patterns:
+        x = Fraction(torch.tensor(pattern, dtype=torch.int32).view(torch.float32).item())
+        found = [function(x, draw << 8) for draw in range(2**8)]
+        byte = pattern & 0xFF
+        assert [y > x for y in found] == [draw + byte >= 2**8 for draw in range(2**8)]
+        ups = {y for y in found if y > x}
+        if byte and math.inf not in ups:
+            assert sum(map(Fraction, found)) == 2**8 * x
+        assert all(function(x, (draw << 8) + 0xFF) == found[draw] for draw in range(0, 2**8, 16))
+        # The bf16 number and the byte are those of the rounded number.
+        for draw in range(0, 2**8, 5):
+            high, low = (part(x, draw << 8) for part in both[:2])
+            if math.inf not in ups:
+                assert -(2**7) <= low < 2**7
+                assert both[2](high, low) == found[draw]
+
+
+@on_each_executor
+def test_stochastic24_has_the_bits_of_a_model(executor: str) -> None:
+    count = 20_000 if executor != "triton" else 2_000
+    key = streams.key(seed=3, step=7, tensor=2)
+    pattern = (np.arange(count, dtype=np.int64) * 2654435761) % 2**32
+    x = torch.from_numpy(pattern.astype(np.uint32).view(np.int32)).view(torch.float32)
+    hi = torch.zeros(count, dtype=torch.bfloat16)
+    low = torch.zeros(count, dtype=torch.int8)
+    with registry.executor(executor):
+        registry.run(BYTE, [[x, hi, low]], torch.tensor([[key, 0]], dtype=torch.float64))
+    rounded24 = (pattern + (draws(key, n=count) >> 8)) & 0xFFFFFF00
+    top = (rounded24 + 0x8000) & 0xFFFF0000
+    finite = ~x.isnan().numpy()
+    assert np.array_equal(
+        (hi.view(torch.int16).numpy().astype(np.int64) << 16 & 0xFFFFFFFF)[finite],
+        top[finite] & 0xFFFFFFFF,
+    )
+    assert np.array_equal(low.numpy().astype(np.int64)[finite], ((rounded24 - top) >> 8)[finite])
+    assert hi.isnan().numpy()[~finite].all()
+    assert (low.numpy()[~finite] == 0).all()
 
 
 def test_every_draw() -> None:

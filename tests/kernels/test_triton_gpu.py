@@ -26,11 +26,12 @@ from mcf.kernels.torch.reference import EXECUTOR as REFERENCE
 from tests.helpers import assert_same_bits
 from tests.helpers.adversarial import specials
 from tests.helpers.draws import bell
+from tests.helpers.gpu_waits import no_waiting
 from tests.kernels.kernel_table import all_kernels, everyday
 
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
-from mcf.kernels.triton import gpu
+from mcf.kernels.triton import gpu, launching
 from mcf.kernels.triton.element_kernels import BLOCK
 
 KERNELS = all_kernels()
@@ -108,22 +109,57 @@ def compare(
 
 
 @pytest.mark.sampled(every=90)
-@either_device
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if everyday(n) else [pytest.mark.slow]) for n in KERNELS],
 )
-def test_bits(name: str, device: str) -> None:
+def test_bits(name: str) -> None:
     spec = KERNELS[name]
     draw = Draw(len(name))
-    count = len(spec.fields)
-    sizes = [BLOCK + 1] if device == "cpu" else [1, BLOCK - 1, BLOCK, BLOCK + 1, 1 << 20]
+    row = draw.row(spec, BLOCK + 1)
+    compare(spec, row, draw.scalars(spec), "cpu", [0] * len(spec.fields))
+
+
+def compare_many(spec: Elementwise, sizes: list[int], draw: Draw, device: str, offset: int) -> None:
+    """One launch for tensors of all sizes has the bits of the reference; scalars of each row.
+
+    Without an offset a row starts where allocations do, at multiples of 16 bytes. With one, each
+    tensor of a row starts elsewhere.
+    """
+    rows = [draw.row(spec, n) for n in sizes]
+    scalars = torch.cat([draw.scalars(spec) for _ in sizes])
+    actual = [
+        [at_offset(t, offset * (1 + k % 3 * 4), device) for k, t in enumerate(row)] for row in rows
+    ]
+    REFERENCE.run(spec, rows, scalars)
+    gpu.EXECUTOR.run(spec, actual, scalars)
+    for expected, found in zip(rows, actual, strict=True):
+        for field, e, a in zip(spec.fields, expected, found, strict=True):
+            assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
+
+
+# With metrics a kernel has the same formula, and sums: those of test_sums. A long formula takes
+# seconds to compile.
+_NIGHTLY = {n for n in KERNELS if n.endswith("_metrics") and n.removesuffix("_metrics") in KERNELS}
+_NIGHTLY.update([n for n in KERNELS if KERNELS[n].long][1::2])
+
+
+@pytest.mark.gpu
+@pytest.mark.sampled(every=90)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.nightly] if n in _NIGHTLY else []) for n in KERNELS],
+)
+def test_bits_on_a_gpu(name: str) -> None:
+    """The kernel of one row on aligned tensors, and that of many rows on others."""
+    spec = KERNELS[name]
+    draw = Draw(len(name))
+    sizes = [1, BLOCK - 1, BLOCK, BLOCK + 1, 16 * BLOCK]
     for n in sizes:
-        compare(spec, draw.row(spec, n), draw.scalars(spec), device, [0] * count)
-        # Each tensor at another offset, none or some of them on 16 bytes.
-        offsets = [1 + (k % 3) * 4 for k in range(count)]
-        if device == "cuda":
-            compare(spec, draw.row(spec, n), draw.scalars(spec), device, offsets)
+        compare(spec, draw.row(spec, n), draw.scalars(spec), "cuda", [0] * len(spec.fields))
+    # A long formula has the same accesses wherever a tensor begins.
+    if not spec.long:
+        compare_many(spec, sizes, draw, "cuda", 1)
 
 
 MANY = [
@@ -140,43 +176,40 @@ MANY = [
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("name", MANY)
 def test_many_tensors(name: str, offset: int, device: str) -> None:
-    """One launch for tensors of all sizes, the same bits as one by one; scalars of each row."""
-    spec = KERNELS[name]
-    draw = Draw(offset)
-    sizes = [BLOCK + 1, 0, 1, BLOCK, 7]
-    rows = [draw.row(spec, n) for n in sizes]
-    scalars = torch.cat([draw.scalars(spec) for _ in sizes])
-    # Without an offset a row starts where allocations do, at multiples of 16 bytes.
-    actual = [[at_offset(t, offset, device) for t in row] for row in rows]
-    REFERENCE.run(spec, rows, scalars)
-    gpu.EXECUTOR.run(spec, actual, scalars)
-    for expected, found in zip(rows, actual, strict=True):
-        for field, e, a in zip(spec.fields, expected, found, strict=True):
-            assert_same_bits(a.cpu(), e, f"{spec.name}, {field.name}, {len(e)} elements")
+    compare_many(KERNELS[name], [BLOCK + 1, 0, 1, BLOCK, 7], Draw(offset), device, offset)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, int]]]:
+    """The number of programs and the constants of each launch."""
+    found: list[tuple[int, dict[str, int]]] = []
+    launch = launching.launch
+
+    def recorded(
+        device: Any, build: Any, programs: int, *rest: Any, few: bool = False, **constants: int
+    ) -> None:
+        found.append((programs, constants))
+        launch(device, build, programs, *rest, few=few, **constants)
+
+    monkeypatch.setattr(launching, "launch", recorded)
+    return found
 
 
 @pytest.mark.parametrize(("offset", "alignment"), [(0, 16), (1, 1)])
 def test_many_tensors_are_one_launch(
-    offset: int, alignment: int, monkeypatch: pytest.MonkeyPatch
+    offset: int, alignment: int, launches: list[tuple[int, dict[str, int]]]
 ) -> None:
     """The hint of 16 bytes is given where it is true and only there."""
-    launches = []
-
-    class Recorder:
-        def __getitem__(self, grid: tuple[int, ...]) -> object:
-            return lambda *arguments, **options: launches.append((grid, options))
-
-    monkeypatch.setattr(gpu, "build", lambda spec, dialect, many: Recorder())
     spec = KERNELS["adamw_plus_bf16_wide"]
     draw = Draw(1)
     rows = [
         [at_offset(t, offset, "cpu") for t in draw.row(spec, n)] for n in (0, BLOCK + 1, 5, BLOCK)
     ]
     gpu.EXECUTOR.run(spec, rows, torch.zeros(4, len(spec.scalars), dtype=torch.float64))
-    assert launches == [((4,), {"ALIGNMENT": alignment})]
+    assert launches == [(4, {"ALIGNMENT": alignment})]
 
 
-def test_one_row_off_leaves_the_others_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_row_off_leaves_the_others_wide(launches: list[tuple[int, dict[str, int]]]) -> None:
     """Rows at multiples of 16 bytes in one launch, the others in a second: same bits, same sums."""
     spec = KERNELS["adamw_plus_bf16_wide_metrics"]
     draw = Draw(2)
@@ -186,28 +219,11 @@ def test_one_row_off_leaves_the_others_wide(monkeypatch: pytest.MonkeyPatch) -> 
     offsets = [0, 1, 0, 0, 3]
     mixed = [[at_offset(t, o, "cpu") for t in row] for o, row in zip(offsets, rows, strict=True)]
     every = [[at_offset(t, 0, "cpu") for t in row] for row in rows]
-    launches = []
-    right = gpu.build
-
-    def recorded(*args: Any, **options: Any) -> Any:
-        kernel = right(*args, **options)
-
-        class Recorder:
-            def __getitem__(self, grid: tuple[int, ...]) -> Any:
-                def launch(*arguments: Any, **settings: Any) -> Any:
-                    launches.append((settings["ALIGNMENT"], grid[0]))
-                    return kernel[grid](*arguments, **settings)
-
-                return launch
-
-        return Recorder()
-
-    monkeypatch.setattr(gpu, "build", recorded)
     expected = gpu.EXECUTOR.run(spec, every, scalars)
-    assert launches == [(16, 6)]
+    assert launches == [(6, {"ALIGNMENT": 16})]
     launches.clear()
     found = gpu.EXECUTOR.run(spec, mixed, scalars)
-    assert launches == [(16, 4), (1, 2)]
+    assert launches == [(4, {"ALIGNMENT": 16}), (2, {"ALIGNMENT": 1})]
     assert_same_bits(found, expected)
     for one, other in zip(mixed, every, strict=True):
         for x, y in zip(one, other, strict=True):
@@ -307,12 +323,8 @@ def test_run_does_not_wait_for_the_device() -> None:
     scalars = torch.cat([draw.scalars(spec) for _ in rows])
     gpu.EXECUTOR.run(spec, rows, scalars)
     torch.cuda.synchronize()
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         gpu.EXECUTOR.run(spec, rows, scalars)
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 @pytest.mark.gpu

@@ -137,7 +137,7 @@ def test_damage() -> None:
 
 
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("target", ["master", "plain", "bf16_sr", "8bit", "plus", "8bit_split8"])
+@pytest.mark.parametrize("target", ["master", "plain", "bf16_sr", "8bit", "plus", "split8_8bit"])
 def test_conversion(target: str) -> None:
     """A code's number is exact in every wider storage, and becomes that code again."""
     p = parameter(SHAPE, BF16)

@@ -103,7 +103,7 @@ def test_nothing_is_read_from_a_device(monkeypatch: pytest.MonkeyPatch, variant:
         {"track_metrics": True},
         {"decouple_lr": True, "peak_lr": 1.0},
         {"precision": EIGHT_BITS},
-        {"precision": EIGHT_BITS + "_split8", "track_metrics": True, "nonfinite": "skip"},
+        {"precision": "split8_" + EIGHT_BITS, "track_metrics": True, "nonfinite": "skip"},
     ],
     ids=str,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,22 +11,13 @@ from torch.nn import Parameter
 
 from mcf.optim import AdamW, Muon
 from tests.helpers import assert_same_bits
+from tests.helpers.gpu_waits import no_waiting
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, cases, random, stored
 from tests.optim.variants import RECENT_RULES, VARIANTS, Variant
 
 pytestmark = pytest.mark.gpu
 
 SHAPES: list[Any] = [(5, 7), (1024 + 5,), (), (8, 1024)]
-
-
-@contextlib.contextmanager
-def no_waiting() -> Iterator[None]:
-    """Whatever makes the host wait for the device raises."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def params_of(dtype: torch.dtype) -> list[Parameter]:
@@ -215,14 +204,15 @@ def test_waiting_would_be_found() -> None:
 def test_capture_needs_capturable() -> None:
     params = params_of(BF16)
     optimizer = AdamW(params, 1e-2)
-    give_gradients(params, inputs_of(0))
+    inputs = inputs_of(0)
+    give_gradients(params, inputs)
     optimizer.step()
-    graph = torch.cuda.CUDAGraph()
-    with (
-        pytest.raises(RuntimeError, match=r"param_groups\[0\] has capturable=False"),
-        torch.cuda.graph(graph),
-    ):
-        optimizer.step()
+    # The gradients are captured before the step is refused: torch warns of an empty capture.
+    graph, refused = torch.cuda.CUDAGraph(), r"param_groups\[0\] has capturable=False"
+    with torch.cuda.graph(graph):
+        give_gradients(params, inputs)
+        with pytest.raises(RuntimeError, match=refused):
+            optimizer.step()
 
 
 def test_muon() -> None:

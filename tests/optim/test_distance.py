@@ -19,7 +19,10 @@ it is slow, and runs for three more seeds. `light` fails the limits of
 | bf16_sr | - | - | .257 | .3 |
 | 8bit | - | - | .279 | .33 |
 | 4bit | - | - | .397 | .47 |
-| 8bit_split8 | - | - | .099 | .12 |
+| split8_8bit | - | - | .100 | .12 |
+| split16_8bit | - | - | .100 | .12 |
+| split16_sr | - | - | .0061 | .0074 |
+| split8_sr | - | - | .0075 | .0095 |
 | eco | - | - | .38 | .45 |
 | eco_stochastic | - | - | .058 | .07 |
 | split16 | - | - | .0056 | .0066 |
@@ -65,7 +68,10 @@ LIMITS = {
     Case("8bit", BF16, FP32): 0.33,
     Case("4bit", BF16, FP32): 0.47,
     # What is left is the noise of a second moment of three bits and a first of four.
-    Case("8bit_split8", BF16, FP32): 0.12,
+    Case("split8_8bit", BF16, FP32): 0.12,
+    Case("split16_8bit", BF16, FP32): 0.12,
+    Case("split16_sr", BF16, FP32): 0.0074,
+    Case("split8_sr", BF16, FP32): 0.0095,
     Case("eco", BF16, FP32): 0.45,
     Case("eco_stochastic", BF16, FP32): 0.07,
     # Also above float32 weights the second moment in bf16 stalls.

@@ -17,8 +17,10 @@ from tests.optim.helpers import BF16, FP32, FP64, assert_same, random, steps, st
 pytestmark = pytest.mark.usefixtures("on_torch")
 
 # The bits of a weight that each keeps; without an entry bf16's.
-BITS = {"kahan": 16, "light": 16, "plus": 16, "split8": 16, "8bit_split8": 16, "split16": 24,
-        "master": 24}  # fmt: skip
+BITS = {
+    **dict.fromkeys(("kahan", "light", "plus", "split8", "split8_sr", "split8_8bit"), 16),
+    **dict.fromkeys(("split16", "split16_sr", "split16_8bit", "master"), 24),
+}
 
 
 def model() -> nn.Module:

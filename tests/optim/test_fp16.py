@@ -30,7 +30,8 @@ def test_tiny_gradients_take_ordinary_steps(case: Case) -> None:
     # g^2 = 1e-10 is 0 in fp16 (smallest 6e-8), and lr m / (sqrt(0) + 1e-8) would be 1000 lr.
     lr, count = 1e-3, 20
     p = torch.nn.Parameter(torch.ones(100, dtype=FP16))
-    optimizer = AdamW([p], lr, weight_decay=0.0, precision=case.precision)
+    # "plain" loses most of such updates, as it should.
+    optimizer = AdamW([p], lr, weight_decay=0.0, precision=case.precision, check_numerics=False)
     for t in range(count):
         p.grad = random(100, FP16, t + 1, 1e-5)
         optimizer.step()

@@ -73,9 +73,16 @@ def test_stochastic_weights_arrive(precision: str) -> None:
     assert abs(gone(precision=precision) - 1) < 5 * spread / 7.5e-3
 
 
-@pytest.mark.slow
 @pytest.mark.sampled(every=2)
-@pytest.mark.parametrize("precision", ["split8", "8bit_split8"])
-def test_8_bits_more_do_not_take_the_smallest_updates(precision: str) -> None:
+@pytest.mark.statistical
+@pytest.mark.parametrize("precision", ["split8_sr", "split8_8bit"])
+def test_stochastic_bytes_arrive(precision: str) -> None:
+    # A unit of the byte is 2^-15 at most.
+    spread = (7.5e-3 * 2**-15 / N) ** 0.5
+    assert abs(gone(precision=precision) - 1) < 5 * spread / 7.5e-3
+
+
+@pytest.mark.slow
+def test_split8_to_nearest_loses_the_smallest_updates() -> None:
     # Half a unit of a weight of 1 in 8 + 8 bits is 2^-16, above every update.
-    assert gone(precision=precision) == 0
+    assert gone(precision="split8") == 0

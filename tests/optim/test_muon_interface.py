@@ -34,7 +34,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ns_steps": 100}, ValueError, r"ns_steps: 100; allowed is \[0, 100\)"),
     ({"ns_steps": 5.0}, TypeError, "ns_steps must be an int, got float"),
     ({"adjust_lr_fn": "arbitrary"}, ValueError, "function arbitrary is not supported; allowed are"),
-    ({"precision": "plus"}, ValueError, "precision: 'plus'; known are 'plain'"),
+    ({"precision": "plus"}, ValueError, "precision='plus' stores a second"),
 ]
 
 

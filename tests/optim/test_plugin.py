@@ -156,7 +156,8 @@ def test_in_float64_sgd_has_the_bits_of_ours(
 ) -> None:
     # The update -lr g, lr a power of two: exact in either, and the same sums after it.
     chosen: Any = {"precision": precision, "low": low, "seed": 7, **options}
-    ours = SGD(params(BF16), 2.0**-7, **chosen)
+    # "plain" loses most of such updates, as it should.
+    ours = SGD(params(BF16), 2.0**-7, **chosen, check_numerics=False)
     theirs = collage(torch.optim.SGD, params(BF16), compute_dtype=FP64, lr=2.0**-7, **chosen)
     for optimizer in (ours, theirs):
         run(optimizer, BF16, 30)

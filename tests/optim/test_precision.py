@@ -22,7 +22,7 @@ from tests.optim.helpers import BF16, FP16, FP32, assert_same, parameter, steps,
 PARAM = ("single", "kahan", "pair", "split16", "split8", "float32")
 MOMENTS = list(itertools.product(("single", "float32"), ("single", "pair", "float32")))
 ALL = [Precision(p, m, v) for p in PARAM for m, v in MOMENTS]
-ALL += [Precision(p, m, v, "stochastic") for p in PARAM[:3] for m, v in MOMENTS]
+ALL += [Precision(p, m, v, "stochastic") for p in (*PARAM[:3], "split8") for m, v in MOMENTS]
 ALL += [
     Precision(p, m, v)
     for p in ("pair", "split8")
@@ -79,7 +79,7 @@ FEW = [
     Precision("float32", "single", "pair"),
     Precision("single", "float32", "pair", "stochastic", True),
     Precision("kahan", "float32", "single", "stochastic"),
-    Precision("split8", "stochastic", "stochastic"),
+    Precision("split8", "stochastic", "stochastic", "stochastic"),
     Precision("pair", "ratio8", "pair"),
     Precision("single", "stochastic", "ue6m2", "stochastic", True),
 ]
@@ -131,8 +131,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"exp_avg_sq": "kahan"}, "exp_avg_sq='kahan': .* allowed are 'single', 'pair', 'float32'"),
     ({"exp_avg_sq": "half"}, "Unknown exp_avg_sq: 'half'"),
     ({"rounding": "up"}, "Unknown rounding: 'up'"),
-    ({"param": "float32", "rounding": "stochastic"}, "'float32', whose last word is not bf16"),
-    ({"param": "split16", "rounding": "stochastic"}, "'split16', whose last word is not bf16"),
+    ({"param": "float32", "rounding": "stochastic"}, "'float32', which keeps float32 exactly"),
+    ({"param": "split16", "rounding": "stochastic"}, "'split16', which keeps float32 exactly"),
     ({"param": "pair", "feedback": True}, "feedback=True with param='pair', which stores what"),
 ]
 
@@ -147,7 +147,7 @@ def test_what_an_optimizer_refuses() -> None:
     p = parameter(3, BF16)
     with pytest.raises(ValueError, match="Unknown mode: 'pair_float32_pair'"):
         CollageAdamW([p], mode=str(FEW[0]))
-    with pytest.raises(ValueError, match="Unknown precision: 'plus'"):
+    with pytest.raises(ValueError, match="precision='plus' stores a second moment"):
         SGD([p], precision=Precision("pair", exp_avg_sq="pair"))
     with pytest.raises(ValueError, match="Unknown precision: 'pair_single'; known are 'plain'"):
         AdamW([p], precision="pair_single")

@@ -107,7 +107,7 @@ def test_moments_out_of_range(executor: str) -> None:
     with mcf.executor(executor):
         for size in (2.0**-40, 2.0**-33, 2.0, 100.0, 1e6, 1e18):
             p = Parameter(torch.ones(SHAPE, dtype=BF16))
-            optimizer = AdamW([p], lr, (0.9, 0.999), 1e-30, 0.0, precision="8bit_split8")
+            optimizer = AdamW([p], lr, (0.9, 0.999), 1e-30, 0.0, precision="split8_8bit")
             for _ in range(30):
                 before = optimizer.master_weight(p)
                 p.grad = torch.full(SHAPE, size, dtype=BF16)
@@ -129,7 +129,7 @@ def test_moments_out_of_range(executor: str) -> None:
 
 @pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "4bit", "8bit_split8"])
+@pytest.mark.parametrize("precision", ["bf16_sr", "8bit", "4bit", "split8_8bit"])
 def test_damage_is_kept(executor: str, precision: str) -> None:
     """NaN and infinity reach parameter and moments of their element, and stay."""
     with mcf.executor(executor):

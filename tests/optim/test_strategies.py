@@ -22,12 +22,15 @@ TABLE = {
     "light": ({"param_lo", "exp_avg", "exp_avg_sq"}, set(), 10),
     "plus": ({"param_lo", "exp_avg", "exp_avg_sq", "exp_avg_sq_lo"}, set(), 12),
     "split16": ({"exp_avg", "exp_avg_sq"}, set(), 10),
+    "split16_sr": ({"exp_avg", "exp_avg_sq"}, set(), 10),
+    "split16_8bit": (set(), set(), 8),
     "split8": ({"exp_avg", "exp_avg_sq"}, set(), 9),
+    "split8_sr": ({"exp_avg", "exp_avg_sq"}, set(), 9),
     "stochastic": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "bf16_sr": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "8bit": (set(), set(), 6),
     "4bit": (set(), set(), 5.5),
-    "8bit_split8": (set(), set(), 7),
+    "split8_8bit": (set(), set(), 7),
     "eco": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "eco_stochastic": ({"exp_avg", "exp_avg_sq"}, set(), 8),
     "fp32_states": (set(), {"exp_avg", "exp_avg_sq"}, 12),
@@ -39,10 +42,13 @@ TABLE = {
 CODES = {"exp_avg": torch.uint8, "exp_avg_sq": torch.uint8}
 BITS = {
     "split16": {"param_bits": torch.int16},
+    "split16_sr": {"param_bits": torch.int16},
+    "split16_8bit": {"param_bits": torch.int16, **CODES},
     "split8": {"param_bits": torch.int8},
+    "split8_sr": {"param_bits": torch.int8},
     "8bit": CODES,
     "4bit": CODES,
-    "8bit_split8": {"param_bits": torch.int8, **CODES},
+    "split8_8bit": {"param_bits": torch.int8, **CODES},
 }
 
 

@@ -75,9 +75,9 @@ HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
         "precision",
         "plus",
         ValueError,
-        "'plus'; known are 'plain', 'kahan', 'light'",
+        "precision='plus' stores a second moment in more bits, and SGD has none: 'light' is the same",
     ),
-    (SGD, "precision", "fp32_states", ValueError, "'fp32_states'; known are"),
+    (SGD, "precision", "fp32_states", ValueError, "precision='fp32_states' stores a second moment"),
     (AdamW, "amsgrad", 1, TypeError, "amsgrad must be True or False, got 1"),
     (Adam, "amsgrad", "yes", TypeError, "amsgrad must be True or False, got 'yes'"),
     (Adam, "decoupled_weight_decay", None, TypeError, "must be True or False, got None"),
@@ -90,7 +90,7 @@ HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
         "precision",
         "plus",
         ValueError,
-        "precision: 'plus'; known are 'plain', 'kahan', 'light'",
+        "precision='plus' stores a second moment in more bits, and Lion has none",
     ),
 ]
 # What every rule with these hyperparameters refuses.

@@ -30,6 +30,7 @@ from mcf.tensor.ops import incomplete_gamma as incomplete_gamma
 from mcf.tensor.ops import lerps as lerps
 from mcf.tensor.ops import linalg as linalg
 from mcf.tensor.ops import lists as lists
+from mcf.tensor.ops import long_products as long_products
 from mcf.tensor.ops import losses as losses
 from mcf.tensor.ops import margin_losses as margin_losses
 from mcf.tensor.ops import masks as masks
@@ -42,6 +43,7 @@ from mcf.tensor.ops import native_norms as native_norms
 from mcf.tensor.ops import natives as natives
 from mcf.tensor.ops import neighbours as neighbours
 from mcf.tensor.ops import normalisation as normalisation
+from mcf.tensor.ops import norms as norms
 from mcf.tensor.ops import order as order
 from mcf.tensor.ops import orthogonal as orthogonal
 from mcf.tensor.ops import polar_factors as polar_factors

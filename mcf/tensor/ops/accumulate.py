@@ -19,6 +19,32 @@ from mcf.tensor.tensor import wrap
 aten = torch.ops.aten
 
 
+def check_places(x: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
+    """Raise torch's error where it cannot scatter a source of this shape by this index."""
+    own, given = (torch.empty(t.shape, device="meta") for t in (x, source))
+    aten.scatter_add.default(own, dim, index.to("meta"), given)
+
+
+def check_slices(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
+    """Raise unless an index has a number for each slice of a source, and these are like x's."""
+    if index.dim() > 1 or index.is_floating_point() or index.dtype is torch.bool:
+        raise RuntimeError(
+            f"{name}: index must be a vector of integers, got {index.dtype} of shape "
+            f"{list(index.shape)}"
+        )
+    size = source.shape[dim] if source.ndim else 1
+    if index.numel() != size:
+        raise RuntimeError(
+            f"{name}: index must have the source's {size} slices of dimension {dim}, got "
+            f"{index.numel()}"
+        )
+    if source.ndim != x.ndim or source.movedim(dim, 0).shape[1:] != x.movedim(dim, 0).shape[1:]:
+        raise RuntimeError(
+            f"{name}: source must have x's shape {list(x.shape)} but for dimension {dim}, got "
+            f"{list(source.shape)}"
+        )
+
+
 def _sum_by_place(values: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
     """Values [m, ...] summed where their places [m] are equal; each place then appears once."""
     order = torch.argsort(place, stable=True)
@@ -60,18 +86,8 @@ def add_rows(x: Tensor, place: Tensor, values: Tensor) -> Tensor:
 
 @implements(aten.index_add.default)
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, alpha: Any = 1) -> Tensor:
-    """x with alpha times the source's slices added to slices of x."""
-    if index.dim() > 1 or index.is_floating_point() or index.dtype is torch.bool:
-        raise RuntimeError(
-            f"index_add: index must be a vector of integers, got {index.dtype} of shape "
-            f"{list(index.shape)}"
-        )
-    size = source.shape[dim] if source.ndim else 1
-    if index.numel() != size:
-        raise RuntimeError(
-            f"index_add: index must have the source's {size} slices of dimension {dim}, got "
-            f"{index.numel()}"
-        )
+    """Return x with alpha times the source's slices added to its slices."""
+    check_slices("index_add", x, dim, index, source)
     source = source if alpha == 1 else wrap(aligned(x, source)[1]) * alpha
     if x.ndim == 0:
         return index_add(x[None], 0, index.reshape(1), source.reshape(1))[0]
@@ -97,9 +113,13 @@ def index_put(
 
 @implements(aten.scatter_add.default)
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """x with the source's elements added at the indices along a dimension."""
-    if x.ndim == 0:
-        return scatter_add(x[None], 0, index.reshape(1), src.reshape(1))[0]
+    """Return x with the source's elements added at the indices along a dimension."""
+    check_places(x, dim, index, src)
+    if index.numel() == 0:
+        return wrap(aligned(x, src)[0]).clone()
+    if 0 in (x.ndim, index.ndim, src.ndim):
+        own, places, given = (t if t.ndim else t.reshape(1) for t in (x, index, src))
+        return scatter_add(own, dim, places, given).reshape(x.shape)
     positions = torch.arange(x.numel(), device=x.device).reshape(x.shape)
     area = tuple(slice(0, n) for n in index.shape)
     whole = [slice(0, n) for n in index.shape]

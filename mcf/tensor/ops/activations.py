@@ -15,6 +15,7 @@ from mcf.tensor.ops.constants import in_format
 from mcf.tensor.ops.movement import where
 from mcf.tensor.recorded import kept, recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 
 aten = torch.ops.aten
 
@@ -106,11 +107,12 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Any:
 
 @implements(F.hardswish)
 def hardswish(input: Any, inplace: bool = False) -> Any:
-    """x hardsigmoid(x)."""
+    """Return x hardsigmoid(x)."""
     # NaN is inside, and stays.
     x = kept(input, inplace)
     outside = (x <= -3) | (x >= 3)
-    out = torch.where(outside, torch.where(x >= 3, x, 0), x * (x + 3) / 6)
+    inner = torch.where(outside, 0, x)
+    out = torch.where(outside, torch.where(x >= 3, x, 0), inner * (inner + 3) / 6)
     return input.copy_(out) if inplace else out
 
 
@@ -166,16 +168,19 @@ def selu_(input: Any) -> Any:
 
 @implements(F.glu)
 def glu(input: Any, dim: int = -1) -> Any:
-    """The first half of a dimension times the logistic function of the second."""
+    """Return the first half of a dimension times the logistic function of the second."""
     if input.shape[dim] % 2:
         raise RuntimeError(f"glu: dimension {dim} must be even, got {input.shape[dim]}")
-    first, second = input.chunk(2, dim)
-    return first * torch.sigmoid(second)
+    first, second = roomy(input).chunk(2, dim)
+    return fitted(first * torch.sigmoid(second), input)
 
 
 @implements(F.prelu, Tensor.prelu, torch.prelu, aten._prelu_kernel.default)
 def prelu(input: Any, weight: Any) -> Any:
-    """The input where positive, else a weight of its channel times it."""
-    if weight.numel() != 1 and weight.dim() == 1 and input.dim() > 1:
+    """Return the input where it is positive, else its channel's weight times it."""
+    if weight.numel() == 1:
+        # One weight adds no dimension to an input without any.
+        weight = weight.reshape([1] * input.dim())
+    elif weight.dim() == 1 and input.dim() > 1:
         weight = weight.reshape(-1, *(1 for _ in range(input.dim() - 2)))
     return torch.where(input > 0, input, input * weight)

@@ -56,7 +56,12 @@ def col2im(
 
 @implements(aten.put.default)
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """x with elements of the flattened tensor replaced, or added to."""
+    """Return x with elements of the flattened tensor replaced, or added to."""
+    if index.numel() != source.numel():
+        raise RuntimeError(
+            "put: index and source must have the same number of elements, got "
+            f"{index.numel()} and {source.numel()}"
+        )
     place, values = index.reshape(-1), source.reshape(-1)
     place = torch.where(place < 0, place + x.numel(), place)
     if accumulate:

@@ -14,8 +14,10 @@ from mcf.tensor.chain_programs import Written
 from mcf.tensor.ops.composed import composed, composed_into
 from mcf.tensor.plans import planned
 from mcf.tensor.promotion import operands
+from mcf.tensor.recorded import differentiated
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.torch_functions import forward
 from mcf.tensor.writing import into
 
 aten = torch.ops.aten
@@ -198,6 +200,15 @@ addcmul, addcmul_into = _combined(MUL, product_plus, multiple_product_plus)
 addcdiv, addcdiv_into = _combined(DIV, quotient_plus, multiple_quotient_plus)
 implements(aten.addcmul.default)(addcmul)
 implements(aten.addcdiv.default)(addcdiv)
+
+
+@implements(torch.addcdiv, Tensor.addcdiv)
+def _addcdiv_recorded(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    """Return x + value a / b in functions, whose derivatives have no square of b."""
+    given = (input, tensor1, tensor2)
+    if not differentiated(given):
+        return forward(torch.addcdiv, given, {"value": value})
+    return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
 
 
 def between(o: Any, x: Any, end: Any, weight: Any) -> Any:

@@ -94,7 +94,15 @@ _slopes: dict[tuple[str, int], Any] = {
 # torch's derivatives take a constant for small arguments.
 _i0 = differentiable("i0", computed("i0"), lambda x: torch.special.i1(x))
 _i0e = differentiable("i0e", computed("i0e"), _slopes["i0e", 1])
-_i1 = differentiable("i1", computed("i1"), lambda x: torch.special.i0(x) - _i1_over(x))
+
+
+def _i1_slope(x: Any) -> Any:
+    """Return I_0(x) - I_1(x) / x; where both are infinite, infinity."""
+    value = torch.special.i0(x)
+    return value - torch.where(value.isinf(), 0, _i1_over(x))
+
+
+_i1 = differentiable("i1", computed("i1"), _i1_slope)
 _i1_over: Any = _over_x("i1", lambda x: _i1(x), lambda x: _i0(x), 1)
 _i1e = differentiable("i1e", computed("i1e"), _slopes["i1e", 1])
 
@@ -134,7 +142,9 @@ _j0: Any = _special("j0", "bessel_j0", lambda x: -_j1(x))
 _j1: Any = _special("j1", "bessel_j1", lambda x: _j0(x) - _j1_over(x))
 _j1_over: Any = _over_x("j1", lambda x: _j1(x), lambda x: _j0(x), -1)
 _y0: Any = _special("y0", "bessel_y0", lambda x: -_y1(x))
-_y1: Any = _special("y1", "bessel_y1", lambda x: _y0(x) - _y1(x) / x)
+_y1: Any = _special(
+    "y1", "bessel_y1", lambda x: torch.where(x == 0, torch.inf, _y0(x) - _y1(x) / x)
+)
 
 
 def _weight(x: Any) -> Any:
@@ -144,10 +154,18 @@ def _weight(x: Any) -> Any:
     return torch.where(near, spherical_weight(low * low), (_spherical(far) - far.cos()) / far / far)
 
 
-# -j_1(x), and the derivative of that by the differential equation.
+def _spherical_slope_of(x: Any) -> Any:
+    """Return -j_1(x), beyond 1 as (cos(x) - j_0(x)) / x: of large x the square is out of range."""
+    near = x.abs() < 1
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    beyond = (far.cos() - _spherical(far)) / far
+    return torch.where(near, -(low * spherical_weight(low * low)), beyond)
+
+
+# The derivative of the slope is by the differential equation.
 _spherical_slope = differentiable(
     "spherical_bessel_j0_1",
-    lambda x: -(x * _weight(x)),
+    _spherical_slope_of,
     lambda x: 2 * _weight(x) - _spherical(x),
 )
 _spherical: Any = _special("spherical_bessel_j0", "spherical_bessel_j0", _spherical_slope)

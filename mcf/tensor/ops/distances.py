@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from mcf.kernels.row_tasks import along
 from mcf.tensor.recorded import differentiated, functorch
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 
 aten = torch.ops.aten
 
@@ -94,15 +95,8 @@ def pdist(input: Any, p: float = 2.0) -> Any:
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Any:
-    """The p-norm of x1 - x2 + eps over the last dimension."""
-    return _norm(x1 - x2 + eps, p, keepdim)
-
-
-@implements(torch._weight_norm)
-def weight_norm(v: Any, g: Any, dim: int = 0) -> Any:
-    """g v / |v|, the norm over all dimensions but one."""
-    over = [d for d in range(v.dim()) if d != dim % v.dim()]
-    return v * (g / torch.linalg.vector_norm(v, 2, over, keepdim=True))
+    """Return the p-norm of x1 - x2 + eps over the last dimension."""
+    return fitted(_norm(roomy(x1) - roomy(x2) + eps, p, keepdim), x1, x2)
 
 
 @implements(torch.dist, torch.Tensor.dist, aten.dist.default)
@@ -113,7 +107,7 @@ def dist(input: Any, other: Any, p: float = 2) -> Any:
 
 @implements(torch.linalg.cross, aten.linalg_cross.default)
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
-    """The vector product along a dimension of three, of tensors of as many dimensions."""
+    """Return the vector product along a dimension of three."""
     if input.dim() != other.dim():
         raise RuntimeError(
             "linalg.cross: inputs must have the same number of dimensions, got "
@@ -125,9 +119,10 @@ def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
             f"linalg.cross: dimension {dim} must have 3 elements, got shapes {list(input.shape)} "
             f"and {list(other.shape)}"
         )
-    a, b = torch.broadcast_tensors(input, other)  # type: ignore[no-untyped-call]
+    a, b = torch.broadcast_tensors(roomy(input), roomy(other))  # type: ignore[no-untyped-call]
     (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
-    return torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+    found = torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+    return fitted(found, input, other)
 
 
 @implements(torch.cross, torch.Tensor.cross)

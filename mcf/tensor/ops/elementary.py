@@ -54,6 +54,35 @@ def differentiable(name: str, function: Derivative, derivative: Derivative) -> A
     return apply
 
 
+def differentiable_by_all(name: str, function: Any, *slopes: Any) -> Any:
+    """Return (x, y, ...) -> function(x, y, ...) with the given derivatives by each operand.
+
+    Args:
+        name: of the node.
+        function: of tensors that broadcast.
+        *slopes: one for each operand, functions of all of them that are differentiable.
+    """
+
+    def run(ctx: Any, *given: Any) -> Any:
+        ctx.save_for_backward(*given)
+        return function(*(x.detach() for x in given))
+
+    def backward(ctx: Any, grad: Any) -> Any:
+        given = ctx.saved_tensors
+        return tuple(
+            (grad * slope(*given)).sum_to_size(x.shape) if wanted else None
+            for slope, x, wanted in zip(slopes, given, ctx.needs_input_grad, strict=True)
+        )
+
+    members = {"forward": staticmethod(run), "backward": staticmethod(backward)}
+    node: Any = type(name, (torch.autograd.Function,), members)
+
+    def apply(*given: Any) -> Any:
+        return node.apply(*given) if any(map(recorded, given)) else function(*given)
+
+    return apply
+
+
 def computed(name: str, function: Any = None) -> Unary:
     """An elementary function of a tensor, without derivative; by default that of the name."""
     formula, function = Formula(name), function or getattr(elementary, name)
@@ -212,6 +241,23 @@ def of_two(name: str, x: Any, y: Any, function: Any = None) -> MCFTensor:
 def atan2(y: Any, x: Any) -> MCFTensor:
     """The angle of the point (x, y)."""
     return of_two("atan2", y, x)
+
+
+def _over_square(z: Any, y: Any, x: Any) -> Any:
+    """Return z / (x^2 + y^2), 0 at the origin, also where the sum of squares is out of range."""
+    origin = (x == 0) & (y == 0)
+    size = torch.hypot(torch.where(origin, 1, x), y)
+    return z / size / size
+
+
+_angle = differentiable_by_all(
+    "atan2", atan2, lambda y, x: _over_square(x, y, x), lambda y, x: _over_square(-y, y, x)
+)
+
+
+@implements(torch.atan2, Tensor.atan2, torch.arctan2, Tensor.arctan2)
+def _angle_of(input: Any, other: Any) -> Any:
+    return _angle(input, other)
 
 
 @implements(aten.hypot.default)

@@ -55,6 +55,10 @@ def _sides(x: Any) -> tuple[Any, Any, Any]:
     return up, torch.where(up, x, zero), below
 
 
+# From here on 2 / x^4 is below the last bit of four float64 components.
+_FAR = 2.0**54
+
+
 def _ratio(x: Any) -> Any:
     """The density over the distribution function, r(x).
 
@@ -63,7 +67,10 @@ def _ratio(x: Any) -> Any:
     """
     up, a, z = _sides(x)
     beside = constant(_root(2 * fixed.ONE, fixed.pi()), x) / _erfcx(z)
-    return torch.where(up, normal_pdf(a) / normal_cdf(a), beside)
+    ratio = torch.where(up, normal_pdf(a) / normal_cdf(a), beside)
+    # Of large -x erfcx is near the smallest numbers; the ratio is -x - 1 / x + 2 / x^3.
+    far = x < -_FAR
+    return torch.where(far, -x - 1 / torch.where(far, x, 1), ratio)
 
 
 def _ratio_slope(x: Any) -> Any:
@@ -80,7 +87,8 @@ _special("log_ndtr", lambda x: _log_slope(x))
 def _inverse_slope(x: Any) -> Any:
     """sqrt(pi)/2 exp(y^2) = sqrt(pi)/2 erfcx(y) / (1 - |x|), y = erfinv(|x|): no square of y."""
     size = x.abs()
-    return _erfcx(torch.erfinv(size)) / ((1 - size) * constant(fixed.two_over_root_pi(), x))
+    slope = _erfcx(torch.erfinv(size)) / ((1 - size) * constant(fixed.two_over_root_pi(), x))
+    return torch.where(size == 1, torch.inf, slope)
 
 
 _erfinv_slope: Any = differentiable(
@@ -99,7 +107,8 @@ def _quantile_slope(p: Any) -> Any:
     """sqrt(2 pi) exp(y^2 / 2) = sqrt(pi/2) erfcx(|y| / sqrt(2)) / min(p, 1 - p), y = ndtri(p)."""
     z = _ndtri(p).abs() * constant(fixed.root(fixed.ONE // 2), p)
     least = torch.where(p > 0.5, 1 - p, p)
-    return constant(_root(fixed.pi(), 2 * fixed.ONE), p) * (_erfcx(z) / least)
+    slope = constant(_root(fixed.pi(), 2 * fixed.ONE), p) * (_erfcx(z) / least)
+    return torch.where(least == 0, torch.inf, slope)
 
 
 _ndtri_slope: Any = differentiable(

@@ -199,7 +199,7 @@ def _over(largest: bool, function: str) -> Any:
         found: Any = x
         for d in reversed(Rows.of(x.shape, dim).dims):
             found, _ = along(found, d, keepdim)
-        if found is x and not x.ndim and not keepdim:
+        if found is x:
             return wrap([c.clone() for c in x.components])
         return found  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""Counts of numbers in equal parts of an interval, and rows scaled to a largest norm."""
+"""Counts of numbers in equal parts of an interval."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.row_tasks import along
 from mcf.tensor.creation import tensor
 from mcf.tensor.registry import implements
 
@@ -34,27 +33,3 @@ def histc(input: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     places = torch.floor((inside - low) * bins / span).long().clamp(0, bins - 1)
     counts = torch.bincount(places, minlength=bins)
     return tensor(counts, input.terms, input.dtype, input.device)
-
-
-@implements(torch.renorm, Tensor.renorm)
-def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
-    """The slices along a dimension, those of a larger norm times maxnorm / (norm + 1e-7).
-
-    The 1e-7 is torch's.
-    """
-    if not (p > 0 and maxnorm >= 0):
-        raise RuntimeError(
-            f"renorm: p must be above 0 and maxnorm from 0, got p={p}, maxnorm={maxnorm}"
-        )
-    if input.dim() < 2:
-        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.dim()}")
-    along(input.shape, dim)
-    others = [d for d in range(input.dim()) if d != dim % input.dim()]
-    norm = torch.linalg.vector_norm(input, p, others, keepdim=True)
-    return torch.where(norm > maxnorm, input * (maxnorm / (norm + 1e-7)), input)
-
-
-@implements(Tensor.renorm_)
-def renorm_(input: Any, p: float, dim: int, maxnorm: float) -> Any:
-    """The same, in place."""
-    return input.copy_(renorm(input, p, dim, maxnorm))

@@ -15,11 +15,12 @@ from mcf.kernels.operators import ABS, DIV, LE, LT, MUL, SUB, WHERE
 from mcf.tensor.chain_programs import Written
 from mcf.tensor.ops.composed import by_torch, composed
 from mcf.tensor.ops.constants import constant
+from mcf.tensor.ops.elementary import differentiable
 from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
-from mcf.tensor.recorded import recorded
+from mcf.tensor.recorded import differentiated, recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.tensor import MCFTensor
-from mcf.tensor.torch_functions import unasked
 
 aten = torch.ops.aten
 
@@ -75,12 +76,21 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
 
 
 def _of_each(formula: Written, x: Any, y: Any, *numbers: Any) -> Any:
-    """A formula of both: at once where they are of one kind and nobody sees what is done."""
+    """Apply a formula to both, in one launch where they are alike and nothing is recorded."""
     if type(x) is type(y) is MCFTensor and not recorded(x) and not recorded(y):
         same = x.dtype is y.dtype and x.terms == y.terms and x.shape == y.shape
         if same and all(type(v) in (int, float) for v in numbers):
             return composed(formula, x, y, *numbers)
-    return formula(by_torch, x, y, *numbers)
+    return formula(_by_torch, x, y, *numbers)
+
+
+# The derivative at NaN is NaN: torch's 0 would hide the NaN from whoever looks at gradients.
+_size: Any = differentiable("size", torch.abs, lambda d: torch.where(d == d, torch.sgn(d), d))
+
+
+def _by_torch(operation: Any, *values: Any) -> Any:
+    """Apply an operation as torch's function, or |d| with a derivative at NaN."""
+    return _size(*values) if operation is ABS else by_torch(operation, *values)
 
 
 def _squared_distance(o: Any, x: Any, y: Any) -> Any:
@@ -152,6 +162,26 @@ def _huber_distance(o: Any, x: Any, y: Any, delta: Any, half: Any) -> Any:
     return o(WHERE, near, o(DIV, o(MUL, inner, inner), 2), o(MUL, o(SUB, d, half), delta))
 
 
+class _BoundedLogarithm(torch.autograd.Function):
+    """A logarithm of x, at least -100, whose derivative is 1 / x.
+
+    At x = 0 the logarithm is constant and its limit has no finite slope. The derivative there is
+    torch's 1e12, or 2^15 in float16: a finite number, which times the derivative 0 of a saturated
+    sigmoid is 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, logarithm: Any) -> Any:
+        ctx.save_for_backward(x)
+        return logarithm.clamp_min(-100)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        least = max(1e-12, 2 / torch.finfo(x.dtype).max)
+        return grad / torch.where(x == 0, least, x), None
+
+
 @implements(F.binary_cross_entropy)
 def binary_cross_entropy(
     input: Any,
@@ -165,7 +195,14 @@ def binary_cross_entropy(
     check_shape("binary_cross_entropy", "target", target, input)
     if not bool(((input >= 0) & (input <= 1)).all()):
         raise RuntimeError("binary_cross_entropy: all elements of input must be in [0, 1]")
-    first, second = torch.log(input).clamp_min(-100), torch.log1p(-input).clamp_min(-100)
+    first, second = torch.log(input.detach()), torch.log1p(-input.detach())
+    if differentiated((input,)):
+        first, second = (
+            _BoundedLogarithm.apply(x, value)  # type: ignore[no-untyped-call]
+            for x, value in ((input, first), (1 - input, second))
+        )
+    else:
+        first, second = first.clamp_min(-100), second.clamp_min(-100)
     return _weighted(
         -(target * first + (1 - target) * second), weight, reduction, size_average, reduce
     )
@@ -181,12 +218,39 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Any = None,
 ) -> Any:
-    """Binary cross entropy of sigmoid(input), accurate for large inputs."""
+    """Return the binary cross entropy of sigmoid(input)."""
     check_shape("binary_cross_entropy_with_logits", "target", target, input)
-    below = F.softplus(-input)
+    loss = _of_logits(input, target, pos_weight)
+    return _weighted(loss, weight, reduction, size_average, reduce)
+
+
+def _of_logits(x: Any, target: Any, pos_weight: Any = None) -> Any:
+    """Return -(w t log(sigmoid(x)) + (1 - t) log(sigmoid(-x))).
+
+    It is log(1 + exp(-|x|)) (1 + (w - 1) t) and (1 - t) x or -w t x, by the sign of x: a sum of
+    positive terms, of which nothing cancels where a prediction is right.
+    """
+    above = x > 0
+    rest = F.softplus(torch.where(above, -x, x))
+    weighted = target
     if pos_weight is not None:
-        below = below * (target * (pos_weight - 1) + 1)
-    return _weighted((1 - target) * input + below, weight, reduction, size_average, reduce)
+        rest, weighted = rest * (target * (pos_weight - 1) + 1), target * pos_weight
+    return rest + torch.where(above, (1 - target) * x, -weighted * x)
+
+
+@implements(F.multilabel_soft_margin_loss)
+def multilabel_soft_margin_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:
+    """Return the mean over the classes of the binary cross entropies of sigmoid(input)."""
+    loss = _of_logits(input, target)
+    loss = loss if weight is None else loss * weight
+    return reduced(loss.sum(-1) / input.shape[-1], reduction, size_average, reduce)
 
 
 @implements(F.soft_margin_loss)
@@ -215,13 +279,30 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Any:
-    """(log(v) + (input - target)^2 / v) / 2, v = max(var, eps); `full` adds log(2 pi) / 2."""
-    plain = unasked(F.gaussian_nll_loss)
-    loss = plain(input, target, var, full=False, eps=eps, reduction=reduction)
-    if not full:
-        return loss
-    more = half_log_two_pi(loss)
-    return loss + (more * input.numel() if reduction == "sum" else more)
+    """Return (log(v) + (input - target)^2 / v) / 2, v = max(var, eps).
+
+    `full` adds log(2 pi) / 2. As torch's page has it the derivative does not see the maximum.
+    """
+    v = var if isinstance(var, Tensor) else input.new_full((), var)
+    if bool((v < 0).any()):
+        raise ValueError("gaussian_nll_loss: var must not be negative")
+    if v.dim() and v.shape != input.shape:
+        if v.shape == input.shape[:-1]:
+            v = v.unsqueeze(-1)
+        apart = [d for d, (n, m) in enumerate(zip(input.shape, v.shape, strict=False)) if n != m]
+        if v.dim() != input.dim() or len(apart) > 1 or any(v.shape[d] != 1 for d in apart):
+            raise ValueError(
+                f"gaussian_nll_loss: var must have the input's shape {list(input.shape)}, or no "
+                f"last dimension, or one dimension of 1, got {list(var.shape)}"
+            )
+    x, y, v = roomy(input), roomy(target), roomy(v).clone()
+    with torch.no_grad():
+        v.clamp_(min=eps)
+    gap = x - y
+    # Its square may be beyond the range where the quotient is not.
+    loss = (torch.log(v) + gap * (gap / v)) / 2
+    loss = loss + half_log_two_pi(loss) if full else loss
+    return reduced(fitted(loss, input, target, v), reduction)
 
 
 @implements(F.poisson_nll_loss)

@@ -7,16 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.recorded import unseen
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
+from mcf.tensor.row_scales import row_scale
 from mcf.tensor.torch_functions import forward
 
 
 class _Det(torch.autograd.Function):
-    """The determinant; its derivative is det(A) A^-T.
+    """The determinant; its derivative is the matrix of cofactors, det(A) A^-T.
 
-    torch's is 0 where the determinant is exactly 0, and stays so. Where it is differentiable itself
-    torch asks for singular values, which expansions do not have: there a matrix must have an
-    inverse.
+    torch's is 0 where the determinant is exactly 0, and formats of 16 bits have none. Where the
+    derivative is differentiated itself a matrix must have an inverse.
     """
 
     @staticmethod
@@ -31,10 +33,47 @@ class _Det(torch.autograd.Function):
         if torch.is_grad_enabled():
             scale = (grad * det(a))[..., None, None]
             return scale * torch.linalg.inv(a).mT
-        with torch.enable_grad():
-            leaf = a.detach().requires_grad_()
-            result = forward(torch.linalg.det, (leaf,), {})
-        return torch.autograd.grad(result, leaf, grad)[0]
+        return fitted(_cofactors(roomy(a), roomy(grad)[..., None, None]), a)
+
+
+def _cofactors(a: Any, factor: Any) -> Any:
+    """Return a factor times the cofactors of matrices, which may be singular."""
+    if not a.numel():
+        return torch.zeros_like(a)
+    scale = row_scale(a, (-2, -1))
+    x = a if scale is None else a * scale
+    factors, pivots, _ = torch.linalg.lu_factor_ex(x)
+    diagonal = factors.diagonal(0, -2, -1)
+    singular = (diagonal == 0).any(-1)
+    found = _cofactors_of_factors(factors, pivots)
+    if unseen(singular) or bool(singular.any()):
+        found = torch.where(singular[..., None, None], _cofactors_of_singular(x), found)
+    if scale is None:
+        return factor * found
+    exponent = torch.frexp(scale)[1].long() - 1
+    return torch.ldexp(factor * found, exponent * (1 - a.shape[-1]))
+
+
+def _cofactors_of_factors(factors: Any, pivots: Tensor) -> Any:
+    """Return the cofactors of L U, det(L U) (L U)^-T, NaN where U has a zero on its diagonal.
+
+    Both are of the same L U, so that the condition of A is no matter: cofactors are polynomials of
+    its entries, of which L U has almost the same.
+    """
+    swaps = (pivots != torch.arange(1, pivots.shape[-1] + 1, device=pivots.device)).sum(-1) % 2
+    size = factors.diagonal(0, -2, -1).prod(-1) * (1 - 2 * swaps)
+    unit = torch.diag_embed(size[..., None].expand(*size.shape, factors.shape[-1]))
+    return torch.linalg.lu_solve(factors, pivots, unit, adjoint=True)
+
+
+def _cofactors_of_singular(a: Any) -> Any:
+    """Return det(U) det(V) U S' V^T for A = U S V^T, where S' has products of the other values."""
+    u, s, v = torch.linalg.svd(a)
+    one = torch.ones_like(s[..., :1])
+    before = torch.cat([one, s[..., :-1].cumprod(-1)], -1)
+    after = torch.cat([s[..., 1:].flip(-1).cumprod(-1).flip(-1), one], -1)
+    sign = torch.sgn(torch.linalg.det(u) * torch.linalg.det(v))
+    return (u * (before * after * sign[..., None])[..., None, :]) @ v
 
 
 @implements(torch.det, torch.linalg.det, Tensor.det)
@@ -59,37 +98,6 @@ def vander(x: Any, *, N: int | None = None) -> Any:
         raise RuntimeError(f"linalg.vander: N must be at least 2, got {count}")
     powers = x[..., None].expand(*x.shape, count - 1).cumprod(-1)
     return torch.cat([torch.ones_like(x)[..., None], powers], -1)
-
-
-def _of_singular_values(A: Any, ord: Any, matrix: bool) -> bool:
-    """Whether torch would refuse such a norm in the format of A, which has 16 bits."""
-    narrow = A.dtype in (torch.bfloat16, torch.float16)
-    return narrow and matrix and ord in (2, -2, "nuc")
-
-
-@implements(torch.linalg.matrix_norm)
-def matrix_norm(A: Any, ord: Any = "fro", *args: Any, **kwargs: Any) -> Any:
-    """The norm of each matrix: "fro", "nuc", 1, 2, inf and their negatives."""
-    if _of_singular_values(A, ord, True):
-        return forward(torch.linalg.matrix_norm, (A.float(), ord, *args), kwargs).to(A.dtype)
-    return forward(torch.linalg.matrix_norm, (A, ord, *args), kwargs)
-
-
-@implements(torch.linalg.norm)
-def norm(A: Any, ord: Any = None, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """The norm of vectors or matrices."""
-    matrix = A.dim() == 2 if dim is None else not isinstance(dim, int) and len(dim) == 2
-    if _of_singular_values(A, ord, matrix):
-        return forward(torch.linalg.norm, (A.float(), ord, dim, *args), kwargs).to(A.dtype)
-    return forward(torch.linalg.norm, (A, ord, dim, *args), kwargs)
-
-
-@implements(torch.norm)
-def norm_of_one_format(input: Any, p: Any = "fro", *args: Any, **kwargs: Any) -> Any:
-    """torch's older function, which has "nuc" for matrices, too."""
-    if _of_singular_values(input, p, p == "nuc"):
-        return forward(torch.norm, (input.float(), p, *args), kwargs).to(input.dtype)
-    return forward(torch.norm, (input, p, *args), kwargs)
 
 
 @implements(torch.vander)

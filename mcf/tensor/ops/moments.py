@@ -15,6 +15,8 @@ from torch import Tensor
 from mcf.tensor.ops import reductions
 from mcf.tensor.recorded import recorded
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
+from mcf.tensor.row_scales import row_scale
 from mcf.tensor.torch_functions import forward
 
 Dims = int | tuple[int, ...] | list[int] | None
@@ -80,12 +82,19 @@ class _Std(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, result = ctx.saved_tensors
         dim, correction, keepdim = ctx.options
+        gap, result = _gap(roomy(x), dim), _kept(result, x, dim, keepdim)
+        dims = list(range(x.ndim)) if dim in (None, ()) else dim
+        scale = row_scale(gap, dims)
+        if scale is not None:
+            gap = gap * scale
+        if gap.dtype is not x.dtype or scale is not None:
+            # The gap has the same distances from its mean, whose digits are all there.
+            result = torch.std(gap, dims, correction=correction, keepdim=True)
         zero = result == 0
-        share = torch.where(zero, torch.zeros_like(grad), grad) / torch.where(
-            zero, torch.ones_like(result), result
-        )
-        slope = _gap(x, dim) / _degrees(x, dim, correction)
-        return _kept(share, x, dim, keepdim) * slope, None, None, None
+        share = torch.where(zero, 0, _kept(roomy(grad), x, dim, keepdim))
+        slope = gap / _degrees(x, dim, correction)
+        found = share / torch.where(zero, 1, result) * slope
+        return fitted(found, x), None, None, None
 
 
 def _moment(
@@ -141,42 +150,21 @@ def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     return _with_mean(std, input, args, kwargs)
 
 
-class _Prod(torch.autograd.Function):
-    """The product along a dimension; d/dx_k is the product of the others."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
-        result: Tensor = torch.ops.aten.prod.dim_int(x, dim, True)
-        ctx.save_for_backward(x, result)
-        ctx.dim = dim
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        x, result = ctx.saved_tensors
-        others = _others(x, ctx.dim) if bool((x == 0).any()) else result / x
-        return grad * others, None
+@implements(torch.corrcoef, Tensor.corrcoef)
+def corrcoef(input: Tensor) -> Tensor:
+    """Return the correlations of rows, whose variances may lie beyond the range."""
+    x = roomy(input)
+    scale = row_scale(x, [-1]) if x.dim() else None
+    found = forward(torch.corrcoef, (x if scale is None else x * scale,), {})
+    return fitted(found, input)  # type: ignore[no-any-return]
 
 
-def _others(x: Tensor, dim: int) -> Tensor:
-    """The products of all elements but one along a dimension, without a division."""
-    parts = torch.split(x, 1, dim)
-    before, after = [torch.ones_like(parts[0])], [torch.ones_like(parts[0])]
-    for part in parts[:-1]:
-        before.append(before[-1] * part)
-    for part in reversed(parts[1:]):
-        after.append(after[-1] * part)
-    return torch.cat([a * b for a, b in zip(before, reversed(after), strict=True)], dim)
-
-
-@implements(torch.prod, Tensor.prod)
-def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
-    """The product of all elements, or along a dimension."""
-    if kwargs.get("dtype") is not None or not torch.is_grad_enabled() or not input.requires_grad:
-        arguments = (input,) if dim is None else (input, dim, keepdim)
-        return forward(torch.prod, arguments, kwargs)  # type: ignore[no-any-return]
-    if dim is None:
-        flat = _Prod.apply(input.reshape(-1), 0)  # type: ignore[no-untyped-call]
-        return flat.reshape(())  # type: ignore[no-any-return]
-    result = _Prod.apply(input, dim)  # type: ignore[no-untyped-call]
-    return result if keepdim or input.ndim == 0 else result.squeeze(dim)  # type: ignore[no-any-return]
+@implements(torch.cumulative_trapezoid)
+def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Any:
+    """Return the running integral by trapezoids, in float32 for float16."""
+    if x is not None and dx is not None:
+        raise TypeError("cumulative_trapezoid: give x or dx, not both")
+    rest = {} if dx is None else {"dx": dx}
+    given = (roomy(y),) if x is None else (roomy(y), roomy(x))
+    found = forward(torch.cumulative_trapezoid, given, {**rest, "dim": dim})
+    return fitted(found, y, x)

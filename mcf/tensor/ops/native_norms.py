@@ -12,15 +12,17 @@ from mcf.tensor.ops.natives import above, pulled, wide
 from mcf.tensor.recorded import transformed
 from mcf.tensor.registry import UnsupportedError, implements
 from mcf.tensor.roomy import fitted, roomy
+from mcf.tensor.row_scales import mean_square
 
 aten = torch.ops.aten
 
 
 def _moments(x: Any, dims: Sequence[int], eps: float, keepdim: bool = True) -> tuple[Any, Any]:
-    """What torch keeps for derivatives: mean and 1 / sqrt(var + eps)."""
+    """Return what torch keeps for derivatives: mean and 1 / sqrt(var + eps)."""
     mean = roomy(x).mean(dims, keepdim=True)
-    gap = x - mean
-    scale = ((gap * gap).mean(dims, keepdim=True) + eps).rsqrt()
+    found = mean_square(x - mean, dims, eps)
+    scale = found.total.rsqrt()
+    scale = scale if found.scale is None else scale * found.scale
     mean, scale = fitted(mean, x), fitted(scale, x)
     return (mean, scale) if keepdim else (mean.flatten(), scale.flatten())
 
@@ -41,8 +43,7 @@ def layer_norm_backward(
 
     def normed(x: Any, w: Any, b: Any) -> Any:
         # eps is not among the arguments.
-        x = roomy(x)
-        out = (x - x.mean(dims, keepdim=True)) * _scale(x, scale, dims)
+        out = _normed(roomy(x), scale, dims)
         out = out if w is None else out * w
         return fitted(out if b is None else out + b, grad)
 
@@ -50,12 +51,15 @@ def layer_norm_backward(
     return pulled(normed, (x, weight, bias), grad, wanted)
 
 
-def _scale(x: Any, scale: Any, dims: Sequence[int]) -> Any:
-    """The given scale, with the derivative of 1 / sqrt(var + eps): -scale^3 / 2 of var's."""
-    gap = x - x.mean(dims, keepdim=True)
-    var = (gap * gap).mean(dims, keepdim=True)
-    scale = roomy(scale)
-    return scale - (var - var.detach()) * (scale * scale * scale * 0.5)
+def _normed(x: Any, scale: Any, dims: Sequence[int]) -> Any:
+    """Return (x - mean) times a given 1 / sqrt(var + eps).
+
+    The derivative of the latter is -scale^3 / 2 times that of var.
+    """
+    found = mean_square(x - x.mean(dims, keepdim=True), dims)
+    scale, var = roomy(scale), found.square
+    scale = scale if found.scale is None else scale / found.scale
+    return found.x * (scale - (var - var.detach()) * (scale * scale * scale * 0.5))
 
 
 @implements(aten.native_group_norm.default)
@@ -85,8 +89,7 @@ def group_norm_backward(
 
     def normed(x: Any, w: Any, b: Any) -> Any:
         rows = roomy(x).reshape(n, group, c // group * space)
-        out = (rows - rows.mean([2], keepdim=True)) * _scale(rows, scale[..., None], [2])
-        out = out.reshape(n, c, space)
+        out = _normed(rows, scale[..., None], [2]).reshape(n, c, space)
         out = out if w is None else out * w.reshape(1, c, 1)
         return fitted((out + b.reshape(1, c, 1)).reshape(grad.shape), grad)
 
@@ -100,7 +103,11 @@ def _batch_dims(x: Any) -> list[int]:
 def _batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    found = above(torch.batch_norm, x, weight, bias, mean, var, training, momentum, eps, False)
+    # Torch keeps running statistics for the derivative, which in training has no use of them, and
+    # does not count that it writes to them.
+    kept = [t for t in (mean, var) if t is not None]
+    with torch.autograd._unsafe_preserve_version_counter(tuple(kept)):
+        found = above(torch.batch_norm, x, weight, bias, mean, var, training, momentum, eps, False)
     if not training and mean is not None:
         return found, x.new_zeros(0), x.new_zeros(0)
     return (found, *above(_moments, x, _batch_dims(x), eps, False))

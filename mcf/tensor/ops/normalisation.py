@@ -1,27 +1,54 @@
-"""Batch, group and instance norm; layer norm is torch's own composition."""
+"""Batch, group, instance and local response norm; layer norm is in `mcf.nn.functional`."""
 
 from __future__ import annotations
 
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from mcf.tensor.conversion import reformat
 from mcf.tensor.ops.inside_transforms import example, formatted, implements_inside
+from mcf.tensor.ops.norms import power
 from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
+from mcf.tensor.row_scales import beside, mean_square
 from mcf.tensor.tensor import MCFTensor
 
 
-def _statistics(x: Any, dims: list[int]) -> tuple[Any, Any]:
-    """Mean and mean square distance from it, with the dimensions kept."""
+class _Spread(NamedTuple):
+    """What rows are normalised by.
+
+    Args:
+        mean: their means.
+        var: their mean square distances from those.
+        normed: (x - mean) / sqrt(var + eps).
+    """
+
+    mean: Any
+    var: Any
+    normed: Any
+
+
+def _spread(x: Any, dims: list[int], eps: float) -> _Spread:
+    """Normalise rows by their own statistics, which keep their dimensions."""
     mean = x.mean(dims, keepdim=True)
-    gap = x - mean
-    return mean, (gap * gap).mean(dims, keepdim=True)
+    found = mean_square(x - mean, dims, eps)
+    var = found.square if found.scale is None else found.square / found.scale / found.scale
+    return _Spread(mean, var, found.x / found.total.sqrt())
+
+
+def _by_kept(x: Any, mean: Any, var: Any, eps: float) -> Any:
+    """Normalise channels by given statistics."""
+    shape = (1, -1, *(1 for _ in x.shape[2:]))
+    mean, var = (roomy(t.reshape(shape)) for t in (mean, var))
+    return (x - mean) / (var + eps).sqrt()
 
 
 def _scaled(x: Any, weight: Any, bias: Any) -> Any:
-    """x w + b for each channel."""
+    """Return x w + b for each channel."""
     shape = (1, -1, *(1 for _ in x.shape[2:]))
     x = x if weight is None else x * weight.reshape(shape)
     return x if bias is None else x + bias.reshape(shape)
@@ -29,7 +56,7 @@ def _scaled(x: Any, weight: Any, bias: Any) -> Any:
 
 @torch.no_grad()
 def _follow(running: Any, fresh: Any, momentum: float) -> None:
-    """running + momentum (fresh - running), in the format of `running`."""
+    """Move a running statistic by momentum (fresh - running), in its own format."""
     if running is None:
         return
     moved = running + (fresh.detach().reshape(running.shape) - running) * momentum
@@ -51,24 +78,21 @@ def batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Tensor:
-    """(x - mean) / sqrt(var + eps) w + b, over all but the channels."""
+    """Return (x - mean) / sqrt(var + eps) w + b, over all but the channels."""
     if input.numel() == 0:
         empty: Tensor = input.clone()
         return empty
-    shape = (1, -1, *(1 for _ in input.shape[2:]))
     x: Any = roomy(input)
     kept: tuple[Any, ...] = ()
     if training or running_mean is None:
-        dims = [d for d in range(input.dim()) if d != 1]
-        mean, var = _statistics(x, dims)
+        mean, var, out = _spread(x, [d for d in range(input.dim()) if d != 1], eps)
         count = input.numel() // input.shape[1]
         _follow(running_mean, mean, momentum)
         _follow(running_var, var * count / (count - 1) if count > 1 else var, momentum)
     else:
         kept = running_mean, running_var
-        mean, var = (roomy(t.reshape(shape)) for t in kept)
-    out = _scaled((x - mean) / (var + eps).sqrt(), weight, bias)
-    result: Tensor = fitted(out, input, *kept, weight, bias)
+        out = _by_kept(x, *kept, eps)
+    result: Tensor = fitted(_scaled(out, weight, bias), input, *kept, weight, bias)
     return result
 
 
@@ -84,22 +108,22 @@ def instance_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Tensor:
-    """(x - mean) / sqrt(var + eps) w + b, over space; running statistics are means over batches."""
-    shape = (1, -1, *(1 for _ in input.shape[2:]))
+    """Return (x - mean) / sqrt(var + eps) w + b, over space.
+
+    Running statistics are means over batches.
+    """
     x: Any = roomy(input)
     kept: tuple[Any, ...] = ()
     if use_input_stats:
-        dims = list(range(2, input.dim()))
-        mean, var = _statistics(x, dims)
+        mean, var, out = _spread(x, list(range(2, input.dim())), eps)
         count = input[0, 0].numel()
         _follow(running_mean, mean.mean(0), momentum)
         unbiased = var * count / (count - 1) if count > 1 else var
         _follow(running_var, unbiased.mean(0), momentum)
     else:
         kept = running_mean, running_var
-        mean, var = (roomy(t.reshape(shape)) for t in kept)
-    out = _scaled((x - mean) / (var + eps).sqrt(), weight, bias)
-    result: Tensor = fitted(out, input, *kept, weight, bias)
+        out = _by_kept(x, *kept, eps)
+    result: Tensor = fitted(_scaled(out, weight, bias), input, *kept, weight, bias)
     return result
 
 
@@ -112,7 +136,7 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Tensor:
-    """(x - mean) / sqrt(var + eps) w + b, over the channels of each group and space."""
+    """Return (x - mean) / sqrt(var + eps) w + b, over the channels of each group and space."""
     if num_groups <= 0 or input.shape[1] % num_groups:
         raise RuntimeError(
             "Expected number of channels in input to be divisible by num_groups, but got input of "
@@ -120,8 +144,7 @@ def group_norm(
         )
     size = input[0].numel() // num_groups if len(input) else 0
     groups = roomy(input).reshape(input.shape[0], num_groups, size)
-    mean, var = _statistics(groups, [2])
-    out = ((groups - mean) / (var + eps).sqrt()).reshape(input.shape)
+    out = _spread(groups, [2], eps).normed.reshape(input.shape)
     scaled: Tensor = fitted(_scaled(out, weight, bias), input, weight, bias)
     return scaled
 
@@ -137,3 +160,28 @@ def _group_norm_inside(
 ) -> Tensor:
     x = formatted(input, example(input, weight, bias))
     return group_norm(x, num_groups, weight, bias, eps, cudnn_enabled)
+
+
+@implements(F.local_response_norm)
+def local_response_norm(
+    input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    """Return x / (k + alpha mean(x^2))^beta, of windows of channels that zeros surround."""
+    if input.dim() < 3:
+        raise ValueError(
+            f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)"
+        )
+    if input.numel() == 0:
+        return input
+    x = roomy(input)
+    around = F.pad(x.movedim(1, -1), (size // 2, (size - 1) // 2))
+    window = around.unfold(-1, size, 1).movedim(-2, 1)
+    found = mean_square(window, [-1], k / alpha if alpha > 0 and k > 0 else 0.0)
+    square = found.square.squeeze(-1)
+    if found.scale is None:
+        return fitted(x / (square * alpha + k) ** beta, input)
+    scale = found.scale.squeeze(-1)
+    total = square * alpha + beside(k, x, scale) * scale
+    # The factor's powers by themselves may leave the range where the result does not.
+    left = power(reformat(scale, x.dtype, x.terms), 2 * Fraction(beta) - 1)
+    return fitted((x * scale) / total**beta * left, input)

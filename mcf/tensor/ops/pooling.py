@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from mcf.tensor.ops.convolution import batched_as, each, padded, windows
+from mcf.tensor.ops.norms import power
 from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
+from mcf.tensor.row_scales import row_scale
 
 nn: Any = torch._C._nn
 
@@ -54,6 +57,49 @@ def _steps(size: tuple[int, ...], stride: Any) -> tuple[int, ...]:
     return steps
 
 
+class _Windows(NamedTuple):
+    """Windows of an input, [batch, channels, elements, *places].
+
+    Args:
+        x: their elements, with zeros for what is beyond the input.
+        counted: 1 for elements of the input, and of the padding where that is wanted; else 0.
+        batched: whether the input had a batch.
+    """
+
+    x: Any
+    counted: Any
+    batched: bool
+
+    def fitted(self, out: Any, input: Any) -> Any:
+        """Return a number for each window in the input's format and dimensions."""
+        return fitted(out if self.batched else out[0], input)
+
+
+def _windows(
+    input: Any,
+    dims: int,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> _Windows:
+    """Cut an input into windows, in float32 for float16."""
+    x, batched = batched_as(roomy(input), dims)
+    size = each(kernel_size, dims)
+    steps = _steps(size, stride)
+    own, ones = each(padding, dims), (1,) * dims
+    pads = _pads(x.shape[2:], size, steps, own, ones, ceil_mode)
+    found = windows(padded(x, pads), size, steps, ones)[0]
+    # Integers have no say in the format of the result, and are exact. What is beyond the padding
+    # is never counted.
+    counted = torch.ones(1, 1, *x.shape[2:], dtype=torch.int64, device=x.device)
+    if count_include_pad:
+        counted = padded(counted, [(p, p) for p in own], 1)
+        pads = [(0, after - p) for p, (_, after) in zip(own, pads, strict=True)]
+    return _Windows(found, windows(padded(counted, pads), size, steps, ones)[0], batched)
+
+
 def _averaged(dims: int) -> None:
     def avg_pool(
         input: Any,
@@ -64,27 +110,40 @@ def _averaged(dims: int) -> None:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
-        x, batched = batched_as(roomy(input), dims)
-        size = each(kernel_size, dims)
-        steps = _steps(size, stride)
-        own, ones = each(padding, dims), (1,) * dims
-        pads = _pads(x.shape[2:], size, steps, own, ones, ceil_mode)
-        total = windows(padded(x, pads), size, steps, ones)[0].sum(2)
         if divisor_override == 0:
             raise RuntimeError("divisor must be not zero")
-        if divisor_override is not None:
-            out = total / divisor_override
-        else:
-            # Integers have no say in the format of the result, and are exact. What is beyond the
-            # padding is never counted.
-            counted = torch.ones(1, 1, *x.shape[2:], dtype=torch.int64, device=x.device)
-            if count_include_pad:
-                counted = padded(counted, [(p, p) for p in own], 1)
-                pads = [(0, after - p) for p, (_, after) in zip(own, pads, strict=True)]
-            out = total / windows(padded(counted, pads), size, steps, ones)[0].sum(2)
-        return fitted(out if batched else out[0], input)
+        found = _windows(input, dims, kernel_size, stride, padding, ceil_mode, count_include_pad)
+        count = found.counted.sum(2) if divisor_override is None else divisor_override
+        return found.fitted(found.x.sum(2) / count, input)
 
     implements(getattr(F, f"avg_pool{dims}d"))(avg_pool)
+
+
+def _power_averaged(dims: int) -> None:
+    def lp_pool(
+        input: Any,
+        norm_type: float,
+        kernel_size: Any,
+        stride: Any = None,
+        ceil_mode: bool = False,
+    ) -> Any:
+        if math.isinf(norm_type):
+            largest = getattr(F, f"max_pool{dims}d")
+            sign = 1 if norm_type > 0 else -1
+            return sign * largest(sign * input.abs(), kernel_size, stride, 0, 1, ceil_mode)
+        found = _windows(input, dims, kernel_size, stride, 0, ceil_mode)
+        scale = row_scale(found.x, [2])
+        x = found.x if scale is None else found.x * scale
+        powers = torch.where(found.counted > 0, power(x, Fraction(norm_type)), 0)
+        size = math.prod(each(kernel_size, dims))
+        total = powers.sum(2) / found.counted.sum(2) * size
+        # The derivative where nothing is added up is 0, as torch's page says.
+        zero = total == 0
+        root = power(torch.where(zero, 1, total), 1 / Fraction(norm_type))
+        root = root if scale is None else root / scale[:, :, 0]
+        return found.fitted(torch.where(zero, 0, root), input)
+
+    implements(getattr(F, f"lp_pool{dims}d"))(lp_pool)
 
 
 def _largest(dims: int) -> None:
@@ -191,5 +250,6 @@ def max_unpool(input: Any, indices: Any, output_size: Any, *rest: Any) -> Any:
 implements(nn.max_unpool2d, nn.max_unpool3d)(max_unpool)
 for _dims in (1, 2, 3):
     _averaged(_dims)
+    _power_averaged(_dims)
     _largest(_dims)
     _adaptive(_dims)

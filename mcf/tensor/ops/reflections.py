@@ -43,7 +43,7 @@ def _applied(pairs: list[tuple[Any, Any]], x: Any) -> Any:
 
 @implements(torch.linalg.householder_product, torch.orgqr, Tensor.orgqr)
 def householder_product(A: Any, tau: Any) -> Any:
-    """The first n columns of the product of reflections, Q of `geqrf`."""
+    """Return the first n columns of the product of reflections, Q of `geqrf`."""
     pairs = _columns("linalg.householder_product", A, tau)
     m, n = A.shape[-2:]
     if m < n:
@@ -53,7 +53,12 @@ def householder_product(A: Any, tau: Any) -> Any:
         )
     eye = torch.eye(m, n, dtype=A.dtype, device=A.device).expand(*A.shape[:-2], m, n)
     given = A if isinstance(A, MCFTensor) else tau
-    return _applied(pairs, wrap(like(given.components, eye.contiguous())))
+    start: Any = wrap(like(given.components, eye.contiguous()))
+    if not pairs:
+        # Of no reflections the result is constant; it is recorded all the same, as torch has it.
+        never = torch.zeros(eye.shape, dtype=torch.bool, device=A.device)
+        return torch.where(never, A, start + tau.sum(-1)[..., None, None])
+    return _applied(pairs, start)
 
 
 @implements(torch.ormqr, Tensor.ormqr)

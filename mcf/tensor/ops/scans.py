@@ -54,15 +54,15 @@ def _doubling(together: Together, x: Parts) -> Parts:
     return x
 
 
-def _running(together: Together, x: Parts) -> Parts:
-    """The same of many elements: two functions for each of them in place of log2(count)."""
+def running(together: Together, x: Parts) -> Parts:
+    """Return x_0, x_0 x_1, ... as `_doubling`; of many elements two functions for each of them."""
     count = x[0].shape[-1]
     if count <= SHORT:
         return _doubling(together, x)
     # What runs up to the second, fourth, ... is what runs of the pairs; to others one is added.
     half, rest = count // 2, (count - 1) // 2
     pairs = together(_every_other(x, 0, half), _every_other(x, 1, half))
-    even = _running(together, pairs)
+    even = running(together, pairs)
     odd = together(_cut(even, 0, rest), _every_other(x, 2, rest))
     firsts = [torch.cat([c[..., :1], o], -1) for c, o in zip(x, odd, strict=True)]
     found = []
@@ -127,15 +127,15 @@ def logcumsumexp(x: Any, dim: int) -> Any:
     if recorded(x):
         # 1 with the derivatives of exp; infinite ones have no difference.
         ones: Any = torch.where(m.isfinite(), rows - m, 0).exp()
-        m, s = _running(_scaled_recorded, (m, ones))
+        m, s = running(_scaled_recorded, (m, ones))
     else:
-        m, s = _running(_scaled, (m, torch.ones_like(m)))
+        m, s = running(_scaled, (m, torch.ones_like(m)))
     return (m + s.log()).movedim(-1, dim)
 
 
 def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
     """Running extremes and where they are, the last of equal ones; NaN stays."""
-    if type(x) is MCFTensor:
+    if type(x) is MCFTensor and not recorded(x):
         few = arranged("running_largest" if largest else "running_smallest", x, dim)
         if few is not None:
             return few

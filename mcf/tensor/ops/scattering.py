@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.tensor.ops.accumulate import check_places, check_slices
 from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.roomy import fitted, roomy
 
 aten = torch.ops.aten
 
@@ -60,15 +62,22 @@ _NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -torch.inf, "amin": to
 def scatter_reduce(
     input: Any, dim: int, index: Tensor, src: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Of the elements of `src` with one index, and of x there: sum, prod, mean, amax or amin."""
+    """Reduce the elements of `src` with the same index, and x there.
+
+    By sum, prod, mean, amax or amin.
+    """
     if reduce not in _COMBINE:
         raise RuntimeError(
             f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}."
         )
-    if input.dim() == 0:
-        x, places, given = (t.reshape(1) for t in (input, index, src))
-        made = scatter_reduce(x, 0, places, given, reduce, include_self=include_self)
-        return made.reshape(())
+    check_places(input, dim, index, src)
+    if index.numel() == 0:
+        # Nothing is written, and the source has the derivative 0.
+        return input.scatter(dim, index, src.reshape(-1)[:0].reshape(index.shape))
+    if 0 in (input.dim(), index.dim(), src.dim()):
+        x, places, given = (t if t.dim() else t.reshape(1) for t in (input, index, src))
+        made = scatter_reduce(x, dim, places, given, reduce, include_self=include_self)
+        return made.reshape(input.shape)
     dim %= input.dim()
     source = src[tuple(slice(0, n) for n in index.shape)]
     hit = torch.zeros(input.shape, dtype=torch.int64, device=input.device)
@@ -77,8 +86,6 @@ def scatter_reduce(
     if not include_self:
         start = torch.where(hit > 0, input.new_full((), _NEUTRAL[reduce]), input)
     # The elements of x beyond the index's size in other dimensions are in no place.
-    if index.numel() == 0:
-        return start.clone()
     room = tuple(slice(0, n if d != dim else None) for d, n in enumerate(index.shape))
     inner = _folded(start[room], dim, index, source, _COMBINE[reduce])
     out = start.clone()
@@ -98,6 +105,7 @@ def index_reduce(
             "index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got "
             f"{reduce}."
         )
+    check_slices("index_reduce", input, dim, index, source)
     if input.dim() == 0:
         made = index_reduce(
             input.reshape(1), 0, index, source.reshape(1), reduce, include_self=include_self
@@ -147,7 +155,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> tuple[Any, Tensor, Tensor, Tensor]:
-    """Sums (mode 0), means (1) or maxima (2) of the rows of each bag; empty ones give zeros."""
+    """Return sums (mode 0), means (1) or maxima (2) of each bag's rows, and 0 for empty bags."""
+    given, weight = weight, roomy(weight)
     if scale_grad_by_freq:
         raise UnsupportedError(
             "torch.embedding_bag: scale_grad_by_freq=True is not supported on mcf.MCFTensor"
@@ -164,7 +173,7 @@ def embedding_bag(
         kept = indices != padding_idx % len(weight)
     bag, rows = bag[kept], weight[indices[kept]]
     if per_sample_weights is not None:
-        rows = rows * per_sample_weights[kept].unsqueeze(1)
+        rows = rows * roomy(per_sample_weights[kept]).unsqueeze(1)
     sizes = torch.zeros(count, dtype=torch.int64, device=bag.device)
     sizes = sizes.index_add(0, bag, torch.ones_like(bag))
     out = rows.new_zeros(count, weight.shape[1])
@@ -174,12 +183,14 @@ def embedding_bag(
     else:
         out = out.index_add(0, bag, rows)
         out = out / sizes.clamp(min=1).unsqueeze(1) if mode == 1 else out
-    return out, bag, sizes, sizes
+    return fitted(out, given, per_sample_weights), bag, sizes, sizes
 
 
 @implements(torch.bilinear)
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
-    """sum_ij x_i w_kij y_j + b_k."""
+    """Return sum_ij x_i w_kij y_j + b_k."""
+    given = input1, input2, weight, bias
+    input1, input2, weight = map(roomy, given[:3])
     out, left, _ = weight.shape
     if input1.shape[:-1] != input2.shape[:-1]:
         raise RuntimeError(
@@ -189,4 +200,4 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     rows = input1 @ weight.transpose(0, 1).reshape(left, -1)
     rows = rows.unflatten(-1, (out, -1))
     made = (rows @ input2.unsqueeze(-1)).squeeze(-1)
-    return made if bias is None else made + bias
+    return fitted(made if bias is None else made + bias, *given)

@@ -26,6 +26,7 @@ from torch import Tensor
 from mcf.elementary import error_slopes, fixed
 from mcf.tensor.ops.constants import beside, constant, in_format
 from mcf.tensor.ops.elementary import computed, differentiable, normal_pdf
+from mcf.tensor.ops.special import spherical_weight
 from mcf.tensor.recorded import kept
 from mcf.tensor.registry import implements
 
@@ -170,8 +171,13 @@ def _gelu_tanh_zero() -> Fraction:
     )
 
 
+# From this size on the slope is 1 or 0 in every format: its cube is in the range of float16.
+_GELU_TANH_END = 32.0
+
+
 def _gelu_tanh_slope_of(x: Any) -> Any:
-    """s + x s t z'; below zero see above, with s as gelu over x, which no large z makes worse."""
+    """Return s + x s t z'; below zero see above, with s as gelu over x, whatever z is."""
+    x = x.clamp(-_GELU_TANH_END, _GELU_TANH_END)
     root, up = constant(fixed.to_fixed(_tanh_root()), x), x > 0
     z = root * _cubic(x, _CUBE)
     s, t = torch.sigmoid(z), torch.sigmoid(-z)
@@ -188,7 +194,8 @@ def _gelu_tanh_slope_of(x: Any) -> Any:
 
 
 def _gelu_tanh_curve(x: Any) -> Any:
-    """s t (2 z' + x z'' - x z'^2 tanh(z / 2)), of terms that differ in sign."""
+    """Return s t (2 z' + x z'' - x z'^2 tanh(z / 2)), of terms that differ in sign."""
+    x = x.clamp(-_GELU_TANH_END, _GELU_TANH_END)
     root = constant(fixed.to_fixed(_tanh_root()), x)
     z, square = root * _cubic(x, _CUBE), x * x
     first = root * (1 + 3 * _CUBE * square)
@@ -292,12 +299,19 @@ def softsign(input: Any) -> Any:
     return _softsign(input)
 
 
-_tanhshrink = differentiable(
-    "tanhshrink", lambda x: x - torch.tanh(x), lambda x: torch.tanh(x).square()
-)
+def _tanhshrink_of(x: Any) -> Any:
+    """Return x - tanh(x); near 0 (x cosh(x) - sinh(x)) / cosh(x), whose series has one sign."""
+    near = x.abs() < 1
+    low = torch.where(near, x, 0)
+    square = low * low
+    below = low * (square * spherical_weight(-square)) / low.cosh()
+    return torch.where(near, below, x - torch.tanh(x))
+
+
+_tanhshrink = differentiable("tanhshrink", _tanhshrink_of, lambda x: torch.tanh(x).square())
 
 
 @implements(F.tanhshrink)
 def tanhshrink(input: Any) -> Any:
-    """x - tanh(x), whose derivative is tanh(x)^2."""
+    """Return x - tanh(x), whose derivative is tanh(x)^2."""
     return _tanhshrink(input)

@@ -16,6 +16,7 @@ from mcf.tensor.ops.constants import beside, constant, in_format
 from mcf.tensor.ops.elementary import differentiable
 from mcf.tensor.ops.power_series import power_series
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.tensor import MCFTensor
 
 aten = torch.ops.aten
@@ -23,14 +24,16 @@ aten = torch.ops.aten
 
 @implements(torch.deg2rad, Tensor.deg2rad, aten.deg2rad.default)
 def deg2rad(x: Any) -> Any:
-    """x pi / 180."""
-    return x * constant(fixed.pi() // 180, x)
+    """Return x pi / 180."""
+    wide = roomy(x)
+    return fitted(wide * constant(fixed.pi() // 180, wide), x)
 
 
 @implements(torch.rad2deg, Tensor.rad2deg, aten.rad2deg.default)
 def rad2deg(x: Any) -> Any:
-    """180 x / pi."""
-    return x * constant(180 * fixed.quotient(fixed.ONE, fixed.pi()), x)
+    """Return 180 x / pi."""
+    wide = roomy(x)
+    return fitted(wide * constant(180 * fixed.quotient(fixed.ONE, fixed.pi()), wide), x)
 
 
 @implements(torch.angle, Tensor.angle, aten.angle.default)
@@ -80,8 +83,15 @@ def spherical_weight(q: Any) -> Any:
 
 
 def _sinc_slope_of(x: Any) -> Any:
-    pi = constant(fixed.pi(), x)
-    return -(pi * pi) * (x * _sinc_weight(x))
+    """Return (cos(pi x) - sinc(x)) / x; near 0 -pi^2 x times the series of `_sinc_weight`."""
+    pi, near = constant(fixed.pi(), x), x.abs() < 0.25
+    low, far = torch.where(near, x, 0), torch.where(near, 1, x)
+    angle = pi * low
+    rest, odd = _half_turns(far)
+    cosine = torch.cos(pi * rest)
+    beyond = (torch.where(odd, -cosine, cosine) - _sinc(far)) / far
+    slope = torch.where(near, -(pi * pi) * (low * spherical_weight(angle * angle)), beyond)
+    return torch.where(x.isinf(), 0, slope)
 
 
 _sinc_slope = differentiable(
@@ -170,7 +180,7 @@ _logit_of = differentiable("logit", _logit, _logit_slope)
 
 @implements(torch.logit, Tensor.logit, torch.special.logit, aten.logit.default)
 def logit(x: Any, eps: float | None = None) -> Any:
-    """log(x / (1 - x)), of x clamped to [eps, 1 - eps] for a number eps.
+    """Return log(x / (1 - x)), of x clamped to [eps, 1 - eps] for a number eps.
 
     For eps above 1/2 it is eps below eps and 1 - eps elsewhere, as in torch.
     """
@@ -178,7 +188,7 @@ def logit(x: Any, eps: float | None = None) -> Any:
         low = in_format(Fraction(eps), x)
         high = 1 - low
         x = torch.where(x < low, low, x.clamp(max=high)) if eps > 0.5 else x.clamp(low, high)
-    return _logit_of(x)
+    return fitted(_logit_of(roomy(x)), x)
 
 
 @implements(torch.mvlgamma, Tensor.mvlgamma, torch.special.multigammaln)
@@ -189,6 +199,9 @@ def mvlgamma(input: Any, p: int) -> Any:
     x = input if input.is_floating_point() else input.to(torch.get_default_dtype())
     log_pi: Any = constant(fixed.log(fixed.to_fraction(fixed.pi())), x)
     total = log_pi * Fraction(p * (p - 1), 4)
+    inside = x > (p - 1) / 2
+    # Outside the domain the derivative is NaN, too.
+    outside = torch.where(inside, 0, x) * torch.nan
     for j in range(p):
-        total = total + torch.lgamma(torch.where(x > (p - 1) / 2, x - j / 2, torch.nan))
+        total = total + torch.lgamma(torch.where(inside, x - j / 2, outside))
     return total

@@ -190,7 +190,8 @@ def test_the_determinant_is_differentiable_twice() -> None:
     assert second.to_fractions() == [[0, 0], [-3, 1]]
     ones = mcf.ones(2, 2, requires_grad=True)
     (first,) = torch.autograd.grad(torch.det(ones), ones)
-    assert first.eq(0).all(), "as torch has it"
+    # By singular values, to a few u^2.
+    assert (first - torch.tensor([[1.0, -1.0], [-1.0, 1.0]])).abs().max() <= 2.0**-44
     with pytest.raises(mcf.linalg.LinAlgError, match="singular"):
         torch.autograd.grad(torch.det(ones), ones, create_graph=True)
 
@@ -198,3 +199,60 @@ def test_the_determinant_is_differentiable_twice() -> None:
 def test_solve_names_the_shapes_of_a_vector() -> None:
     with pytest.raises(RuntimeError, match=r"\[2, 2\] and \[3\]"):
         torch.linalg.solve(mcf.eye(2), mcf.ones(3))
+
+
+def cofactors(a: list[list[Fraction]]) -> list[list[Fraction]]:
+    def determinant(m: list[list[Fraction]]) -> Fraction:
+        if not m:
+            return Fraction(1)
+        rest = ([row[:k] + row[k + 1 :] for row in m[1:]] for k in range(len(m)))
+        return sum(((-1) ** k * m[0][k] * determinant(r) for k, r in enumerate(rest)), Fraction(0))
+
+    def minor(i: int, j: int) -> list[list[Fraction]]:
+        return [row[:j] + row[j + 1 :] for k, row in enumerate(a) if k != i]
+
+    size = range(len(a))
+    return [[(-1) ** (i + j) * determinant(minor(i, j)) for j in size] for i in size]
+
+
+SINGULAR: dict[str, list[list[float]]] = {
+    "regular": [[2, -1, 3], [1, 5, 7], [-4, 2, 6]],
+    "of rank n - 1": [[1, 2, 3], [2, 4, 6], [1, 0, 5]],
+    "with zeros": [[0, 0, 1], [0, 0, 0], [0, 2, 0]],
+    "of rank n - 2": [[1, 2, 3], [2, 4, 6], [3, 6, 9]],
+    "zero": [[0, 0], [0, 0]],
+    "a number": [[0]],
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exponents"),
+    [
+        (torch.bfloat16, (0, 50, -50)),
+        (torch.float16, (0, 4)),
+        (torch.float32, (0, 50, -50)),
+        (torch.float64, (0, 400, -400)),
+    ],
+)
+def test_det_of_any_matrix_has_cofactors_as_derivative(dtype: Any, exponents: Any) -> None:
+    """Also where the determinant is 0, infinite or of a format of 16 bits."""
+    for rows in SINGULAR.values():
+        for k in exponents:
+            a: Any = mcf.tensor(rows, 2, dtype) * 2.0**k
+            a.requires_grad_()
+            linalg.det(a).backward()
+            wanted = cofactors(a.to_fractions())
+            # Norm-wise as of LU and of SVD, relative to |A|^(n - 1).
+            size = max(abs(x) for row in a.to_fractions() for x in row) ** (len(rows) - 1)
+            unit = Fraction(torch.finfo(dtype).eps) ** 2 / 4
+            for got, want in zip(a.grad.to_fractions(), wanted, strict=True):
+                for x, y in zip(got, want, strict=True):
+                    assert abs(x - y) <= 32 * unit * size
+
+
+def test_det_of_a_batch_with_singular_matrices_has_cofactors_as_derivative() -> None:
+    a: Any = mcf.tensor([[[1, 2], [2, 4]], [[1, 2], [3, 5]], [[0, 0], [0, 1]]], 2, torch.float64)
+    a.requires_grad_()
+    (linalg.det(a) * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    wanted = [[[4, -2], [-2, 1]], [[10, -6], [-4, 2]], [[3, 0], [0, 0]]]
+    assert (a.grad - torch.tensor(wanted)).abs().max() <= 2.0**-98

@@ -6,6 +6,7 @@ Caught mutant: reading strings through Python's float.
 from __future__ import annotations
 
 import math
+import pickle
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 import mcf
 from mcf.convert.numbers import components_of
 from mcf.kernels.formats import FORMATS, format_of
-from tests.helpers import assert_all_same_bits
+from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.mcf.tensor.inputs import hard
 
 # Values; the executors have the same bits by other tests.
@@ -64,6 +65,112 @@ def test_mpmath_numbers_are_taken_with_all_their_digits() -> None:
         assert abs(x[0].to_mpmath() - root) < root * mpmath.mpf(2) ** -212
     assert x.tolist()[1:3] == [math.inf, -math.inf]
     assert math.isnan(x.tolist()[3])
+
+
+@pytest.mark.parametrize(("dtype", "terms"), [(torch.float64, 4), (torch.float32, 2)])
+def test_constants_have_all_the_digits_of_the_target(dtype: torch.dtype, terms: int) -> None:
+    with mpmath.workprec(2000):
+        known = {"pi": +mpmath.pi, "e": +mpmath.e, "catalan": +mpmath.catalan}
+        wanted = {name: mcf.tensor(x, terms, dtype).to_fractions() for name, x in known.items()}
+    for name, expected in wanted.items():
+        # At the working precision of 53 bits.
+        assert mcf.tensor(getattr(mpmath, name), terms, dtype).to_fractions() == expected
+    assert mcf.tensor(mcf.pi, terms, dtype).to_fractions() == wanted["pi"]
+    assert mcf.tensor(mcf.e, terms, dtype).to_fractions() == wanted["e"]
+    one = mcf.tensor(1, terms, dtype)
+    assert (one * mcf.pi).to_fractions() == wanted["pi"]
+    assert mcf.tensor(mpmath.eps, terms, torch.float64).item() == 2.0**-52
+
+
+def test_constants_are_numbers_of_python() -> None:
+    assert (float(mcf.pi), float(mcf.e)) == (math.pi, math.e)
+    assert (repr(mcf.pi), repr([mcf.e])) == ("mcf.pi", "[mcf.e]")
+    assert pickle.loads(pickle.dumps(mcf.pi)) == mcf.pi
+    assert isinstance(2 * mcf.pi, Fraction)
+    with mpmath.workprec(1200):
+        for mine, theirs in ((mcf.pi, +mpmath.pi), (mcf.e, +mpmath.e)):
+            off = mpmath.mpf(mine.numerator) / mine.denominator - theirs
+            assert abs(off) < mpmath.mpf(2) ** -1023
+
+
+def test_mpf_rounds_a_tensor_once_and_an_operand_stays_a_tensor() -> None:
+    x = mcf.tensor("0.1", 4, torch.float64)
+    assert mpmath.mpf(x) == +x.to_mpmath()
+    with mpmath.workprec(300):
+        assert mpmath.mpf(x.reshape(1)) == x.to_mpmath()
+    for result in (mpmath.mpf(2) * x, x + mpmath.mpf(1), mpmath.mpf(1) - x, mpmath.mpf(1) / x):
+        assert isinstance(result, mcf.MCFTensor)
+        assert result.terms == 4
+    with pytest.raises(TypeError, match=r"one element, got one of shape \[2\]"):
+        mpmath.mpf(mcf.tensor([1, 2]))
+    assert mpmath.mpf(x.clone().requires_grad_()) == +x.to_mpmath()
+
+
+FLOATS = {
+    torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *FLOATS])
+def test_data_keep_their_dtype_and_terms(dtype: torch.dtype) -> None:
+    data: list[Any] = [torch.ones(2, dtype=dtype), [torch.ones(2, dtype=dtype), [1.5, 2]]]
+    if dtype in FLOATS:
+        data += [np.ones(2, FLOATS[dtype]), FLOATS[dtype](1), [FLOATS[dtype](1), 2.5]]
+        data += [np.array([FLOATS[dtype](1)], dtype=object)]
+    for given in data:
+        x = mcf.tensor(given)
+        assert (x.dtype, x.terms) == (dtype, 2), given
+    for terms in (1, 2, 3, 4):
+        x = mcf.tensor("0.1", terms, dtype)
+        assert_same_components(mcf.tensor(x), x)
+        assert_same_components(mcf.tensor([x, x])[1], x)
+        # What is given counts, each by itself.
+        assert (mcf.tensor(x, terms=1).dtype, mcf.tensor(x, terms=1).terms) == (dtype, 1)
+        assert mcf.tensor(x, dtype=torch.float64).terms == terms
+
+
+def assert_same_components(x: Any, y: Any) -> None:
+    assert x.terms == y.terms
+    for a, b in zip(x.components, y.components, strict=True):
+        assert_same_bits(a, b)
+
+
+def test_data_without_a_float_dtype_take_the_default() -> None:
+    data: list[Any] = [1, 0.5, "0.1", Fraction(1, 3), [1, "2"], torch.ones(2, dtype=torch.int64)]
+    data += [np.ones(2, np.int32), True, [], mpmath.mpf(1), np.array(["0.1"])]
+    for given in data:
+        assert (mcf.tensor(given).dtype, mcf.tensor(given).terms) == (torch.float32, 2)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        found = [*map(mcf.tensor, data), mcf.zeros(2), mcf.arange(3), mcf.linspace(0, 1, 3)]
+        found += [mcf.rand(2), mcf.randn(2), mcf.eye(2), mcf.full((1,), "0.1"), mcf.ones(1)]
+        found += [mcf.complex_tensor("1+2j").real, mcf.nn.MCFLinear(2, 2).weight]
+        assert {(x.dtype, x.terms) for x in found} == {(torch.float64, 2)}
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_mixed_data_take_the_dtype_to_which_they_promote() -> None:
+    wide, narrow = torch.ones(1, dtype=torch.float64), np.ones(1, np.float16)
+    assert mcf.tensor([wide, narrow]).dtype == torch.float64
+    assert mcf.tensor([narrow, torch.ones(1, dtype=torch.bfloat16)]).dtype == torch.float32
+    x = mcf.tensor(["0.1"], 3, torch.float32)
+    assert (mcf.tensor([x, wide]).dtype, mcf.tensor([x, wide]).terms) == (torch.float64, 3)
+    assert mcf.complex_tensor(np.ones(2, np.complex128)).real.dtype == torch.float64
+    assert mcf.complex_tensor(torch.ones(2, dtype=torch.complex64)).real.dtype == torch.float32
+    z = mcf.complex_tensor("1+2j", 4, torch.float64)
+    assert (mcf.complex_tensor(z).real.dtype, mcf.complex_tensor(z).real.terms) == (
+        torch.float64,
+        4,
+    )
+
+
+def test_nothing_of_float64_data_is_lost() -> None:
+    data = np.array([1e300, 0.1, 5e-324])
+    assert mcf.tensor(data).numpy().tolist() == mcf.tensor(torch.from_numpy(data)).tolist()
+    assert mcf.tensor(data).tolist() == data.tolist()
+    assert mcf.tensor(np.longdouble("1.1")).numpy(np.longdouble) == np.longdouble("1.1")
 
 
 def test_longdouble_is_exact() -> None:

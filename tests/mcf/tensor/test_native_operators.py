@@ -213,3 +213,23 @@ def test_plain_tensors_beside_are_plain() -> None:
     w: Tensor = torch.full((3,), 0.25, dtype=F64)
     slope = torch.func.grad(lambda w: F.layer_norm(ROWS, (3,), w).sum())(w)
     assert type(slope) is Tensor
+
+
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+@pytest.mark.parametrize("wide", [True, False], ids=["expansions", "plain"])
+def test_batch_norm_in_training_differentiates_and_moves_statistics(name: str, wide: bool) -> None:
+    """torch keeps the statistics for the derivative and does not count that they are written to."""
+    given = [[1.0, 4.0], [3.0, -2.0], [8.0, 1.0]]
+    outcomes = []
+    for function in (getattr(torch, name), torch.batch_norm):
+        x: Any = mcf.tensor(given, 2, torch.float64).requires_grad_()
+        kept: Any = [torch.zeros(2).double(), torch.ones(2).double()]
+        kept = [mcf.tensor(t, 2) for t in kept] if wide else kept
+        rest = (False,) if function is torch.batch_norm else ()
+        y = function(x, None, None, *kept, True, 0.5, 0.25, *rest)
+        y = y if rest else y[0]
+        (y * y * mcf.tensor(given, 2, torch.float64)).sum().backward()
+        outcomes.append([x.grad, *kept])
+    for found, wanted in zip(*outcomes, strict=True):
+        assert torch.equal(found, wanted)
+    assert outcomes[0][1].tolist() == [2.0, 0.5]

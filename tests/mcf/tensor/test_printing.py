@@ -93,3 +93,13 @@ def test_gradients_are_shown() -> None:
 def test_powers_of_ten_and_carries() -> None:
     assert printing.decimal(printing.Fraction(999, 1000), 2) == "1."
     assert printing.decimal(printing.Fraction(1, 8), 2) == "0.12"
+
+
+@pytest.mark.parametrize("low", [math.nan, math.inf, -math.inf])
+def test_a_lower_component_that_is_not_finite_is_printed(low: float) -> None:
+    x = mcf.MCFTensor([torch.tensor([1.0, 2.0]), torch.tensor([low, 0.0])])
+    shown = {"nan": "nan", "inf": "inf", "-inf": "-inf"}[str(low)]
+    assert brackets(x).replace(" ", "") == f"[{shown},2.]"
+    assert shown in f"{x[0]:.3f}"
+    first = x.to_fractions()[0]
+    assert math.isnan(first) if math.isnan(low) else first == low

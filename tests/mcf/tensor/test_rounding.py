@@ -73,8 +73,8 @@ def test_a_format_that_holds_the_value_gives_it_back(dtype: torch.dtype) -> None
 
 def test_plain_float64_needs_three_components_of_float32() -> None:
     t = bell(1000)
-    assert_same_bits(mcf.tensor(t, terms=3).to_plain(torch.float64), t)
-    assert not torch.equal(mcf.tensor(t, terms=2).to_plain(torch.float64), t)
+    assert_same_bits(mcf.tensor(t, 3, torch.float32).to_plain(torch.float64), t)
+    assert not torch.equal(mcf.tensor(t, 2, torch.float32).to_plain(torch.float64), t)
 
 
 def test_infinities_nan_and_signed_zeros_keep_their_leading_component() -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from tests.helpers.processes import World
 from tests.optim.sharding import layouts
 from tests.optim.sharding.layouts import LAYOUTS, Layout
-
-pytestmark = pytest.mark.gpu
 
 OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("AdamW", {"lr": 0.01, "precision": "plus", "low": "stochastic", "max_grad_norm": 0.5}),
@@ -25,10 +22,11 @@ def all_of(several: list[Layout]) -> list[list[dict[str, str]]]:
     return [[layouts.trained(x, make, o, **how)[0] for make, o in OPTIONS] for x in several]
 
 
-@pytest.mark.parametrize("size", sorted({x.size for x in LAYOUTS}))
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param(n, marks=pytest.mark.gpu(count=n)) for n in sorted({x.size for x in LAYOUTS})],
+)
 def test_layouts(world: World, size: int) -> None:
-    if size > torch.cuda.device_count():
-        pytest.skip(f"needs {size} GPUs")
     several = [x for x in LAYOUTS if x.size == size]
     # The bits of plain tensors in torch operations on a CPU.
     expected = [layouts.trained(None, make, o, executor="torch")[0] for make, o in OPTIONS]

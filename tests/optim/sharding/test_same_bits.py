@@ -127,10 +127,17 @@ def test_every_strategy_of_muon(world: World, size: int) -> None:
     check(world, of_size(size), muon, runs(muon), "numba")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_other_dtypes(world: World, dtype: torch.dtype) -> None:
-    options = {"lr": 0.01, "precision": "plus", "eps": 1e-6}
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [
+        pytest.param(torch.float16, "plus", marks=pytest.mark.slow),
+        pytest.param(torch.float32, "plus", marks=pytest.mark.slow),
+        pytest.param(torch.float32, "8bit", marks=pytest.mark.slow),
+        (torch.float32, "bf16_sr"),
+    ],
+)
+def test_other_dtypes(world: World, dtype: torch.dtype, precision: str) -> None:
+    options = {"lr": 0.01, "precision": precision, "eps": 1e-6}
     more = dtype, 4, layouts.SHAPES, "torch"
     expected = layouts.trained(None, "AdamW", options, *more)[0]
     for found, _ in world.run(4, layouts.trained, MIXED, "AdamW", options, *more):

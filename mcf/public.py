@@ -1,0 +1,34 @@
+"""The public names of a package."""
+
+from __future__ import annotations
+
+from types import FunctionType, ModuleType
+from typing import Any
+
+
+def public(namespace: dict[str, Any], modules: tuple[str, ...] = ()) -> list[str]:
+    """Return the names for a package's `__all__`, sorted.
+
+    Public are all names without a leading underscore but modules, of which `modules` are. Functions
+    and classes of this project get the package as their `__module__`, so that they print and pickle
+    as `mcf.MCFTensor`, wherever they are defined.
+
+    Args:
+        namespace: the package's `globals()`.
+        modules: the names of its public modules.
+    """
+    package: str = namespace["__name__"]
+    found = []
+    for name, value in namespace.items():
+        if name.startswith("_") or (isinstance(value, ModuleType) and name not in modules):
+            continue
+        found.append(name)
+        named = isinstance(value, (FunctionType, type)) and value.__qualname__ == name
+        # What another public package has given its name keeps it.
+        if named and value.__module__.startswith("mcf.") and value.__module__ not in _PACKAGES:
+            value.__module__ = package
+    return sorted(found)
+
+
+# The packages whose names are public.
+_PACKAGES = frozenset({"mcf", "mcf.linalg", "mcf.nn", "mcf.optim"})

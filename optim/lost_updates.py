@@ -1,0 +1,139 @@
+"""A warning in the first steps that a learning rate is too small for what a precision stores."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.formats import BF16, FP32, FP64
+from mcf.optim import options
+from mcf.optim.caller import warn
+from mcf.optim.expansions import is_expansion
+from mcf.optim.sharding.shards import local
+
+if TYPE_CHECKING:
+    from mcf.optim.optimizer import LowPrecisionOptimizer
+
+# A group is looked at in these steps until its rate no longer rises, as it does in a warm-up.
+_STEPS = frozenset(8 << k for k in range(16))
+# The elements of a group that are compared: so many of each of so many tensors.
+_ELEMENTS, _TENSORS = 256, 16
+# The share of updates that may be lost.
+_MOST = 0.5
+
+
+class LostUpdatesWarning(UserWarning):
+    """More than half of the updates left the stored weights as they were."""
+
+
+@dataclasses.dataclass
+class _Sample:
+    """Elements of one parameter before a step.
+
+    Args:
+        p: the parameter.
+        step: its count of steps.
+        stored: the elements of each tensor that stores the weight.
+        stride: from one element to the next.
+    """
+
+    p: Tensor
+    step: Tensor | None
+    stored: list[Tensor]
+    stride: int
+
+
+class LostUpdates:
+    """Compares a sample of stored weights before and after a step, once for each group.
+
+    Updates count as lost where the gradient is not 0 and every stored word stays as it was. A group
+    is compared in the first of the steps 8, 16, 32, ... at which its rate is no larger than it was
+    at the one before; then its sample is never taken again, and a step costs what it did without.
+    """
+
+    def __init__(self, active: bool) -> None:
+        """Begin at the first step; nothing is ever looked at unless `active`."""
+        self.active = active
+        self._count = 0
+        self._rates: dict[int, float] = {}
+        self._settled: set[int] = set()
+
+    def before(self, optimizer: LowPrecisionOptimizer) -> dict[int, list[_Sample]]:
+        """Count a step, and sample the groups that are compared in it."""
+        self._count += 1
+        if self._count not in _STEPS:
+            return {}
+        found = {}
+        for index, group in enumerate(optimizer.param_groups):
+            if group["capturable"]:
+                # Its rate is on the device, and a step may not wait for it.
+                self._settled.add(index)
+                continue
+            rate = float(group["lr"])
+            risen = rate > self._rates.get(index, 0.0)
+            self._rates[index] = rate
+            if index not in self._settled and not risen and rate:
+                found[index] = self._sampled(optimizer, group)
+                self._settled.add(index)
+        self.active = len(self._settled) < len(optimizer.param_groups)
+        return found
+
+    def _sampled(self, optimizer: LowPrecisionOptimizer, group: dict[str, Any]) -> list[_Sample]:
+        samples: list[_Sample] = []
+        for p in group["params"]:
+            if len(samples) == _TENSORS:
+                break
+            if p.grad is None or is_expansion(p) or not local(p.detach()).numel():
+                continue
+            arith = optimizer._arithmetic(group, p, "p")
+            # What is rounded at random, or fed back, arrives later; full precision has no remedy.
+            late = arith.strategy.stochastic or arith.strategy.feedback
+            if late or arith.component in (FP32, FP64):
+                continue
+            tensors = optimizer._stored(p)[1]
+            stride = -(-tensors[0].numel() // _ELEMENTS)
+            stored = [_every(t, stride) for t in tensors]
+            step = optimizer.state.get(p, {}).get("step")
+            samples.append(_Sample(p, None if step is None else step.clone(), stored, stride))
+        return samples
+
+    def after(self, optimizer: LowPrecisionOptimizer, samples: dict[int, list[_Sample]]) -> None:
+        """Compare, and warn for each group that loses more than half of its updates."""
+        for index, mine in samples.items():
+            lost = updates = 0
+            for sample in mine:
+                p = sample.p
+                step = optimizer.state.get(p, {}).get("step")
+                # A step that was skipped for its gradients changes nothing.
+                if p.grad is None or (step is not None and torch.equal(step, sample.step)):
+                    continue
+                live = _every(local(p.grad.detach()), sample.stride) != 0
+                updates += int(live.sum())
+                for t, old in zip(optimizer._stored(p)[1], sample.stored, strict=True):
+                    live &= _every(t, sample.stride) == old
+                lost += int(live.sum())
+            if lost > _MOST * updates:
+                group = optimizer.param_groups[index]
+                _warn(index, group, mine[0].p, lost / updates)
+
+
+def _every(t: Tensor, stride: int) -> Tensor:
+    """Return a copy of every `stride`-th element of a tensor, in row-major order."""
+    return t.detach().reshape(-1)[::stride].clone()
+
+
+def _warn(index: int, group: dict[str, Any], p: Tensor, share: float) -> None:
+    remedy = (
+        "precision='split16_sr' keeps updates of any size, and 'bf16_sr' keeps their mean"
+        if p.dtype == BF16.dtype
+        else "precision='plus' keeps 11 bits more, and 'master' float32"
+    )
+    warn(
+        f"{share:.0%} of the sampled updates of param_groups[{index}] left the stored weights as "
+        f"they were: lr={float(group['lr']):g} is too small for precision={group['precision']!r}; "
+        f"{remedy} ({options.CHECK}=False leaves out this check)",
+        LostUpdatesWarning,
+    )

@@ -1,0 +1,188 @@
+"""Values and derivatives at every scale, see `tests.helpers.derivative_sweep`.
+
+By default a few functions are tried, of one format each; the rest is slow. A result that is known
+to be wrong somewhere is in `KNOWN`, with the reason, and has to be wrong there. Caught mutants:
+derivatives of the first component alone, torch's formulas in the components' own range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import mcf
+from mcf.tensor.ops.elementary import differentiable_by_all
+from mcf.tensor.registry import FUNCTIONS
+
+sweep = pytest.importorskip("tests.helpers.derivative_sweep")
+cases = sweep.every_function
+
+# Values; the executors have the same bits by other tests. torch's samples call what it deprecates.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("on_torch")]
+
+FORMATS = ("bf16", "fp16", "fp32", "fp64")
+# Registered functions that the sweep does not name, and why.
+NOT_SWEPT: dict[str, str] = {
+    **dict.fromkeys(
+        ("__float__", "__set__", "__setitem__", "apply_", "backward", "bincount", "copy_", "grad",
+         "is_nonzero", "new", "new_tensor", "clone", "zero_"),
+        "no function of numbers, or a copy",
+    ),
+    **dict.fromkeys(
+        ("max", "min", "norm", "mm", "copy"),
+        "a form on lists of a function that is swept",
+    ),
+    **dict.fromkeys(
+        [f"{kind}_polynomial_{letter}" for kind, letters in (
+            ("chebyshev", "tuvw"), ("shifted_chebyshev", "tuvw"), ("hermite", ("h", "he")),
+            ("laguerre", "l"), ("legendre", "p")) for letter in letters],
+        "no derivative, as in torch",
+    ),
+    **dict.fromkeys(
+        ("fractional_max_pool2d_with_indices", "fractional_max_pool3d_with_indices", "rrelu"),
+        "random",
+    ),
+    **dict.fromkeys(
+        [f"upsample_{kind}" for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d",
+                                         "bilinear2d", "bicubic2d", "trilinear3d")]
+        + [f"_upsample_nearest_exact{d}d" for d in (1, 2, 3)],
+        "interpolate",
+    ),
+    **dict.fromkeys(("affine_grid_generator", "grid_sampler"), "affine_grid and grid_sample"),
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices"), "max_pool2d, 3d"),
+    "_threshold": "threshold",
+    "log_sigmoid": "logsigmoid",
+    "multigammaln": "mvlgamma",
+    "expit": "sigmoid",
+    **dict.fromkeys(("gammainc", "gammaincc", "igamma", "igammac"), "sums of many operations"),
+    **dict.fromkeys(("floor", "ceil", "round", "trunc", "sgn", "sign"), "constant in pieces"),
+}  # fmt: skip
+# Results that are wrong somewhere, and why that is left; they have to be wrong there.
+KNOWN: dict[tuple[str, str, str], str] = {
+    (name, "value", "fp64"): "a product of the first factors leaves the range, as in torch"
+    for name in ("prod", "cumprod")
+}
+
+
+def _plain_name(function: Any) -> str:
+    """The name without what stands for a form of the same function."""
+    name: str = function.__name__
+    if name.startswith("_foreach_"):
+        name = name.removeprefix("_foreach_")
+    for room in ("special_", "linalg_", "fft_"):
+        name = name.removeprefix(room)
+    return name.removesuffix("_") if not name.endswith("__") else name
+
+
+def test_sweep_registry_every_function_is_named() -> None:
+    named = {n.split(".")[-1] for n in sweep.OTHERS} | NOT_SWEPT.keys()
+    named |= {n.removesuffix("_") for n in named}
+    for op in cases.functions():
+        for name in (op.name, *(alias.name for alias in op.aliases)):
+            named.add(name.split(".")[-1])
+            named.add(name.split(".")[-1].removeprefix("special_").removeprefix("linalg_"))
+    missing = {_plain_name(f) for f in FUNCTIONS} - named
+    assert not missing, f"not in the sweep: {sorted(missing)}"
+
+
+def test_sweep_table_names_are_functions_of_torch_or_forms_of_them() -> None:
+    names = {cases.name_of(op) for op in cases.functions()}
+    for name in sweep.ELEMENTWISE:
+        stem = name if name in names else name.rpartition("_")[0]
+        assert name in names or stem in names | {"pow_of", "pow", "special.zeta"}, name
+
+
+def _check(tally: Any, known: set[str]) -> None:
+    failures = [each for each in tally.failures if each.result not in known]
+    assert not failures, "\n" + "\n".join(sweep.table(failures, 1))
+    assert {each.result for each in tally.failures} == known
+
+
+@pytest.mark.sampled(every=78)
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("name", sweep.ELEMENTWISE)
+def test_elementwise_at_every_scale_is_within_the_bound(name: str, fmt: str) -> None:
+    tally = sweep.Tally()
+    for terms in (1, 2, 3):
+        tally.take(sweep.elementwise(sweep.ELEMENTWISE[name], sweep.FORMATS[fmt], terms))
+    assert tally.tried > 0
+    _check(tally, {result for n, result, f in KNOWN if (n, f) == (name, fmt)})
+
+
+# Three seconds each, and sixteen hundred.
+@pytest.mark.sampled(every=801, slow=8)
+@pytest.mark.parametrize("fmt", FORMATS[:3])
+@pytest.mark.parametrize("name", sweep.sampled_names())
+def test_samples_at_every_scale_are_within_the_bound(name: str, fmt: str) -> None:
+    tally = sweep.Tally()
+    for terms in (1, 2):
+        tally.take(sweep.sampled(name, sweep.sampled_names()[name], sweep.FORMATS[fmt], terms))
+    _check(tally, {result for n, result, f in KNOWN if (n, f) == (name, fmt)})
+
+
+def test_bound_of_derivatives_is_there_for_every_function() -> None:
+    for name in sweep.ELEMENTWISE:
+        known = sweep.bound_name(name)
+        if known:
+            guarantee = mcf.bound(known, 2, torch.float32, derivative=True)
+            assert 0 < guarantee.relative < 2.0**-35, name
+    with pytest.raises(ValueError, match="no bound for the derivative of 'floor'"):
+        mcf.bound("floor", derivative=True)
+
+
+@pytest.mark.sampled(every=40)
+@pytest.mark.parametrize(
+    "name", [n for n in sweep.ELEMENTWISE if sweep.bound_name(n) not in ("", "add", "sub", "neg")]
+)
+def test_bound_of_derivatives_rejects_those_of_the_first_component(name: str) -> None:
+    function = sweep.ELEMENTWISE[name]
+
+    def shorter(*x: Any) -> Any:
+        return function.of(*(v.to(torch.float32, terms=1) for v in x)).to(torch.float32, terms=2)
+
+    tally = sweep.elementwise(function, sweep.FORMATS["fp32"], 2, shorter)
+    assert any(each.result.startswith("derivative") for each in tally.failures)
+
+
+def _naive(name: str) -> Any:
+    """Return a function with torch's derivative in the components' own range."""
+    if name == "atan2":
+        return differentiable_by_all(
+            "naive",
+            torch.atan2,
+            lambda y, x: x / (x * x + y * y),
+            lambda y, x: -y / (x * x + y * y),
+        )
+    if name == "addcdiv":
+        return differentiable_by_all(
+            "naive",
+            lambda x, a, b: torch.addcdiv(x, a, b, value=0.5),
+            lambda x, a, b: torch.ones_like(x),
+            lambda x, a, b: 0.5 / b,
+            lambda x, a, b: -0.5 * a / (b * b),
+        )
+    return differentiable_by_all(
+        "naive",
+        lambda x, y, z: x * y * z,
+        lambda x, y, z: x * y * z / x,
+        lambda x, y, z: x * y * z / y,
+        lambda x, y, z: x * y * z / z,
+    )
+
+
+@pytest.mark.parametrize("name", ["atan2", "addcdiv", "prod"])
+def test_sweep_rejects_derivatives_that_leave_the_range(name: str) -> None:
+    tally = sweep.elementwise(sweep.ELEMENTWISE[name], sweep.FORMATS["fp32"], 2, _naive(name))
+    kinds = {each.kind for each in tally.failures if each.result.startswith("derivative")}
+    assert kinds & {"nan", "infinite", "zero"}
+
+
+def test_judge_wrong_results_are_told_apart() -> None:
+    fp16, one = sweep.FORMATS["fp16"], sweep.Fraction(1)
+    for got, kind in (
+        (float("nan"), "nan"), (float("inf"), "infinite"), (0 * one, "zero"),
+        (one + one / 2**10, "inexact"), (one, ""), (one + one / 2**21, ""),
+    ):  # fmt: skip
+        assert sweep.judge(got, sweep.arb(1), fp16, 2, (16.0, 4.0))[0] == kind

@@ -1,0 +1,196 @@
+"""Traps around an optimizer: names in checkpoints, replaced parameters, threads, meta tensors.
+
+Mutants that fail: states by place although names say otherwise, groups of other names that are
+taken, a step without a lock, a warning for parameters that somebody holds, one in each step.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mcf.optim import SGD, AdamW
+from tests.helpers import assert_same_bits
+from tests.optim.helpers import BF16
+
+pytestmark = pytest.mark.usefixtures("on_torch")
+
+
+def model(names: tuple[str, ...]) -> nn.ModuleDict:
+    return nn.ModuleDict({n: nn.Linear(4, 4, bias=False) for n in names}).bfloat16()
+
+
+def stepped(net: nn.Module, **options: Any) -> AdamW:
+    optimizer = AdamW(net.named_parameters(), **options)
+    for name, p in net.named_parameters():
+        p.grad = torch.full_like(p, 1.0 + int(name[1]))
+    optimizer.step()
+    return optimizer
+
+
+# -- names in checkpoints ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_states_go_to_parameters_of_their_names(wrapped: bool) -> None:
+    saved = stepped(model(("p1", "p2", "p3")), precision="bf16_sr")
+    net = model(("p3", "p1", "p2"))
+    other = AdamW(net.named_parameters(), precision="bf16_sr")
+    state = saved.state_dict()
+    if wrapped:
+        group = state["param_groups"][0]
+        group["param_names"] = [f"module.{n}" for n in group["param_names"]]
+    before = copy.deepcopy(state)
+    other.load_state_dict(state)
+    assert str(state) == str(before), "what was given is not changed"
+    theirs = dict(zip(before["param_groups"][0]["param_names"], range(3), strict=True))
+    for name, p in net.named_parameters():
+        key = theirs[f"module.{name}" if wrapped else name]
+        for kind, t in before["state"][key].items():
+            assert_same_bits(other.state[p][kind], t, kind)
+    # A second round trip gives the same.
+    again = AdamW(net.named_parameters(), precision="bf16_sr")
+    again.load_state_dict(other.state_dict())
+    for p in net.parameters():
+        assert_same_bits(again.state[p]["exp_avg"], other.state[p]["exp_avg"])
+
+
+def test_states_of_other_names_are_refused_before_anything_changes() -> None:
+    saved = stepped(model(("p1", "p2"))).state_dict()
+    other = stepped(model(("p1", "p4")))
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(ValueError, match=r"lacks states for \['p4.weight'\] .* \['p2.weight'\]"):
+        other.load_state_dict(saved)
+    assert str(other.state_dict()) == str(before)
+    # Without names places count, as in torch.
+    del saved["param_groups"][0]["param_names"]
+    other.load_state_dict(saved)
+
+
+def test_without_names_on_both_sides_places_count() -> None:
+    saved = stepped(model(("p1", "p2"))).state_dict()
+    net = model(("p2", "p1"))
+    other = AdamW(net.parameters())
+    other.load_state_dict(saved)
+    first = next(net.parameters())
+    assert_same_bits(other.state[first]["exp_avg"], saved["state"][0]["exp_avg"])
+
+
+# -- parameters that the model has no longer ----------------------------------------------------
+
+
+def messages(optimizer: Any, count: int = 3) -> list[str]:
+    gc.collect()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(count):
+            optimizer.step()
+    return [str(w.message) for w in found]
+
+
+def test_a_step_on_meta_parameters_says_once_that_the_model_has_others() -> None:
+    with torch.device("meta"):
+        net = nn.Linear(4, 4).bfloat16()
+    optimizer = AdamW(net.parameters())
+    net.to_empty(device="cpu")
+    (message,) = messages(optimizer)
+    assert "are on the meta device" in message
+    assert "make the optimizer after them" in message
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_step_after_assign_says_once_that_the_model_has_others(loaded: bool) -> None:
+    net = model(("p1",))
+    optimizer = AdamW(net.parameters())
+    if loaded:
+        optimizer.load_state_dict(stepped(model(("p1",))).state_dict())
+    weights = {name: t.clone() for name, t in net.state_dict().items()}
+    net.load_state_dict(weights, assign=True)
+    next(net.parameters()).grad = torch.ones(4, 4).bfloat16()
+    (message,) = messages(optimizer)
+    assert "are referred to by nothing else" in message
+
+
+def test_a_step_without_gradients_does_not_warn_where_somebody_holds_a_parameter() -> None:
+    net = model(("p1", "p2"))
+    held = list(model(("p1",)).parameters())
+    for optimizer in (AdamW(net.parameters()), SGD(held), stepped(net)):
+        optimizer.zero_grad()
+        assert messages(optimizer) == []
+    frozen = AdamW([nn.Parameter(torch.ones(2).bfloat16(), requires_grad=False)])
+    assert messages(frozen) == []
+
+
+# -- threads ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("executor", ["torch", "numba"])
+def test_steps_of_several_threads_are_all_counted(executor: str) -> None:
+    import mcf
+
+    p = nn.Parameter(torch.ones(64, dtype=BF16))
+    p.grad = torch.ones_like(p)
+    with mcf.executor(executor):
+        optimizer = AdamW([p], precision="plus", check_numerics=False)
+        optimizer.step()
+        failed = []
+
+        def run() -> None:
+            try:
+                for _ in range(50):
+                    optimizer.step()
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    assert optimizer.state[p]["step"] == 201
+
+
+def test_a_step_within_a_step_does_not_wait_for_itself() -> None:
+    p = nn.Parameter(torch.ones(4, dtype=BF16))
+    p.grad = torch.ones_like(p)
+    optimizer = AdamW([p])
+
+    def closure() -> float:
+        optimizer.step()
+        return 1.0
+
+    assert optimizer.step(closure) == 1.0
+    assert optimizer.state[p]["step"] == 2
+
+
+def test_copies_have_locks_of_their_own() -> None:
+    optimizer = stepped(model(("p1",)))
+    other = copy.deepcopy(optimizer)
+    (p,) = other.param_groups[0]["params"]
+    p.grad = torch.ones_like(p)
+    with optimizer._lock:
+        thread = threading.Thread(target=other.step)
+        thread.start()
+        thread.join(timeout=30)
+    assert not thread.is_alive()
+
+
+# -- meta tensors in a state --------------------------------------------------------------------
+
+
+def test_a_meta_tensor_in_a_loaded_state_is_named() -> None:
+    optimizer = stepped(model(("p1",)))
+    saved = optimizer.state_dict()
+    saved["state"][0]["exp_avg"] = saved["state"][0]["exp_avg"].to("meta")
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(TypeError, match=r"state 'exp_avg' of params\[0\] \(p1.weight\).*meta"):
+        optimizer.load_state_dict(saved)
+    assert str(optimizer.state_dict()) == str(before)
