@@ -219,7 +219,7 @@ def build(spec: Elementwise, dialect: Dialect, many: bool = False) -> Any:
         namespace |= zip(("unpack", "pack"), both if interpreted else map(jit, both), strict=True)
     for field in spec.fields:
         widen, rounding, narrow = storage(
-            spec.register, field.format, dialect, on_bits=field.stochastic
+            spec.register, field.format, dialect, on_bits=field.rounding is not None
         )
         namespace[f"widen_{field.name}"] = widen
         namespace[f"round_{field.name}"] = rounding
