@@ -166,11 +166,15 @@ def _run_on_cubin(tool: str, arguments: tuple[str, ...], cubin: bytes) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def listing(cubin: bytes) -> str:
+    """Return the disassembly for an NVIDIA GPU, with labels."""
+    return _run_on_cubin("nvdisasm", ("-c", "-ndf"), cubin)
+
+
 @functools.lru_cache(maxsize=8)
 def sass_instructions(cubin: bytes) -> list[tuple[str, list[str]]]:
     """(opcode, operands) of each machine instruction of an NVIDIA GPU."""
-    text = _run_on_cubin("nvdisasm", ("-c", "-ndf"), cubin)
-    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)([^;]*);", text)
+    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)([^;]*);", listing(cubin))
     return [(op, [x.strip() for x in rest.split(",")]) for op, rest in found]
 
 
