@@ -12,7 +12,7 @@ from torch import Tensor
 from mcf.complexes.tensor import MCFComplexTensor, formatted, pair, parts
 from mcf.complexes.tracing import untraced
 from mcf.convert.parse import flatten, printed
-from mcf.tensor.creation import check_format, like_data, stored, tensor
+from mcf.tensor.creation import like_data, tensor
 from mcf.tensor.recorded import functorch
 from mcf.tensor.tensor import MCFTensor
 
@@ -49,13 +49,12 @@ def complex(
         return pair(*formatted(real, imag))
     floats = [v for v in (real, imag) if isinstance(v, Tensor) and v.is_floating_point()]
     expansions = [v for v in floats if isinstance(v, MCFTensor)]
-    kind = dtype
-    for v in floats if kind is None else ():
-        kind = v.dtype if kind is None else torch.promote_types(kind, v.dtype)
     count = terms
     if count is None:
         count = max((v.terms for v in expansions), default=1 if floats else 2)
-    kind = stored(check_format(count, kind))
+    arrays = [v for v in (real, imag) if isinstance(v, (Tensor, np.ndarray))]
+    # Numbers adapt to arrays, as in arithmetic.
+    _, kind = like_data(arrays or [real, imag], count, dtype)
     x, y = (_part(v, count, kind) for v in (real, imag))
     shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
     return MCFComplexTensor(*(v.expand(shape).clone() for v in (x, y)))

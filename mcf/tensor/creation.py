@@ -40,20 +40,26 @@ def like_data(data: Any, terms: int | None, dtype: torch.dtype | None) -> tuple[
     An expansion has its own number of components, anything else two. Floating-point tensors, arrays
     and NumPy scalars have their own dtype (longdouble is float64, complex numbers have that of
     their parts), a list the dtype to which its items promote; Python numbers, text and integers
-    have torch's default dtype.
+    have torch's default dtype. Next to tensors in a list, Python floats and text count as numbers
+    of the default dtype, and integers do not count.
     """
     if terms is None or dtype is None:
-        mine = list(_held_by(data, 0))
+        # Long lists have few kinds.
+        mine = set(_held_by(data, 0))
         if terms is None:
             terms = max((count for count, _ in mine if count), default=2)
         if dtype is None:
             for _, kind in mine:
+                kind = torch.get_default_dtype() if kind is None else kind
                 dtype = kind if dtype is None else torch.promote_types(dtype, kind)
     return terms, stored(check_format(terms, dtype))
 
 
-def _held_by(data: Any, depth: int) -> Iterator[tuple[int, torch.dtype]]:
-    """Yield the components (0 for a plain number) and dtype of each floating-point operand."""
+def _held_by(data: Any, depth: int) -> Iterator[tuple[int, torch.dtype | None]]:
+    """Yield the components (0 for a plain number) and dtype of each operand that is no integer.
+
+    The dtype is None for the default.
+    """
     if isinstance(data, Tensor):
         kind = data.dtype.to_real() if data.is_complex() else data.dtype
         if kind.is_floating_point:
@@ -64,9 +70,16 @@ def _held_by(data: Any, depth: int) -> Iterator[tuple[int, torch.dtype]]:
             yield 0, _NUMPY.get(size, torch.float64)
         elif data.dtype.kind == "O":
             yield from _held_by(np.asarray(data).ravel().tolist(), depth)
+    elif type(data) is list and {*map(type, data)} == {float}:
+        yield 0, None
     elif isinstance(data, (list, tuple)) and depth < DIMENSIONS:
         for item in data:
             yield from _held_by(item, depth + 1)
+    elif isinstance(getattr(data, "dtype", None), torch.dtype):
+        # A complex expansion, which is no torch tensor.
+        yield data.terms, data.dtype
+    elif not isinstance(data, int):
+        yield 0, None
 
 
 # The dtype of NumPy's floats, by their bytes; longdouble is larger.
@@ -98,7 +111,8 @@ def tensor(
         terms: number of components, 1 to 4; None for those of an expansion, else 2.
         dtype: of the components: bfloat16, float16, float32 or float64. None for that of a
             floating-point tensor, array or NumPy scalar (of a list the dtype to which they
-            promote); Python numbers, text and integers get torch's default dtype.
+            promote, as in `torch.tensor`); Python numbers, text and integers get torch's default
+            dtype.
         device: where to put it; None for that of a tensor, else torch's default device.
         requires_grad: whether autograd records what is done with it.
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mcf.convert.numbers import components_of
 from mcf.convert.parse import beyond, cut, exact
-from mcf.tensor.creation import check_format, number_in, stored
+from mcf.kernels.formats import format_of
+from mcf.tensor.creation import check_format, like_data, number_in
 from mcf.tensor.progressions import progression
 from mcf.tensor.tensor import MCFTensor, wrap
 
@@ -36,7 +37,7 @@ def full(
     size: Sequence[int] | int,
     fill_value: Any,
     *,
-    terms: int = 2,
+    terms: int | None = None,
     dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
@@ -46,13 +47,14 @@ def full(
     Args:
         size: its shape.
         fill_value: any number that `mcf.tensor` takes: "0.1", Fraction(1, 3), ...
-        terms: number of components, 1 to 4.
-        dtype: of the components; None for torch's default dtype.
+        terms: number of components, 1 to 4; None for those of an expansion, else 2.
+        dtype: of the components; None for that of a floating-point tensor or NumPy number, else
+            torch's default dtype.
         device: where it is; None for torch's default device.
         requires_grad: whether autograd records what is done with it.
     """
-    fmt = check_format(terms, dtype)
-    dtype = fmt.dtype
+    terms, dtype = like_data(fill_value, terms, dtype)
+    fmt = format_of(dtype)
     shape = (size,) if isinstance(size, int) else tuple(size)
     values = components_of(exact(number_in(fill_value, "fill_value")), fmt, terms)
     return leaf(
@@ -107,7 +109,7 @@ def arange(
     end: Any = None,
     step: Any = 1,
     *,
-    terms: int = 2,
+    terms: int | None = None,
     dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
@@ -118,14 +120,14 @@ def arange(
         start: a number as `mcf.tensor` takes; with one argument that is `end` and this is 0.
         end: the numbers stay below it (above it for a negative step).
         step: not 0; "0.1" is one tenth.
-        terms: as `mcf.full`.
-        dtype: as `mcf.full`.
+        terms: as `mcf.full`, of all the numbers given.
+        dtype: as `mcf.full`, of all the numbers given.
         device: as `mcf.full`.
         requires_grad: as `mcf.full`.
     """
-    dtype = stored(check_format(terms, dtype))
     if end is None:
         start, end = 0, start
+    terms, dtype = like_data([start, end, step], terms, dtype)
     a, b, s = (_finite(v, n) for v, n in ((start, "start"), (end, "end"), (step, "step")))
     if s == 0:
         raise ValueError("step must not be 0")
@@ -140,7 +142,7 @@ def linspace(
     end: Any,
     steps: int,
     *,
-    terms: int = 2,
+    terms: int | None = None,
     dtype: torch.dtype | None = None,
     device: Device = None,
     requires_grad: bool = False,
@@ -151,12 +153,12 @@ def linspace(
         start: the first number, as `mcf.tensor` takes it.
         end: the last number.
         steps: how many, at least 0.
-        terms: as `mcf.full`.
-        dtype: as `mcf.full`.
+        terms: as `mcf.full`, of all the numbers given.
+        dtype: as `mcf.full`, of all the numbers given.
         device: as `mcf.full`.
         requires_grad: as `mcf.full`.
     """
-    dtype = stored(check_format(terms, dtype))
+    terms, dtype = like_data([start, end], terms, dtype)
     if steps < 0:
         raise ValueError(f"steps must be at least 0, got {steps}")
     a, b = _finite(start, "start"), _finite(end, "end")

@@ -113,9 +113,9 @@ FLOATS = {
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *FLOATS])
 def test_data_keep_their_dtype_and_terms(dtype: torch.dtype) -> None:
-    data: list[Any] = [torch.ones(2, dtype=dtype), [torch.ones(2, dtype=dtype), [1.5, 2]]]
+    data: list[Any] = [torch.ones(2, dtype=dtype), [torch.ones(2, dtype=dtype), [1, 2]]]
     if dtype in FLOATS:
-        data += [np.ones(2, FLOATS[dtype]), FLOATS[dtype](1), [FLOATS[dtype](1), 2.5]]
+        data += [np.ones(2, FLOATS[dtype]), FLOATS[dtype](1), [FLOATS[dtype](1), 2]]
         data += [np.array([FLOATS[dtype](1)], dtype=object)]
     for given in data:
         x = mcf.tensor(given)
@@ -406,3 +406,36 @@ def test_few_floats_are_rounded_as_many() -> None:
         got = torch.tensor(few.tolist(), dtype=torch.float64)
         expected = torch.tensor(many[: few.numel()], dtype=torch.float64)
         assert_all_same_bits([got], [expected], "floats")
+
+
+def test_tensor_of_a_mixed_list_has_the_dtype_that_torch_tensor_gives() -> None:
+    half, narrow = torch.tensor(1.0, dtype=torch.float16), torch.tensor(1.0, dtype=torch.bfloat16)
+    lists: list[list[Any]] = [
+        [narrow, 0.1], [half, 2], [half, narrow], [np.float16(1), 0.1], [np.float16(1), 2],
+        [torch.tensor(1.0), np.float64(1)], [narrow, torch.tensor(3)],
+    ]  # fmt: skip
+    for data in lists:
+        assert mcf.tensor(data).dtype == torch.tensor(data).dtype, data
+    # Text counts as a float: nearest pairs of float32, and not of bfloat16.
+    x = mcf.tensor([narrow, "0.1"])
+    assert x.to_fractions()[1] == mcf.tensor("0.1", 2, torch.float32).to_fractions()
+
+
+def test_numbers_given_to_other_functions_keep_dtype_and_terms() -> None:
+    third = mcf.tensor(Fraction(1, 3), 4, torch.float64)
+    exact = third.to_fractions()
+    assert mcf.full((2,), third).to_fractions() == [exact, exact]
+    assert mcf.linspace(third, third, 2).to_fractions() == [exact, exact]
+    assert mcf.arange(third, third + 1).to_fractions() == [exact]
+    assert mcf.full((1,), np.float64(1e300)).to_fractions() == [Fraction(1e300)]
+    assert mcf.full((2,), third, terms=1, dtype=torch.float32).dtype == torch.float32
+
+
+def test_complex_numbers_keep_dtype_and_terms_of_their_parts() -> None:
+    third = mcf.tensor(Fraction(1, 3), 4, torch.float64)
+    z = mcf.complex_tensor([mcf.complex(third, third), 1j])
+    assert z.real.to_fractions() == [third.to_fractions(), 0]
+    for z in (mcf.complex(np.array([1e300]), 0), mcf.complex(np.float64(1e300), 0)):
+        assert z.real.reshape(-1).to_fractions() == [Fraction(1e300)]
+    # Numbers adapt to a tensor.
+    assert mcf.complex(torch.ones(2), np.float64(0.1)).dtype == torch.float32
