@@ -16,7 +16,7 @@ from mcf.optim.extras.wrap import collage as collage
 from mcf.optim.gradients import NonFiniteGradientError as NonFiniteGradientError
 from mcf.optim.groups import param_groups as param_groups
 from mcf.optim.lost_updates import LostUpdatesWarning as LostUpdatesWarning
-from mcf.optim.optimizer import NoEffectWarning as NoEffectWarning
+from mcf.optim.no_effect import NoEffectWarning as NoEffectWarning
 from mcf.optim.precision import Precision as Precision
 from mcf.optim.randomness import set_index_offset as set_index_offset
 from mcf.optim.randomness import set_stream as set_stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def portable(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {**state_dict, "state": state, "param_groups": groups}
 
 
-def in_order(optimizer: GroupedOptimizer, state_dict: Any) -> Any:
+def in_order(groups: Sequence[Mapping[str, Any]], state_dict: Any) -> Any:
     """Return a state dict whose parameters are in the optimizer's order, by their names.
 
     Names count without what wrappers put there (`stream_names.unwrapped`), in groups where both
@@ -44,9 +44,7 @@ def in_order(optimizer: GroupedOptimizer, state_dict: Any) -> Any:
     if not isinstance(saved_groups, list):
         return state_dict
     found = []
-    for index, (group, saved) in enumerate(
-        itertools.zip_longest(optimizer.param_groups, saved_groups)
-    ):
+    for index, (group, saved) in enumerate(itertools.zip_longest(groups, saved_groups)):
         if group is not None and saved is not None:
             saved = _ordered(index, group, saved)
         found.append(saved)
@@ -58,20 +56,45 @@ def _ordered(index: int, group: Mapping[str, Any], saved: dict[str, Any]) -> dic
     mine, theirs = (_plain_names(g) for g in (group, saved))
     if mine is None or theirs is None or len(mine) != len(theirs) or mine == theirs:
         return saved
-    if set(mine) != set(theirs):
-        missing, unknown = (sorted({*a} - {*b})[:5] for a, b in ((mine, theirs), (theirs, mine)))
-        raise ValueError(
-            f"state_dict param_groups[{index}] lacks states for {missing} and has some for "
-            f"{unknown}, which the optimizer's group has not; allowed are the same names (without "
-            "'param_names' in the saved group, states go to parameters by their places)"
-        )
-    places = [theirs.index(name) for name in mine]
+    found = _found(f"state_dict param_groups[{index}]", mine, theirs)
     keys, names = saved["params"], saved["param_names"]
     return {
         **saved,
-        "params": [keys[k] for k in places],
-        "param_names": [names[k] for k in places],
+        "params": [keys[k] for k in found],
+        "param_names": [names[k] for k in found],
     }
+
+
+def places(groups: Sequence[Mapping[str, Any]], saved: Sequence[Any]) -> list[int] | None:
+    """Return where a state dict has each parameter of an optimizer, in the order of all groups.
+
+    None where a group on either side does not name all of its parameters, or two alike.
+
+    Raises:
+        ValueError: for other names than the optimizer's.
+    """
+    names: list[list[str]] = []
+    for side in (groups, saved):
+        found = [_plain_names(group) for group in side]
+        flat = [name for mine in found if mine is not None for name in mine]
+        if None in found or len(set(flat)) < len(flat):
+            return None
+        names.append(flat)
+    mine, theirs = names
+    return None if len(mine) != len(theirs) else _found("state_dict", mine, theirs)
+
+
+def _found(where: str, mine: list[str], theirs: list[str]) -> list[int]:
+    """Return the place of each name among those of a state dict."""
+    place = {name: k for k, name in enumerate(theirs)}
+    if set(mine) != place.keys():
+        missing, unknown = (sorted({*a} - {*b})[:5] for a, b in ((mine, theirs), (theirs, mine)))
+        raise ValueError(
+            f"{where} lacks states for {missing} and has some for {unknown}, which the optimizer "
+            "has not there; allowed are the same names (without 'param_names' in the saved group, "
+            "states go to parameters by their places)"
+        )
+    return [place[name] for name in mine]
 
 
 def _plain_names(group: Any) -> list[str] | None:

@@ -12,9 +12,8 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.kernels.formats import FORMATS, FP32, FP64
-from mcf.optim import checkpoint, expansions, gradients, options, randomness, validation
-from mcf.optim.caller import warn
+from mcf.kernels.formats import FORMATS
+from mcf.optim import checkpoint, expansions, gradients, no_effect, options, randomness, validation
 from mcf.optim.grouped import Group, GroupedOptimizer
 from mcf.optim.lost_updates import LostUpdates
 from mcf.optim.precision import by_name
@@ -25,19 +24,14 @@ from mcf.optim.step.run import Steps
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
-from mcf.optim.storage.strategies import PLAIN
-
-
-class NoEffectWarning(UserWarning):
-    """A precision for 16-bit parameters was given to an optimizer that has none."""
-
-
-# Precisions that ask for no more than a float32 parameter has anyway.
-FULL_PRECISION = ("plain", "fp32_states", "master")
 
 
 class LowPrecisionOptimizer(GroupedOptimizer):
     """An update rule under precision strategies; subclasses give the rule and its scalars."""
+
+    # Whether the constructor has added its groups.
+    _complete = False
+    _told_of_no_effect = False
 
     def __init__(
         self,
@@ -65,29 +59,23 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
         if any(group["capturable"] for group in self.param_groups):
             gradients.check_capturable(self.nonfinite)
-        self._warn_of_no_effect()
+        self._complete = True
+        self._warn_of_no_effect(0)
 
-    def _warn_of_no_effect(self) -> None:
-        """Warn where no parameter is stored otherwise than under precision="plain"."""
-        asked = []
-        for index, group in enumerate(self.param_groups):
-            for where, p in self._named(index):
-                if validation.later(p) or p.dtype not in FORMATS:
-                    continue
-                found = self._arithmetic(group, p, where)
-                wide = found.component in (FP32, FP64)
-                if not wide or found.strategy != PLAIN:
-                    return
-                if group["precision"] not in FULL_PRECISION:
-                    asked.append((group["precision"], p.dtype))
-        if asked:
-            precision, dtype = asked[0]
-            warn(
-                f"precision={precision!r} has no effect: all parameters are {dtype}, and it stores "
-                "16-bit parameters; use model.to(torch.bfloat16), or 'bf16_sr', '8bit' or '4bit', "
-                "which store the moments of float32 parameters in fewer bytes, or 'plain'",
-                NoEffectWarning,
-            )
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group as torch does; its hyperparameters and parameters are checked first.
+
+        Raises:
+            ValueError, TypeError: naming the hyperparameter or the parameter and its group.
+        """
+        super().add_param_group(param_group)
+        if self._complete:
+            self._warn_of_no_effect(len(self.param_groups) - 1)
+
+    def _warn_of_no_effect(self, first: int) -> None:
+        """Warn once where the precision of groups from `first` on does nothing for any of them."""
+        if not self._told_of_no_effect:
+            self._told_of_no_effect = no_effect.warned(self, first)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -318,7 +306,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         # Like torch's own, which casts every state to its parameter's dtype.
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
-        state_dict = checkpoint.in_order(self, state_dict)
+        state_dict = checkpoint.in_order(self.param_groups, state_dict)
         checkpoint.check(self, state_dict)
         groups = checkpoint.groups(self, state_dict)
         states = checkpoint.states(self, state_dict)
@@ -332,6 +320,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         self.__dict__.setdefault("_track_metrics", False)
         self.__dict__.setdefault("_steps", Steps())
         self.__dict__.setdefault("_lock", threading.RLock())
+        self._complete = True
         self.__dict__.setdefault("_lost", LostUpdates(False))
         self.__dict__.setdefault("_grad_low", {})
         self.__dict__.setdefault("_accumulator", None)

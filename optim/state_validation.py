@@ -42,6 +42,8 @@ def state(
         raise ValueError(
             f"state of {where} has {sorted(mine)}; its precision and dtype need {sorted(wanted)}"
         )
+    for name in ("step", *numbers):
+        has_values(name, where, p, entry[name])
     for name in numbers:
         # A device is not asked, and fake tensors have no values.
         value = entry[name]
@@ -56,11 +58,7 @@ def state(
             raise TypeError(
                 f"state {name!r} of {where} has layout {t.layout}; allowed is torch.strided"
             )
-        if t.is_meta and not p.is_meta:
-            raise TypeError(
-                f"state {name!r} of {where} is on the meta device, which has no values; allowed is "
-                "a tensor with memory, such as on the device of its parameter"
-            )
+        has_values(name, where, p, t)
         if is_expansion(t):
             raise TypeError(
                 f"state {name!r} of {where} is an expansion of components of {t.dtype}; allowed "
@@ -91,6 +89,15 @@ def state(
                 f"{list(t.shape)}, strides {list(t.stride())}): several of its elements share "
                 "memory"
             )
+
+
+def has_values(name: str, where: str, p: Tensor, value: Any) -> None:
+    """Raise for a state on the meta device, unless its parameter is there too."""
+    if isinstance(value, Tensor) and value.is_meta and not p.is_meta:
+        raise TypeError(
+            f"state {name!r} of {where} is on the meta device, which has no values; allowed is "
+            "a tensor with memory, such as on the device of its parameter"
+        )
 
 
 def state_device(where: str, p: Tensor, entry: Mapping[str, Any], names: Mapping[str, Any]) -> None:

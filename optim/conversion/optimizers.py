@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from mcf.kernels.formats import FORMATS
+from mcf.optim import checkpoint
 from mcf.optim.conversion import libraries
 from mcf.optim.conversion.states import Report, fill
 from mcf.optim.optimizer import LowPrecisionOptimizer
@@ -106,7 +107,8 @@ def load_converted(
 ) -> Report:
     """Load into an optimizer the state dict of another precision, class or library.
 
-    Its hyperparameters stay as they are; load the learning rate with its schedule.
+    Its hyperparameters stay as they are; load the learning rate with its schedule. States go to
+    parameters by name where both sides name all of theirs, else by place.
 
     Args:
         optimizer: of this package or of torch.optim.
@@ -128,14 +130,19 @@ def load_converted(
         if number != count:
             raise ValueError(f"the state dict is of {count} parameters; {what} has {number}")
     remaining = iter(sources)
-    return fill(
-        optimizer,
-        [
-            (libraries.options(group),
-             [(next(remaining), state_dict["state"].get(key, {})) for key in group["params"]])
-            for group in saved
-        ],
-    )  # fmt: skip
+    found = [
+        (libraries.options(group), next(remaining), state_dict["state"].get(key, {}))
+        for group in saved
+        for key in group["params"]
+    ]
+    places = checkpoint.places(optimizer.param_groups, saved)
+    if places is not None:
+        if params is None:
+            # A parameter is its own source, wherever the state dict has its name.
+            found = [(found[k][0], p, found[k][2]) for k, p in zip(places, mine, strict=True)]
+        else:
+            found = [found[k] for k in places]
+    return fill(optimizer, [(given, [(p, entry)]) for given, p, entry in found])
 
 
 def float32_checkpoint(optimizer: LowPrecisionOptimizer) -> tuple[list[Tensor], dict[str, Any]]:
@@ -203,7 +210,8 @@ def _options(
 ) -> dict[str, Any]:
     """The options of a target's group."""
     make: Any = cls
-    defaults = make([Parameter(torch.zeros(1, 1, dtype=torch.float32, device="cpu"))]).defaults
+    # Every precision has an effect on 16 bits: a stand-in of float32 would make a warning.
+    defaults = make([Parameter(torch.zeros(1, 2, dtype=torch.bfloat16, device="cpu"))]).defaults
     known = {*defaults, "initial_lr", *({"mode"} & inspect.signature(cls).parameters.keys())}
     foreign_names = sorted(more.keys() - known)
     if foreign_names:

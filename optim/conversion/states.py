@@ -19,6 +19,7 @@ from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.sharding.across import across
 from mcf.optim.sharding.portable import unpacked
 from mcf.optim.sharding.shards import is_sharded, local, moved_like
+from mcf.optim.state_validation import has_values
 from mcf.optim.step.bucket import new_state
 from mcf.optim.step.kernel import states
 from mcf.optim.storage import codes, values
@@ -99,6 +100,8 @@ def fill(target: Optimizer, source: Sequence[tuple[dict[str, Any], Entries]]) ->
                 )
             made.append((p, old.detach(), {}))
             continue
+        for name, value in entry.items():
+            has_values(name, where, p, value)
         plain = others.translated(old, entry, given, where)
         meaning = libraries.read(*_placed(p, old, plain), given, where)
         state, storage = _state(target, group, p, meaning, where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -12,7 +13,8 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from mcf.optim import gradients, randomness, stream_names, validation
+from mcf.optim import gradients, no_effect, randomness, replaced, stream_names, validation
+from mcf.optim.checkpoint import in_order
 from mcf.optim.extras import wrap_checkpoint as checkpoint
 from mcf.optim.extras import wrap_rules as rules
 from mcf.optim.extras import wrap_storage as storage
@@ -88,6 +90,11 @@ class Collage(Optimizer):
     the same bits.
     """
 
+    # Whether the constructor has added its groups, and which warnings were given.
+    _complete = False
+    _told_of_no_effect = False
+    _told = False
+
     def __init__(
         self,
         optimizer: type[Optimizer],
@@ -117,7 +124,10 @@ class Collage(Optimizer):
         self._tried: list[tuple[dict[str, Any], frozenset[str]]] = []
         mine = {"precision": precision, "low": low, "seed": seed, "stream_by": None}
         defaults = {**self._made().defaults, **mine}
+        self._lock = threading.RLock()
         super().__init__(params, by_name(defaults))
+        self._complete = True
+        self._told_of_no_effect = no_effect.warned(self, 0)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -150,6 +160,8 @@ class Collage(Optimizer):
         except Exception:
             self.param_groups.pop()
             raise
+        if self._complete and not self._told_of_no_effect:
+            self._told_of_no_effect = no_effect.warned(self, index)
 
     def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
         found = arithmetic(strategies.of_group(group), p.dtype, torch.float32, where)
@@ -187,6 +199,14 @@ class Collage(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # Counts, states and marks are read and written: two threads would lose steps.
+        with self._lock:
+            if not (self._take() or self._told):
+                self._told = replaced.warn_of_replaced(self.param_groups, self.state)
+        return loss
+
+    def _take(self) -> bool:
+        """Step every parameter that has a gradient, and return whether one has."""
         work, known = [], dict[Tensor, int]()
         for index, group in enumerate(self.param_groups):
             self._try(index)
@@ -207,7 +227,7 @@ class Collage(Optimizer):
         if found is not None:
             every = everyone(p for group in self.param_groups for p in group["params"])
             if float(gradients.found_by_any(found, every)) != 0:
-                return loss
+                return bool(work)
         scale = getattr(self, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)
         rewritten.follow(self._marks, [(w, p, self.state.get(p, {}), a) for w, _, p, a in work])
@@ -218,7 +238,7 @@ class Collage(Optimizer):
             self._marks.leave([p])
         for group, changed in later:
             group.update(changed)
-        return loss
+        return bool(work)
 
     def _step_one(
         self,
@@ -262,11 +282,14 @@ class Collage(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state made by `state_dict`; every state keeps its own dtype.
 
+        States go to parameters by name where both sides name all parameters of a group.
+
         Raises:
             ValueError, TypeError: when groups, their sizes, precisions or names are others.
         """
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
+        state_dict = in_order(self.param_groups, state_dict)
         checkpoint.check(self.param_groups, state_dict)
         state = checkpoint.states(self.param_groups, state_dict)
         for group, other in zip(self.param_groups, checkpoint.options(state_dict), strict=True):
@@ -281,7 +304,7 @@ class Collage(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""
-        self._marks = Marks()
+        self._marks, self._lock, self._complete = Marks(), threading.RLock(), True
         super().__setstate__(state)
 
     def __getstate__(self) -> dict[str, Any]:

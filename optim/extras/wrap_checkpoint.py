@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mcf.optim import stream_names
 from mcf.optim.sharding.shards import is_sharded, moved_like
+from mcf.optim.state_validation import has_values
 
 Group = Mapping[str, Any]
 
@@ -43,9 +44,10 @@ def states(
 ) -> defaultdict[Tensor, dict[str, Any]]:
     """Copies of the saved states on the parameters' devices, each in its own dtype."""
     found: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
-    for group, other in zip(groups, state_dict["param_groups"], strict=True):
-        for key, p in zip(other["params"], group["params"], strict=True):
+    for index, (group, other) in enumerate(zip(groups, state_dict["param_groups"], strict=True)):
+        for k, (key, p) in enumerate(zip(other["params"], group["params"], strict=True)):
             for name, value in state_dict["state"].get(key, {}).items():
+                has_values(name, f"params[{k}] of param_groups[{index}]", p, value)
                 if not isinstance(value, Tensor) or not value.dim():
                     found[p][name] = copy.deepcopy(value)
                     continue

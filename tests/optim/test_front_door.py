@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import time
 import warnings
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcf.optim import SGD, AdamW
+from mcf.optim import SGD, AdamW, collage, load_converted
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16
 
@@ -83,6 +84,61 @@ def test_without_names_on_both_sides_places_count() -> None:
     assert_same_bits(other.state[first]["exp_avg"], saved["state"][0]["exp_avg"])
 
 
+def of_torch(net: nn.Module) -> Any:
+    return torch.optim.AdamW(net.named_parameters())
+
+
+def wrapped_adamw(net: nn.Module) -> Any:
+    return collage(torch.optim.AdamW, net.named_parameters(), precision="light")
+
+
+@pytest.mark.parametrize(
+    ("source", "make", "load"),
+    [
+        (wrapped_adamw, wrapped_adamw, lambda o, state: o.load_state_dict(state)),
+        (stepped, lambda net: AdamW(net.named_parameters(), precision="master"), load_converted),
+        (of_torch, lambda net: AdamW(net.named_parameters()), load_converted),
+        (stepped, of_torch, load_converted),
+    ],
+)
+def test_every_way_to_load_states_goes_by_names(source: Any, make: Any, load: Any) -> None:
+    net, other = model(("p1", "p2", "p3")), model(("p3", "p1", "p2"))
+    given = source(net)
+    for name, p in net.named_parameters():
+        p.grad = torch.full_like(p, 2.0 ** int(name[1]))
+    given.step()
+    target = make(other)
+    state = given.state_dict()
+    load(target, state)
+    weights = dict(net.named_parameters())
+    for name, p in other.named_parameters():
+        # First moments of powers of two are exact in each dtype here.
+        found, wanted = (o.state[q]["exp_avg"] for o, q in ((target, p), (given, weights[name])))
+        assert torch.equal(found.double(), wanted.double()), name
+    # Other names are refused before anything changes; without names places count.
+    state["param_groups"][0]["param_names"][0] = "p7.weight"
+    before = copy.deepcopy(target.state_dict())
+    with pytest.raises(ValueError, match=r"lacks states for \['p1.weight'\] .* \['p7.weight'\]"):
+        load(target, state)
+    assert str(target.state_dict()) == str(before)
+    del state["param_groups"][0]["param_names"]
+    load(target, state)
+    first = next(other.parameters())
+    moment = given.state[weights["p1.weight"]]["exp_avg"]
+    assert torch.equal(target.state[first]["exp_avg"].double(), moment.double())
+
+
+def test_conversion_with_parameters_of_the_source_goes_by_names() -> None:
+    net, other = model(("p1", "p2")), model(("p2", "p1"))
+    wide = [p.detach().float() + k for k, p in enumerate(net.parameters(), 1)]
+    given = stepped(net, precision="plain")
+    target = AdamW(other.named_parameters(), precision="master")
+    load_converted(target, given.state_dict(), wide)
+    for k, name in enumerate(("p1", "p2")):
+        (p,) = other[name].parameters()
+        assert_same_bits(target.master_weight(p), wide[k])
+
+
 # -- parameters that the model has no longer ----------------------------------------------------
 
 
@@ -106,10 +162,11 @@ def test_a_step_on_meta_parameters_says_once_that_the_model_has_others() -> None
 
 
 @pytest.mark.parametrize("loaded", [False, True])
-def test_a_step_after_assign_says_once_that_the_model_has_others(loaded: bool) -> None:
+@pytest.mark.parametrize("make", [AdamW, lambda params: collage(torch.optim.AdamW, params)])
+def test_a_step_after_assign_says_once_that_the_model_has_others(loaded: bool, make: Any) -> None:
     net = model(("p1",))
-    optimizer = AdamW(net.parameters())
-    if loaded:
+    optimizer = make(net.parameters())
+    if loaded and make is AdamW:
         optimizer.load_state_dict(stepped(model(("p1",))).state_dict())
     weights = {name: t.clone() for name, t in net.state_dict().items()}
     net.load_state_dict(weights, assign=True)
@@ -158,6 +215,29 @@ def test_steps_of_several_threads_are_all_counted(executor: str) -> None:
     assert optimizer.state[p]["step"] == 201
 
 
+def test_steps_of_a_wrapped_class_wait_for_each_other() -> None:
+    active, most = [], []
+
+    class Watched(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            active.append(1)
+            most.append(len(active))
+            time.sleep(0.001)
+            active.pop()
+            return super().step(closure)
+
+    p = nn.Parameter(torch.ones(4, dtype=BF16))
+    p.grad = torch.ones_like(p)
+    optimizer = collage(Watched, [p], lr=2.0**-3)
+    threads = [threading.Thread(target=optimizer.step) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+    assert_same_bits(p.detach(), torch.full((4,), 0.5, dtype=BF16))
+
+
 def test_a_step_within_a_step_does_not_wait_for_itself() -> None:
     p = nn.Parameter(torch.ones(4, dtype=BF16))
     p.grad = torch.ones_like(p)
@@ -193,4 +273,28 @@ def test_a_meta_tensor_in_a_loaded_state_is_named() -> None:
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(TypeError, match=r"state 'exp_avg' of params\[0\] \(p1.weight\).*meta"):
         optimizer.load_state_dict(saved)
+    assert str(optimizer.state_dict()) == str(before)
+
+
+@pytest.mark.parametrize("name", ["step", "exp_avg"])
+@pytest.mark.parametrize(
+    ("make", "load"),
+    [
+        (stepped, lambda o, state: o.load_state_dict(state)),
+        (stepped, load_converted),
+        (wrapped_adamw, lambda o, state: o.load_state_dict(state)),
+    ],
+)
+def test_every_way_to_load_a_meta_tensor_names_it(make: Any, load: Any, name: str) -> None:
+    net = model(("p1", "p2"))
+    optimizer = make(net)
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    key = saved["param_groups"][0]["params"][1]
+    saved["state"][key] = {**saved["state"][key], name: saved["state"][key][name].to("meta")}
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(TypeError, match=rf"state '{name}' of params\[1\].* is on the meta device"):
+        load(optimizer, saved)
     assert str(optimizer.state_dict()) == str(before)

@@ -79,3 +79,44 @@ def test_a_group_of_its_own_precision_counts() -> None:
 def test_a_frozen_or_empty_optimizer_does_not_warn() -> None:
     frozen = nn.Parameter(torch.zeros(3, dtype=torch.int32), requires_grad=False)
     assert messages(AdamW, [frozen]) == []
+
+
+def test_a_group_added_later_warns_where_it_is_the_first_to_ask_for_a_precision() -> None:
+    optimizer = AdamW(net().parameters(), precision="master")
+    later = {"params": list(net().parameters()), "precision": "plus"}
+    (message,) = messages(optimizer.add_param_group, later)
+    assert message.startswith("precision='plus' has no effect")
+    # Once, and not where another group has 16 bits.
+    assert messages(optimizer.add_param_group, {**later, "params": net().parameters()}) == []
+    mixed = AdamW(net(torch.bfloat16).parameters())
+    assert messages(mixed.add_param_group, {"params": list(net().parameters())}) == []
+    told = AdamW(net(torch.bfloat16).parameters(), precision="master")
+    assert messages(told.add_param_group, {**later, "params": net().parameters()}) == []
+
+
+def test_a_wrapped_class_warns_and_names_what_it_takes() -> None:
+    (message,) = messages(mcf.optim.collage, torch.optim.AdamW, net().parameters())
+    assert "'bf16_sr' to store" in message
+    assert "8bit" not in message
+    narrow = net(torch.bfloat16).parameters()
+    assert messages(mcf.optim.collage, torch.optim.AdamW, narrow) == []
+    full = mcf.optim.collage(torch.optim.SGD, net().parameters(), precision="plain", lr=0.125)
+    group = {"params": list(net().parameters()), "precision": "light"}
+    assert len(messages(full.add_param_group, group)) == 1
+
+
+def test_the_advice_is_of_precisions_that_the_optimizer_takes() -> None:
+    for make, options in ((Lion, {}), (SGD, {}), (CollageAdamW, {}), (AdamW, {})):
+        for dtype in (torch.float32, torch.float64):
+            (message,) = messages(make, net(dtype).parameters(), **options)
+            advised = message.split("; ")[1]
+            for name in mcf.optim.PRECISIONS:
+                if repr(name) in advised:
+                    assert name in make.precisions
+                    fresh = net(dtype).parameters()
+                    assert messages(make, fresh, precision=name) == []
+
+
+def test_conversion_of_16_bit_parameters_does_not_warn() -> None:
+    source = torch.optim.AdamW(net(torch.bfloat16).parameters())
+    assert messages(mcf.optim.convert, source, "plus") == []
