@@ -18,7 +18,7 @@ from mcf.kernels.formats import FP32, FP64, Format
 RegistersName = Literal["auto", "float64", "float32"]
 NAMES = get_args(RegistersName)
 
-_chosen = "auto"
+_chosen: RegistersName = "auto"
 
 
 def set_registers(name: RegistersName) -> None:
@@ -54,7 +54,7 @@ def set_registers(name: RegistersName) -> None:
     _chosen = name
 
 
-def get_registers() -> str:
+def get_registers() -> RegistersName:
     """The name given to `set_registers`, "auto" at first."""
     return _chosen
 

@@ -19,16 +19,16 @@ from mcf.kernels.layouts import launch
 from mcf.kernels.layouts import same_layout as same_layout
 from mcf.kernels.row_tasks import RowTask
 
+ExecutorName = Literal["auto", "torch", "numba", "triton"]
 # The module of each executor, which has it as EXECUTOR and is imported where it is wanted.
-EXECUTORS = {
+EXECUTORS: dict[ExecutorName, str] = {
     "torch": "mcf.kernels.torch.reference",
     "numba": "mcf.kernels.numba.cpu",
     "triton": "mcf.kernels.triton.gpu",
 }
 NAMES = ("auto", *EXECUTORS)
-ExecutorName = Literal["auto", "torch", "numba", "triton"]
 
-_chosen = "auto"
+_chosen: ExecutorName = "auto"
 
 
 class ExecutorWarning(UserWarning):
@@ -62,7 +62,7 @@ def set_executor(name: ExecutorName) -> None:
         )
 
 
-def _choose(name: str) -> None:
+def _choose(name: ExecutorName) -> None:
     """Choose the executor, without a warning."""
     global _chosen
     if name not in NAMES:
@@ -78,7 +78,7 @@ def _choose(name: str) -> None:
     _chosen = name
 
 
-def get_executor() -> str:
+def get_executor() -> ExecutorName:
     """The name given to `set_executor`, "auto" at first."""
     return _chosen
 
@@ -95,7 +95,7 @@ def executor(name: ExecutorName) -> Iterator[None]:
 
 
 @functools.cache
-def named(name: str) -> Executor:
+def named(name: ExecutorName) -> Executor:
     """The executor of a name; ImportError where a package that it needs is not installed."""
     executor: Executor = importlib.import_module(EXECUTORS[name]).EXECUTOR
     return executor

@@ -18,6 +18,7 @@ from torch import Tensor
 import mcf
 from mcf.kernels import registry
 from mcf.optim import AdamW
+from mcf.optim.storage.strategies import PrecisionName
 
 PACKAGES = ("mcf-torch", "torch", "triton", "numba", "llvmlite", "numpy")
 
@@ -50,7 +51,7 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def executors() -> dict[str, str]:
+def executors() -> dict[registry.ExecutorName, str]:
     """Each executor, and why it cannot run; an empty text where it can."""
     found = {}
     for name in registry.EXECUTORS:
@@ -83,7 +84,7 @@ def _weights(seed: int, device: str) -> Tensor:
     return _whole(27 * 38, seed, 7).bfloat16().reshape(27, 38).to(device)
 
 
-def _training(precision: str, device: str) -> Iterator[Tensor]:
+def _training(precision: PrecisionName, device: str) -> Iterator[Tensor]:
     w = torch.nn.Parameter(_weights(3, device))
     optimizer = AdamW([("w", w)], lr=2.0**-6, precision=precision)
     for k in range(5):

@@ -107,8 +107,11 @@ class LostUpdates:
             for sample in mine:
                 p = sample.p
                 step = optimizer.state.get(p, {}).get("step")
+                if p.grad is None:
+                    continue
                 # A step that was skipped for its gradients changes nothing.
-                if p.grad is None or (step is not None and torch.equal(step, sample.step)):
+                before = sample.step
+                if before is not None and step is not None and torch.equal(step, before):
                     continue
                 live = _every(local(p.grad.detach()), sample.stride) != 0
                 updates += int(live.sum())

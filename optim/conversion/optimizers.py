@@ -83,8 +83,6 @@ def convert(
         for group in optimizer.param_groups
     ]  # fmt: skip
     cls: Any = to or _class(optimizer)
-    if precision is None and isinstance(optimizer, LowPrecisionOptimizer):
-        precision = None if _is_foreign(cls) else "source"
     targets = list(params) if params is not None else [p for *_, e in source for p, _ in e]
     count = sum(len(entries) for *_, entries in source)
     if len(targets) != count:
@@ -182,10 +180,6 @@ def _entry(optimizer: Optimizer, p: Tensor) -> Mapping[str, Any]:
     }
 
 
-def _is_foreign(cls: type) -> bool:
-    return not issubclass(cls, LowPrecisionOptimizer)
-
-
 def _class(optimizer: Optimizer) -> type[Optimizer]:
     """Our class of the same name, ignoring what other libraries add to it."""
     if isinstance(optimizer, LowPrecisionOptimizer):
@@ -220,7 +214,7 @@ def _options(
             f"{', '.join(sorted(known))}"
         )
     found = {k: copy.deepcopy(v) for k, v in given.items() if k in defaults}
-    if precision is not None and precision != "source":
+    if precision is not None:
         found["precision"] = precision
     # What another precision rounds may have no low word here.
     target = {**defaults, **found}.get("precision", "plain")
