@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
@@ -77,6 +79,48 @@ def in_turn(
     return {name: Timing(tuple(values)) for name, values in times.items()}
 
 
+def queued(
+    call: Callable[[], object], device: torch.device, *, rounds: int, seconds: float
+) -> tuple[Timing, Timing]:
+    """Time up to 20 calls that are queued one after another; return device and host seconds a call.
+
+    On a GPU events around the queue measure the device, so that its wait for the first launch is
+    shared by all calls. The host's time is that of queueing, which hides behind the device's where
+    it is shorter. Two calls warm up: the second step of an optimizer is another path than the
+    first.
+
+    Args:
+        call: the function to time.
+        device: the device that it works on.
+        rounds: the largest number of queues.
+        seconds: the time that all queues may take, but for three rounds of one call, or for one
+            round of a call that takes longer than that.
+    """
+    for _ in range(2):
+        call()
+    _wait(device)
+    start = time.perf_counter()
+    call()
+    _wait(device)
+    once = max(time.perf_counter() - start, 1e-7)
+    calls = max(1, min(20, int(seconds / 3 / once)))
+    rounds = max(3 if once < seconds else 1, min(rounds, int(seconds / (calls * once))))
+    busy, host = [], []
+    for _ in range(rounds):
+        if device.type == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        host.append((time.perf_counter() - start) / calls)
+        if device.type == "cuda":
+            end.record()
+            end.synchronize()
+            busy.append(1e-3 * begin.elapsed_time(end) / calls)
+    return Timing(tuple(busy or host)), Timing(tuple(host))
+
+
 @functools.cache
 def _large() -> torch.Tensor:
     return torch.zeros(1 << 24)
@@ -93,7 +137,7 @@ def _wait(device: torch.device) -> None:
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What a figure depends on: machine, versions, commit, day."""
+    """Return what a figure depends on: machine, versions, commit, day."""
     versions = {}
     for package in ("torch", "triton", "numba", "torch-optimi"):
         try:
@@ -105,7 +149,7 @@ def environment(device: torch.device) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "python": platform.python_version(),
         **versions,
-        "commit": _git("describe", "--always", "--dirty"),
+        "commit": commit(),
         "date": datetime.date.today().isoformat(),
     }
 
@@ -137,6 +181,20 @@ def _read(path: str) -> str:
         return Path(path).read_text()
     except OSError:
         return ""
+
+
+def commit(root: Path = ROOT) -> str:
+    """Return the commit of a checkout, or of a copy of one without git.
+
+    The environment variable MCF_COMMIT comes first, then git, then the file .whl/commit, which
+    `make gpu-wheels` writes for copies.
+    """
+    if told := os.environ.get("MCF_COMMIT"):
+        return told
+    # A copy inside another repository must not take that one's commit.
+    if (root / ".git").exists():
+        return _git("describe", "--always", "--dirty")
+    return _read(str(root / ".whl" / "commit")).strip() or "-"
 
 
 def _git(*arguments: str) -> str:
@@ -197,6 +255,12 @@ def merge_csv(
             for k, v in comments.items()
         }
     save_csv(path, [*kept, *rows], comments)
+
+
+def append_csv(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row to an existing file, at once."""
+    with path.open("a", newline="") as file:
+        csv.DictWriter(file, list(row)).writerow(row)
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:

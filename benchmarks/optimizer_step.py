@@ -30,16 +30,20 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def shapes_of(size: str) -> list[torch.Size]:
-    """The tensors of a size: one matrix, or "300x": a model of 300 tensors.
+def small_transformer(width: int, blocks: int = 30) -> list[torch.Size]:
+    """Return blocks of ten matrices and vectors: 15 M elements of width 192, 100 M of 528."""
+    w = width
+    block = [(w, 3 * w), (3 * w,), (w, w), (w,), (w, 4 * w), (4 * w,), (4 * w, w), (w,), (w,), (w,)]
+    return [torch.Size(s) for s in block * blocks]
 
-    Vectors keep wider moments than codes of 8 bits.
+
+def shapes_of(size: str) -> list[torch.Size]:
+    """Return the tensors of a size: one matrix, or for "300x" a model of 300 tensors.
+
+    Under precisions of 8 bits the moments of its vectors are wider.
     """
     if size == "300x":
-        # 30 blocks of a small transformer: ten tensors each, matrices and vectors, 15 M elements.
-        block = [(192, 576), (576,), (192, 192), (192,), (192, 768), (768,), (768, 192), (192,)]
-        block += [(192,), (192,)]
-        return [torch.Size(s) for s in block * 30]
+        return small_transformer(192)
     return [torch.Size([int(size.removesuffix("M")), MILLION])]
 
 
