@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
 
 import paired
+import paired_report as report
 from pretraining import model, options
 from pretraining.model import GPT
 from strategy_variants import TRUTH, find, set_rate
@@ -84,9 +85,9 @@ class Arithmetic:
         self.chosen = options.parse(QUICK if quick else FULL)
         self.updates, self.every = (4, 2) if quick else (300, 100)
         self.prompts, self.samples = (4, 4) if quick else (16, 8)
-        self.target = 0.3 if quick else 0.45
+        self.target = 0.1 if quick else 0.45
         self.out = arguments.out
-        self.sums = sums()[::500] if quick else sums()
+        self.sums = sums()[::2500] if quick else sums()
         self.fixed = {
             "parameters": str(model.parameters(self.chosen, VOCABULARY)),
             "updates": str(self.updates),
@@ -166,6 +167,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if not arguments.report:
         paired.run(Arithmetic(arguments), arguments)
+    report.rewards(arguments)
 
 
 if __name__ == "__main__":
