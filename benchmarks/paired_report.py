@@ -121,7 +121,7 @@ def _about(rows: Rows, path: Path, command: str) -> str:
     minutes = sum(float(r["seconds"]) for r in rows) / 60
     seeds = len({r["seed"] for r in rows})
     return (
-        f"`python benchmarks/{command}.py`: {len(rows)} trainings of {seeds} seeds, {minutes:.0f} "
+        f"`python benchmarks/{command}.py`: {len(rows)} trainings, {seeds} seed(s), {minutes:.0f} "
         f"minutes on a busy machine ({all_of('device')}, one thread); torch "
         f"{all_of('torch')}, Python {all_of('python')}, commit {all_of('commit')}, "
         f"{all_of('date')}. Means ± standard errors over seeds; "
@@ -274,7 +274,7 @@ def draw_shares(rows: Rows, image: Path) -> None:
         rates = sorted({rate for _, rate in found})
         axes.set_xticks(rates, [_rate(rate) for rate in rates])
         axes.minorticks_off()
-    whole.set_ylim(-0.05, 1.5)
+    whole.set_ylim(-0.05, 1.8)
     whole.set_title("share of float32's gain, served words", loc="left")
     near.set_title("stored words, enlarged", loc="left")
     near.set_ylim(0.94, 1.06)
@@ -295,7 +295,8 @@ def draw_curves(rows: Rows, image: Path) -> None:
             curves = [[float(p) for p in r["curve"].split()] for r in own]
             gains = list(zip(*([p - c[0] for p in c] for c in curves), strict=True))
             every = int(own[0]["every"])
-            places = [every * (t + 0.03 * (k - 2)) for t in range(len(gains))]
+            shift = 0.0 if name == TRUTH else 0.03 * (k - 3)
+            places = [every * (t + shift) for t in range(len(gains))]
             means = [statistics.fmean(g) for g in gains]
             axes.plot(places, means, label=name, **{"lw": 1.2, **style})
         axes.set_title(f"gain of reward at a rate of {_rate(rate)}", loc="left")
