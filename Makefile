@@ -93,7 +93,7 @@ bench-gpu: $(READY) ## everything that wants a GPU, in nine minutes, and docs/gp
 build/gpu-rehearsal/.ready: benchmarks/gpu_machine.txt
 	@for p in python3.12 "$(PYTHON)"; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && break; p=; done; \
 	  [ -n "$$p" ] || { echo "make: no Python 3.12 found; name one: make gpu-rehearsal PYTHON=/path/to/python3.12" >&2; exit 2; }; \
-	  "$$p" -m venv build/gpu-rehearsal
+	  [ -x build/gpu-rehearsal/bin/python ] || "$$p" -m venv build/gpu-rehearsal
 	build/gpu-rehearsal/bin/python -m pip --disable-pip-version-check install -r benchmarks/gpu_machine.txt | awk '$(PROGRESS)'
 	@touch $@
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from gpu_cases import CASES, SMALL, Row, Size, short
+from gpu_cases import CASES
+from gpu_measure import SMALL, Row, Size, short
 
 import mcf
 import mcf.report

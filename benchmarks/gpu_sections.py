@@ -25,7 +25,7 @@ import gpu_cases
 import gpu_compile
 import gpu_tests
 import torch
-from gpu_cases import FULL, SMALL, Row
+from gpu_measure import FULL, SMALL, Row
 
 import mcf
 import mcf.report

@@ -137,7 +137,7 @@ def _wait(device: torch.device) -> None:
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What a figure depends on: machine, versions, commit, day."""
+    """Return what a figure depends on: machine, versions, commit, day."""
     versions = {}
     for package in ("torch", "triton", "numba", "torch-optimi", "torchao"):
         try:

@@ -38,9 +38,9 @@ def small_transformer(width: int, blocks: int = 30) -> list[torch.Size]:
 
 
 def shapes_of(size: str) -> list[torch.Size]:
-    """The tensors of a size: one matrix, or "300x": a model of 300 tensors.
+    """Return the tensors of a size: one matrix, or for "300x" a model of 300 tensors.
 
-    Vectors keep wider moments than codes of 8 bits.
+    Under precisions of 8 bits the moments of its vectors are wider.
     """
     if size == "300x":
         return small_transformer(192)

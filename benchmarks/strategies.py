@@ -25,9 +25,12 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
@@ -66,32 +69,49 @@ def rate(step: int, chosen: options.Options, final: float) -> float:
     return chosen.lr * (final + (1 - final) * (1 + math.cos(math.pi * done)) / 2)
 
 
+def fit(
+    gpt: model.GPT, optimizer: torch.optim.Optimizer, part: data.Part, rates: Iterable[float],
+    chosen: options.Options, seed: int,
+) -> Iterator[int]:  # fmt: skip
+    """Train on a part of a corpus with a step for each rate; yield the number of each step."""
+    device = next(gpt.parameters()).device
+    for step, lr in enumerate(rates, 1):
+        windows = data.batch(
+            part, seed=seed, step=step, size=chosen.batch_size, length=chosen.context + 1
+        )
+        set_rate(optimizer, lr)
+        optimizer.zero_grad()
+        model.loss(gpt, torch.from_numpy(windows).to(device)).backward()
+        nn.utils.clip_grad_norm_(gpt.parameters(), chosen.clip)
+        optimizer.step()
+        yield step
+
+
+def mean_loss(gpt: model.GPT, windows: npt.NDArray[np.int64]) -> float:
+    """Return the mean loss over windows, 64 at a time."""
+    device = next(gpt.parameters()).device
+    with torch.no_grad():
+        parts = torch.from_numpy(windows).to(device).split(64)
+        return sum(float(model.loss(gpt, w)) * len(w) for w in parts) / len(windows)
+
+
 def train(
     variant: Variant, seed: int, beta2: float, chosen: options.Options, corpus: data.Corpus,
     device: torch.device, final: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """One training; the row of the table."""
+    """Train once and return the row of the table."""
     torch.manual_seed(seed)
     gpt = model.build(chosen, corpus.vocab_size, seed, device).to(variant.weights)
     tracked = {"track_metrics": True} if variant.family == "ours" else {}
     optimizer = variant.make(groups(gpt, chosen.weight_decay), chosen.lr, beta2, seed, **tracked)
     found: list[dict[str, float]] = []
-    length = chosen.context + 1
-    for step in range(1, chosen.steps + 1):
-        windows = data.batch(
-            corpus.train, seed=seed, step=step, size=chosen.batch_size, length=length
-        )
-        set_rate(optimizer, variant.rate * rate(step, chosen, final))
-        optimizer.zero_grad()
-        model.loss(gpt, torch.from_numpy(windows).to(device)).backward()
-        nn.utils.clip_grad_norm_(gpt.parameters(), chosen.clip)
-        optimizer.step()
+    rates = (variant.rate * rate(step, chosen, final) for step in range(1, chosen.steps + 1))
+    for step in fit(gpt, optimizer, corpus.train, rates, chosen, seed):
         if tracked and 4 * step > 3 * chosen.steps:
             found.append(optimizer.metrics())  # type: ignore[attr-defined]
+    length = chosen.context + 1
     held_out = data.evenly_spaced(corpus.val, count=chosen.eval_windows, length=length)
-    with torch.no_grad():
-        parts = torch.from_numpy(held_out).to(device).split(64)
-        loss = sum(float(model.loss(gpt, w)) * len(w) for w in parts) / len(held_out)
+    loss = mean_loss(gpt, held_out)
     count = sum(w.numel() for w in gpt.parameters())
     names = ("edq_ratio", "lost_param", "lost_exp_avg_sq")
     return {

@@ -32,7 +32,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for folder in ("examples", "benchmarks"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
     return importlib.import_module
 
 
@@ -149,13 +150,13 @@ def test_queued_calls_are_counted_and_timed(load: Any) -> None:
 
 
 def test_steps_of_a_small_day(load: Any) -> None:
-    cases = load("gpu_cases")
-    size = cases.SMALL._replace(precisions=("plus", "4bit"))
+    measure, steps = load("gpu_measure"), load("gpu_steps")
+    size = measure.SMALL._replace(precisions=("plus", "4bit"))
     found: dict[tuple[str, str], Any] = {}
     with mcf.executor("torch"):
-        for case in cases.steps(CPU, size):
+        for case in steps.steps(CPU, size):
             if case.name in ("copy of float32", "plus", "torch fused fp32", "4bit"):
-                found |= {(r.case, r.quantity): r.value for r in cases.measured(case, CPU, size)}
+                found |= {(r.case, r.quantity): r.value for r in measure.measured(case, CPU, size)}
     assert found["copy of float32", "GB/s"] > 0
     bytes_held = {"plus": 12, "4bit": 5.5, "torch fused fp32": 16}
     for name, held in bytes_held.items():
@@ -166,7 +167,7 @@ def test_steps_of_a_small_day(load: Any) -> None:
 
 def test_parameters_have_rows_of_zero_gradients(load: Any) -> None:
     shapes = [torch.Size((1000, 8))]
-    (p,) = load("gpu_cases").parameters(shapes, torch.bfloat16, CPU, zero_rows=0.9)
+    (p,) = load("gpu_steps").parameters(shapes, torch.bfloat16, CPU, zero_rows=0.9)
     zero = (p.grad == 0).all(1).sum().item()
     # Binomial: 900 with a standard deviation of 9.5.
     assert 850 < zero < 950
@@ -174,7 +175,7 @@ def test_parameters_have_rows_of_zero_gradients(load: Any) -> None:
 
 
 def test_measured_case_that_raises_becomes_a_row(load: Any) -> None:
-    cases = load("gpu_cases")
+    cases, measure = load("gpu_cases"), load("gpu_measure")
 
     def wrong() -> Any:
         raise ValueError("some\nreason")
@@ -185,16 +186,16 @@ def test_measured_case_that_raises_becomes_a_row(load: Any) -> None:
     def all_of(section: Any) -> list[Any]:
         cases.CASES["some"] = section
         try:
-            return list(cases.run("some", CPU, cases.SMALL))
+            return list(cases.run("some", CPU, measure.SMALL))
         finally:
             del cases.CASES["some"]
 
     def section(device: torch.device, size: Any) -> Iterator[Any]:
-        yield cases.Case("a", wrong)
-        yield cases.Case("b", missing, ours=False)
+        yield measure.Case("a", wrong)
+        yield measure.Case("b", missing, ours=False)
         # What could not step cannot train.
-        yield cases.Case("gpt, b", missing, ours=False)
-        yield cases.Case("c", lambda: cases.Work(lambda: None, lambda s: {"twice": 2 * s}))
+        yield measure.Case("gpt, b", missing, ours=False)
+        yield measure.Case("c", lambda: measure.Work(lambda: None, lambda s: {"twice": 2 * s}))
 
     rows = all_of(section)
     assert rows[0] == ("a", "error", "ValueError: some")
@@ -206,14 +207,14 @@ def test_measured_case_that_raises_becomes_a_row(load: Any) -> None:
 def test_names_of_cases_differ(load: Any) -> None:
     cases = load("gpu_cases")
     for name, section in cases.CASES.items():
-        names = [case.name for case in section(CPU, cases.FULL)]
+        names = [case.name for case in section(CPU, load("gpu_measure").FULL)]
         assert len(set(names)) == len(names), name
 
 
 def test_kernels_are_compiled_beforehand(load: Any) -> None:
     pytest.importorskip("triton", reason="triton has wheels for Linux only")
-    compile_, cases = load("gpu_compile"), load("gpu_cases")
-    size = cases.SMALL._replace(precisions=("plain",))
+    compile_, measure = load("gpu_compile"), load("gpu_measure")
+    size = measure.SMALL._replace(precisions=("plain",))
     tasks = compile_.tasks(["bits", "steps", "tests"], size)
     assert [t for t in tasks if t[0] == "steps"] == [
         ("steps", "plain"), ("steps", "plain, 90 % zero rows")

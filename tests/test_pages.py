@@ -23,6 +23,7 @@ ALONE = [
     "linear_algebra.md",
     "multi_component_floats.md",
     "small_problems.md",
+    "small_rates.md",
     "tutorials/expansions.md",
     "tutorials/pretraining.md",
 ]
@@ -99,4 +100,5 @@ def test_every_page_with_code_runs() -> None:
         "linear_algebra.md",
         "multi_component_floats.md",
         "small_problems.md",
+        "small_rates.md",
     }

@@ -86,16 +86,19 @@ def build(options: Options, vocab_size: int, seed: int, device: torch.device) ->
     return model.to(device=device, dtype=torch.bfloat16)
 
 
-def loss(model: GPT, windows: Tensor) -> Tensor:
-    """Return the mean cross entropy of windows [B, T + 1], in nats per token, as float32.
+def logits(model: GPT, inputs: Tensor) -> Tensor:
+    """Return the logits [B, T, V] of the next token for inputs [B, T].
 
     On a CPU each bf16 weight is upcast to float32, once, so that its gradient comes back through
     one cast as bf16; native bf16 matrix products would be some 50 times slower there.
     """
-    inputs, targets = windows[:, :-1], windows[:, 1:]
-    if windows.device.type == "cpu":
-        upcast = {name: weight.float() for name, weight in model.named_parameters()}
-        logits = torch.func.functional_call(model, upcast, (inputs,))
-    else:
-        logits = model(inputs)
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    if inputs.device.type != "cpu":
+        return model(inputs)  # type: ignore[no-any-return]
+    upcast = {name: weight.float() for name, weight in model.named_parameters()}
+    return torch.func.functional_call(model, upcast, (inputs,))  # type: ignore[no-any-return]
+
+
+def loss(model: GPT, windows: Tensor) -> Tensor:
+    """Return the mean cross entropy of windows [B, T + 1], in nats per token, as float32."""
+    found = logits(model, windows[:, :-1])
+    return F.cross_entropy(found.flatten(0, 1).float(), windows[:, 1:].flatten())

@@ -41,7 +41,8 @@ def operation_kernels() -> list[Elementwise]:
 def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOptimizer]]]]:
     """The update rules of each module of `mcf.optim`, with the optimizers that it defines."""
     for info in pkgutil.walk_packages(mcf.optim.__path__, "mcf.optim."):
-        members = vars(importlib.import_module(info.name)).values()
+        module = importlib.import_module(info.name)
+        members = vars(module).values()
         rules = [v for v in members if isinstance(v, Rule)]
         # Of a rule whose step is more than one kernel, that which is made of a rule.
         if muon.Muon in members:
@@ -51,7 +52,8 @@ def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOpt
             for v in members
             if isinstance(v, type)
             and issubclass(v, LowPrecisionOptimizer)
-            and v.__module__ == info.name
+            # Public classes say that they are of `mcf.optim`.
+            and v.__init__.__code__.co_filename == module.__file__
         ]
         if rules:
             yield rules, classes

@@ -173,7 +173,7 @@ def listing(cubin: bytes) -> str:
 
 @functools.lru_cache(maxsize=8)
 def sass_instructions(cubin: bytes) -> list[tuple[str, list[str]]]:
-    """(opcode, operands) of each machine instruction of an NVIDIA GPU."""
+    """Return (opcode, operands) of each machine instruction of an NVIDIA GPU."""
     found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)([^;]*);", listing(cubin))
     return [(op, [x.strip() for x in rest.split(",")]) for op, rest in found]
 

@@ -141,7 +141,7 @@ def test_what_rounding_adds(momentum: float, share: float) -> None:
 REFUSED: list[tuple[Any, str]] = [
     (
         lambda p: SGD(p, momentum=0.9, precision="4bit"),
-        "precision='4bit' keeps a first moment in 4 bits",
+        "precision='4bit' keeps a first moment in 4",
     ),
     (lambda p: SGD(p, precision=Precision(exp_avg="ratio8")), "which SGD has not.*'se5m2'"),
     (lambda p: AdamW(p, precision=Precision(exp_avg="se5m2")), "allowed are 'ratio8'"),

@@ -75,7 +75,7 @@ HYPERPARAMETERS: list[tuple[Any, str, Any, type[Exception], str]] = [
         "precision",
         "plus",
         ValueError,
-        "precision='plus' stores a second moment in more bits, and SGD has none: 'light' is",
+        "precision='plus' stores a second moment in more bits, and SGD has none",
     ),
     (SGD, "precision", "fp32_states", ValueError, "precision='fp32_states' stores a second moment"),
     (AdamW, "amsgrad", 1, TypeError, "amsgrad must be True or False, got 1"),
