@@ -53,7 +53,13 @@ def householder_product(A: Any, tau: Any) -> Any:
         )
     eye = torch.eye(m, n, dtype=A.dtype, device=A.device).expand(*A.shape[:-2], m, n)
     given = A if isinstance(A, MCFTensor) else tau
-    return _applied(pairs, wrap(like(given.components, eye.contiguous())))
+    columns = wrap(like(given.components, eye.contiguous()))
+    # Without reflections the result depends on A in name only: its gradient is zero, not missing.
+    return (
+        _applied(pairs, columns)
+        if pairs
+        else torch.where(torch.ones((), dtype=torch.bool, device=A.device), columns, A)
+    )
 
 
 @implements(torch.ormqr, Tensor.ormqr)

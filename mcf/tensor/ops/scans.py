@@ -19,7 +19,7 @@ from mcf.tensor.ops.order import canonical
 from mcf.tensor.recorded import recorded, unseen
 from mcf.tensor.registry import implements
 from mcf.tensor.row_plans import arranged
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import wrap
 
 aten = torch.ops.aten
 
@@ -134,8 +134,9 @@ def logcumsumexp(x: Any, dim: int) -> Any:
 
 
 def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
-    """Running extremes and where they are, the last of equal ones; NaN stays."""
-    if type(x) is MCFTensor:
+    """Return running extremes and their indices, the last among equal ones; NaN stays."""
+    # The kernels have no derivative: `gather` below has one.
+    if not recorded(x):
         few = arranged("running_largest" if largest else "running_smallest", x, dim)
         if few is not None:
             return few
@@ -154,7 +155,7 @@ def _extremes(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor]:
 
 def _by_loop(x: Any, dim: int, largest: bool) -> tuple[Any, Tensor] | None:
     """Numbers and places by an executor's loop over rows; None where it has none for them."""
-    if type(x) is not MCFTensor or recorded(x):
+    if recorded(x):
         return None
     given = list(x.components)
     first, fmt = given[0], FORMATS[x.dtype]
