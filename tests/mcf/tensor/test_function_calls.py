@@ -46,6 +46,17 @@ def test_call_of_a_sample_is_as_torchs_with_the_same_bits(name: str) -> None:
     assert surveyed(name, 1, ("torch", "numba")) == []
 
 
+# The functions in which this survey found faults, with all samples.
+@pytest.mark.parametrize(
+    "name", ["cummax", "cummin", "aminmax", "tensordot", "linalg.householder_product"]
+)
+def test_call_with_gradients_is_as_torchs_with_the_same_bits(name: str) -> None:
+    found = []
+    for case in calls.cases(ops=[OPS[name]]):
+        found += calls.grouped(calls.failures(case, modes=("plain", "grad"), more=False))
+    assert found == []
+
+
 @pytest.mark.slow
 @pytest.mark.sampled(slow=4)
 @pytest.mark.parametrize("name", OPS)
