@@ -40,7 +40,7 @@ def surveyed(name: str, count: int, executors: tuple[str, ...]) -> list[str]:
     return found
 
 
-@pytest.mark.sampled(every=80)
+@pytest.mark.sampled(every=160)
 @pytest.mark.parametrize("name", OPS)
 def test_call_of_a_sample_is_as_torchs_with_the_same_bits(name: str) -> None:
     assert surveyed(name, 1, ("torch", "numba")) == []
@@ -53,6 +53,8 @@ def test_call_of_a_sample_is_as_torchs_with_the_same_bits(name: str) -> None:
 def test_call_with_gradients_is_as_torchs_with_the_same_bits(name: str) -> None:
     found = []
     for case in calls.cases(ops=[OPS[name]]):
+        if name == "linalg.householder_product" and case.sample[1][0].numel():
+            continue  # Reflections compile for seconds; without any was the fault.
         found += calls.grouped(calls.failures(case, modes=("plain", "grad"), more=False))
     assert found == []
 
