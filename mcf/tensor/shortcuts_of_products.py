@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -179,41 +178,3 @@ def _einsum(equation: Any, *operands: Any) -> Any:
 
 
 register(_einsum, torch.einsum)
-
-
-def _tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
-    """Sums over dimensions of both, which are a product of matrices."""
-    if type(a) is not MCFTensor or type(b) is not MCFTensor or out is not None:
-        return NotImplemented
-    if type(dims) is int:
-        dims = range(a.dim() - dims, a.dim()), range(dims)
-    elif type(dims) not in (list, tuple) or len(dims) != 2 or not all(map(_are_ints, dims)):
-        return NotImplemented
-    over = [[*of] for of in dims]
-    for of, x in zip(over, (a, b), strict=True):
-        # torch has its own words for others.
-        if not of or not all(0 <= d < x.dim() for d in of) or len({*of}) < len(of):
-            return NotImplemented
-    common = [a.shape[d] for d in over[0]]
-    if common != [b.shape[d] for d in over[1]] or min(common) < 2:
-        return NotImplemented
-    kept = [[d for d in range(x.dim()) if d not in of] for x, of in zip((a, b), over, strict=True)]
-    sizes = [x.shape[d] for x, of in zip((a, b), kept, strict=True) for d in of]
-    if over == [[1], [0]] and len(sizes) == 2:
-        few = multiplied(a, b)
-        return NotImplemented if few is None else few
-    # Without a dimension that is left torch adds up products, in another order.
-    if 0 in sizes or not sizes:
-        return NotImplemented
-    length = math.prod(common)
-    first = [c.permute(*kept[0], *over[0]).reshape(-1, length) for c in a.components]
-    second = [c.permute(*over[1], *kept[1]).reshape(length, -1) for c in b.components]
-    few = multiplied(wrap(first), wrap(second))
-    return NotImplemented if few is None else wrap([c.reshape(sizes) for c in few.components])
-
-
-def _are_ints(of: Any) -> bool:
-    return type(of) in (list, tuple) and {*map(type, of)} == {int}
-
-
-register(_tensordot, torch.tensordot)

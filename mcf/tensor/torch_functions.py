@@ -66,7 +66,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             kwargs = {_ALIASES.get(k, k): v for k, v in kwargs.items()}
     if functorch() is not None:
         return _among_transforms(func, args, kwargs)
-    direct = DIRECT.get(func)
+    # None of these writes to `out`.
+    direct = None if "out" in kwargs else DIRECT.get(func)
     if func in WIDENED:
         if direct in WIDE or (direct is not None and not WIDENED[func]):
             # Plain operands become expansions by its steps, or are taken exactly.

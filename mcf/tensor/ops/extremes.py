@@ -199,9 +199,8 @@ def _over(largest: bool, function: str) -> Any:
         found: Any = x
         for d in reversed(Rows.of(x.shape, dim).dims):
             found, _ = along(found, d, keepdim)
-        if found is x:
-            return wrap([c.clone() for c in x.components])
-        return found  # type: ignore[no-any-return]
+        # An operator below autograd returns a new tensor, for a number too.
+        return x.clone() if found is x else found  # type: ignore[no-any-return]
 
     return over
 

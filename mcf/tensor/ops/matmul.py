@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,6 +96,35 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
                 f"shape {list(bias.shape)}"
             )
     return forward(F.linear, (input, weight, bias), {})
+
+
+@implements(torch.tensordot)
+def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
+    """Contract dimensions of a with those of b, by one product of vectors or matrices.
+
+    torch's own function orders the contracted dimensions by strides, so its additions as well.
+    """
+    try:
+        if isinstance(dims, int):
+            left, right = [*range(a.dim() - dims, a.dim())], [*range(dims)]
+        else:
+            left, right = ([d % x.dim() for d in of] for of, x in zip(dims, (a, b), strict=True))
+        matched = all(a.shape[i] == b.shape[j] for i, j in zip(left, right, strict=True))
+    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+        matched = False
+    if not matched or len({*left}) < len(left) or len({*right}) < len(right):
+        # Sizes of 1 that stand for others, tensors of dimensions, and errors.
+        return forward(torch.tensordot, (a, b, dims), {})
+    rows = [d for d in range(a.dim()) if d not in left]
+    columns = [d for d in range(b.dim()) if d not in right]
+    inner = math.prod(a.shape[d] for d in left)
+    sizes = [a.shape[d] for d in rows] + [b.shape[d] for d in columns]
+    x, y = a.permute(rows + left), b.permute(right + columns)
+    if not sizes:
+        # As torch: inside torch.func, which calls it, sums have the same order.
+        return torch.dot(x.reshape(-1), y.reshape(-1))
+    x = x.reshape(math.prod(sizes[: len(rows)]), inner)
+    return torch.mm(x, y.reshape(inner, math.prod(sizes[len(rows) :]))).reshape(sizes)
 
 
 @implements(aten.addmm.default)
