@@ -20,9 +20,10 @@ from mcf.tensor.ops.constants import constant
 from mcf.tensor.ops.inside_transforms import by_element, implements_inside
 from mcf.tensor.plans import rounded_number, selected
 from mcf.tensor.promotion import check_broadcast, operands
-from mcf.tensor.recorded import recorded, watched
+from mcf.tensor.recorded import pulled_back, recorded, watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.torch_functions import forward
 
 aten = torch.ops.aten
 
@@ -77,10 +78,7 @@ def differentiable_by_all(name: str, function: Any, *slopes: Any) -> Any:
     members = {"forward": staticmethod(run), "backward": staticmethod(backward)}
     node: Any = type(name, (torch.autograd.Function,), members)
 
-    def apply(*given: Any) -> Any:
-        return node.apply(*given) if any(map(recorded, given)) else function(*given)
-
-    return apply
+    return node.apply
 
 
 def computed(name: str, function: Any = None) -> Unary:
@@ -257,7 +255,8 @@ _angle = differentiable_by_all(
 
 @implements(torch.atan2, Tensor.atan2, torch.arctan2, Tensor.arctan2)
 def _angle_of(input: Any, other: Any) -> Any:
-    return _angle(input, other)
+    ours = pulled_back((input, other))
+    return _angle(input, other) if ours else forward(torch.atan2, (input, other), {})
 
 
 @implements(aten.hypot.default)

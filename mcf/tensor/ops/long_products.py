@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mcf.tensor.ops.scans import running
-from mcf.tensor.recorded import differentiated
+from mcf.tensor.recorded import pulled_back
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.torch_functions import forward
@@ -141,7 +141,7 @@ class _RunningProduct(torch.autograd.Function):
 def _is_ours(x: Any, dtype: torch.dtype | None) -> bool:
     """Return whether autograd records the product of floats."""
     floats = dtype is None or dtype.is_floating_point
-    return floats and isinstance(x, MCFTensor) and differentiated((x,))
+    return floats and isinstance(x, MCFTensor) and pulled_back((x,))
 
 
 @implements(torch.prod, Tensor.prod)
@@ -152,7 +152,8 @@ def prod(
     if not _is_ours(input, dtype):
         given = (input,) if dim is None else (input, dim, keepdim)
         return forward(torch.prod, given, {} if dtype is None else {"dtype": dtype})
-    return _Product.apply(input if dtype is None else input.to(dtype), dim, keepdim)
+    x = input if dtype is None else input.to(dtype)
+    return _Product.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]
 
 
 @implements(torch.cumprod, Tensor.cumprod)
@@ -160,4 +161,5 @@ def cumprod(input: Any, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     """Return the running products along a dimension."""
     if not _is_ours(input, dtype):
         return forward(torch.cumprod, (input, dim), {} if dtype is None else {"dtype": dtype})
-    return _RunningProduct.apply(input if dtype is None else input.to(dtype), dim)
+    x = input if dtype is None else input.to(dtype)
+    return _RunningProduct.apply(x, dim)  # type: ignore[no-untyped-call]
