@@ -106,7 +106,7 @@ DERIVED: dict[str, Formula] = {
     "asin": _asin,
     "acos": _asin,
     "atan": lambda real: composed(inverse(_one_plus_square(0.0, real)), real("div")),
-    "atan2": _quotient("hypot", "hypot"),
+    "atan2": lambda real: composed(inverse(composed(real("mul"), real("add"))), real("div")),
     "hypot": _quotient("hypot"),
     "sinh": _of("cosh"),
     "cosh": _of("sinh"),

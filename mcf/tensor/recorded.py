@@ -165,6 +165,11 @@ def differentiated(values: Iterable[Any]) -> bool:
     return False
 
 
+def pulled_back(values: Iterable[Any]) -> bool:
+    """Return whether reverse-mode derivatives alone are recorded of one of some values."""
+    return _duals._current_level < 0 and differentiated(values)
+
+
 def kept(x: Any, written: bool) -> Any:
     """What derivatives of a function of x may keep: a copy where it is recorded and written to."""
     return x.clone() if written and differentiated((x,)) else x

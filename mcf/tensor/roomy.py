@@ -101,4 +101,4 @@ def with_room(
         return x.to(torch.float32) if _is_narrow(x) else x
 
     computed = call(func, tuple(map(wide, args)), {k: wide(v) for k, v in kwargs.items()})
-    return _Valued.apply(value, computed.to(value.dtype))
+    return _Valued.apply(value, computed.to(value.dtype))  # type: ignore[no-untyped-call]

@@ -70,7 +70,7 @@ def operator(overload: Any, count: int, *names: str, also: str = "", kinds: Any 
 
 for _name in (
     "ceil digamma exp floor isfinite isinf isnan isneginf isposinf lgamma log log1p "
-    "logical_not reciprocal round rsqrt signbit sqrt sin cos tan atan sinh cosh trunc frac"
+    "logical_not round rsqrt signbit sqrt sin cos tan atan sinh cosh trunc frac"
 ).split():
     operator(getattr(aten, _name).default, 1)
 register(counted(OPERATORS[aten.neg.default], 1), *forms("neg"), *forms("negative"))
@@ -119,6 +119,8 @@ operator(aten.addcmul.default, 3, "value", kinds=TENSORS)
 DIRECT[torch.lerp] = DIRECT[Tensor.lerp] = counted(OPERATORS[aten.lerp.Tensor], 3)
 for _function in (*forms("atan2"), *forms("arctan2")):
     DIRECT[_function] = counted(OPERATORS[aten.atan2.default], 2, kinds=TENSORS)
+for _function in forms("reciprocal"):
+    DIRECT[_function] = counted(OPERATORS[aten.reciprocal.default], 1)
 for _function in forms("addcdiv"):
     DIRECT[_function] = counted(OPERATORS[aten.addcdiv.default], 3, "value", kinds=TENSORS)
 
@@ -157,7 +159,7 @@ def _over(x: Any, y: Any) -> Any:
     return reciprocal_times(x, y) if type(x) is MCFTensor else NotImplemented
 
 
-register(counted(_over, 2), Tensor.__rtruediv__)
+DIRECT[Tensor.__rtruediv__] = counted(_over, 2)
 
 
 def _on_each(function: Any) -> Callable[..., Any]:

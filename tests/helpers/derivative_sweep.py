@@ -533,6 +533,7 @@ LEFT_OUT: dict[str, str] = {
     "linalg.eig": "complex, of a phase that no two algorithms share",
     "linalg.eigvals": "complex, in no order",
     "to_sparse": "refused",
+    **dict.fromkeys(("bfloat16", "half", "float"), "conversions, of other results in float64"),
 }
 
 

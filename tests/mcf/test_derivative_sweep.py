@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import mcf
-from mcf.tensor.ops.elementary import differentiable_by_all
 from mcf.tensor.registry import FUNCTIONS
 
 sweep = pytest.importorskip("tests.helpers.derivative_sweep")
@@ -146,35 +145,32 @@ def test_bound_of_derivatives_rejects_those_of_the_first_component(name: str) ->
     assert any(each.result.startswith("derivative") for each in tally.failures)
 
 
-def _naive(name: str) -> Any:
-    """Return a function with torch's derivative in the components' own range."""
-    if name == "atan2":
-        return differentiable_by_all(
-            "naive",
-            torch.atan2,
-            lambda y, x: x / (x * x + y * y),
-            lambda y, x: -y / (x * x + y * y),
-        )
-    if name == "addcdiv":
-        return differentiable_by_all(
-            "naive",
-            lambda x, a, b: torch.addcdiv(x, a, b, value=0.5),
-            lambda x, a, b: torch.ones_like(x),
-            lambda x, a, b: 0.5 / b,
-            lambda x, a, b: -0.5 * a / (b * b),
-        )
-    return differentiable_by_all(
-        "naive",
-        lambda x, y, z: x * y * z,
-        lambda x, y, z: x * y * z / x,
-        lambda x, y, z: x * y * z / y,
-        lambda x, y, z: x * y * z / z,
-    )
+class _Naive(torch.autograd.Function):
+    """A function with torch's derivative in the components' own range."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, *x: Any) -> Any:
+        ctx.name = name
+        ctx.save_for_backward(*x)
+        return sweep.ELEMENTWISE[name].of(*(v.detach() for v in x))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x = ctx.saved_tensors
+        if ctx.name == "atan2":
+            square = x[0] * x[0] + x[1] * x[1]
+            return None, grad * x[1] / square, -grad * x[0] / square
+        if ctx.name == "addcdiv":
+            return None, grad, 0.5 * grad / x[2], -0.5 * grad * x[1] / (x[2] * x[2])
+        product = x[0] * x[1] * x[2]
+        return None, *(grad * product / v for v in x)
 
 
 @pytest.mark.parametrize("name", ["atan2", "addcdiv", "prod"])
 def test_sweep_rejects_derivatives_that_leave_the_range(name: str) -> None:
-    tally = sweep.elementwise(sweep.ELEMENTWISE[name], sweep.FORMATS["fp32"], 2, _naive(name))
+    tally = sweep.elementwise(
+        sweep.ELEMENTWISE[name], sweep.FORMATS["fp32"], 2, lambda *x: _Naive.apply(name, *x)
+    )
     kinds = {each.kind for each in tally.failures if each.result.startswith("derivative")}
     assert kinds & {"nan", "infinite", "zero"}
 

@@ -14,7 +14,7 @@ from mcf.tensor.chain_programs import Written
 from mcf.tensor.ops.composed import composed, composed_into
 from mcf.tensor.plans import planned
 from mcf.tensor.promotion import operands
-from mcf.tensor.recorded import differentiated
+from mcf.tensor.recorded import pulled_back
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 from mcf.tensor.torch_functions import forward
@@ -129,6 +129,36 @@ def reciprocal(x: MCFTensor) -> MCFTensor:
     return planned(RECIPROCAL, x)
 
 
+class _Reciprocal(torch.autograd.Function):
+    """1 / x, whose derivative is not by the square of the result, which is out of range earlier."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        result = reciprocal(x.detach())
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        (result,) = ctx.saved_tensors
+        return -(grad * result) * result
+
+
+@implements(torch.reciprocal, Tensor.reciprocal)
+def _reciprocal_of(input: Any) -> Any:
+    if not pulled_back((input,)):
+        return forward(torch.reciprocal, (input,), {})
+    return _Reciprocal.apply(input)  # type: ignore[no-untyped-call]
+
+
+@implements(Tensor.__rdiv__)  # type: ignore[attr-defined]
+def _over(x: Any, other: Any) -> Any:
+    """Return other / x; of a number as torch its product with the reciprocal."""
+    if isinstance(other, Tensor):
+        return torch.true_divide(other, x)
+    return torch.reciprocal(x) * other
+
+
 @implements(aten.rsqrt.default)
 def rsqrt(x: MCFTensor) -> MCFTensor:
     """1 / sqrt(x)."""
@@ -206,7 +236,7 @@ implements(aten.addcdiv.default)(addcdiv)
 def _addcdiv_recorded(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """Return x + value a / b in functions, whose derivatives have no square of b."""
     given = (input, tensor1, tensor2)
-    if not differentiated(given):
+    if not pulled_back(given):
         return forward(torch.addcdiv, given, {"value": value})
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2
 

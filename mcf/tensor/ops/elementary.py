@@ -18,11 +18,13 @@ from mcf.kernels.components import padded
 from mcf.tensor.launches import SMALL
 from mcf.tensor.ops.constants import constant
 from mcf.tensor.ops.inside_transforms import by_element, implements_inside
+from mcf.tensor.ops.powers_of_two import inverse_power
 from mcf.tensor.plans import rounded_number, selected
 from mcf.tensor.promotion import check_broadcast, operands
-from mcf.tensor.recorded import recorded, watched
+from mcf.tensor.recorded import pulled_back, recorded, watched
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.torch_functions import forward
 
 aten = torch.ops.aten
 
@@ -50,35 +52,6 @@ def differentiable(name: str, function: Derivative, derivative: Derivative) -> A
     def apply(x: Any) -> Any:
         # A node that nothing is recorded for takes longer than all else of one element.
         return node.apply(x) if recorded(x) else function(x)
-
-    return apply
-
-
-def differentiable_by_all(name: str, function: Any, *slopes: Any) -> Any:
-    """Return (x, y, ...) -> function(x, y, ...) with the given derivatives by each operand.
-
-    Args:
-        name: of the node.
-        function: of tensors that broadcast.
-        *slopes: one for each operand, functions of all of them that are differentiable.
-    """
-
-    def run(ctx: Any, *given: Any) -> Any:
-        ctx.save_for_backward(*given)
-        return function(*(x.detach() for x in given))
-
-    def backward(ctx: Any, grad: Any) -> Any:
-        given = ctx.saved_tensors
-        return tuple(
-            (grad * slope(*given)).sum_to_size(x.shape) if wanted else None
-            for slope, x, wanted in zip(slopes, given, ctx.needs_input_grad, strict=True)
-        )
-
-    members = {"forward": staticmethod(run), "backward": staticmethod(backward)}
-    node: Any = type(name, (torch.autograd.Function,), members)
-
-    def apply(*given: Any) -> Any:
-        return node.apply(*given) if any(map(recorded, given)) else function(*given)
 
     return apply
 
@@ -243,21 +216,38 @@ def atan2(y: Any, x: Any) -> MCFTensor:
     return of_two("atan2", y, x)
 
 
-def _over_square(z: Any, y: Any, x: Any) -> Any:
-    """Return z / (x^2 + y^2), 0 at the origin, also where the sum of squares is out of range."""
-    origin = (x == 0) & (y == 0)
-    size = torch.hypot(torch.where(origin, 1, x), y)
-    return z / size / size
+class _Angle(torch.autograd.Function):
+    """The angle, whose slope is not by squares of x and y, which leave the range before it does.
 
+    Both are multiplied by a power of two, after which the larger one is from 1/2 to 1.
+    """
 
-_angle = differentiable_by_all(
-    "atan2", atan2, lambda y, x: _over_square(x, y, x), lambda y, x: _over_square(-y, y, x)
-)
+    @staticmethod
+    def forward(ctx: Any, y: Any, x: Any) -> Any:
+        ctx.save_for_backward(y, x)
+        return atan2(y.detach(), x.detach())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        y, x = ctx.saved_tensors
+        factor = inverse_power(y, x)
+        b, a = y * factor, x * factor
+        square = a * a + b * b
+        # At the origin the slopes are 0, as torch has them.
+        square = torch.where(square == 0, 1, square)
+        by_y, by_x = ctx.needs_input_grad
+        return (
+            (grad * (a / square * factor)).sum_to_size(y.shape) if by_y else None,
+            (grad * (-b / square * factor)).sum_to_size(x.shape) if by_x else None,
+        )
 
 
 @implements(torch.atan2, Tensor.atan2, torch.arctan2, Tensor.arctan2)
 def _angle_of(input: Any, other: Any) -> Any:
-    return _angle(input, other)
+    ours = pulled_back((input, other))
+    if not ours:
+        return forward(torch.atan2, (input, other), {})
+    return _Angle.apply(input, other)  # type: ignore[no-untyped-call]
 
 
 @implements(aten.hypot.default)

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mcf.kernels.formats import format_of
+from mcf.tensor.ops.powers_of_two import exponents, power_of_two
 from mcf.tensor.ops.scans import running
-from mcf.tensor.recorded import differentiated
+from mcf.tensor.recorded import pulled_back
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.torch_functions import forward
@@ -21,52 +23,66 @@ from mcf.tensor.torch_functions import forward
 # An expansion m and an integer tensor e stand for m 2^e.
 Number = tuple[Any, Tensor]
 # The exponent of zero, below that of any product.
-_NONE = -(1 << 50)
-# Beyond so many bits between two numbers the smaller one does not count.
+_NONE = -(1 << 40)
+# Larger exponents are those of 0 and infinity in every format.
 _FAR = 4096
 
 
 def _split(x: Any, exponent: Tensor | int = 0) -> Number:
-    """Return x 2^exponent with its mantissa from 1/2 to 1; what is not finite keeps exponent 0."""
-    e = torch.frexp(x.detach())[1].to(torch.int64)
-    return torch.ldexp(x, -e), torch.where(x.detach() == 0, _NONE, e + exponent)
-
-
-def _times(x: Number, y: Number) -> Number:
-    return _split(x[0] * y[0], x[1] + y[1])
+    """Return x 2^exponent with its mantissa from 1/2 to 1, where it is finite."""
+    e = exponents(x)
+    # Subnormal numbers, whose inverse power of two is out of the range, take two steps.
+    half = e // 2
+    dtype = x.dtype
+    mantissa = x * power_of_two(-half, dtype) * power_of_two(half - e, dtype)
+    return mantissa, torch.where(x.detach() == 0, _NONE, e + exponent)
 
 
 def _plus(x: Number, y: Number) -> Number:
     e = torch.maximum(x[1], y[1])
-    a, b = (torch.ldexp(m, (k - e).clamp(min=-_FAR)) for m, k in (x, y))
+    least = format_of(x[0].dtype).emin
+    a, b = (m * power_of_two((k - e).clamp(min=least), m.dtype) for m, k in (x, y))
     return _split(a + b, e)
 
 
 def _value(x: Number) -> Any:
-    return torch.ldexp(x[0], x[1].clamp(-2 * _FAR, 2 * _FAR))
+    return torch.ldexp(x[0], x[1].clamp(-_FAR, _FAR))
+
+
+def _times(x: Number, y: Number) -> Number:
+    return x[0] * y[0], x[1] + y[1]
+
+
+def _normalised(x: Number) -> Number:
+    return _split(*x)
 
 
 def _products(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
-    return _times((x[0], x[1]), (y[0], y[1]))
+    return _normalised(_times((x[0], x[1]), (y[0], y[1])))
 
 
 def _linear(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return s -> d (b + a s) + c for s -> a s + b and s -> d s + c, each as a, b in two parts."""
     factor: Number = (y[0], y[1])
     return (
-        *_times((x[0], x[1]), factor),
+        *_normalised(_times((x[0], x[1]), factor)),
         *_plus(_times((x[2], x[3]), factor), (y[2], y[3])),
     )
 
 
 def _before(x: Number) -> Number:
     """Return the products of all earlier elements along the last dimension, the first being 1."""
-    m, e = running(_products, x)
+    m, e = x
+    fmt, count = format_of(m.dtype), m.shape[-1]
+    if count < fmt.emax - fmt.p * (m.terms + 1):
+        # As many halves have all their components.
+        m, e = m.cumprod(-1), e.cumsum(-1)
+    else:
+        m, e = running(_products, x)
     half = torch.full_like(m.detach().narrow(-1, 0, 1), 0.5)
     one = torch.ones_like(e.narrow(-1, 0, 1))
-    count = m.shape[-1] - 1
-    return torch.cat([half, m.narrow(-1, 0, count)], -1), torch.cat(
-        [one, e.narrow(-1, 0, count)], -1
+    return torch.cat([half, m.narrow(-1, 0, count - 1)], -1), torch.cat(
+        [one, e.narrow(-1, 0, count - 1)], -1
     )
 
 
@@ -141,7 +157,7 @@ class _RunningProduct(torch.autograd.Function):
 def _is_ours(x: Any, dtype: torch.dtype | None) -> bool:
     """Return whether autograd records the product of floats."""
     floats = dtype is None or dtype.is_floating_point
-    return floats and isinstance(x, MCFTensor) and differentiated((x,))
+    return floats and isinstance(x, MCFTensor) and pulled_back((x,))
 
 
 @implements(torch.prod, Tensor.prod)
@@ -152,7 +168,8 @@ def prod(
     if not _is_ours(input, dtype):
         given = (input,) if dim is None else (input, dim, keepdim)
         return forward(torch.prod, given, {} if dtype is None else {"dtype": dtype})
-    return _Product.apply(input if dtype is None else input.to(dtype), dim, keepdim)
+    x = input if dtype is None else input.to(dtype)
+    return _Product.apply(x, dim, keepdim)  # type: ignore[no-untyped-call]
 
 
 @implements(torch.cumprod, Tensor.cumprod)
@@ -160,4 +177,5 @@ def cumprod(input: Any, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     """Return the running products along a dimension."""
     if not _is_ours(input, dtype):
         return forward(torch.cumprod, (input, dim), {} if dtype is None else {"dtype": dtype})
-    return _RunningProduct.apply(input if dtype is None else input.to(dtype), dim)
+    x = input if dtype is None else input.to(dtype)
+    return _RunningProduct.apply(x, dim)  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ and gelu' itself is a program, `mcf.elementary.error_slopes.gelu_1`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -26,7 +27,7 @@ from torch import Tensor
 from mcf.elementary import error_slopes, fixed
 from mcf.tensor.ops.constants import beside, constant, in_format
 from mcf.tensor.ops.elementary import computed, differentiable, normal_pdf
-from mcf.tensor.ops.special import spherical_weight
+from mcf.tensor.ops.power_series import power_series
 from mcf.tensor.recorded import kept
 from mcf.tensor.registry import implements
 
@@ -301,10 +302,13 @@ def softsign(input: Any) -> Any:
 
 def _tanhshrink_of(x: Any) -> Any:
     """Return x - tanh(x); near 0 (x cosh(x) - sinh(x)) / cosh(x), whose series has one sign."""
-    near = x.abs() < 1
+    near = x.abs() < 0.25
     low = torch.where(near, x, 0)
     square = low * low
-    below = low * (square * spherical_weight(-square)) / low.cosh()
+    series = power_series(
+        square, lambda k: Fraction(2 * k + 2, math.factorial(2 * k + 3)), Fraction(1, 16)
+    )
+    below = low * (square * series) / low.cosh()
     return torch.where(near, below, x - torch.tanh(x))
 
 
