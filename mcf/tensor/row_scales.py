@@ -17,9 +17,8 @@ from torch import Tensor
 from mcf.kernels.formats import FP32, FP64, format_of
 from mcf.kernels.scaling import power_of_two
 from mcf.reductions.folds import row_exponents
-from mcf.tensor.promotion import as_components
 from mcf.tensor.recorded import functorch, unseen
-from mcf.tensor.tensor import MCFTensor, wrap
+from mcf.tensor.tensor import MCFTensor
 
 
 def row_scale(x: Any, dims: int | Sequence[int], least: float = 0.0) -> Tensor | None:
@@ -56,9 +55,8 @@ def row_scale(x: Any, dims: int | Sequence[int], least: float = 0.0) -> Tensor |
 
 def beside(value: float, x: Any, scale: Tensor) -> Any:
     """Return a number times a row's factor, with the digits that it has beside x in a sum."""
-    terms = x.terms if isinstance(x, MCFTensor) else 1
-    parts = as_components(value, x.dtype, terms, x.device)
-    return (parts[0] if len(parts) == 1 else wrap(parts)) * scale
+    # torch.export follows expansions that are made of its inputs.
+    return x.new_full(scale.shape, value) * scale
 
 
 class MeanSquare(NamedTuple):

@@ -172,7 +172,8 @@ def test_parameters_without_a_gradient_are_left_alone() -> None:
 
 
 def test_a_step_without_any_gradient_does_nothing() -> None:
-    optimizer = AdamW([parameter(3, BF16)], track_metrics=True)
+    p = parameter(3, BF16)
+    optimizer = AdamW([p], track_metrics=True)
     before = stored(optimizer)
     assert optimizer.step() is None
     assert_same(stored(optimizer), before)

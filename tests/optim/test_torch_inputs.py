@@ -267,7 +267,8 @@ def test_hooks_in_order(info: Any) -> None:
     )
 
     seen: list[str] = []
-    optimizer = ours(info.name)([Parameter(torch.zeros(1))])
+    p = Parameter(torch.zeros(1))
+    optimizer = ours(info.name)([p])
     handles = [
         register_optimizer_step_pre_hook(lambda o, a, k: seen.append("global before")),
         register_optimizer_step_post_hook(lambda o, a, k: seen.append("global after")),
