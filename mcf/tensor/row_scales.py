@@ -37,7 +37,8 @@ def row_scale(x: Any, dims: int | Sequence[int], least: float = 0.0) -> Tensor |
         return None
     first = x.components[0] if isinstance(x, MCFTensor) else x.detach()
     fmt, register = format_of(x.dtype), FP64 if x.dtype is torch.float64 else FP32
-    largest = first.abs().amax(dims, keepdim=True)
+    over = [dims] if isinstance(dims, int) else list(dims)
+    largest = first.abs().amax(over, keepdim=True)
     if functorch() is None:
         rows = largest.to(register.dtype).reshape(-1, 1)
         exponent = row_exponents(rows).reshape(largest.shape)

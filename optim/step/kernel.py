@@ -130,8 +130,8 @@ def _kernel(
     absent += [] if form.paired else ["grad_lo"]
     absent += [] if form.clipped else ["grad_limit"]
     if strategy.stochastic and moved:
-        words = ("param", param.hidden)[: len(param.roundings)]
-        at_random = dict(zip(words, param.roundings, strict=True))
+        stored = ("param", param.hidden)[: len(param.roundings)]
+        at_random = dict(zip(stored, param.roundings, strict=True))
         fields = [
             dataclasses.replace(f, rounding=at_random[f.name]) if f.name in at_random else f
             for f in fields

@@ -151,7 +151,7 @@ def _reciprocal_of(input: Any) -> Any:
     return _Reciprocal.apply(input)  # type: ignore[no-untyped-call]
 
 
-@implements(Tensor.__rdiv__)  # type: ignore[attr-defined]
+@implements(Tensor.__rdiv__)
 def _over(x: Any, other: Any) -> Any:
     """Return other / x; of a number as torch its product with the reciprocal."""
     if isinstance(other, Tensor):

@@ -106,7 +106,7 @@ def _batch_norm(
     # Torch keeps running statistics for the derivative, which in training has no use of them, and
     # does not count that it writes to them.
     kept = [t for t in (mean, var) if t is not None]
-    with torch.autograd._unsafe_preserve_version_counter(tuple(kept)):
+    with torch.autograd._unsafe_preserve_version_counter(tuple(kept)):  # type: ignore[attr-defined]
         found = above(torch.batch_norm, x, weight, bias, mean, var, training, momentum, eps, False)
     if not training and mean is not None:
         return found, x.new_zeros(0), x.new_zeros(0)
