@@ -115,7 +115,13 @@ def in_process(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(environment),
             start_new_session=True,
         )  # fmt: skip
-    timer = threading.Timer(seconds, os.killpg, (run.pid, signal.SIGKILL))
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        os.killpg(run.pid, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, end)
     timer.start()
     assert run.stdout is not None
     with run:
@@ -126,13 +132,12 @@ def in_process(
             except (ValueError, TypeError):
                 continue
             yield case, quantity, value
-    late = not timer.is_alive()
     timer.cancel()
-    if run.returncode and not late:
+    if run.returncode and not late.is_set():
         said = log.read_text(errors="replace")[begin:].strip().splitlines()
         yield name, "error", said[-1] if said else ""
     status = f"exit status {run.returncode}" if run.returncode else "complete"
-    yield name, "ended", "time was up" if late else status
+    yield name, "ended", "time was up" if late.is_set() else status
     yield name, "seconds", time.perf_counter() - start
 
 

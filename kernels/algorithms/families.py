@@ -6,9 +6,10 @@ source text where Triton and tracebacks look for it.
 
 from __future__ import annotations
 
-import linecache
 from types import FunctionType
 from typing import Any
+
+from mcf.kernels.sources import listed
 
 
 def filled(form: FunctionType, name: str, doc: str, **functions: Any) -> FunctionType:
@@ -45,8 +46,7 @@ def written(
         names: what the statements call.
     """
     text = "\n".join([f"def {name}({parameters}):", *(f"    {line}" for line in body)]) + "\n"
-    filename = filename or f"<mcf {name}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    filename = listed(text, filename.strip("<>") or f"mcf {name}")
     namespace = {"__name__": __name__, **names}
     exec(compile(text, filename, "exec", dont_inherit=True), namespace)
     function = namespace[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Collection, Mapping
 from types import FunctionType
 from typing import Any
@@ -13,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
+from mcf.kernels.sources import listed
 from mcf.kernels.triton.dialect import Dialect, current
 
 THREADS = 128
@@ -66,9 +66,7 @@ def kernel_of(
     interpreted = dialect is Dialect.INTERPRETER
     constant = int if interpreted else tl.constexpr
     scope = {"tl": tl, **namespace, **{k: constant(v) for k, v in constants.items()}}
-    filename = f"<mcf triton {name}>"
-    # Triton and tracebacks read the source of a function from its file.
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    filename = listed(text, f"mcf triton {name}")
     exec(compile(text, filename, "exec", dont_inherit=True), scope)
     made = scope[function]
     assert isinstance(made, FunctionType)
