@@ -57,10 +57,15 @@ def _parameters(
     return made
 
 
-def _ours(precision: str, compute_dtype: torch.dtype, track_metrics: bool) -> Make:
+def _ours(
+    precision: str,
+    compute_dtype: torch.dtype,
+    track_metrics: bool,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Make:
     def make(shapes: Sequence[torch.Size], device: torch.device) -> Step:
         return AdamW(
-            _parameters(shapes, device, torch.bfloat16),
+            _parameters(shapes, device, dtype),
             precision=precision,
             compute_dtype=compute_dtype,
             track_metrics=track_metrics,
@@ -179,6 +184,10 @@ def variants(optimi: bool, torchao: bool = False) -> list[Variant]:
     for precision in PRECISIONS:
         moved, held = _bytes(precision)
         found.append(Variant(precision, "ours", _ours(precision, wide, False), moved, held))
+    # float32 parameters and gradients move 12 bytes, their moments twice what they hold.
+    for precision, moved, held in (("bf16_sr", 20, 12), ("8bit", 16, 10), ("4bit", 15, 9.5)):
+        make = _ours(precision, wide, False, wide)
+        found.append(Variant(f"{precision}, fp32 parameters", "ours", make, moved, held))
     metrics = _ours("plus", wide, True)
     found.append(Variant("plus, metrics", "ours", metrics, *_bytes("plus")))
     for precision in PRECISIONS:
