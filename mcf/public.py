@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
+
+# The packages whose names are public.
+_PACKAGES = frozenset({"mcf", "mcf.linalg", "mcf.nn", "mcf.optim"})
 
 
 def public(namespace: dict[str, Any], modules: tuple[str, ...] = ()) -> list[str]:
@@ -26,9 +30,17 @@ def public(namespace: dict[str, Any], modules: tuple[str, ...] = ()) -> list[str
         named = isinstance(value, (FunctionType, type)) and value.__qualname__ == name
         # What another public package has given its name keeps it.
         if named and value.__module__.startswith("mcf.") and value.__module__ not in _PACKAGES:
-            value.__module__ = package
+            defined = value.__module__
+            for each in (value, *_methods(value)):
+                if each.__module__ == defined:
+                    each.__module__ = package
     return sorted(found)
 
 
-# The packages whose names are public.
-_PACKAGES = frozenset({"mcf", "mcf.linalg", "mcf.nn", "mcf.optim"})
+def _methods(value: Any) -> Iterator[FunctionType]:
+    """Yield the functions in the body of a class; tools look for them where they are defined."""
+    for member in vars(value).values() if isinstance(value, type) else ():
+        inner = member.fget if isinstance(member, property) else member
+        inner = getattr(inner, "__func__", inner)
+        if isinstance(inner, FunctionType):
+            yield inner
