@@ -161,9 +161,11 @@ def _of_derivative(
         relative = slope_bounds.OBSERVED_UNITS * unit
         if operation in slope_bounds.OSCILLATING:
             of_terms = relative
+        logarithm = (fmt.emax + 1) * math.log(2)
         if operation in slope_bounds.POWERS:
-            logarithm = (fmt.emax + 1) * math.log(2)
-            relative, absolute = relative + logarithm * unit, absolute + logarithm * eta
+            relative += logarithm * unit
+        if operation in (*slope_bounds.POWERS, *slope_bounds.TAILS):
+            absolute += logarithm * eta
     proven = formula is not None and all(each.proven for each in used)
     return Guarantee(
         relative=relative,

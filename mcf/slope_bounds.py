@@ -24,8 +24,9 @@ UNDERFLOW = 4.0
 # The observed bounds in u^n, which `tests/mcf/test_derivative_sweep.py` holds all functions to.
 OBSERVED_UNITS = 64.0
 REQUIRES = (
-    "derivatives in the range of the format; arguments of at least u^-n smallest subnormal "
-    "numbers, but of float16, or in the place of u^n their number's inverse where that is larger"
+    "derivatives in the range of the format; arguments, and their distances from the ends of the "
+    "domain, of at least u^-n smallest subnormal numbers, else that quotient stands for u^n "
+    "(arguments of float16 may be smaller)"
 )
 
 
@@ -151,6 +152,8 @@ OSCILLATING = ("j1", "sinc", "spherical_bessel_j0", "y1")
 # The argument of an exponential is rounded, y - 1 or beta x: the result has that error times its
 # logarithm, which is at most that of the largest number.
 POWERS = ("celu", "pow", "softplus")
+# Products of an exponential and x, which is at most that logarithm: underflow costs as much more.
+TAILS = ("mish", "silu")
 NAMES = (*DERIVED, *OBSERVED, *OSCILLATING, *POWERS)
 
 

@@ -505,7 +505,8 @@ def elementwise(
         for (result, got), exact in zip(results, (right.value, *right.slopes), strict=True):
             limit = limits[result]
             roomy = fmt is FP16 and result != "value"
-            least = None if roomy else min(map(abs, point))
+            near = [abs(point[0] - end) for end in function.ends if point[0] != end]
+            least = None if roomy else min([*map(abs, point), *near])
             size = right.size if result == "value" else None
             kind, units = judge(got[i], exact, fmt, terms, limit, least, size)
             if kind == "outside":
