@@ -28,6 +28,12 @@ class Constant(Fraction):
     def __reduce__(self) -> str:
         return self._name
 
+    def __copy__(self) -> Constant:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Constant:
+        return self
+
 
 def _inverse_tangent(n: int) -> int:
     """Return atan(1 / n) times 2**(1024 + 32), cut, by its Taylor series."""

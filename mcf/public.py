@@ -13,9 +13,9 @@ _PACKAGES = frozenset({"mcf", "mcf.linalg", "mcf.nn", "mcf.optim"})
 def public(namespace: dict[str, Any], modules: tuple[str, ...] = ()) -> list[str]:
     """Return the names for a package's `__all__`, sorted.
 
-    Public are all names without a leading underscore but modules, of which `modules` are. Functions
-    and classes of this project get the package as their `__module__`, so that they print and pickle
-    as `mcf.MCFTensor`, wherever they are defined.
+    A name is public if it has no leading underscore and is no module, or is one of `modules`.
+    Functions and classes of this project get the package as their `__module__`, so that they print
+    and pickle as `mcf.MCFTensor`, wherever they are defined.
 
     Args:
         namespace: the package's `globals()`.
@@ -28,7 +28,7 @@ def public(namespace: dict[str, Any], modules: tuple[str, ...] = ()) -> list[str
             continue
         found.append(name)
         named = isinstance(value, (FunctionType, type)) and value.__qualname__ == name
-        # What another public package has given its name keeps it.
+        # An object that is public in two packages keeps the name of the first.
         if named and value.__module__.startswith("mcf.") and value.__module__ not in _PACKAGES:
             defined = value.__module__
             for each in (value, *_methods(value)):

@@ -37,7 +37,7 @@ class _Sample:
         p: the parameter.
         step: its count of steps.
         stored: the elements of each tensor that stores the weight.
-        stride: from one element to the next.
+        stride: the distance of two elements of the sample.
     """
 
     p: Tensor
@@ -51,7 +51,8 @@ class LostUpdates:
 
     Updates count as lost where the gradient is not 0 and every stored word stays as it was. A group
     is compared in the first of the steps 8, 16, 32, ... at which its rate is no larger than it was
-    at the one before; then its sample is never taken again, and a step costs what it did without.
+    at the one before; afterwards its steps cost what they cost without the check. A warm-up in
+    stairs longer than those intervals is compared on its first stair.
     """
 
     def __init__(self, active: bool) -> None:
@@ -86,10 +87,12 @@ class LostUpdates:
         for p in group["params"]:
             if len(samples) == _TENSORS:
                 break
-            if p.grad is None or is_expansion(p) or not local(p.detach()).numel():
+            # Before its first step a parameter has no words next to it that could be compared.
+            fresh = p.grad is None or not optimizer.state.get(p)
+            if fresh or is_expansion(p) or not local(p.detach()).numel():
                 continue
             arith = optimizer._arithmetic(group, p, "p")
-            # What is rounded at random, or fed back, arrives later; full precision has no remedy.
+            # Random rounding and feedback keep an update for later; full precision has no remedy.
             late = arith.strategy.stochastic or arith.strategy.feedback
             if late or arith.component in (FP32, FP64):
                 continue

@@ -69,6 +69,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
             ValueError, TypeError: naming the hyperparameter or the parameter and its group.
         """
         super().add_param_group(param_group)
+        self._lost.active = self.check_numerics
         if self._complete:
             self._warn_of_no_effect(len(self.param_groups) - 1)
 
@@ -117,7 +118,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         return loss
 
     def _take(self, steps: Steps, request: Request) -> None:
-        """A step that was asked for, after its closure; without the hooks of `step`."""
+        """Take a requested step, after its closure and without the hooks of `step`."""
         # Counts, caches and states are read and written: two threads would lose steps.
         with self._lock:
             try:

@@ -34,7 +34,7 @@ def whole8(hi, low, update):
 
 
 def whole(hi, low, update):
-    """The number of 16 + 8 bits plus the update, once for each word that is made of it."""
+    """Return the number of 16 + 8 bits plus the update, once for each word that is made of it."""
     x = rn(join8(hi, low) + update)
     return x, x
 

@@ -136,3 +136,22 @@ def test_weights_and_states_are_those_without_the_check() -> None:
         p = optimizer.param_groups[0]["params"][0]
         found.append([p.detach(), *(t for t in optimizer.state[p].values() if t.dim())])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("precision", [*LOSES, *KEEPS])
+def test_a_parameter_whose_first_gradient_comes_late_is_stepped(precision: str) -> None:
+    first, second = ones(), ones()
+    optimizer = AdamW([first, second], 2.0**-6, precision=precision)
+    for step in range(1, 21):
+        first.grad = torch.ones_like(first)
+        second.grad = torch.ones_like(second) if step >= 16 else None
+        optimizer.step()
+    assert optimizer.state[second]["step"] == 5
+
+
+def test_a_group_that_is_added_later_is_compared_as_well() -> None:
+    optimizer = AdamW([ones()], 2.0**-6, precision="plain", weight_decay=0.0)
+    assert run(optimizer, 20) == []
+    optimizer.add_param_group({"params": [ones()], "lr": SMALL})
+    (message,) = run(optimizer, 60)
+    assert "param_groups[1]" in message

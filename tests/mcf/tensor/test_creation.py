@@ -5,6 +5,7 @@ Caught mutant: reading strings through Python's float.
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 from decimal import Decimal
@@ -85,7 +86,8 @@ def test_constants_have_all_the_digits_of_the_target(dtype: torch.dtype, terms: 
 def test_constants_are_numbers_of_python() -> None:
     assert (float(mcf.pi), float(mcf.e)) == (math.pi, math.e)
     assert (repr(mcf.pi), repr([mcf.e])) == ("mcf.pi", "[mcf.e]")
-    assert pickle.loads(pickle.dumps(mcf.pi)) == mcf.pi
+    assert pickle.loads(pickle.dumps(mcf.pi)) is mcf.pi
+    assert copy.copy(mcf.e) is copy.deepcopy([mcf.e])[0] is mcf.e
     assert isinstance(2 * mcf.pi, Fraction)
     with mpmath.workprec(1200):
         for mine, theirs in ((mcf.pi, +mpmath.pi), (mcf.e, +mpmath.e)):
