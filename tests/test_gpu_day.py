@@ -277,7 +277,8 @@ def test_failures_of_tests_are_rows_with_their_last_line(load: Any, tmp_path: Pa
         "def test_skipped(): pytest.skip('why')\n"
     )
     (tmp_path / "test_other.py").write_text("import no_such_package\n")
-    arguments = [str(tmp_path), "--continue-on-collection-errors"]
+    # Names of tests are relative to this folder, wherever the checkout lies.
+    arguments = [str(tmp_path), f"--rootdir={tmp_path}", "--continue-on-collection-errors"]
     rows = list(load("gpu_tests").running(arguments, tmp_path / "pytest.log"))
     failed = {case: value for case, quantity, value in rows if quantity == "failed"}
     assert failed["test_some.py::test_wrong"] == "assert (1 + 1) == 3"
