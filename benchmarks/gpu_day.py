@@ -142,7 +142,7 @@ def in_process(
 
 
 class Clocks:
-    """What nvidia-smi says while a section runs: clocks, power and temperature."""
+    """Samples of clocks, power and temperature by nvidia-smi while a section runs."""
 
     QUERY = ("utilization.gpu", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
     SHOWN = ("SM MHz", "memory MHz", "W", "degrees C")

@@ -33,7 +33,7 @@ BEGIN, END = "<!-- written by benchmarks/gpu_page.py -->\n", "<!-- end -->\n"
 PARAMS = 2**30
 # Of a multiprocessor of sm_90: registers, and warps at most (CUDA C++ Programming Guide, 16.2).
 REGISTERS, WARPS = 65536, 64
-# Of an H100 SXM: multiprocessors, and a clock that it keeps under load (its highest is 1980 MHz).
+# An H100 SXM has these multiprocessors, and keeps this clock under load; its highest is 1980 MHz.
 MULTIPROCESSORS, CLOCK = 132, 1.755e9
 BLOCK_WARPS = THREADS // 32
 PRECISIONS = (

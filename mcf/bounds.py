@@ -155,7 +155,7 @@ def _of_derivative(
         terms_of = following or slope_bounds.TERMS.get(operation)
         if terms_of is not None:
             of_terms = bound(terms_of, terms, dtype, registers=registers).of_terms
-        # Of float16 in components of float32, rounded once.
+        # float16 is computed with float32 components and rounded once.
         relative += unit * (dtype is torch.float16)
     else:
         relative = slope_bounds.OBSERVED_UNITS * unit

@@ -197,7 +197,7 @@ class Function(Protocol):
     def __call__(self, x: Components, /, *args: Any, **options: Any) -> Components: ...
 
 
-# What editors and `help` show of an operand and of a result.
+# Editors and `help` show this type of operands and results.
 _OPERAND = "MCFTensor | Tensor | tuple[Tensor, ...]"
 
 

@@ -70,7 +70,7 @@ class LostUpdates:
         found = {}
         for index, group in enumerate(optimizer.param_groups):
             if group["capturable"]:
-                # Its rate is on the device, and a step may not wait for it.
+                # The rate is on the device, and a step may not wait for it.
                 self._settled.add(index)
                 continue
             rate = float(group["lr"])

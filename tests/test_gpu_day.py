@@ -193,7 +193,7 @@ def test_measured_case_that_raises_becomes_a_row(load: Any) -> None:
     def section(device: torch.device, size: Any) -> Iterator[Any]:
         yield measure.Case("a", wrong)
         yield measure.Case("b", missing, ours=False)
-        # What could not step cannot train.
+        # An optimizer that could not step cannot train.
         yield measure.Case("gpt, b", missing, ours=False)
         yield measure.Case("c", lambda: measure.Work(lambda: None, lambda s: {"twice": 2 * s}))
 

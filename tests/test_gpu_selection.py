@@ -1,4 +1,4 @@
-"""What a GPU runs: `pytest @tests/gpu.args` names every file with tests of GPUs, and them alone."""
+"""`pytest @tests/gpu.args` names every file with tests of GPUs, and no other file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_file_with_tests_of_gpus_is_named() -> None:
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if re.search(r"^[^\"#]*\bpytest\.mark\.gpu\b", path.read_text(), re.M)
-        # These stand in the text of a project that it makes.
+        # test_conftest.py writes the marker into the text of a project.
         and path.name != "test_conftest.py"
     ]
     assert sorted(FILES) == found

@@ -36,7 +36,7 @@ def root2(x):
 def below_overflow(x0, s0, s1):
     """Return s0 + s1 as a pair whose first number has a square: of the largest x0 s0 has none."""
     square = rn(s0 * s0)
-    # Of an infinite square the difference is NaN.
+    # The difference is NaN where the square is infinite.
     overflows = rn(square - square) != ZERO
     below = rn(sqrt(x0))
     return where(overflows, below, s0), where(overflows, rn(rn(s0 - below) + s1), s1)

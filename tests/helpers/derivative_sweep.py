@@ -124,7 +124,7 @@ _add("reciprocal", torch.reciprocal, lambda x: 1 / x)
 _add("deg2rad", torch.deg2rad, lambda x: x * _pi() / 180)
 _add("rad2deg", torch.rad2deg, lambda x: x / _pi() * 180)
 _add("exp2", torch.exp2, lambda x: arb(2) ** x)
-# Its derivative is 1 between whole numbers, which large arguments are.
+# The derivative is 1 between whole numbers, and large arguments are whole.
 _add("frac", torch.frac, lambda x: x - _where(x > 0, x.floor(), x.ceil()), largest=64.0)
 _add("sinc", torch.sinc, lambda x: (_pi() * x).sin() / (_pi() * x))
 _add("logit", torch.logit, lambda x: (x / (1 - x)).log(), **_POSITIVE, ends=(1,))
@@ -358,7 +358,7 @@ class Failure:
 
 @dataclasses.dataclass
 class Tally:
-    """What was tried, what failed, and the largest error within the bound of each function."""
+    """Counts of results tried and wrong, and each function's largest error within its bound."""
 
     tried: int = 0
     unknown: int = 0
@@ -678,7 +678,7 @@ def _compared(
         if right is None:
             return tally
     except (RuntimeError, ValueError, IndexError, NotImplementedError):
-        # What torch refuses, such as a matrix that is singular at this scale.
+        # torch refuses some samples, such as a matrix that is singular at this scale.
         tally.unknown += 1
         return tally
     try:

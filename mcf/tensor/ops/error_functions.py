@@ -68,7 +68,7 @@ def _ratio(x: Any) -> Any:
     up, a, z = _sides(x)
     beside = constant(_root(2 * fixed.ONE, fixed.pi()), x) / _erfcx(z)
     ratio = torch.where(up, normal_pdf(a) / normal_cdf(a), beside)
-    # Of large -x erfcx is near the smallest numbers; the ratio is -x - 1 / x + 2 / x^3.
+    # erfcx is near the smallest numbers for large -x; the ratio is -x - 1 / x + 2 / x^3.
     far = x < -_FAR
     return torch.where(far, -x - 1 / torch.where(far, x, 1), ratio)
 

@@ -299,7 +299,7 @@ def gaussian_nll_loss(
     with torch.no_grad():
         v.clamp_(min=eps)
     gap = x - y
-    # Its square may be beyond the range where the quotient is not.
+    # The square may leave the range where the quotient does not.
     loss = (torch.log(v) + gap * (gap / v)) / 2
     loss = loss + half_log_two_pi(loss) if full else loss
     return reduced(fitted(loss, input, target, v), reduction)

@@ -19,7 +19,7 @@ from mcf.tensor.tensor import MCFTensor
 
 
 class _Spread(NamedTuple):
-    """What rows are normalised by.
+    """Statistics of rows, and the rows normalised by them.
 
     Args:
         mean: their means.

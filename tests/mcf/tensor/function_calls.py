@@ -1,4 +1,4 @@
-"""What calls of torch's functions on expansions return, compared with torch and with each other.
+"""Results of torch's functions on expansions, compared with torch and with each other.
 
 The cases are torch's own sample inputs (`every_function`). A call is described by `Facts`, which
 must be those of the same call on float64 tensors, and by the bits of its results, which must not

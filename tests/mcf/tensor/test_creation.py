@@ -126,7 +126,7 @@ def test_data_keep_their_dtype_and_terms(dtype: torch.dtype) -> None:
         x = mcf.tensor("0.1", terms, dtype)
         assert_same_components(mcf.tensor(x), x)
         assert_same_components(mcf.tensor([x, x])[1], x)
-        # What is given counts, each by itself.
+        # Each of the two arguments counts by itself.
         assert (mcf.tensor(x, terms=1).dtype, mcf.tensor(x, terms=1).terms) == (dtype, 1)
         assert mcf.tensor(x, dtype=torch.float64).terms == terms
 

@@ -109,7 +109,7 @@ def test_forward_mode_derivatives_are_those_of_float64(function: Any) -> None:
 
 @pytest.mark.parametrize("count", [5, pytest.param(900, marks=pytest.mark.slow)])
 def test_second_derivatives_of_products_are_those_of_float64(count: int) -> None:
-    """Of more numbers than the exponents have room for, too."""
+    """Products of more numbers than the exponents can hold are tried as well."""
     for function in (torch.prod, lambda x: x.cumprod(0)):
         found = []
         for make in (torch.tensor, mcf.tensor):

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:index_reduce.. is in beta"),
 ]
 
-# Of a tensor and an index.
+# Each function takes a tensor and an index.
 TAKING: dict[str, Callable[..., Any]] = {
     "gather": lambda x, i, s: torch.gather(x, 0, i),
     "take_along_dim": lambda x, i, s: torch.take_along_dim(x, i, 0),

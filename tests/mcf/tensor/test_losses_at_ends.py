@@ -114,7 +114,7 @@ def test_loss_of_right_logits_keeps_its_digits() -> None:
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_gaussian_nll_loss_with_squares_out_of_range_is_right(dtype: torch.dtype) -> None:
-    """Of a gap d and a variance v, (log(v) + d^2 / v) / 2: the quotient fits, the square not."""
+    """The loss of a gap d is (log(v) + d^2 / v) / 2: the quotient fits, the square does not."""
     k = {torch.float16: 12, torch.float64: 700}.get(dtype, 100)
     x, v = (mcf.tensor([2.0**k], dtype=dtype).requires_grad_() for _ in range(2))
     loss: Any = F.gaussian_nll_loss(x, torch.zeros(1, dtype=dtype), v, reduction="sum")
