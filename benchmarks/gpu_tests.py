@@ -1,7 +1,7 @@
 """The GPU tests of a GPU day: pytest with its whole log, and a row for each failure.
 
 This file is also the plugin that pytest loads: it writes rows to a pipe as tests end, and the text
-of each failure into the log at once, so that a run whose time is up tells what it found.
+of each failure into the log as it happens, so that a run that is cut off keeps its failures.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def last_line(text: str) -> str:
 
 
 class Reporter:
-    """Tells failures at once and counts now and then."""
+    """Reports each failure as it happens, and counts at intervals."""
 
     def __init__(self, config: Any) -> None:
         """Write to the pipe that the environment names, and to pytest's own log."""

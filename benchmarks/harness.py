@@ -258,7 +258,7 @@ def merge_csv(
 
 
 def append_csv(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to an existing file, at once."""
+    """Append a row to an existing file."""
     with path.open("a", newline="") as file:
         csv.DictWriter(file, list(row)).writerow(row)
 

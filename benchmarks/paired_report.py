@@ -60,7 +60,7 @@ def _pair(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def told(found: list[float], most: int = 4, sign: str = "") -> str:
-    """Return the mean ± its standard error, of which two digits are told; the mean alone of one.
+    """Return the mean ± its standard error, shown with two digits; the mean alone for one.
 
     Args:
         found: the values.

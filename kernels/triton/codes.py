@@ -17,7 +17,7 @@ from mcf.kernels.triton.rounding import jit
 
 
 def e4m3_over_4(code):
-    """Return the numbers of codes, of four at once by the conversion of OCP's e4m3.
+    """Return the numbers of codes, four per call, by the conversion of OCP's e4m3.
 
     `cvt.rn.f16x2.e4m3x2` takes the lower byte to the lower half of a word, the upper one to the
     upper half (PTX ISA, "Data Movement and Conversion Instructions: cvt"). Every number of e4m3 is
@@ -50,7 +50,7 @@ def e4m3_over_4(code):
 
 
 def unpack_numbers(x, BLOCK: tl.constexpr):
-    """Return the numbers of codes of 4 bits, for eight of them at once; see `from_4_bits`.
+    """Return the numbers of codes of 4 bits, eight per call; see `from_4_bits`.
 
     The numbers are fp16 numbers whose lower bytes are 0. Their upper bytes come out of tables of
     eight bytes: `prmt.b32` takes four codes for the places of bytes in a table (PTX ISA, "Data

@@ -762,7 +762,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=("elementwise", "sampled", "both"), default="both")
     parser.add_argument("--samples", type=int, default=1, help="of each of torch's functions")
     parser.add_argument("--shown", type=int, default=1, help="of the failures of one sort")
-    parser.add_argument("--stream", action="store_true", help="print at once, not by kind")
+    parser.add_argument("--stream", action="store_true", help="print each failure as it is found")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

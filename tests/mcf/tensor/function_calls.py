@@ -37,7 +37,7 @@ FORMS = ((torch.float64, 2), (torch.float32, 2), (torch.bfloat16, 3))
 SIZES = (0, 1, 2, 3, 7, 8, 31, 33, 255, 1023, 1025)
 # The calls of which facts are compared, and how many have their bits compared. Fast paths of the
 # CPU's executor engage at the second call.
-TOLD = (1, 2, 10)
+COMPARED = (1, 2, 10)
 CALLS = {"torch": 2, "numba": 10, "triton": 2}
 ERRORS = (RuntimeError, ValueError, IndexError, NotImplementedError, TypeError, AssertionError)
 
@@ -460,7 +460,7 @@ def failures(
                         yield where, f"{type(error).__name__}: {str(error).splitlines()[:1]}"
                     break
                 tried[f"calls, {executor}, {name}"] += 1
-                if call in TOLD:
+                if call in COMPARED:
                     for text in differing_facts(got.facts, reference):
                         yield where, text
                 if want is None:
