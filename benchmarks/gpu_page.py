@@ -88,9 +88,9 @@ def estimate() -> str:
 def measured(path: Path) -> str:
     """Return the tables of one results file."""
     about, rows = pages.results(path)
-    told = [f"### {about['device']}\n"]
+    lines = [f"### {about['device']}\n"]
     versions = ", ".join(f"{k} {v}" for k, v in about.items() if k not in ("device", "command"))
-    told.append(f"`{about['command']}`: {versions} ([rows](../{path.relative_to(ROOT)})).\n")
+    lines.append(f"`{about['command']}`: {versions} ([rows](../{path.relative_to(ROOT)})).\n")
     for section in dict.fromkeys(row["section"] for row in rows):
         own = [row for row in rows if row["section"] == section]
         columns = list(dict.fromkeys(row["quantity"] for row in own if row["case"] != section))
@@ -99,10 +99,10 @@ def measured(path: Path) -> str:
             cases[row["case"]][row["quantity"]] = row["value"]
         about_section = cases.pop(section, {"case": section})
         said = [f"{k} {v}" for k, v in about_section.items() if k != "case" and v]
-        told.append(f"**{section}**: {'; '.join(said)}.\n")
+        lines.append(f"**{section}**: {'; '.join(said)}.\n")
         if cases:
-            told.append(table(cases.values(), ["case", *columns]) + "\n")
-    return "\n".join(told)
+            lines.append(table(cases.values(), ["case", *columns]) + "\n")
+    return "\n".join(lines)
 
 
 def main() -> None:

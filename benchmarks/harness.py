@@ -189,8 +189,8 @@ def commit(root: Path = ROOT) -> str:
     The environment variable MCF_COMMIT comes first, then git, then the file .whl/commit, which
     `make gpu-wheels` writes for copies.
     """
-    if told := os.environ.get("MCF_COMMIT"):
-        return told
+    if commit := os.environ.get("MCF_COMMIT"):
+        return commit
     # A copy inside another repository must not take that one's commit.
     if (root / ".git").exists():
         return _git("describe", "--always", "--dirty")

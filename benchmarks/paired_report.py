@@ -59,13 +59,13 @@ def _pair(row: dict[str, Any]) -> tuple[str, ...]:
     return row["rate"], row["seed"], row["start"]
 
 
-def told(found: list[float], most: int = 4, sign: str = "") -> str:
+def mean_with_error(found: list[float], most: int = 4, sign: str = "") -> str:
     """Return the mean ± its standard error, shown with two digits; the mean alone for one.
 
     Args:
         found: the values.
         most: digits after the point at most.
-        sign: "+" tells the sign of what is positive, too.
+        sign: "+" also writes the sign of positive values.
     """
     mean, error = statistics.fmean(found), standard_error(found)
     digits = max(0, 1 - math.floor(math.log10(error))) if error > 0 else most
@@ -73,7 +73,7 @@ def told(found: list[float], most: int = 4, sign: str = "") -> str:
     return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if error > 0 else f"{mean:{form}}"
 
 
-def by_rate(rows: Rows, found: Values, tell: Callable[[list[float]], str] = told) -> str:
+def by_rate(rows: Rows, found: Values, tell: Callable[[list[float]], str] = mean_with_error) -> str:
     """Return a table with a line for each precision and a column for each rate."""
     size = {r["precision"]: float(r["bytes_per_param"]) for r in rows}
     rates = sorted({rate for _, rate in found}, reverse=True)
@@ -104,9 +104,10 @@ def of_truth(rows: Rows, measure: str, unit: str) -> str:
     served = values(own, lambda r: gain(r, "served", measure))
     part = values(own, lambda r: gain(r, "served", measure) / gain(r, "stored", measure))
     lines = [
-        {"rate": _rate(key[1]), f"start, {unit}": told(start[key]),
-         "change, stored words": told(stored[key], sign="+"),
-         "change, served words": told(served[key], sign="+"), "served / stored": told(part[key])}
+        {"rate": _rate(key[1]), f"start, {unit}": mean_with_error(start[key]),
+         "change, stored words": mean_with_error(stored[key], sign="+"),
+         "change, served words": mean_with_error(served[key], sign="+"),
+         "served / stored": mean_with_error(part[key])}
         for key in sorted(start, key=lambda key: -key[1])
     ]  # fmt: skip
     return table(lines, list(lines[0]))
@@ -156,7 +157,9 @@ def rewards_text(rows: Rows, path: Path) -> str:
             *_shares_and_distances(rows, "right"),
             "KL divergence from the start by served words, in nats an answer.",
             by_rate(
-                rows, values(rows, lambda r: float(r["served_kl"])), functools.partial(told, most=5)
+                rows,
+                values(rows, lambda r: float(r["served_kl"])),
+                functools.partial(mean_with_error, most=5),
             ),
             _CHANGED,
             by_rate(rows, values(rows, lambda r: float(r["served_changed"]))),
@@ -186,15 +189,15 @@ def _shares_and_distances(rows: Rows, measure: str) -> list[str]:
 
 def _distance_and_way(found: list[tuple[float, float]]) -> str:
     distance, way = zip(*found, strict=True)
-    return f"{told(list(distance))} ({statistics.fmean(way):.3f})"
+    return f"{mean_with_error(list(distance))} ({statistics.fmean(way):.3f})"
 
 
 def _forgetting(rows: Rows) -> str:
     found = differences(rows, "served", "old_loss")
     own = values(rows, lambda r: gain(r, "served", "old_loss"))
-    told_signed = functools.partial(told, most=5, sign="+")
+    signed_with_error = functools.partial(mean_with_error, most=5, sign="+")
     truth = {k: v for k, v in own.items() if k[0] == TRUTH}
-    return by_rate(rows, {**found, **truth}, told_signed)
+    return by_rate(rows, {**found, **truth}, signed_with_error)
 
 
 def fine_tuning(arguments: argparse.Namespace) -> None:
