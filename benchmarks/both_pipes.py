@@ -2,9 +2,10 @@
 
     python benchmarks/both_pipes.py
 
-For AMD's Zen, which adds on two pipes and multiplies on two others (kernels/numba/rewrite.py). One
-thread; the two take turns, and what is compared is the thread's own time, so that other processes
-of a busy machine count less. Results go to benchmarks/results/.
+For AMD's Zen, which adds on two pipes and multiplies on two others
+(kernels/numba/compile/rewrite.py). One thread; the two take turns, and what is compared is
+the thread's own time, so that other processes of a busy machine count less. Results go to
+benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from harness import environment, machine, save_csv, table
 from mcf.kernels import operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP64
-from mcf.kernels.numba import cpu, element_loops, processor
+from mcf.kernels.numba import cpu
+from mcf.kernels.numba.loops import element_loops
+from mcf.kernels.numba.runtime import processor
 
 COLUMNS = ["operation", "terms", "elements", "FMA ns", "plain ns", "plain / FMA", "rounds"]
 SIZES = {"in cache": 1 << 12, "in memory": 1 << 22}

@@ -59,7 +59,7 @@ threads = torch.get_num_threads()
 wall, cpu = time.perf_counter(), time.process_time()
 exec(sys.argv[1])
 wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-stored = sys.modules.get("mcf.kernels.numba.stored")
+stored = sys.modules.get("mcf.kernels.numba.compile.stored")
 print(json.dumps([wall, cpu, 0 if stored is None else stored.compiled]))
 """
 

@@ -4,7 +4,7 @@
 
 One thread; the two take turns, and what is compared is the thread's own time, so that other
 processes of a busy machine count less. "streams" says what the library chooses there
-(kernels/numba/streaming.py). Results go to benchmarks/results/.
+(kernels/numba/runtime/streaming.py). Results go to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from harness import environment, machine, save_csv, table
 
 from mcf.kernels import operators
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.numba import cpu, streaming
+from mcf.kernels.numba import cpu
+from mcf.kernels.numba.runtime import streaming
 
 COLUMNS = ["operation", "elements", "MiB moved", "plain / past the cache", "streams", "rounds"]
 CASES = (

@@ -206,7 +206,7 @@ class Program(Bindable):
         self._fixed, self._keep = fixed, keep
         self._kept = reserved(self, sum(rooms))
         self._pack = struct.Struct(f"={given}Q").pack_into
-        from mcf.kernels.numba import team
+        from mcf.kernels.numba.runtime import team
 
         self._call = team.native(native_of("program", CALLS).address)
         self._team, self._threaded = team, False

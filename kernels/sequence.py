@@ -47,10 +47,10 @@ class Bindable(ABC):
 
 def bound(call: Any, *arguments: Any) -> Bound | None:
     """A launch that an executor has prepared, for these addresses; None where it has no table."""
-    from mcf.kernels.numba.element_loops import Table
-    from mcf.kernels.numba.fold_loops import OneFold
-    from mcf.kernels.numba.one_row import OneRow
-    from mcf.kernels.numba.row_loops import FewRows
+    from mcf.kernels.numba.loops.element_loops import Table
+    from mcf.kernels.numba.loops.fold_loops import OneFold
+    from mcf.kernels.numba.loops.one_row import OneRow
+    from mcf.kernels.numba.loops.rows.row_loops import FewRows
 
     if isinstance(call, Bindable):
         return call.bound(*arguments)
@@ -117,7 +117,7 @@ class Together:
             words += [each.function, each.data, *each.zeros, each.counted]
         self._table, self._keep = array("Q", words), [*calls]
         self._place = self._table.buffer_info()[0]
-        from mcf.kernels.numba import team
+        from mcf.kernels.numba.runtime import team
 
         self._call = team.native(native_of("program", CALLS).address)
         self._team, self._threaded = team, any(each.threaded for each in calls)
@@ -138,7 +138,7 @@ def native_of(name: str, text: str) -> Any:
     key = name, text
     found = _natives.get(key)
     if found is None:
-        from mcf.kernels.numba import stored
+        from mcf.kernels.numba.compile import stored
 
         # As `stored.once`, which is not there before Numba is.
         with stored.lock:
@@ -149,10 +149,10 @@ def native_of(name: str, text: str) -> Any:
 
 
 def _native_of(name: str, text: str) -> Any:
-    from mcf.kernels.numba import stored
+    from mcf.kernels.numba.compile import stored
 
     def make() -> tuple[Any, str]:
-        from mcf.kernels.numba import compiler
+        from mcf.kernels.numba.compile import compiler
 
         return compiler.callback(text, f"<mcf numba {name}>", _instructions())
 
@@ -165,9 +165,9 @@ def _instructions() -> dict[str, Any]:
     from numba.core import types
     from numba.extending import intrinsic
 
-    from mcf.kernels.numba import bits
-    from mcf.kernels.numba.instructions import call
-    from mcf.kernels.numba.memory import put
+    from mcf.kernels.numba.compile import bits
+    from mcf.kernels.numba.compile.instructions import call
+    from mcf.kernels.numba.compile.memory import put
 
     word = ir.IntType(64)
 

@@ -19,21 +19,14 @@ from mcf.kernels.executor import Executor
 from mcf.kernels.executor import Launch as Prepared
 from mcf.kernels.fold import BLOCK, Fold
 from mcf.kernels.formats import FP32
-from mcf.kernels.numba import (
-    fold_loops,
-    in_place,
-    integers,
-    pages,
-    row_loops,
-    shared,
-    streaming,
-    team,
-)
-from mcf.kernels.numba.element_loops import Table, build
-from mcf.kernels.numba.factoriser import CpuFactoriser
-from mcf.kernels.numba.one_row import OneRow
-from mcf.kernels.numba.shared import SharedRow
-from mcf.kernels.numba.team import SERIAL
+from mcf.kernels.numba.loops import blocks_in_place, fold_loops, integer_sums, shared
+from mcf.kernels.numba.loops.element_loops import Table, build
+from mcf.kernels.numba.loops.matrices.factorisations import CpuFactoriser
+from mcf.kernels.numba.loops.one_row import OneRow
+from mcf.kernels.numba.loops.rows import row_loops
+from mcf.kernels.numba.loops.shared import SharedRow
+from mcf.kernels.numba.runtime import pages, streaming, team
+from mcf.kernels.numba.runtime.team import SERIAL
 from mcf.kernels.row_tasks import RowTask
 from mcf.kernels.tables import table_of
 
@@ -152,10 +145,10 @@ class Launch(Prepared):
 
     def in_place(self, scalars: Any) -> Callable[[list[int]], Sequence[range]] | None:
         """See `mcf.kernels.executor.Launch`."""
-        if self._length > 1 or not in_place.allows(self._spec):
+        if self._length > 1 or not blocks_in_place.allows(self._spec):
             return None
         values = self._scalars(scalars)
-        return in_place.InPlace(self._loop, self._spec, self._total, self._many, values)
+        return blocks_in_place.InPlace(self._loop, self._spec, self._total, self._many, values)
 
     def _scalars(self, scalars: Any) -> Any:
         """The scalars as the loop reads them; None where it has none."""
@@ -265,7 +258,7 @@ class Cpu(CpuFactoriser, Executor):
 
     def add_digits(self, x: Tensor, exponent: Tensor, digits: Tensor, base: int) -> None:
         """See `Executor`."""
-        integers.add_digits(x, exponent, digits, base)
+        integer_sums.add_digits(x, exponent, digits, base)
 
     def square_sums(
         self, t: Tensor, first: Tensor, second: Tensor, high: int, low: int
@@ -273,7 +266,7 @@ class Cpu(CpuFactoriser, Executor):
         """See `Executor`; loops for 16-bit formats and float32."""
         if t.dtype == torch.float64:
             return super().square_sums(t, first, second, high, low)
-        found = integers.square_sums(t, first.item(), second.item(), high, low)
+        found = integer_sums.square_sums(t, first.item(), second.item(), high, low)
         high_sum, low_sum = table_of(found, torch.int64).unbind()
         return high_sum, low_sum
 

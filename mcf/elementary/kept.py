@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import mcf.kernels
-from mcf.kernels.numba import cache, sealed
+from mcf.kernels.numba.cache import files, sealed
 
 _MAGIC = b"mcf table 1\n"
 # Little endian, as the bytes are kept.
@@ -28,8 +28,9 @@ def _files() -> str:
     package, kernels = Path(__file__).parents[1], Path(mcf.kernels.__path__[0])
     found = hashlib.sha256(sys.version.encode())
     try:
-        for path in sorted([*package.glob("elementary/*.py"), *package.glob("convert/*.py"),
-                            kernels / "formats.py", kernels / "numba" / "sealed.py"]):  # fmt: skip
+        other = [kernels / "formats.py", kernels / "numba" / "cache" / "sealed.py"]
+        tables = [*package.glob("elementary/*.py"), *package.glob("convert/*.py")]
+        for path in sorted([*tables, *other]):
             data = path.read_bytes()
             found.update(b"%s %d:" % (path.name.encode(), len(data)) + data)
     except OSError:
@@ -43,7 +44,7 @@ _at_import = _files()
 def kept(name: str, make: Callable[[], Tensor]) -> Tensor:
     """A table on the CPU, contiguous: from its file, or made now and kept there."""
     key = hashlib.sha256(f"{_at_import} {name}".encode()).hexdigest()
-    content = cache.read(key) if _at_import and cache.root() is not None else None
+    content = files.read(key) if _at_import and files.root() is not None else None
     found = None if content is None else sealed.unpacked(_MAGIC, key, content)
     if found is not None:
         header, data = found
@@ -52,8 +53,8 @@ def kept(name: str, make: Callable[[], Tensor]) -> Tensor:
     made = make().contiguous()
     kind = str(made.dtype).removeprefix("torch.")
     # Files that were written over since they were imported say nothing about what is in memory.
-    if _at_import and kind in _TYPES and cache.root() is not None and _files() == _at_import:
+    if _at_import and kind in _TYPES and files.root() is not None and _files() == _at_import:
         data = made.numpy().astype(_TYPES[kind]).tobytes()
         header = {"type": kind, "shape": list(made.shape)}
-        cache.write(key, sealed.packed(_MAGIC, key, header, data))
+        files.write(key, sealed.packed(_MAGIC, key, header, data))
     return made

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import format_of
-from mcf.kernels.numba import team
+from mcf.kernels.numba.runtime import team
 from mcf.kernels.overlap import share, span
 
 MAX_TERMS = 4

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.kernels.numba import team
+from mcf.kernels.numba.runtime import team
 from mcf.tensor.components import write
 from mcf.tensor.launches import SMALL
 from mcf.tensor.ops.arithmetic import addcdiv_into, addcmul_into, lerp_into

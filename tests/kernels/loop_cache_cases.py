@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from mcf.kernels.numba import cache, objects, stored, team
+from mcf.kernels.numba.cache import files, objects
+from mcf.kernels.numba.compile import stored
+from mcf.kernels.numba.runtime import team
 
 TEXT = """
 def kernel(data):
@@ -20,7 +22,7 @@ def kernel(data):
 
 @functools.cache
 def _adds(number: int) -> tuple[Any, str]:
-    from mcf.kernels.numba import compiler, memory
+    from mcf.kernels.numba.compile import compiler, memory
 
     return compiler.callback(TEXT.format(number), "<mcf test>", {"put": memory.put})
 
@@ -51,5 +53,5 @@ def entry(folder: Path) -> Path:
 def emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an empty cache, of which nothing is said yet."""
     monkeypatch.setenv("MCF_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_said", set())
+    monkeypatch.setattr(files, "_said", set())
     return tmp_path / "cache" / "loops"

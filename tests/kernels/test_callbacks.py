@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 def test_garbage_is_collected_again_after_a_compilation(collects: bool) -> None:
     from numba.core.errors import TypingError
 
-    from mcf.kernels.numba import callbacks
+    from mcf.kernels.numba.compile import callbacks
 
     seen = []
 

@@ -1,7 +1,8 @@
 """Kernels in forked children and from several Python threads at once.
 
 A forked child inherits the memory of the parent's OpenMP team and thread pool and none of their
-threads: without the hook in mcf.kernels.numba.team it waits for ever for the first large tensor.
+threads: without the hook in mcf.kernels.numba.runtime.team it waits for ever for the first large
+tensor.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import torch
 
 import mcf
 from mcf.kernels import sequence
-from mcf.kernels.numba import stored, team
-from mcf.kernels.numba.team import SERIAL
+from mcf.kernels.numba.compile import stored
+from mcf.kernels.numba.runtime import team
+from mcf.kernels.numba.runtime.team import SERIAL
 from tests.helpers import assert_all_same_bits
 from tests.helpers.draws import bell
 
@@ -87,7 +89,7 @@ for kind in (0, 1):
 """
 
 THREADS = """
-import mcf.kernels.numba.team as team
+import mcf.kernels.numba.runtime.team as team
 a.exp()
 threads = len(os.listdir("/proc/self/task")) if team._openmp() is not None else 0
 digest()
@@ -145,7 +147,7 @@ KEEP_TEAM = "team._forked = False"
 def test_the_parents_threads_would_hang_in_a_child(mutant: str) -> None:
     before = "team._forked = True\ndigest()" if mutant is KEEP_POOL else ""
     text = (
-        "import mcf.kernels.numba.team as team\n"
+        "import mcf.kernels.numba.runtime.team as team\n"
         + textwrap.dedent(PARENT)
         + before
         + f"""

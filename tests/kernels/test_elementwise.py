@@ -15,8 +15,8 @@ from mcf.kernels.algorithms import two_sum
 from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import PRIMITIVE_NAMES, Binder
 from mcf.kernels.elementwise import Elementwise, Field, parameters
-from mcf.kernels.numba import element_loops
 from mcf.kernels.numba.cpu import ITEM, SERIAL
+from mcf.kernels.numba.loops import element_loops
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell
 from tests.helpers.executors import on_each_executor

@@ -55,7 +55,7 @@ def test_members_are_plain_functions_with_a_source() -> None:
 
 
 def test_keys_are_their_own() -> None:
-    keys = pytest.importorskip("mcf.kernels.numba.keys", reason="numba is not installed")
+    keys = pytest.importorskip("mcf.kernels.numba.cache.keys", reason="numba is not installed")
     assert len({keys.algorithm(f) for f in MEMBERS}) == len(MEMBERS)
     again = filled(
         ieee.of_two, "another", "The same.", settled=ieee.settled2, plain=ieee.plus,

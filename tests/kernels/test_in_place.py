@@ -25,8 +25,8 @@ from tests.kernels.test_shared import COUNTING
 
 pytest.importorskip("numba", reason="needs Numba")
 
-from mcf.kernels.numba import in_place
 from mcf.kernels.numba.cpu import SERIAL
+from mcf.kernels.numba.loops import blocks_in_place
 
 
 def _operand(fmt: Format, terms: int, count: int, seed: int) -> list[Tensor]:
@@ -46,7 +46,7 @@ def _calls(spec: Elementwise, count: int) -> tuple[Any, Any]:
     assert launch is not None
     scalars = np.ones((1, len(spec.scalars)))
     call = launch.in_place(scalars)
-    assert isinstance(call, in_place.InPlace)
+    assert isinstance(call, blocks_in_place.InPlace)
     return launch.row(scalars), call
 
 
@@ -131,19 +131,19 @@ def test_calls_at_once_have_rooms_of_their_own(monkeypatch: pytest.MonkeyPatch) 
     expected, others = ([c.clone() for c in given] for given in (x, a))
     on(_places([*expected, *expected, *y]))
     on(_places([*others, *others, *b]))
-    run = in_place.team.run
+    run = blocks_in_place.team.run
 
     def meanwhile(address: int, data: int, parts: int) -> None:
         # As another thread does between this call's beginning and its end.
-        monkeypatch.setattr(in_place.team, "run", run)
+        monkeypatch.setattr(blocks_in_place.team, "run", run)
         on(_places([*a, *a, *b]))
         run(address, data, parts)
 
-    monkeypatch.setattr(in_place.team, "run", meanwhile)
+    monkeypatch.setattr(blocks_in_place.team, "run", meanwhile)
     on(_places([*x, *x, *y]))
     assert_all_same_bits(x, expected, "the first call")
     assert_all_same_bits(a, others, "the second call")
-    places = [place for place, _ in in_place._free[1]]
+    places = [place for place, _ in blocks_in_place._free[1]]
     assert len({*places}) == len(places) >= 2
 
 
@@ -151,18 +151,18 @@ def test_each_thread_has_a_room(monkeypatch: pytest.MonkeyPatch, threads: int) -
     """All threads come, one after the other: the first has done it all by then."""
     _, on = _calls(kernel(ADD, FP64, 2, 2), 2 * SERIAL)
     x, y = (_operand(FP64, 2, 2 * SERIAL, seed) for seed in range(2))
-    memory = np.zeros(in_place._THREAD * threads, np.int64)
+    memory = np.zeros(blocks_in_place._THREAD * threads, np.int64)
     place = memory.ctypes.data
-    monkeypatch.setattr(in_place, "_free", {threads: [(place, memory)]})
+    monkeypatch.setattr(blocks_in_place, "_free", {threads: [(place, memory)]})
 
     def run(address: int, data: int, parts: int) -> None:
         for _ in range(parts):
-            in_place.team.native(address)(data)
+            blocks_in_place.team.native(address)(data)
 
-    monkeypatch.setattr(in_place.team, "run", run)
+    monkeypatch.setattr(blocks_in_place.team, "run", run)
     on(_places([*x, *x, *y]))
-    rooms = memory.reshape(threads, -1)[:, in_place._TENSORS :][:, :2] - place
-    size = 8 * in_place._THREAD
+    rooms = memory.reshape(threads, -1)[:, blocks_in_place._TENSORS :][:, :2] - place
+    size = 8 * blocks_in_place._THREAD
     assert (rooms // size).tolist() == [[k, k] for k in range(threads)]
     assert ((rooms + 8 * on._block) <= size * np.arange(1, threads + 1)[:, None]).all()
 

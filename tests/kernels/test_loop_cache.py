@@ -21,11 +21,14 @@ import torch
 
 from mcf.kernels import operators
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.numba import cache, cpu, element_loops, emitted, objects
+from mcf.kernels.numba import cpu
+from mcf.kernels.numba.cache import files, objects
+from mcf.kernels.numba.compile import emitted
+from mcf.kernels.numba.loops import element_loops
 from tests.helpers import assert_same_bits
 from tests.kernels.loop_cache_cases import adds, compilations, emptied
 
-pytestmark = pytest.mark.skipif(not cache.available(), reason="no owners of files here")
+pytestmark = pytest.mark.skipif(not files.available(), reason="no owners of files here")
 
 
 @pytest.fixture
@@ -121,7 +124,7 @@ def test_bits_with_and_without_the_cache(operation: Any, fmt: Any, terms: int) -
 
 def test_numba_makes_no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the file is all there is; Numba's would take a quarter of the compilation."""
-    from mcf.kernels.numba import callbacks
+    from mcf.kernels.numba.compile import callbacks
 
     made: list[str] = []
     add = callbacks.Library._add
@@ -144,7 +147,7 @@ def test_a_loop_is_compiled_once(folder: Path) -> None:
 @pytest.mark.parametrize("value", ["", "0"])
 def test_switched_off(folder: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCF_CACHE_DIR", value)
-    assert cache.root() is None
+    assert files.root() is None
     assert [compilations() for _ in range(2)] == [1, 1]
     assert not folder.exists()
 
@@ -153,16 +156,16 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MCF_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache.root() == tmp_path / ".cache" / "mcf"
+    assert files.root() == tmp_path / ".cache" / "mcf"
     # Another user's home: with sudo, or in a container.
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert cache.root() is None
+    assert files.root() is None
     monkeypatch.undo()
     monkeypatch.delenv("MCF_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.root() == tmp_path / "mcf"
+    assert files.root() == tmp_path / "mcf"
     monkeypatch.setenv("MCF_CACHE_DIR", "here")
-    assert cache.root() == Path.cwd() / "here"
+    assert files.root() == Path.cwd() / "here"
 
 
 def test_code_that_needs_the_process_is_not_loaded() -> None:
@@ -190,12 +193,12 @@ def test_code_that_needs_the_process_is_not_loaded() -> None:
 
 
 def test_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_OFTEN", 1)
+    monkeypatch.setattr(files, "_OFTEN", 1)
     for k in range(8):
-        cache.write(f"{k}", bytes(100))
+        files.write(f"{k}", bytes(100))
         os.utime(folder / f"{k}", (k, k))
     # What is read becomes recent.
-    assert cache.read("0") == bytes(100)
+    assert files.read("0") == bytes(100)
     orphan, fresh = folder / ".orphan", folder / ".fresh"
     orphan.write_bytes(b"")
     os.utime(orphan, (0, 0))
@@ -208,24 +211,24 @@ def test_least_recently_used_files_go(folder: Path, monkeypatch: pytest.MonkeyPa
         unlink(path, **options)
 
     monkeypatch.setattr(os, "unlink", raced)
-    monkeypatch.setattr(cache, "LIMIT", 800)
-    cache.write("8", bytes(100))
+    monkeypatch.setattr(files, "LIMIT", 800)
+    files.write("8", bytes(100))
     assert {path.name for path in folder.iterdir()} == {"0", "5", "6", "7", "8", "4", ".fresh"}
-    monkeypatch.setattr(cache, "FILES", 5)
-    cache.write("9", b"")
+    monkeypatch.setattr(files, "FILES", 5)
+    files.write("9", b"")
     assert {path.name for path in folder.iterdir()} == {"0", "8", "9", ".fresh"}
 
 
 def test_all_kinds_of_loops_can_be_kept() -> None:
     from mcf.kernels import fold
-    from mcf.kernels.numba import fold_loops as folds
-    from mcf.kernels.numba import integers
+    from mcf.kernels.numba.loops import fold_loops as folds
+    from mcf.kernels.numba.loops import integer_sums
 
     sums = fold.sum_fold(FP64, 2, 2)
     loops = [
-        integers.digits_loop(),
-        integers.squares_loop(FP32, 28, 30),
-        integers.squares_loop(FP64, 28, 30),
+        integer_sums.digits_loop(),
+        integer_sums.squares_loop(FP32, 28, 30),
+        integer_sums.squares_loop(FP64, 28, 30),
         folds.compiled(sums, "sum"),
         folds.compiled(sums, "halving"),
         folds.compiled(fold.product_fold(FP64, 2, 2, 2), "product"),

@@ -18,7 +18,10 @@ from mcf.kernels import operators
 from mcf.kernels.algorithms import transforms
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import BF16, FP16, FP32, FP64
-from mcf.kernels.numba import compiler, element_loops, keys, processor, stored
+from mcf.kernels.numba.cache import keys
+from mcf.kernels.numba.compile import compiler, stored
+from mcf.kernels.numba.loops import element_loops
+from mcf.kernels.numba.runtime import processor
 
 FORMULAS = """
 def inner(a, b):
@@ -147,22 +150,28 @@ def test_files_that_change_while_a_process_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert keys.holds()
-    here = tmp_path / "numba"
-    here.mkdir()
+    here, deeper = tmp_path / "numba" / "cache", tmp_path / "numba" / "loops" / "rows"
+    here.mkdir(parents=True)
+    deeper.mkdir(parents=True)
     (tmp_path / "bind.py").write_text("")
     (here / "keys.py").write_text("")
     monkeypatch.setattr(keys, "__file__", str(here / "keys.py"))
     monkeypatch.setattr(keys, "_at_import", keys._files())
     assert keys.holds()
-    (here / "another.py").write_text("")
-    assert not keys.holds()
+    for folder in (here, deeper, tmp_path / "numba"):
+        (folder / "another.py").write_text("")
+        assert not keys.holds()
+        (folder / "another.py").unlink()
+    (deeper / "another.py").write_text("")
     # What is compiled then has parts of both, and is not kept.
     monkeypatch.setenv("MCF_CACHE_DIR", str(tmp_path / "cache"))
     text = "def kernel(data):\n    return\n"
     stored.native(("test",), lambda: compiler.callback(text, "<mcf test>", {}))
     assert not (tmp_path / "cache").exists()
     # In an archive there are none.
-    monkeypatch.setattr(keys, "__file__", str(tmp_path / "archive.zip" / "numba" / "keys.py"))
+    monkeypatch.setattr(
+        keys, "__file__", str(tmp_path / "archive.zip" / "numba" / "cache" / "keys.py")
+    )
     assert keys._files() == ""
     monkeypatch.setattr(keys, "_at_import", "")
     assert keys.key("test") == ""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.numba import pages
+from mcf.kernels.numba.runtime import pages
 
 PAGE = mmap.PAGESIZE
 Range = tuple[int, int]

@@ -19,8 +19,11 @@ import mcf
 from mcf.kernels import operations, operators
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FP32, FP64
-from mcf.kernels.numba import cpu, element_loops, processor, rewrite, streaming, team
-from mcf.kernels.numba.emitted import Emitted
+from mcf.kernels.numba import cpu
+from mcf.kernels.numba.compile import rewrite
+from mcf.kernels.numba.compile.emitted import Emitted
+from mcf.kernels.numba.loops import element_loops
+from mcf.kernels.numba.runtime import processor, streaming, team
 from tests.helpers import assert_same_bits
 from tests.helpers.draws import bell, power_of_two
 

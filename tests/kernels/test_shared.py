@@ -26,8 +26,9 @@ from tests.helpers import assert_all_same_bits, assert_same_bits
 
 pytest.importorskip("numba", reason="needs Numba")
 
-from mcf.kernels.numba import shared, team
 from mcf.kernels.numba.cpu import SERIAL
+from mcf.kernels.numba.loops import shared
+from mcf.kernels.numba.runtime import team
 
 if not team.is_native():
     pytest.skip("this build of torch has no GNU OpenMP", allow_module_level=True)

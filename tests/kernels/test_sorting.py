@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.numba.row_loops import LONG
-from mcf.kernels.numba.sort_text import PIECE
-from mcf.kernels.numba.words_text import FEW
+from mcf.kernels.numba.loops.rows.row_loops import LONG
+from mcf.kernels.numba.loops.rows.sort_text import PIECE
+from mcf.kernels.numba.loops.rows.words_text import FEW
 from tests.helpers import assert_all_same_bits
 from tests.mcf.tensor.inputs import hard
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcf.kernels.numba import streaming
+from mcf.kernels.numba.runtime import streaming
 
 MIB = 1 << 20
 

@@ -20,7 +20,9 @@ from mcf.kernels import FP64, registry
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, gather, long, rn, where, whole
 from mcf.kernels.bind import NEEDED, weight
 from mcf.kernels.elementwise import Elementwise, Field
-from mcf.kernels.numba import compiler, element_loops, processor, sweeps
+from mcf.kernels.numba.compile import compiler, sweeps
+from mcf.kernels.numba.loops import element_loops
+from mcf.kernels.numba.runtime import processor
 
 
 def test_few_elements_that_need_a_step() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.kernels.numba import picking
+from mcf.kernels.numba.loops import picking
 from mcf.kernels.registry import executor_for
 from mcf.tensor.ops.componentwise import on_each
 from mcf.tensor.promotion import aligned

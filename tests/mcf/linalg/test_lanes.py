@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from mcf.kernels import operations
-from mcf.kernels.numba import lane_text
+from mcf.kernels.numba.loops.matrices import lane_text
 from mcf.linalg import cholesky_factor, lu_factors, numbers, parts, qr_factors, triangular
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mcf.kernels import operations
-from mcf.kernels.numba import refinement_loops
+from mcf.kernels.numba.loops.matrices import refinement_loops
 from mcf.kernels.refinement import DONE, STUCK
 from mcf.linalg import eigen, orthogonal_rows, parts, singular
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components

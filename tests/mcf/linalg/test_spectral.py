@@ -19,7 +19,7 @@ from mcf.kernels import operations
 from mcf.kernels.expansion_bounds import expansion_bound
 from mcf.kernels.fold_bounds import fold_bound
 from mcf.kernels.formats import FP64, format_of
-from mcf.kernels.numba.panel_text import PanelText
+from mcf.kernels.numba.loops.matrices.panel_text import PanelText
 from mcf.linalg import eigen, orthogonal_rows, residuals, singular
 from mcf.linalg.parts import Components, each, transpose
 from mcf.reductions.products import matmul

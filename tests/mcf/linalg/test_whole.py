@@ -19,7 +19,7 @@ import torch
 
 from mcf.kernels import operations, program
 from mcf.kernels.decomposition import DONE, LEFT
-from mcf.kernels.numba import decomposition_loops
+from mcf.kernels.numba.loops.matrices import decomposition_loops
 from mcf.linalg import eigen, residuals, singular, whole
 from mcf.linalg.parts import Components, each, padded, transpose
 from tests.mcf.linalg.test_elimination_loops import F64, components

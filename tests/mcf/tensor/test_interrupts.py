@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcf
-from mcf.kernels.numba import team
+from mcf.kernels.numba.runtime import team
 from mcf.tensor import components, writing
 
 F64 = torch.float64

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.numba import picking
+from mcf.kernels.numba.loops import picking
 
 pytest.importorskip("numba")
 

@@ -17,7 +17,7 @@ import torch
 
 import mcf
 from mcf.kernels import operations
-from mcf.kernels.numba.extreme_text import TOGETHER
+from mcf.kernels.numba.loops.rows.extreme_text import TOGETHER
 from mcf.kernels.search import PIECE, search
 from mcf.tensor.ops import ranks
 from tests.helpers.executors import EXECUTORS

@@ -1,0 +1,1 @@
+"""Keep compiled loops on disk: keys, files, checksums, object code."""

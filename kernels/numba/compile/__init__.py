@@ -1,0 +1,1 @@
+"""Compile algorithms and loops to machine code by LLVM."""

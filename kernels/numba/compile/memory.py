@@ -1,0 +1,301 @@
+"""Loads and stores of the CPU executor, as LLVM instructions.
+
+The generated loops read through raw addresses. LLVM would need a run-time overlap check for every
+pair of tensors and gives up vectorising beyond a few, so each access says that the tensors of one
+kernel do not overlap (alias scopes). The launcher guarantees that they do not.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from mcf.kernels.formats import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
+from mcf.kernels.numba.compile.llvm_types import LLVM
+from mcf.kernels.numba.compile.table_entries import table_scope
+
+_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_BYTE = ir.IntType(8).as_pointer()
+INTEGERS = {INT8: ir.IntType(8), UINT8: ir.IntType(8), INT16: ir.IntType(16), INT32: _I32}
+NUMBA = {FP32: types.float32, FP64: types.float64}
+
+
+def _const(value: int) -> Any:
+    return ir.Constant(_I32, value)
+
+
+def _no_alias(module: Any, instruction: Any, index: int, count: int) -> None:
+    domain = module.add_metadata(["mcf"])
+    scopes = [module.add_metadata([f"mcf field {k}", domain]) for k in range(count)]
+    # Nothing that a kernel stores overlaps a table.
+    others = [s for k, s in enumerate(scopes) if k != index] + [table_scope(module)]
+    instruction.set_metadata("alias.scope", module.add_metadata([scopes[index]]))
+    instruction.set_metadata("noalias", module.add_metadata(others))
+
+
+def _cell(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
+    kind = _I16 if fmt == BF16 else INTEGERS.get(fmt) or LLVM[fmt]
+    size = {INT8: 1, UINT8: 1, INT16: 2, INT32: 4, BF16: 2, FP16: 2, FP32: 4, FP64: 8}[fmt]
+    return b.gep(b.inttoptr(address, kind.as_pointer()), [index]), size
+
+
+@functools.cache
+def loading(register: Format, fmt: Format, index: int, count: int) -> Any:
+    """Intrinsic (address, i) -> element i of field `index` of `count`, widened to the register."""
+    kind = NUMBA[register]
+
+    @intrinsic
+    def load(context, address, i):
+        def generate(c, b, signature, args):
+            return _loaded(b, args[0], args[1], register, fmt, index, count)
+
+        return kind(types.uint64, types.int64), generate
+
+    return load
+
+
+def _loaded(
+    b: Any, address: Any, i: Any, register: Format, fmt: Format, index: int, count: int
+) -> Any:
+    pointer, size = _cell(b, address, i, fmt)
+    value = b.load(pointer, align=size)
+    _no_alias(b.module, value, index, count)
+    if fmt == BF16:
+        value = b.bitcast(b.shl(b.zext(value, _I32), _const(16)), ir.FloatType())
+    if fmt == UINT8:
+        return b.uitofp(value, LLVM[register])
+    if fmt in INTEGERS:
+        return b.sitofp(value, LLVM[register])
+    source = FP32 if fmt == BF16 else fmt
+    return value if source == register else b.fpext(value, LLVM[register])
+
+
+@functools.cache
+def storing(register: Format, fmt: Format, index: int, count: int) -> Any:
+    """Intrinsic (address, i, x): store x, which is already rounded to `fmt`."""
+    kind = NUMBA[register]
+
+    @intrinsic
+    def store(context, address, i, x):
+        def generate(c, b, signature, args):
+            _stored(b, args[0], args[1], args[2], register, fmt, index, count)
+            return c.get_dummy_value()
+
+        return types.void(types.uint64, types.int64, kind), generate
+
+    return store
+
+
+def _stored(
+    b: Any, address: Any, i: Any, value: Any, register: Format, fmt: Format, index: int, count: int
+) -> None:
+    pointer, size = _cell(b, address, i, fmt)
+    if fmt in (BF16, FP16) and register == FP64:
+        # Exact, and what processors have.
+        value = b.fptrunc(value, ir.FloatType())
+    if fmt == BF16:
+        value = b.trunc(b.lshr(b.bitcast(value, _I32), _const(16)), _I16)
+    elif fmt in INTEGERS:
+        value = b.trunc(b.fptosi(value, _I32), INTEGERS[fmt])
+    elif fmt != register:
+        value = b.fptrunc(value, LLVM[fmt])
+    _no_alias(b.module, b.store(value, pointer, align=size), index, count)
+
+
+@functools.cache
+def loading_parts(register: Format, fmt: Format, index: int, count: int, terms: int) -> Any:
+    """Intrinsic (addresses, i) -> elements i of `terms` fields from `index` on, as a tuple."""
+
+    @intrinsic
+    def load(context, addresses, i):
+        result = types.UniTuple(NUMBA[register], terms)
+
+        def generate(c, b, signature, args):
+            values = [
+                _loaded(b, b.extract_value(args[0], k), args[1], register, fmt, index + k, count)
+                for k in range(terms)
+            ]
+            return c.make_tuple(b, result, values)
+
+        return result(types.UniTuple(types.uint64, terms), types.int64), generate
+
+    return load
+
+
+@functools.cache
+def storing_parts(register: Format, fmt: Format, index: int, count: int, terms: int) -> Any:
+    """Intrinsic (addresses, i, x): store the tuple x, already rounded to `fmt`."""
+
+    @intrinsic
+    def store(context, addresses, i, x):
+        def generate(c, b, signature, args):
+            for k in range(terms):
+                place, value = (b.extract_value(args[a], k) for a in (0, 2))
+                _stored(b, place, args[1], value, register, fmt, index + k, count)
+            return c.get_dummy_value()
+
+        addresses = types.UniTuple(types.uint64, terms)
+        return types.void(addresses, types.int64, types.UniTuple(NUMBA[register], terms)), generate
+
+    return store
+
+
+def _pair(b: Any, address: Any, index: Any, fmt: Format) -> tuple[Any, int]:
+    """The address of the elements 2 i and 2 i + 1 as one integer, and the bits of each."""
+    width = 4 if fmt == UINT4 else fmt.dtype.itemsize * 8  # type: ignore[union-attr]
+    return b.gep(b.inttoptr(address, ir.IntType(2 * width).as_pointer()), [index]), width
+
+
+@functools.cache
+def loading_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
+    """Intrinsic (address, i) -> elements 2 i and 2 i + 1, in one load; float32 registers."""
+    assert register == FP32, "pairs are of 32-bit registers"
+
+    @intrinsic
+    def load(context, address, i):
+        result = types.UniTuple(types.float32, 2)
+
+        def generate(c, b, signature, args):
+            pointer, width = _pair(b, args[0], args[1], fmt)
+            both = b.load(pointer, align=max(1, width // 8))
+            _no_alias(b.module, both, index, count)
+            if fmt == BF16:
+                patterns = b.shl(both, _const(16)), b.and_(both, _const(-65536))
+                return c.make_tuple(b, result, [b.bitcast(w, ir.FloatType()) for w in patterns])
+            one = ir.IntType(width)
+            halves = [b.trunc(both, one), b.trunc(b.lshr(both, both.type(width)), one)]
+            if fmt == FP32:
+                found = [b.bitcast(w, ir.FloatType()) for w in halves]
+            elif fmt == FP16:
+                found = [b.fpext(b.bitcast(w, ir.HalfType()), ir.FloatType()) for w in halves]
+            elif fmt in (UINT4, UINT8):
+                # Signed, as a conversion of 32 bits is everywhere.
+                found = [b.sitofp(b.zext(w, _I32), ir.FloatType()) for w in halves]
+            else:
+                found = [b.sitofp(b.sext(w, _I32), ir.FloatType()) for w in halves]
+            return c.make_tuple(b, result, found)
+
+        return result(types.uint64, types.int64), generate
+
+    return load
+
+
+@functools.cache
+def storing_pair(register: Format, fmt: Format, index: int, count: int) -> Any:
+    """Intrinsic (address, i, x, y): store both, already rounded to `fmt`, in one store."""
+    assert register == FP32, "pairs are of 32-bit registers"
+
+    @intrinsic
+    def store(context, address, i, x, y):
+        def generate(c, b, signature, args):
+            pointer, width = _pair(b, args[0], args[1], fmt)
+            two = ir.IntType(2 * width)
+            if fmt == BF16:
+                low, high = (b.bitcast(x, _I32) for x in args[2:])
+                both = b.or_(b.lshr(low, _const(16)), b.and_(high, _const(-65536)))
+            elif fmt in (FP16, FP32):
+                kind = _I16 if fmt == FP16 else _I32
+                if fmt == FP16:
+                    args = [*args[:2], *(b.fptrunc(x, ir.HalfType()) for x in args[2:])]
+                low, high = (b.zext(b.bitcast(x, kind), two) for x in args[2:])
+                both = b.or_(low, b.shl(high, two(width)))
+            else:
+                low, high = (b.fptosi(x, _I32) for x in args[2:])
+                low = b.and_(low, _const((1 << width) - 1))
+                both = b.or_(low, b.shl(high, _const(width)))
+                both = both if width == 16 else b.trunc(both, two)
+            _no_alias(b.module, b.store(both, pointer, align=max(1, width // 8)), index, count)
+            return c.get_dummy_value()
+
+        return types.void(types.uint64, types.int64, types.float32, types.float32), generate
+
+    return store
+
+
+@intrinsic
+def word(context, address, i):
+    """Intrinsic (address, i) -> the 64-bit word i of a table, as an address."""
+
+    def generate(c, b, signature, args):
+        return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
+
+    return types.uint64(types.uint64, types.int64), generate
+
+
+@intrinsic
+def number(context, address, i):
+    """Intrinsic (address, i) -> the 64-bit word i of a table, as an integer."""
+
+    def generate(c, b, signature, args):
+        return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
+
+    return types.int64(types.uint64, types.int64), generate
+
+
+@intrinsic
+def advance(context, address, i):
+    """Intrinsic (address, i) -> the address of the 64-bit word i of a table."""
+
+    def generate(c, b, signature, args):
+        return b.ptrtoint(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), _I64)
+
+    return types.uint64(types.uint64, types.int64), generate
+
+
+@intrinsic
+def put(context, address, i, value):
+    """Intrinsic (address, i, value): store a 64-bit integer as word i of a table."""
+
+    def generate(c, b, signature, args):
+        b.store(args[2], b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]), align=8)
+        return c.get_dummy_value()
+
+    return types.void(types.uint64, types.int64, types.int64), generate
+
+
+@intrinsic
+def claim(context, address, i):
+    """Intrinsic (address, i) -> the 64-bit word i there, which becomes one more; atomic."""
+
+    def generate(c, b, signature, args):
+        word = ir.IntType(64)
+        cell = b.gep(b.inttoptr(args[0], word.as_pointer()), [args[1]])
+        return b.atomic_rmw("add", cell, word(1), "monotonic")
+
+    return types.int64(types.uint64, types.int64), generate
+
+
+@intrinsic
+def prefer_wide_vectors(context):
+    """Ask LLVM for 512-bit vectors in the calling function, where the processor has them.
+
+    LLVM takes the number of lanes from the widest type in memory and a preferred width of 256 bits:
+    16 lanes of float32 registers in two halves for a loop over 16-bit tensors, but only 8 once a
+    float32 tensor or sum is in the loop, which costs half the speed.
+    """
+
+    def generate(c, builder, signature, args):
+        # llvmlite knows no string attributes; its set prints what it holds.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return c.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def prefetch(context, address, i):
+    """Intrinsic (address, i): float64 number i is going to be asked for, if there is one."""
+
+    def generate(c, b, signature, args):
+        pointer = b.inttoptr(b.add(args[0], b.shl(args[1], ir.Constant(_I64, 3))), _BYTE)
+        kind = ir.FunctionType(ir.VoidType(), [_BYTE, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+        # To read, near enough, data.
+        b.call(function, [pointer, _const(0), _const(2), _const(1)])
+        return c.get_dummy_value()
+
+    return types.void(types.uint64, types.int64), generate

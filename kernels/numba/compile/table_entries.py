@@ -1,0 +1,21 @@
+"""Numbers of tables in memory, which no kernel writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcf.kernels.numba.compile.llvm_types import DOUBLE, I64
+
+
+def entry(b: Any, table: Any, index: Any, beyond: int, kind: Any) -> Any:
+    """The entry at index + beyond of a table of numbers of a kind that no kernel writes."""
+    align = 8 if kind == DOUBLE else 4
+    place = b.gep(b.inttoptr(table, kind.as_pointer()), [index])
+    found = b.load(b.gep(place, [I64(beyond)]), align=align)
+    found.set_metadata("alias.scope", b.module.add_metadata([table_scope(b.module)]))
+    return found
+
+
+def table_scope(module: Any) -> Any:
+    """What LLVM knows the memory of tables by."""
+    return module.add_metadata(["mcf tables", module.add_metadata(["mcf"])])

@@ -1,0 +1,303 @@
+"""Folds on the CPU: loops over lanes that vectorise, and items that threads share."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from array import array
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcf.kernels.fold import BLOCK, CHUNK, GROUP, LANES, STEP, Fold
+from mcf.kernels.formats import FP64
+from mcf.kernels.numba.cache import keys, objects
+from mcf.kernels.numba.compile import rewrite, stored
+from mcf.kernels.numba.loops import column_fold_text, fold_text
+from mcf.kernels.numba.loops.fold_text import PRODUCT, SUM, WITHIN
+from mcf.kernels.numba.runtime import team
+
+# Rows and columns of a matrix product that one item computes: GROUP rows of the right matrix stay
+# in the first level of cache while the item's rows go over them.
+ROWS, COLUMNS = 32, 128
+
+_SOURCES = {
+    "sum": fold_text.sum_source,
+    "within": fold_text.within_source,
+    "product": fold_text.product_source,
+    "halving": fold_text.halving_source,
+    "columns": column_fold_text.source,
+    "short": column_fold_text.short_source,
+}
+_WORDS = {
+    "sum": SUM,
+    "within": WITHIN,
+    "columns": column_fold_text.WORDS,
+    "short": column_fold_text.WORDS,
+}
+_NUMBERS = {
+    "LANES": LANES,
+    "GROUP": GROUP,
+    "CHUNK": CHUNK,
+    "STEP": STEP,
+    "BLOCK": BLOCK,
+    "ROWS": ROWS,
+    "COLUMNS": COLUMNS,
+    "TILE": column_fold_text.TILE,
+}
+
+
+@functools.cache
+def compiled(spec: Fold, kind: str) -> objects.Native:
+    """The kernel of a kind: a key of `_SOURCES`."""
+    text = _SOURCES[kind](spec)
+
+    def make() -> tuple[Any, str]:
+        from mcf.kernels.numba.compile import compiler
+
+        return rewrite.rewritten(compiler.fold(spec, kind, text, _NUMBERS))
+
+    algorithms = [keys.algorithm(each) for each in (spec.term, spec.merge, spec.combine)]
+    sizes = [spec.components, spec.formats, spec.state, spec.register, sorted(_NUMBERS.items())]
+    return stored.native(("fold", kind, text, algorithms, sizes), make)
+
+
+def _run(spec: Fold, kind: str, threads: int, items: int, words: dict[str, int]) -> None:
+    """Call a kernel on its table; `words` lacks the shares."""
+    parts = min(threads, items)
+    shares = team.shares(items, parts)
+    words |= {"shares": shares.buffer_info()[0], "parts": parts}
+    with stored.lock:
+        address = compiled(spec, kind).address
+    table = array("Q", [words[name] for name in _WORDS.get(kind, PRODUCT)])
+    team.run(address, table.buffer_info()[0], parts)
+
+
+def _threads(work: int) -> int:
+    return torch.get_num_threads() if work > team.SERIAL else 1
+
+
+def fold(spec: Fold, operands: list[list[Tensor]]) -> Tensor:
+    """See `mcf.kernels.executor.Executor`."""
+    components = [c for operand in operands for c in operand]
+    outer, total = components[0].shape
+    if _are_short(spec, outer, total):
+        return _side_by_side(spec, "short", components, total, outer, 1, total)[:, 0]
+    return _of_blocks(spec, "sum", components, {})
+
+
+def fold_within(
+    spec: Fold, operands: list[list[Tensor]], least: float, most: float
+) -> tuple[Tensor, bool] | None:
+    """See `mcf.kernels.executor.Executor`."""
+    components = [c for operand in operands for c in operand]
+    outer, total = components[0].shape
+    narrow = spec.formats[0] != FP64 or spec.register != FP64
+    if narrow or outer * total < _MANY or _are_short(spec, outer, total):
+        return None
+    outside = array("q", bytes(_WORD * outer * -(-total // BLOCK)))
+    words = {"outside": outside.buffer_info()[0], **limits(least, most)}
+    found = _of_blocks(spec, "within", components, words)
+    return found, not any(outside)
+
+
+def limits(least: float, most: float) -> dict[str, int]:
+    """The words of a range of magnitudes: these are ordered as the integers that they are."""
+    low, high = struct.unpack("=qq", struct.pack("=dd", least, most))
+    return {"least": low, "most": high}
+
+
+def _are_short(spec: Fold, rows: int, length: int) -> bool:
+    return length <= _SHORT and rows * length >= _MANY and spec.register == FP64
+
+
+def _of_blocks(spec: Fold, kind: str, components: list[Tensor], more: dict[str, int]) -> Tensor:
+    """The partial sums of rows, by the kernel of a kind, whose table has these words more."""
+    outer, total = components[0].shape
+    blocks = -(-total // BLOCK)
+    items = outer * blocks
+    threads = _threads(outer * total)
+    bases = array("Q", [c.data_ptr() for c in components])
+    out = torch.empty((spec.state, items), dtype=spec.register.dtype, device="cpu")
+    lanes = torch.empty((threads, spec.state, LANES), dtype=spec.register.dtype, device="cpu")
+    words = {
+        "bases": bases.buffer_info()[0],
+        "out": out.data_ptr(),
+        "lanes": lanes.data_ptr(),
+        "total": total,
+        "blocks": blocks,
+        "items": items,
+        "step": STEP,
+        **more,
+    }
+    _run(spec, kind, threads, items, words)
+    if blocks == 1:
+        return out
+    # Blocks by row and rows inside: halving then runs over contiguous rows.
+    by_row = out.reshape(-1, outer, blocks).transpose(1, 2).contiguous()
+    return _halve(spec, by_row).reshape(spec.state, outer)
+
+
+# Elements that are worth a loop of their own, and up to which length rows are short.
+_MANY, _SHORT = 1 << 15, 24
+
+
+def deviations(
+    spec: Fold, x: list[Tensor], centre: list[Tensor], count: int, inner: int
+) -> Tensor | None:
+    """See `mcf.kernels.executor.Executor.fold_deviations`."""
+    if inner == 1:
+        return fold(spec, [[c.view(-1, count) for c in x], centre])
+    if inner <= column_fold_text.TILE:
+        # Beside each other as the elements of a narrow matrix that are folded together.
+        centre = [c.view(-1, 1, inner).expand(-1, STEP, inner).contiguous() for c in centre]
+    return columns(spec, [*x, *centre], count, inner)
+
+
+def columns(spec: Fold, x: list[Tensor], count: int, inner: int) -> Tensor | None:
+    """See `mcf.kernels.executor.Executor.fold_columns`; in float64 registers."""
+    if x[0].numel() < _MANY or spec.register != FP64:
+        return None
+    out = _side_by_side(spec, "columns", x, count, inner, inner, 1)
+    return out[:, 0] if out.shape[1] == 1 else _halve(spec, out)
+
+
+def _side_by_side(
+    spec: Fold, kind: str, x: list[Tensor], count: int, wide: int, inner: int, far: int
+) -> Tensor:
+    """The partial sums of all blocks of rows, float64 [state, blocks, rows].
+
+    Args:
+        spec: the fold.
+        kind: its kernel, "columns" or "short".
+        x: components.
+        count: elements of a row.
+        wide: rows side by side.
+        inner: how far apart elements of a row are.
+        far: how far apart the rows are.
+    """
+    size = x[0].numel()
+    results, blocks = size // count, -(-count // BLOCK)
+    tiles = -(-wide // column_fold_text.TILE)
+    items = results // wide * blocks * tiles
+    threads = _threads(size)
+    bases = array("Q", [c.data_ptr() for c in x])
+    out = torch.empty((spec.state, blocks, results), dtype=torch.float64, device="cpu")
+    width = LANES * column_fold_text.TILE
+    lanes = torch.empty((threads, spec.state, width), dtype=torch.float64, device="cpu")
+    words = {
+        "bases": bases.buffer_info()[0],
+        "out": out.data_ptr(),
+        "lanes_of_all": lanes.data_ptr(),
+        "total": count,
+        "inner": inner,
+        "blocks": blocks,
+        "tiles": tiles,
+        "results": results,
+        "wide": wide,
+        "far": far,
+    }
+    _run(spec, kind, threads, items, words)
+    return out
+
+
+class OneFold:
+    """Call a fold or a matrix product on the calling thread, with nothing but addresses.
+
+    A call's table is one that no other call has at the time: threads may call at once.
+    """
+
+    def __init__(self, spec: Fold, kind: str, items: int, words: dict[str, int]) -> None:
+        """The kernel's sizes by their names; so many items, without those of threads and places."""
+        with stored.lock:
+            self._call = team.native(compiled(spec, kind).address)
+        self._lanes, self._count = spec.state * LANES, sum(spec.components)
+        self._names = SUM if kind == "sum" else PRODUCT
+        self._sizes = {"parts": 1, **words}
+        self._shares = team.shares(items, 1)
+        self._out, self._end = self._names.index("out"), _WORD * len(self._names)
+        # The components' addresses, then who comes first and, a line further, which item is next.
+        gap = _WORD * (len(self._shares) // 2 - 1)
+        self._filled = struct.Struct(f"={self._count}QQ{gap}xQ")
+        self._free: list[tuple[int, array[int], Any]] = []
+
+    def _table(self) -> tuple[int, array[int], Any]:
+        """The address of a new table, the table, and the room for lanes."""
+        lanes = array("d", bytes(_WORD * self._lanes))
+        words = self._sizes | {"bases": 0, "out": 0, "shares": 0, "lanes": lanes.buffer_info()[0]}
+        room = array("Q", bytes(_WORD * self._count))
+        table = array("Q", [words[name] for name in self._names]) + room
+        table += array("Q", self._shares.tobytes())
+        place = table.buffer_info()[0]
+        table[self._names.index("bases")] = place + self._end
+        table[self._names.index("shares")] = place + self._end + _WORD * self._count
+        return place, table, lanes
+
+    def __call__(self, addresses: list[int], out: int) -> None:
+        """Write the partial sums, float64 [state, rows], to an address."""
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = self._table()
+        place, table, _ = found
+        table[self._out] = out
+        self._filled.pack_into(table, self._end, *addresses, 0, 0)
+        self._call(place)
+        self._free.append(found)
+
+
+_WORD = 8
+
+
+def one_fold(spec: Fold, rows: int, length: int) -> OneFold:
+    """The fold of rows of one block each; the components are contiguous [rows, length]."""
+    sizes = {"total": length, "blocks": 1, "items": rows, "step": STEP}
+    return OneFold(spec, "sum", rows, sizes)
+
+
+def product_sizes(batch: int, rows: int, inner: int, columns: int) -> tuple[int, dict[str, int]]:
+    """The number of items of a product of [batch, rows, inner] by [batch, inner, columns]."""
+    down, across = -(-rows // ROWS), -(-columns // COLUMNS)
+    words = {
+        "rows": rows,
+        "inner": inner,
+        "columns": columns,
+        "stride": batch * rows * columns,
+        "down": down,
+        "across": across,
+    }
+    return batch * across * down, words
+
+
+def one_product(spec: Fold, batch: int, rows: int, inner: int, columns: int) -> OneFold:
+    """The matrix product of contiguous [batch, rows, inner] and [batch, inner, columns]."""
+    items, words = product_sizes(batch, rows, inner, columns)
+    return OneFold(spec, "product", items, words)
+
+
+def _halve(spec: Fold, state: Tensor) -> Tensor:
+    """Halve [state, count, M] along the middle, in place."""
+    _, rows, columns = state.shape
+    with stored.lock:
+        address = compiled(spec, "halving").address
+    count = rows
+    while count > 1:
+        half = (count + 1) // 2
+        table = array("Q", [state.data_ptr(), rows, columns, count, half])
+        team.run(address, table.buffer_info()[0], 1)
+        count = half
+    return state[:, 0]
+
+
+def product(spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
+    """See `mcf.kernels.executor.Executor`."""
+    batch, rows, inner = left[0].shape
+    columns = right[0].shape[2]
+    out = torch.empty((spec.state, batch, rows, columns), dtype=spec.register.dtype, device="cpu")
+    bases = array("Q", [c.data_ptr() for c in (*left, *right)])
+    items, words = product_sizes(batch, rows, inner, columns)
+    words |= {"bases": bases.buffer_info()[0], "out": out.data_ptr()}
+    threads = _threads(batch * rows * columns * inner)
+    _run(spec, "product", threads, items, words)
+    return out

@@ -1,0 +1,1 @@
+"""Loop over matrices: eliminations, reflections, rotations, refinements, decompositions."""

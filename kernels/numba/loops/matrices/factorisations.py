@@ -1,0 +1,122 @@
+"""The CPU executor's loops of factorisations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from mcf.kernels.decomposition import Decomposition, Numbers
+from mcf.kernels.elimination import Elimination
+from mcf.kernels.factoriser import Factoriser
+from mcf.kernels.numba.loops.matrices import (
+    decomposition_loops,
+    elimination_loops,
+    refinement_loops,
+    reflection_loops,
+    rotation_loops,
+)
+from mcf.kernels.refinement import Refinement
+from mcf.kernels.reflection import Reflection
+from mcf.kernels.rotation import Rotations
+
+
+class CpuFactoriser(Factoriser):
+    """Loops that Numba compiles once, and that are kept on disk."""
+
+    def eliminate(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        start: int,
+        width: int,
+        info: Tensor,
+        pivots: Tensor | None = None,
+        exchange: bool = True,
+        sides: Sequence[Tensor] | None = None,
+        determinant: Sequence[Tensor] | None = None,
+    ) -> bool:
+        """See `Executor`."""
+        more = sides, determinant
+        elimination_loops.panel(spec, a, start, width, info, pivots, exchange, *more)
+        return True
+
+    def prepare_elimination(
+        self, spec: Elimination, shape: Sequence[int], sides: int = 0, determinant: bool = False
+    ) -> Callable[..., tuple[Any, Any]] | None:
+        """See `Executor`; for few elements, on one thread, as the next two."""
+        return elimination_loops.one_elimination(spec, shape, sides, determinant)
+
+    def prepare_substitution(
+        self,
+        spec: Elimination,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        upper: bool,
+        unit: bool,
+    ) -> Callable[[list[int], list[int]], Any] | None:
+        """See `Executor`."""
+        return elimination_loops.one_substitution(spec, shape, strides, upper, unit)
+
+    def prepare_reflection(
+        self, spec: Reflection, shape: Sequence[int], wanted: int
+    ) -> Callable[[list[int], list[int]], Any] | None:
+        """See `Executor`."""
+        return reflection_loops.one_reflection(spec, shape, wanted)
+
+    def substitute(
+        self,
+        spec: Elimination,
+        a: Sequence[Tensor],
+        x: Sequence[Tensor],
+        upper: bool,
+        unit: bool,
+    ) -> bool:
+        """See `Executor`."""
+        elimination_loops.substitute(spec, a, x, upper, unit)
+        return True
+
+    def reflect(
+        self,
+        spec: Reflection,
+        r: Sequence[Tensor],
+        start: int,
+        v: Sequence[Tensor],
+        t: Sequence[Tensor],
+        whole: bool = False,
+        q: Sequence[Tensor] | None = None,
+    ) -> bool:
+        """See `Executor`."""
+        reflection_loops.panel(spec, r, start, v, t, whole, q)
+        return True
+
+    def rotate(
+        self, spec: Rotations, x: Sequence[Tensor], width: int, counted: int, tolerance: int
+    ) -> Tensor:
+        """See `Executor`."""
+        return rotation_loops.rotate(spec, x, width, counted, tolerance)
+
+    def refine(
+        self,
+        spec: Refinement,
+        a: Sequence[Tensor],
+        w: Sequence[Tensor],
+        x: Sequence[Tensor],
+        squares: Sequence[Tensor],
+        steps: int,
+        tolerance: int,
+        share: int,
+    ) -> Tensor | None:
+        """See `Executor`; of small matrices, whose products are no work for several threads."""
+        if max(a[0].shape[1:]) > refinement_loops.SMALL:
+            return None
+        return refinement_loops.refine(spec, a, w, x, squares, steps, tolerance, share)
+
+    def prepare_decomposition(
+        self, spec: Decomposition, batch: int, shape: tuple[int, int], numbers: Numbers
+    ) -> Callable[..., Sequence[int]] | None:
+        """See `Executor`; of matrices whose corrections are one call."""
+        if max(shape) > decomposition_loops.SMALL:
+            return None
+        return decomposition_loops.Decomposer(spec, batch, shape, numbers)

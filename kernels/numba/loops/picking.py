@@ -1,0 +1,148 @@
+"""Elements that a mask picks out of tensors, and elements put where it holds, in one loop.
+
+The loop does not ask whether an element is picked: it writes each one where the next picked one
+belongs, and the next overwrites it. So a mask without a pattern costs no mispredicted branches, and
+a word of eight that picks none is passed over.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcf.kernels.numba.runtime import pages, team
+from mcf.kernels.sequence import native_of
+
+# Elements of an item, a multiple of 8; those from which the loop is worth a compilation.
+BLOCK, MANY = 1 << 16, 1 << 13
+# Of how many elements of so many bytes one has to be picked: where fewer are, a search for their
+# places and a gather take less time.
+SPARSE = {8: 16, 4: 16, 2: 4}
+
+_WORDS = "mask counts total shares parts".split()
+# Loads and stores of so many bytes.
+_ACCESS = {8: ("number", "put"), 4: ("half", "put_half"), 2: ("short", "put_short")}
+
+
+def _text(terms: int, size: int, into: bool) -> str:
+    """The loop over blocks: of each, `counts` has how many elements are picked before it.
+
+    The tensors are targets and sources; `into` puts sources in order where the mask holds, and
+    takes the others from the tensors behind them.
+    """
+    load, store = _ACCESS[size]
+    parts = range(terms)
+    lines = ["def kernel(data):"]
+    for k, name in enumerate(_WORDS):
+        kind = "number" if name in ("total", "parts") else "word"
+        lines.append(f"    {name} = {kind}(data, {k})")
+    names = [f"{kind}{c}" for kind in ("out", "x", *(("y",) if into else ())) for c in parts]
+    lines += [f"    {name} = word(data, {len(_WORDS) + k})" for k, name in enumerate(names)]
+    lines += ["    " + line for line in team.ITEMS]
+    if into:
+        body = [
+            # The place behind the last one holds nothing.
+            "last = max(number(counts, item + 1), 1)",
+            "for i in range(i, stop):",
+            "    k, m = min(j, last - 1), byte(mask, i) != 0",
+            *(f"    {store}(out{c}, i, {load}(x{c}, k) if m else {load}(y{c}, i))" for c in parts),
+            "    j += m",
+        ]
+    else:
+        eight = [
+            line
+            for k in range(8)
+            for line in (
+                *(f"        {store}(out{c}, j, {load}(x{c}, i + {k}))" for c in parts),
+                f"        j += (w >> {8 * k}) & 1",
+            )
+        ]
+        body = [
+            "last = number(counts, item + 1)",
+            # Eight elements end where the next block's begin, at most.
+            "while i + 8 <= stop and j + 8 <= last:",
+            "    w = number(mask, i >> 3)",
+            "    if w != 0:",
+            # The lowest bit of each byte that is not 0.
+            *(f"        w |= w >> {k}" for k in (4, 2, 1)),
+            *eight,
+            "    i += 8",
+            "while j < last:",
+            "    if byte(mask, i) != 0:",
+            *(f"        {store}(out{c}, j, {load}(x{c}, i))" for c in parts),
+            "        j += 1",
+            "    i += 1",
+        ]
+    depth = "    " * (team.ITEMS_DEPTH + 1)
+    head = [f"i, stop = item * {BLOCK}, min(total, (item + 1) * {BLOCK})"]
+    lines += [depth + line for line in [*head, "j = number(counts, item)", *body]]
+    return "\n".join(lines) + "\n"
+
+
+def _usable(mask: Tensor, tensors: Sequence[Tensor]) -> bool:
+    return (
+        mask.numel() >= MANY
+        and mask.dtype is torch.bool
+        and tensors[0].element_size() in _ACCESS
+        and all(t.is_contiguous() and t.dtype is tensors[0].dtype for t in tensors)
+    )
+
+
+def _starts(mask: Tensor) -> tuple[Tensor, array[int]]:
+    """The mask at an address that is a multiple of 8, and what is picked before each block."""
+    mask = mask.contiguous()
+    mask = mask.clone() if mask.data_ptr() % 8 else mask
+    # As bytes: a mask that views other bytes than 0 and 1 has more than a count of truths says.
+    whole = mask.reshape(-1).view(torch.uint8).numpy()
+    starts = array("q", [0])
+    for first in range(0, len(whole), BLOCK):
+        starts.append(starts[-1] + int(np.count_nonzero(whole[first : first + BLOCK])))
+    return mask, starts
+
+
+def _run(mask: Tensor, starts: array[int], tensors: Sequence[Tensor], terms: int) -> None:
+    size, into = tensors[0].element_size(), len(tensors) > 2 * terms
+    items = len(starts) - 1
+    parts = min(items, torch.get_num_threads() if mask.numel() > team.SERIAL else 1)
+    shares = team.shares(items, parts)
+    places = mask.data_ptr(), starts.buffer_info()[0], mask.numel(), shares.buffer_info()[0], parts
+    table = array("Q", [*places, *(t.data_ptr() for t in tensors)])
+    for out in tensors[:terms]:
+        pages.ask(out.data_ptr(), out.numel() * size)
+    address = native_of("picking", _text(terms, size, into)).address
+    team.run(address, table.buffer_info()[0], parts)
+
+
+def picked(x: Sequence[Tensor], mask: Tensor) -> list[Tensor] | None:
+    """The elements of tensors for which a mask of their shape holds, as vectors.
+
+    None where a search for their places is the better way: of few elements, or few of many.
+    """
+    if not _usable(mask, x):
+        return None
+    mask, starts = _starts(mask)
+    count = starts[-1]
+    if count * SPARSE[x[0].element_size()] < mask.numel():
+        return None
+    out = [c.new_empty(count) for c in x]
+    _run(mask, starts, [*out, *x], len(x))
+    return out
+
+
+def replaced(x: Sequence[Tensor], mask: Tensor, source: Sequence[Tensor]) -> list[Tensor] | None:
+    """Copies of tensors with a source's elements, in order, where a mask of their shape holds.
+
+    None where there is no loop for them, or fewer elements in the source than the mask asks for.
+    """
+    if not _usable(mask, [*x, *source]):
+        return None
+    mask, starts = _starts(mask)
+    if starts[-1] > source[0].numel() or not source[0].numel():
+        return None
+    out = [torch.empty_like(c) for c in x]
+    _run(mask, starts, [*out, *source, *x], len(x))
+    return out

@@ -1,0 +1,1 @@
+"""Loop over rows: sorts, extremes, running sums and products."""

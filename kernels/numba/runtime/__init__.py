@@ -1,0 +1,1 @@
+"""Run compiled loops: threads, the processor, memory pages and its cache."""
