@@ -2,24 +2,22 @@
 
 import sys as _sys
 
+from mcf.optim.average.weight_average import WeightAverage as WeightAverage
 from mcf.optim.conversion.optimizers import convert as convert
 from mcf.optim.conversion.optimizers import float32_checkpoint as float32_checkpoint
 from mcf.optim.conversion.optimizers import load_converted as load_converted
 from mcf.optim.conversion.weights import float32_weights as float32_weights
 from mcf.optim.conversion.weights import load_float32_weights as load_float32_weights
-from mcf.optim.extras.accumulator import GradientAccumulator as GradientAccumulator
-from mcf.optim.extras.moment_accumulator import MomentAccumulator as MomentAccumulator
-from mcf.optim.extras.offload import CPUOffloadOptimizer as CPUOffloadOptimizer
-from mcf.optim.extras.release import GradientRelease as GradientRelease
-from mcf.optim.extras.weight_average import WeightAverage as WeightAverage
-from mcf.optim.extras.wrap import collage as collage
-from mcf.optim.gradients import NonFiniteGradientError as NonFiniteGradientError
-from mcf.optim.groups import param_groups as param_groups
+from mcf.optim.gradients.accumulator import GradientAccumulator as GradientAccumulator
+from mcf.optim.gradients.moment_accumulator import MomentAccumulator as MomentAccumulator
+from mcf.optim.gradients.release import GradientRelease as GradientRelease
 from mcf.optim.lost_updates import LostUpdatesWarning as LostUpdatesWarning
+from mcf.optim.module_groups import param_groups as param_groups
 from mcf.optim.no_effect import NoEffectWarning as NoEffectWarning
+from mcf.optim.offload.offload import CPUOffloadOptimizer as CPUOffloadOptimizer
+from mcf.optim.parameters.randomness import set_index_offset as set_index_offset
+from mcf.optim.parameters.randomness import set_stream as set_stream
 from mcf.optim.precision import Precision as Precision
-from mcf.optim.randomness import set_index_offset as set_index_offset
-from mcf.optim.randomness import set_stream as set_stream
 from mcf.optim.rules.adam import Adam as Adam
 from mcf.optim.rules.adamax import Adamax as Adamax
 from mcf.optim.rules.adamw import AdamW as AdamW
@@ -36,8 +34,10 @@ from mcf.optim.rules.stable_adamw import StableAdamW as StableAdamW
 from mcf.optim.sharding.engines import set_gradient_reduction as set_gradient_reduction
 from mcf.optim.sharding.reduction import GradientReduction as GradientReduction
 from mcf.optim.sharding.reduction import reduce_gradients as reduce_gradients
+from mcf.optim.step.gradient_scaling import NonFiniteGradientError as NonFiniteGradientError
 from mcf.optim.step.rewritten import WeightsRewrittenWarning as WeightsRewrittenWarning
 from mcf.optim.storage.strategies import STRATEGIES as _STRATEGIES
+from mcf.optim.wrap.wrap import collage as collage
 from mcf.public import public as _public
 
 # The values of `precision`.

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.optim import entries, options, state_validation, stream_names
+from mcf.optim import options, state_validation
 from mcf.optim.grouped import GroupedOptimizer
+from mcf.optim.parameters import entries, stream_names
 from mcf.optim.sharding.portable import packed, unpacked
 from mcf.optim.sharding.shards import like, local, moved_like
 from mcf.optim.step.kernel import states as formats_of

@@ -10,22 +10,14 @@ from torch.optim.optimizer import Optimizer
 
 from mcf.kernels import registry
 from mcf.kernels.formats import format_of
-from mcf.optim import (
-    entries,
-    expansions,
-    gradients,
-    options,
-    randomness,
-    replaced,
-    state_validation,
-    stream_names,
-    validation,
-)
+from mcf.optim import options, replaced, state_validation, validation
 from mcf.optim.hyperparameters import GroupHyperparameters, scheduled
+from mcf.optim.parameters import entries, expansions, randomness, stream_names
 from mcf.optim.precision import by_name, check_composed, strategy_of
-from mcf.optim.rules.rule import Rule
+from mcf.optim.rule.rule import Rule
 from mcf.optim.sharding.across import across, place_gradient
 from mcf.optim.sharding.shards import is_sharded
+from mcf.optim.step import gradient_scaling
 from mcf.optim.step.bucket import Bucket, Named, Request
 from mcf.optim.step.kernel import GradientForm, states
 from mcf.optim.step.run import Steps
@@ -110,7 +102,7 @@ class GroupedOptimizer(Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Whether torch.amp.GradScaler sets `grad_scale` and `found_inf` for the step."""
-        return gradients.unscales(self)
+        return gradient_scaling.unscales(self)
 
     # -- groups ------------------------------------------------------------------------------
 
@@ -191,13 +183,13 @@ class GroupedOptimizer(Optimizer):
 
     def _request(self, only: tuple[int, Named] | None = None) -> Request:
         """A step of all parameters, or of one, with the index of its group."""
-        settings = gradients.PLAIN
+        settings = gradient_scaling.PLAIN
         scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         mine = (self.max_grad_norm, self.max_grad_value, self.nonfinite, scale, found)
         if mine != (None, None, "torch", None, None):
             capturable = any(group["capturable"] for group in self.param_groups)
             released = self._released and only is None
-            settings = gradients.Settings(*mine, capturable, released)
+            settings = gradient_scaling.Settings(*mine, capturable, released)
         terms = None
         if self._track_metrics:
             terms = [self._rule(group).metric_count for group in self.param_groups]
@@ -258,7 +250,7 @@ class GroupedOptimizer(Optimizer):
 
     def _form(self, p: Tensor) -> GradientForm:
         """How the kernel of a parameter reads its gradient, which was checked."""
-        given = gradients.components(p, self._grad_low)
+        given = gradient_scaling.components(p, self._grad_low)
         fmt = format_of(given[0].dtype, "gradient")
         return GradientForm(fmt, len(given) > 1, self.max_grad_value is not None)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from mcf.optim.rules.rule import Rule
+from mcf.optim.rule.rule import Rule
 from mcf.optim.storage.arithmetic import Arithmetic
 
 if TYPE_CHECKING:

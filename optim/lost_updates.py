@@ -11,7 +11,7 @@ from torch import Tensor
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.optim import options
 from mcf.optim.caller import warn
-from mcf.optim.expansions import is_expansion
+from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.sharding.shards import local
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.formats import FORMATS
-from mcf.optim import checkpoint, expansions, gradients, no_effect, options, randomness, validation
+from mcf.optim import checkpoint, no_effect, options, validation
 from mcf.optim.grouped import Group, GroupedOptimizer
 from mcf.optim.lost_updates import LostUpdates
+from mcf.optim.parameters import expansions, randomness
 from mcf.optim.precision import by_name
 from mcf.optim.sharding.shards import like, local
-from mcf.optim.step import rewritten
+from mcf.optim.step import gradient_scaling, rewritten
 from mcf.optim.step.bucket import Named, Request, new_state
 from mcf.optim.step.run import Steps
 from mcf.optim.storage.base import Storage
@@ -45,7 +46,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         given = options.renamed(given)
         options.known(type(self).__name__, given)
         mine = options.of_optimizer(given)
-        gradients.check(mine)
+        gradient_scaling.check(mine)
         validation.flag(options.CHECK, mine[options.CHECK])
         vars(self).update(mine)
         self._grad_low = {}
@@ -58,7 +59,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
         self._required = frozenset(defaults) | options.IN_GROUPS.keys()
         super().__init__(params, {**by_name(defaults), **options.in_groups(given)})
         if any(group["capturable"] for group in self.param_groups):
-            gradients.check_capturable(self.nonfinite)
+            gradient_scaling.check_capturable(self.nonfinite)
         self._complete = True
         self._warn_of_no_effect(0)
 

@@ -11,8 +11,9 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import Tensor
 
-from mcf.optim import stream_names, validation
-from mcf.optim.rules import decay
+from mcf.optim import validation
+from mcf.optim.parameters import stream_names
+from mcf.optim.rule import decay
 
 Group = dict[str, Any]
 

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mcf.kernels.formats import Format
-from mcf.optim import entries
-from mcf.optim.expansions import is_expansion
+from mcf.optim.parameters import entries
+from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.sharding.shards import local, same_place
-from mcf.optim.step import memory
+from mcf.optim.step import shared_memory
 from mcf.optim.validation import in_words, number, overlaps
 
 if TYPE_CHECKING:
-    from mcf.optim.rules.rule import Rule
+    from mcf.optim.rule.rule import Rule
 
 
 def state(
@@ -77,7 +77,7 @@ def state(
                 f"{in_words(p)}"
             )
         t = local(t)
-        memory.present(f"state {name!r} of {where}", t)
+        shared_memory.present(f"state {name!r} of {where}", t)
         if t.is_neg():
             raise TypeError(
                 f"state {name!r} of {where} is a lazily negated view; allowed is what "

@@ -14,9 +14,9 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from mcf.kernels.formats import FORMATS
-from mcf.optim.expansions import check_gradient, check_parameter
+from mcf.optim.parameters.expansions import check_gradient, check_parameter
 from mcf.optim.sharding.shards import is_sharded, local, same_place
-from mcf.optim.step import memory
+from mcf.optim.step import shared_memory
 from mcf.tensor import MCFTensor
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def parameter(where: str, p: Tensor, expansions: bool = False) -> None:
         allowed = ", ".join(map(str, FORMATS))
         raise TypeError(f"{where} has dtype {p.dtype}; allowed are {allowed}")
     p = local(p)
-    memory.present(where, p)
+    shared_memory.present(where, p)
     if p.is_neg():
         raise TypeError(f"{where} is a lazily negated view; allowed is what resolve_neg() returns")
     if not p.is_contiguous() and overlaps(p):
@@ -214,7 +214,7 @@ def gradient(where: str, p: Tensor, grad: Tensor) -> None:
         raise TypeError(
             f"{where}.grad is {in_words(grad)}; allowed is its parameter's layout, {in_words(p)}"
         )
-    memory.present(f"{where}.grad", local(grad))
+    shared_memory.present(f"{where}.grad", local(grad))
 
 
 def in_words(t: Tensor) -> str:

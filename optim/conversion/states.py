@@ -14,8 +14,8 @@ from mcf.kernels.formats import FORMATS
 from mcf.kernels.tables import table_of
 from mcf.optim.conversion import libraries, others
 from mcf.optim.conversion.libraries import Meaning
-from mcf.optim.expansions import is_expansion
 from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.sharding.across import across
 from mcf.optim.sharding.portable import unpacked
 from mcf.optim.sharding.shards import is_sharded, local, moved_like

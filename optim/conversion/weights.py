@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from mcf.kernels.formats import FORMATS
-from mcf.optim import expansions, validation, visible
+from mcf.optim import validation
 from mcf.optim.conversion.states import Report, Rounded, rounding
 from mcf.optim.optimizer import LowPrecisionOptimizer
+from mcf.optim.parameters import expansions, visible
+from mcf.optim.parameters.stream_names import unwrapped
 from mcf.optim.sharding.shards import is_sharded, local, moved_like
 from mcf.optim.step.bucket import new_state
 from mcf.optim.storage import values
 from mcf.optim.storage.values import Value
-from mcf.optim.stream_names import unwrapped
 
 
 def float32_weights(model: nn.Module, optimizer: LowPrecisionOptimizer) -> dict[str, Tensor]:

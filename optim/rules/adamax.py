@@ -10,13 +10,15 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
+from mcf.optim.moment_optimizer import CORRECTIONS, MomentOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
-from mcf.optim.rules import decay
-from mcf.optim.rules.maximum import largest
-from mcf.optim.rules.moments import CORRECTIONS, MomentOptimizer
-from mcf.optim.rules.rule import FIRST, SECOND, Rule
-from mcf.optim.rules.slots import (
+from mcf.optim.rule import decay
+from mcf.optim.rule.maximum import largest
+from mcf.optim.rule.rule import FIRST, SECOND, Rule
+from mcf.optim.rule.terms import param_terms
+from mcf.optim.storage.codes import norm
+from mcf.optim.storage.slots import (
     accumulate,
     decayed,
     param_value,
@@ -27,8 +29,6 @@ from mcf.optim.rules.slots import (
     shrink,
     unbias,
 )
-from mcf.optim.rules.terms import param_terms
-from mcf.optim.storage.codes import norm
 from mcf.optim.storage.strategies import PrecisionName
 
 

@@ -15,10 +15,10 @@ from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
-from mcf.optim.rules.rule import FIRST, Coefficients, Rule
-from mcf.optim.rules.slots import accumulate, param_value, scaled_gradient
-from mcf.optim.rules.terms import param_terms
+from mcf.optim.rule.rule import FIRST, Coefficients, Rule
+from mcf.optim.rule.terms import param_terms
 from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.slots import accumulate, param_value, scaled_gradient
 from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName
 
 

@@ -16,8 +16,8 @@ from typing_extensions import Unpack
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
+from mcf.optim.rule.rule import FIRST, Coefficients, Rule
 from mcf.optim.rules import muon_formulas, muon_halves
-from mcf.optim.rules.rule import FIRST, Coefficients, Rule
 from mcf.optim.sharding.lines import Replicas
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.strategies import WITHOUT_SECOND, PrecisionName

@@ -8,13 +8,13 @@ from mcf.kernels import algorithms, streams
 from mcf.kernels.algorithms.primitives import ONE, neg, rn
 from mcf.kernels.elementwise import Code, Elementwise, Field
 from mcf.kernels.formats import BF16, FP64, Format
-from mcf.optim.operator import registered
-from mcf.optim.rules.rule import Rule
-from mcf.optim.rules.slots import accumulate, ahead, param_value, scaled_gradient
-from mcf.optim.rules.terms import param_terms
+from mcf.optim.rule.rule import Rule
+from mcf.optim.rule.terms import param_terms
 from mcf.optim.step.kernel import GradientForm
+from mcf.optim.step.opaque_operator import registered
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.base import Coding
+from mcf.optim.storage.slots import accumulate, ahead, param_value, scaled_gradient
 
 
 def muon_momentum(

@@ -15,11 +15,12 @@ from typing_extensions import Unpack
 from mcf.kernels.algorithms.pairs import mul
 from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
 from mcf.optim import validation
+from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
-from mcf.optim.rules.moments import MomentOptimizer, two_moments
-from mcf.optim.rules.rule import Coefficients, Rule
-from mcf.optim.rules.slots import (
+from mcf.optim.rule.rule import Coefficients, Rule
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
     decayed,
@@ -29,7 +30,6 @@ from mcf.optim.rules.slots import (
     second_moment_value,
     unbias,
 )
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.strategies import PrecisionName
 
 

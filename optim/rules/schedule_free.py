@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
-from mcf.optim import validation, visible
+from mcf.optim import validation
+from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options
+from mcf.optim.parameters import visible
 from mcf.optim.precision import Precision
-from mcf.optim.rules.moments import MomentOptimizer
-from mcf.optim.rules.rule import SECOND, SLOW, Coefficients, Rule
+from mcf.optim.rule.rule import SECOND, SLOW, Coefficients, Rule
+from mcf.optim.rule.terms import adamw_terms
 from mcf.optim.rules.schedule_free_formulas import schedule_free, shares
-from mcf.optim.rules.terms import adamw_terms
 from mcf.optim.sharding.shards import like, local
 from mcf.optim.storage import values
 from mcf.optim.storage.arithmetic import Arithmetic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, sqrt, where
 from mcf.optim.rules.ademamix import leading_bits
-from mcf.optim.rules.slots import (
+from mcf.optim.storage.slots import (
     accumulate,
     decay_and_add,
     param_value,

@@ -15,10 +15,12 @@ from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
-from mcf.optim.rules import decay
-from mcf.optim.rules.feedback import feedback_factor, momentum_feed_back
-from mcf.optim.rules.rule import FIRST, Coefficients, Rule
-from mcf.optim.rules.slots import (
+from mcf.optim.rule import decay
+from mcf.optim.rule.feedback import feedback_factor, momentum_feed_back
+from mcf.optim.rule.rule import FIRST, Coefficients, Rule
+from mcf.optim.rule.terms import param_terms
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.slots import (
     accumulate,
     decayed,
     direction,
@@ -26,8 +28,6 @@ from mcf.optim.rules.slots import (
     regularized,
     scaled_gradient,
 )
-from mcf.optim.rules.terms import param_terms
-from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.strategies import PrecisionName
 
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
+from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
+from mcf.optim.rule.rule import Rule
 from mcf.optim.rules import adamw
-from mcf.optim.rules.moments import MomentOptimizer
-from mcf.optim.rules.rule import Rule
 from mcf.optim.rules.update_clipping import Clipped
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
 

@@ -12,20 +12,15 @@ from torch import Tensor
 
 from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
 from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
-from mcf.optim.operator import registered, update_
-from mcf.optim.rules.slots import (
-    decay_and_add,
-    scaled_gradient,
-    second_moment_value,
-    unbias,
-)
 from mcf.optim.sharding.across import across
 from mcf.optim.step import stretched
 from mcf.optim.step.bucket import Bucket
 from mcf.optim.step.kernel import GradientForm, given_scalars, kernel, states
 from mcf.optim.step.norm import total_norm
+from mcf.optim.step.opaque_operator import registered, update_
 from mcf.optim.step.table import Table
 from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_moment_value, unbias
 
 
 def ratios(

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from mcf.optim import entries, expansions, gradients, randomness
-from mcf.optim.rules.rule import Coefficients, Rule
+from mcf.optim.parameters import entries, expansions, randomness
+from mcf.optim.rule.rule import Coefficients, Rule
 from mcf.optim.sharding import shards
 from mcf.optim.sharding.across import Across, every, everyone
+from mcf.optim.step import gradient_scaling
 from mcf.optim.step.kernel import GradientForm, states
 from mcf.optim.storage.arithmetic import Arithmetic
 
@@ -99,7 +100,7 @@ class Request:
     counted: Sequence[Group]
     state: MutableMapping[Any, Any]
     lows: Mapping[Tensor, Tensor]
-    gradients: gradients.Settings
+    gradients: gradient_scaling.Settings
     terms: Sequence[int] | None
     collect: Callable[[Container[int]], list[Bucket]]
     only: Tensor | None = None
@@ -166,7 +167,7 @@ def rows(bucket: Bucket, request: Request) -> list[Row]:
             capturable = bool(bucket.hyper.options["capturable"])
             entry = new_state(bucket.rule, bucket.arithmetic, p, capturable)
         # The kernel reads memory, where a lazily negated view has the other sign.
-        given = gradients.components(p, request.lows)
+        given = gradient_scaling.components(p, request.lows)
         grads = tuple(g.resolve_neg() for g in given)
         tensors = expansions.row(p, grads, [entry[n] for n in names])
         found.append(Row(where, p, entry, known, tensors, any(g.is_neg() for g in given)))

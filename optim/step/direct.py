@@ -15,7 +15,7 @@ from torch.nn import Parameter
 
 from mcf.kernels import registry
 from mcf.kernels.tables import as_tensor
-from mcf.optim.randomness import Streams
+from mcf.optim.parameters.randomness import Streams
 from mcf.optim.sharding.across import across
 from mcf.optim.sharding.shards import is_sharded, local, same_place
 from mcf.optim.step import layouts, rewritten, table
@@ -23,9 +23,9 @@ from mcf.optim.step.bucket import Bucket, Group, Named, Request, Row
 from mcf.optim.step.cells import Cells
 from mcf.optim.step.kernel import states
 from mcf.optim.step.launch import Direct, Launcher
-from mcf.optim.step.memory import Use
 from mcf.optim.step.metrics import StepMetrics
 from mcf.optim.step.rewritten import Marks, Repair
+from mcf.optim.step.shared_memory import Use
 from mcf.optim.step.stretched import Cut
 
 _PLAIN = {Tensor, Parameter}

@@ -10,9 +10,9 @@ from mcf.kernels.algorithms import stochastic
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
 from mcf.kernels.formats import Format
-from mcf.optim.operator import registered
-from mcf.optim.rules import gradient
-from mcf.optim.rules.rule import Rule
+from mcf.optim.rule.rule import Rule
+from mcf.optim.step import gradient
+from mcf.optim.step.opaque_operator import registered
 from mcf.optim.storage.arithmetic import Arithmetic
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.tables import table_of
-from mcf.optim import expansions, randomness
+from mcf.optim.parameters import expansions, randomness
 from mcf.optim.sharding.across import across
 from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step import rewritten
@@ -16,9 +16,9 @@ from mcf.optim.step.bucket import Bucket, Request, Row, counted_by_device, rows
 from mcf.optim.step.direct import DirectBucket, fits
 from mcf.optim.step.kernel import states
 from mcf.optim.step.launch import Launcher, launcher
-from mcf.optim.step.memory import Use
 from mcf.optim.step.metrics import StepMetrics
 from mcf.optim.step.rewritten import Marks, Repair
+from mcf.optim.step.shared_memory import Use
 from mcf.optim.step.stretched import Cut
 from mcf.optim.step.table import At, ByDevice, Table, by_host, scaled
 

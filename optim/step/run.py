@@ -14,9 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from mcf.optim import gradients
 from mcf.optim.sharding.across import across
-from mcf.optim.step import interrupts, memory, rewritten
+from mcf.optim.step import gradient_scaling, interrupts, rewritten, shared_memory
 from mcf.optim.step.bucket import Bucket, Request
 from mcf.optim.step.metrics import StepMetrics
 from mcf.optim.step.prepared import Prepared, prepared
@@ -78,7 +77,7 @@ class Steps:
             buckets = request.collect(repeat.stepped if repeat is not None else ())
         scale: float | Tensor = 1.0
         live: bool | Tensor = True
-        if request.gradients is not gradients.PLAIN:
+        if request.gradients is not gradient_scaling.PLAIN:
             scale, live = self._factor(request, [*(each.bucket for each in ready), *buckets])
             if live is False:
                 return
@@ -95,7 +94,7 @@ class Steps:
         if buckets:
             made = [each for b in buckets for each in prepared(b, request, live, direct)]
             ready += made
-            read = memory.check([use for each in ready for use in each.uses()])
+            read = shared_memory.check([use for each in ready for use in each.uses()])
         for each in ready:
             each.prepare(scale, read)
         repairs = [found for each in ready for found in each.repairs(request, self.marks)]
@@ -112,15 +111,17 @@ class Steps:
         self, request: Request, buckets: Sequence[Bucket]
     ) -> tuple[float | Tensor, bool | Tensor]:
         """What multiplies every gradient, and whether the step is taken at all."""
-        found: list[gradients.Found] = []
+        found: list[gradient_scaling.Found] = []
         if request.gradients.looks:
             places = request.places
             found = [
-                gradients.Found(w, gradients.components(p, request.lows), places[p], across(p))
+                gradient_scaling.Found(
+                    w, gradient_scaling.components(p, request.lows), places[p], across(p)
+                )
                 for b in buckets
                 for w, p in b.named
             ]
-        return gradients.factor(request.gradients, found, request.sharers, request.everyone)
+        return gradient_scaling.factor(request.gradients, found, request.sharers, request.everyone)
 
     def _renew(self, request: Request, made: Sequence[Prepared]) -> None:
         """Keep what of a step can be repeated."""

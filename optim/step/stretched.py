@@ -16,8 +16,8 @@ from torch import Tensor
 
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.tables import table_of, to_device
-from mcf.optim import randomness
-from mcf.optim.operator import update_
+from mcf.optim.parameters import randomness
+from mcf.optim.step.opaque_operator import update_
 
 
 class Cut:

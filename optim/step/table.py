@@ -1,6 +1,6 @@
 """The scalars of a step: made by the host of counts that it has, or on the device that counts.
 
-What a rule computes for each step it says once, as formulas (`mcf.optim.rules.rule.Coefficients`).
+What a rule computes for each step it says once, as formulas (`mcf.optim.rule.rule.Coefficients`).
 The host binds them to Python's floats; for a count that only the device knows they are two small
 kernels, one for the powers and one for the rest, whose elements are the parameters of a bucket. The
 bits are the same.
@@ -22,10 +22,10 @@ from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import FP64
 from mcf.kernels.tables import table_of, to_device
-from mcf.optim import randomness
-from mcf.optim.operator import registered, update_
-from mcf.optim.rules.rule import Coefficients
+from mcf.optim.parameters import randomness
+from mcf.optim.rule.rule import Coefficients
 from mcf.optim.step.bucket import Bucket, Group, Request
+from mcf.optim.step.opaque_operator import registered, update_
 
 # Larger counts are taken for it: the last that a float64 counts.
 MOST = 2**53 - 1

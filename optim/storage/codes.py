@@ -41,10 +41,10 @@ from mcf.kernels.algorithms.primitives import bits, from_bits, greater, rn, wadd
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import FP32, UINT4, UINT8, Format
 from mcf.kernels.torch.registers import primitives
-from mcf.optim.rules.slots import stored_bits, unit
 from mcf.optim.storage import values
 from mcf.optim.storage.base import Coding
 from mcf.optim.storage.single import Single, as_stored
+from mcf.optim.storage.slots import stored_bits, unit
 from mcf.optim.storage.values import Value
 
 

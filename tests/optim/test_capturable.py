@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import mcf
-from mcf.optim import SGD, AdamW, NAdam
-from mcf.optim.rules import feedback, moments, sgd
+from mcf.optim import SGD, AdamW, NAdam, moment_optimizer
+from mcf.optim.rule import feedback
+from mcf.optim.rules import sgd
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, parameter, random, stored
 from tests.optim.variants import VARIANTS, Variant, crossed, named, recent_pairs
@@ -258,7 +259,7 @@ def test_formulas_are_those_of_the_papers() -> None:
 
     b1, b2, t = 0.9, 0.999, 37
     p1, p2 = b1**t, b2**t
-    _, _, *rest = host.bind(moments.corrections)(b1, b2, p1, p2)
+    _, _, *rest = host.bind(moment_optimizer.corrections)(b1, b2, p1, p2)
     assert rest == [1 - p1, 1 / (1 - p1), 1 - p2, 1 / (1 - p2)]
     assert host.bind(feedback.feedback_factor)(0.9, 0.0) == 0.0
     assert host.bind(sgd.dampened)(0.25, 1.0) == (1.0,)

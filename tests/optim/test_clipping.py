@@ -15,7 +15,7 @@ from torch.nn import Parameter
 import mcf
 import mcf.optim
 from mcf.optim import SGD, AdamW
-from mcf.optim.gradients import NonFiniteGradientError
+from mcf.optim.step.gradient_scaling import NonFiniteGradientError
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
 from tests.optim.helpers import (

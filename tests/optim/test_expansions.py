@@ -27,8 +27,8 @@ from mcf.optim import (
     Precision,
     collage,
     convert,
-    gradients,
 )
+from mcf.optim.step import gradient_scaling
 from mcf.optim.step.bucket import new_state
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import EXECUTORS
@@ -123,7 +123,7 @@ def test_the_second_component_of_a_gradient_counts(monkeypatch: pytest.MonkeyPat
         return low
 
     truth = stepped()
-    monkeypatch.setattr(gradients, "components", lambda p, lows: p.grad.components[:1])
+    monkeypatch.setattr(gradient_scaling, "components", lambda p, lows: p.grad.components[:1])
     assert (stepped() != truth).any()
 
 

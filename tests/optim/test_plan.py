@@ -23,12 +23,11 @@ from mcf.optim import (
     Muon,
     NAdam,
     RAdam,
-    gradients,
     set_index_offset,
 )
-from mcf.optim.gradients import NonFiniteGradientError
 from mcf.optim.rules import muon_halves
-from mcf.optim.step import run
+from mcf.optim.step import gradient_scaling, run
+from mcf.optim.step.gradient_scaling import NonFiniteGradientError
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, random, stored
 from tests.optim.plan_cases import first, give_gradients, in_full, make
@@ -228,7 +227,7 @@ def test_a_scale_on_the_device(executor: str, monkeypatch: pytest.MonkeyPatch) -
             repeat = optimizer._steps._repeat
             optimizer.grad_scale = torch.ones(1)
             with monkeypatch.context() as patch:
-                patch.setattr(gradients, "factor", lambda *given, scale=scale: (scale, True))
+                patch.setattr(gradient_scaling, "factor", lambda *given, scale=scale: (scale, True))
                 optimizer.step()
             assert optimizer._steps._repeat is repeat
     assert_same(stored(kept), stored(reference))

@@ -12,7 +12,7 @@ from torch import nn
 
 import mcf
 from mcf.optim import SGD, AdamW, GradientAccumulator, GradientRelease
-from mcf.optim.gradients import NonFiniteGradientError
+from mcf.optim.step.gradient_scaling import NonFiniteGradientError
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, random, stored
 from tests.optim.test_amp import scaler
 from tests.optim.test_schedulers import SCHEDULES

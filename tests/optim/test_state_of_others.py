@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.optim import SGD, AdamW, GradientRelease, NAdam, entries
+from mcf.optim import SGD, AdamW, GradientRelease, NAdam
+from mcf.optim.parameters import entries
 from mcf.optim.step import kernel as update
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, assert_same, parameter, parameters, steps, stored

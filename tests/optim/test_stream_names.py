@@ -20,7 +20,7 @@ from torch.nn import Parameter
 import mcf
 from mcf.kernels import streams
 from mcf.optim import AdamW, GradientRelease, Muon
-from mcf.optim import stream_names as naming
+from mcf.optim.parameters import stream_names as naming
 from tests.helpers import assert_same_bits, count_different
 from tests.optim.helpers import BF16, parameter, random
 from tests.optim.stream_cases import (

@@ -35,7 +35,7 @@ from torch.nn import Parameter
 
 import mcf
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.rules import decay, maximum
+from mcf.optim.rule import decay, maximum
 from mcf.optim.rules.lion import lion
 from mcf.optim.step import table
 from tests.optim.helpers import FP32, FP64, random

@@ -23,11 +23,11 @@ from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS
 from mcf.optim import AdamW, WeightAverage
-from mcf.optim.rules import average
-from mcf.optim.rules.slots import accumulate, param_components
+from mcf.optim.average import average_kernel
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
+from mcf.optim.storage.slots import accumulate, param_components
 from tests.helpers.executors import on_each_executor
 from tests.optim.exact_adamw import BITS, fixed, fixed_array
 from tests.optim.helpers import BF16, FP16, FP32, FP64, assert_same, parameter, random, steps
@@ -44,7 +44,7 @@ REGISTERS = {torch.float32: 2.0**-22, torch.float64: 2.0**-51}
 
 def spec(weights: Storage, stored: list[torch.dtype], kept: int, dtype: torch.dtype) -> Elementwise:
     formats = tuple(FORMATS[d] for d in stored)
-    return average.kernel(weights, formats, {1: SINGLE, 2: PAIR}[kept], FORMATS[dtype])
+    return average_kernel.kernel(weights, formats, {1: SINGLE, 2: PAIR}[kept], FORMATS[dtype])
 
 
 def exact(tensors: list[Tensor], k: int) -> Fraction:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.optim import randomness
+from mcf.optim.parameters import randomness
 from mcf.optim.sharding import across, shards
 from mcf.optim.step import norm
 from tests.helpers.processes import World
@@ -48,7 +48,7 @@ def one_stretch() -> Iterator[None]:
 def local_norm() -> Iterator[None]:
     """Gradients are clipped by the norm of what is here."""
     right = norm.total_norm
-    with mock.patch("mcf.optim.gradients.total_norm", lambda g, *_: right(g)):
+    with mock.patch("mcf.optim.step.gradient_scaling.total_norm", lambda g, *_: right(g)):
         yield
 
 

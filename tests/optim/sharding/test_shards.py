@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from mcf.optim import randomness
+from mcf.optim.parameters import randomness
 from mcf.optim.sharding import shards
 from tests.helpers.processes import World
 from tests.optim.sharding import layouts

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from mcf.optim.extras.transfers import Arrival, Transfers
+from mcf.optim.offload.transfers import Arrival, Transfers
 from mcf.optim.step import rewritten
 
 

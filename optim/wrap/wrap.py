@@ -13,18 +13,19 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from mcf.optim import gradients, no_effect, randomness, replaced, stream_names, validation
+from mcf.optim import no_effect, replaced, validation
 from mcf.optim.checkpoint import in_order
-from mcf.optim.extras import wrap_checkpoint as checkpoint
-from mcf.optim.extras import wrap_rules as rules
-from mcf.optim.extras import wrap_storage as storage
-from mcf.optim.extras import wrap_strategies as strategies
+from mcf.optim.parameters import randomness, stream_names
 from mcf.optim.precision import Precision, by_name
 from mcf.optim.sharding.across import everyone, place_gradient
-from mcf.optim.step import rewritten
+from mcf.optim.step import gradient_scaling, rewritten
 from mcf.optim.step.rewritten import Marks
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
 from mcf.optim.storage.strategies import PrecisionName
+from mcf.optim.wrap import wrap_checkpoint as checkpoint
+from mcf.optim.wrap import wrap_rules as rules
+from mcf.optim.wrap import wrap_storage as storage
+from mcf.optim.wrap import wrap_strategies as strategies
 
 # States of torch's optimizers that are averages or sums of squares, or their maxima.
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
@@ -132,7 +133,7 @@ class Collage(Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Whether torch.amp.GradScaler leaves the scale and what it found to the step."""
-        return gradients.unscales(self)
+        return gradient_scaling.unscales(self)
 
     def _made(self, **options: Any) -> Optimizer:
         """The class on a stand-in for a parameter; it checks the options."""
@@ -226,7 +227,7 @@ class Collage(Optimizer):
         found = getattr(self, "found_inf", None)
         if found is not None:
             every = everyone(p for group in self.param_groups for p in group["params"])
-            if float(gradients.found_by_any(found, every)) != 0:
+            if float(gradient_scaling.found_by_any(found, every)) != 0:
                 return bool(work)
         scale = getattr(self, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)

@@ -10,9 +10,9 @@ from mcf.kernels.algorithms.primitives import ZERO, rn
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP16, INT8, INT16, Format
 from mcf.kernels.formats import FORMATS as _NUMBERS
-from mcf.optim.operator import registered
-from mcf.optim.rules.slots import accumulate, param_components, param_value
+from mcf.optim.step.opaque_operator import registered
 from mcf.optim.storage.base import Storage
+from mcf.optim.storage.slots import accumulate, param_components, param_value
 
 # What weights are stored in.
 FORMATS: dict[torch.dtype, Format] = {**_NUMBERS, torch.int16: INT16, torch.int8: INT8}

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from mcf.optim import randomness
-from mcf.optim.expansions import is_expansion
-from mcf.optim.extras.transfers import Transfers
+from mcf.optim.offload.transfers import Transfers
+from mcf.optim.parameters import randomness
+from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step import rewritten
 

@@ -10,11 +10,11 @@ import dataclasses
 import functools
 
 from mcf.kernels.algorithms.primitives import rn
-from mcf.optim.rules import decay
+from mcf.optim.rule import decay
+from mcf.optim.rule.rule import Rule
 from mcf.optim.rules.adamw import adamw, averaged, descent
-from mcf.optim.rules.rule import Rule
-from mcf.optim.rules.slots import accumulate, denominator, param_value, scaled_gradient
 from mcf.optim.step.launch import Partial
+from mcf.optim.storage.slots import accumulate, denominator, param_value, scaled_gradient
 
 
 def fold(

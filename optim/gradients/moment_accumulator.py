@@ -13,12 +13,11 @@ from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels import streams
 from mcf.optim import validation
-from mcf.optim.expansions import is_expansion
-from mcf.optim.extras import reducers
+from mcf.optim.gradients import moment_formulas, reducers
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.rules import accumulation
+from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.sharding.shards import like, local
-from mcf.optim.step import interrupts, memory
+from mcf.optim.step import interrupts, shared_memory
 from mcf.optim.step.bucket import Bucket, Group, Hyperparameters, Named, Request
 from mcf.optim.step.run import Steps
 
@@ -88,7 +87,9 @@ class MomentAccumulator:
         for index in range(len(optimizer.param_groups)):
             for where, p in optimizer._named(index):
                 _check_parameter(optimizer, index, where, p)
-        memory.check([memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad])
+        shared_memory.check(
+            [shared_memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad]
+        )
         self._optimizer = optimizer
         self._places = {
             p: (index, where)
@@ -166,7 +167,7 @@ class MomentAccumulator:
         optimizer._take(Steps(optimizer._steps.marks), request)
 
     def _taking(self, bucket: Bucket) -> Bucket:
-        found = accumulation.parts(bucket.rule)
+        found = moment_formulas.parts(bucket.rule)
         assert found is not None
         hyper = _Taking(bucket.hyper, self._taken.get(bucket.named[0][1], 0))
         return dataclasses.replace(bucket, rule=found[0], hyper=hyper)
@@ -240,7 +241,7 @@ class _Taking:
 
 
 def _finishing(bucket: Bucket) -> Bucket:
-    found = accumulation.parts(bucket.rule)
+    found = moment_formulas.parts(bucket.rule)
     assert found is not None
     return dataclasses.replace(bucket, rule=found[1])
 
@@ -262,11 +263,11 @@ def _check_parameter(optimizer: LowPrecisionOptimizer, index: int, where: str, p
     """Raise for one whose moments take no gradient by themselves."""
     group = optimizer.param_groups[index]
     rule = optimizer._rule(group)
-    if accumulation.parts(rule) is None:
+    if moment_formulas.parts(rule) is None:
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; {_ALLOWED}")
     if is_expansion(p):
         raise TypeError(f"{where} is an expansion; allowed are plain tensors")
-    if group["weight_decay"] != 0 and accumulation.is_penalty(rule):
+    if group["weight_decay"] != 0 and moment_formulas.is_penalty(rule):
         raise ValueError(
             f"weight_decay={group['weight_decay']} of {where} is part of the gradient, and would "
             "be taken once for each micro-batch; allowed are 0, AdamW, and "

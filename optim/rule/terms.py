@@ -7,7 +7,7 @@ operand that is kept).
 """
 
 from mcf.kernels.algorithms.primitives import ZERO
-from mcf.optim.rules.slots import param_moved
+from mcf.optim.storage.slots import param_moved
 
 
 def param_terms(param, param_lo, new_param, new_param_lo, out_update):

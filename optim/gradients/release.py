@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from mcf.optim.extras import reducers
-from mcf.optim.extras.single_steps import SingleSteps
+from mcf.optim.gradients import reducers
+from mcf.optim.gradients.single_steps import SingleSteps
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.step import memory
+from mcf.optim.step import shared_memory
 from mcf.optim.step.bucket import Named
 
 
@@ -67,7 +67,9 @@ class GradientRelease:
         reducers.check_flat(_named(optimizer))
         reducers.check(list(optimizer._parameters()))
         # One is stepped while another has yet to be read: backward would say in which order.
-        memory.check([memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad])
+        shared_memory.check(
+            [shared_memory.Use(w, p, True) for w, p in _named(optimizer) if p.requires_grad]
+        )
         self._optimizer = optimizer
         self._handles: list[RemovableHandle] = []
         self._steps = SingleSteps(optimizer)

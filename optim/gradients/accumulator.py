@@ -13,12 +13,12 @@ from torch.utils.hooks import RemovableHandle
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.optim import validation
-from mcf.optim.expansions import is_expansion
-from mcf.optim.extras import reducers
-from mcf.optim.operator import registered, update_
+from mcf.optim.gradients import reducers
+from mcf.optim.gradients.sum_formulas import fold, fold_wide
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.rules.fold import fold, fold_wide
+from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.sharding.shards import is_sharded
+from mcf.optim.step.opaque_operator import registered, update_
 
 
 class GradientAccumulator:

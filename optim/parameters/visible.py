@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mcf.optim import expansions
+from mcf.optim.parameters import expansions
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE

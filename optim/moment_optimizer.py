@@ -13,9 +13,9 @@ from mcf.kernels.bind import Algorithm
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
-from mcf.optim.rules import decay
-from mcf.optim.rules.rule import FIRST, PREVIOUS, SECOND, SLOW, Coefficients, Rule
-from mcf.optim.rules.terms import adamw_terms
+from mcf.optim.rule import decay
+from mcf.optim.rule.rule import FIRST, PREVIOUS, SECOND, SLOW, Coefficients, Rule
+from mcf.optim.rule.terms import adamw_terms
 from mcf.optim.storage.arithmetic import Arithmetic
 from mcf.optim.storage.codes import root
 from mcf.optim.storage.pair import PAIR

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mcf.optim import stream_names
+from mcf.optim.parameters import stream_names
 from mcf.optim.sharding.shards import is_sharded, moved_like
 from mcf.optim.state_validation import has_values
 

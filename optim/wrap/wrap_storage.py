@@ -13,9 +13,8 @@ from mcf.kernels import algorithms, streams
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import BF16, FP32, FP64, Format
 from mcf.kernels.tables import table_of
-from mcf.optim.extras.wrap_rules import is_state
-from mcf.optim.operator import registered
 from mcf.optim.sharding.shards import like, local
+from mcf.optim.step.opaque_operator import registered
 from mcf.optim.step.stretched import update
 from mcf.optim.storage import values
 from mcf.optim.storage.arithmetic import Arithmetic
@@ -23,6 +22,7 @@ from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR, kahan
 from mcf.optim.storage.single import SINGLE
 from mcf.optim.storage.strategies import HIDDEN
+from mcf.optim.wrap.wrap_rules import is_state
 
 # Key of the stream of random bits and the parameter's first element in it.
 Stream = tuple[float, float]

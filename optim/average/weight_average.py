@@ -12,13 +12,13 @@ from torch.utils.hooks import RemovableHandle
 
 from mcf.kernels.formats import format_of
 from mcf.kernels.tables import table_of
-from mcf.optim import validation, visible
+from mcf.optim import validation
+from mcf.optim.average import average_checkpoint, average_kernel
 from mcf.optim.conversion.weights import keep_weight, named_weights
-from mcf.optim.extras import average_checkpoint
-from mcf.optim.operator import update_
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.rules import average
+from mcf.optim.parameters import visible
 from mcf.optim.sharding.shards import like, local
+from mcf.optim.step.opaque_operator import update_
 from mcf.optim.step.rewritten import version
 from mcf.optim.storage import values
 from mcf.optim.storage.base import Storage
@@ -124,8 +124,8 @@ class WeightAverage:
             weights, tensors = self._optimizer._stored(p)
             read = tensors if weights.visible else tensors[1:]
             component = format_of(self._kind(p), where)
-            stored = tuple(average.FORMATS[t.dtype] for t in read)
-            spec = average.kernel(weights, stored, KEPT[self._components], component)
+            stored = tuple(average_kernel.FORMATS[t.dtype] for t in read)
+            spec = average_kernel.kernel(weights, stored, KEPT[self._components], component)
             kept = [local(entry[n]) for n in self._names()]
             rows.setdefault((spec, p.device), []).append((p, entry, [*kept, *read]))
         for (spec, _), mine in rows.items():

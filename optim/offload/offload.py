@@ -13,13 +13,14 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 from torch.utils.hooks import RemovableHandle
 
-from mcf.optim.extras import offload_arguments, reducers
-from mcf.optim.extras.copies import Copies
-from mcf.optim.extras.single_steps import SingleSteps
-from mcf.optim.extras.transfers import Transfers
-from mcf.optim.extras.travelling import Travelling
+from mcf.optim.gradients import reducers
+from mcf.optim.gradients.single_steps import SingleSteps
+from mcf.optim.offload import offload_arguments
+from mcf.optim.offload.cpu_copies import Copies
+from mcf.optim.offload.gradients_in_transit import Travelling
+from mcf.optim.offload.transfers import Transfers
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.step import interrupts, memory, rewritten
+from mcf.optim.step import interrupts, rewritten, shared_memory
 
 _DDP = (
     "CPUOffloadOptimizer does not go with DistributedDataParallel, which averages gradients after "
@@ -292,9 +293,9 @@ class CPUOffloadOptimizer(Optimizer):
         """Have the gradients of new copies travel; all checks that see both come before."""
         names = [w for k in range(len(self.optimizer.param_groups)) for w in self._names(k)]
         params = [p for group in self.param_groups for p in group["params"]]
-        uses = [memory.Use(w, p, True) for w, p in zip(names, params, strict=True)]
+        uses = [shared_memory.Use(w, p, True) for w, p in zip(names, params, strict=True)]
         # The copies share none.
-        memory.check([use for use in uses if use.tensor.requires_grad])
+        shared_memory.check([use for use in uses if use.tensor.requires_grad])
         for p in self._copies.of:
             if p not in self._handles:
                 hook = self._gradients.hook

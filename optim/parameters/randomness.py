@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from mcf.kernels import streams
-from mcf.optim import stream_names
+from mcf.optim.parameters import stream_names
 from mcf.optim.sharding import shards
 
 _ATTRIBUTE = "_mcf_index_offset"

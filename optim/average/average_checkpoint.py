@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.optim import expansions, validation
+from mcf.optim import validation
+from mcf.optim.parameters import expansions
 from mcf.optim.sharding.shards import like, local, moved_like
 
 _ENTRIES = ("calls", "components", "decay", "every", "state")

@@ -1,0 +1,1 @@
+"""Average the weights of a training."""

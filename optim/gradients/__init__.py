@@ -1,0 +1,1 @@
+"""Add gradients up over micro-batches, or step in the backward pass."""

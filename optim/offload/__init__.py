@@ -1,0 +1,1 @@
+"""Keep and step an optimizer's states on the CPU."""

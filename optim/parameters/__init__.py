@@ -1,0 +1,1 @@
+"""Parameters and their states: expansion tensors, entries, random numbers."""

@@ -1,0 +1,1 @@
+"""Say what an update rule is, and the formulas that rules share."""

@@ -1,0 +1,1 @@
+"""Wrap any per-parameter optimizer of torch."""
