@@ -13,7 +13,7 @@ from mcf.kernels.bind import Algorithm
 from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import check_tensors
-from mcf.optim.rule import decay
+from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import FIRST, PREVIOUS, SECOND, SLOW, Coefficients, Rule
 from mcf.optim.rule.terms import adamw_terms
 from mcf.optim.storage.arithmetic import Arithmetic
@@ -93,7 +93,7 @@ def two_moments(
         ),
         coefficients=(CORRECTIONS, *coefficients),
         slots=(
-            *(decay.DECOUPLED if decoupled else decay.L2),
+            *(formulas.DECOUPLED if decoupled else formulas.L2),
             ("unit", root),
             *fields.pop("slots", ()),
         ),

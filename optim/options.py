@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mcf.optim import validation
 from mcf.optim.parameters import stream_names
-from mcf.optim.rule import decay
+from mcf.optim.rule import formulas
 
 Group = dict[str, Any]
 
@@ -250,7 +250,7 @@ def check_decay(group: Group, slots: Mapping[str, Any], decoupled: bool, rule: s
         if value is not None:
             raise ValueError(f"peak_lr is {value} and decouple_lr is False; allowed is None")
         return
-    if not decoupled and slots.get("decayed") is not decay.added:
+    if not decoupled and slots.get("decayed") is not formulas.added_decay:
         option = "decoupled_weight_decay"
         allowed = f"; allowed is {option}=True beside it" if option in group else ""
         raise ValueError(

@@ -9,13 +9,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.optim.conversion import blocks
-from mcf.optim.conversion.blocks import EXPONENT
 from mcf.optim.options import upgraded
 from mcf.optim.storage import codes as codes_of
 from mcf.optim.storage import values
 from mcf.optim.storage.strategies import HIDDEN, STORAGES
 from mcf.optim.storage.values import Value
+
+# Moments that versions before stored in blocks of 128 numbers of 8 bits, read once more. A state
+# was one or two tensors of `torch.float8_e4m3fn` or `torch.float8_e5m2` and an int8 exponent for
+# each block; of second moments it was the root. A number was (hi + 2**-p lo) 2**exponent, with p
+# the bits of the format.
+BLOCK = 128
+EXPONENT = "_exponent"
+
+_BITS = {torch.float8_e4m3fn: 4, torch.float8_e5m2: 3}
+_ROOTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
+
+
+def block_parts(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a state that stored a moment so: one or two of codes, and the exponents."""
+    return {n: state[n] for n in (name, f"{name}_lo", f"{name}{EXPONENT}") if n in state}
+
+
+def read_blocks(name: str, state: Mapping[str, Tensor]) -> Tensor:
+    """The numbers of a moment, float32 of its shape, as the steps of then read_blocks them."""
+    codes, *low = (t for n, t in block_parts(name, state).items() if not n.endswith(EXPONENT))
+    number = codes.float()
+    if low:
+        number = number + low[0].float() * 2.0 ** -_BITS[codes.dtype]
+    exponents = state[f"{name}{EXPONENT}"].to(torch.int32)
+    count = codes.numel()
+    scale = ((exponents + 127) << 23).view(torch.float32).repeat_interleave(BLOCK)[:count]
+    number = number * scale.view(codes.shape)
+    return number * number if name in _ROOTS else number
+
 
 # What reads a parameter with one of these states beside it.
 _KEPT = {s.hidden: s for s in STORAGES.values() if s.hidden}
@@ -53,9 +80,9 @@ def read(p: Tensor, entry: Mapping[str, Any], group: Mapping[str, Any], where: s
     found = {name: _plain(value) for name, value in entry.items() if value is not None}
     empty = not found
     for name in [n.removesuffix(EXPONENT) for n in found if n.endswith(EXPONENT)]:
-        mine = blocks.parts(name, found)
+        mine = block_parts(name, found)
         found = {k: v for k, v in found.items() if k not in mine}
-        found[name] = blocks.read(name, mine)
+        found[name] = read_blocks(name, mine)
     coded = [name for name in found if codes_of.holds(name, found)]
     found |= {name: codes_of.read(name, found) for name in coded}
     step = found.pop("step", group.get("step", 1 if found else 0))

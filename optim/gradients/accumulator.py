@@ -14,9 +14,9 @@ from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32, FP64, Format, format_of
 from mcf.optim import validation
 from mcf.optim.gradients import reducers
-from mcf.optim.gradients.sum_formulas import fold, fold_wide
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.parameters.expansions import is_expansion
+from mcf.optim.rule.formulas import fold, fold_wide
 from mcf.optim.sharding.shards import is_sharded
 from mcf.optim.step.opaque_operator import registered, update_
 

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 
 from mcf.kernels.algorithms.primitives import rn
-from mcf.optim.rule import decay
+from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import Rule
 from mcf.optim.rules.adamw import adamw, averaged, descent
 from mcf.optim.step.launch import Partial
@@ -107,4 +107,4 @@ def parts(rule: Rule) -> tuple[Rule, Rule] | None:
 
 def is_penalty(rule: Rule) -> bool:
     """Whether its weight decay is part of the gradient, of which each part would take all."""
-    return dict(rule.slots).get("regularized") is decay.added
+    return dict(rule.slots).get("regularized") is formulas.added_decay

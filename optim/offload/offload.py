@@ -15,12 +15,35 @@ from torch.utils.hooks import RemovableHandle
 
 from mcf.optim.gradients import reducers
 from mcf.optim.gradients.single_steps import SingleSteps
-from mcf.optim.offload import offload_arguments
 from mcf.optim.offload.cpu_copies import Copies
 from mcf.optim.offload.gradients_in_transit import Travelling
 from mcf.optim.offload.transfers import Transfers
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.step import interrupts, rewritten, shared_memory
+
+# What `CPUOffloadOptimizer` is made with, checked.
+
+
+def check_arguments(optimizer_class: Any, offload_gradients: Any, minimal_size: Any) -> None:
+    """Raise TypeError or ValueError for what is not taken."""
+    known = isinstance(optimizer_class, type) and issubclass(optimizer_class, LowPrecisionOptimizer)
+    if not known or hasattr(optimizer_class, "eval"):
+        raise TypeError(
+            f"optimizer_class is {optimizer_class!r}; allowed are those of mcf.optim without train "
+            "and eval modes, which write weights"
+        )
+    if not isinstance(offload_gradients, bool):
+        raise TypeError(f"offload_gradients must be True or False, got {offload_gradients!r}")
+    if isinstance(minimal_size, bool) or not isinstance(minimal_size, int) or minimal_size < 0:
+        raise ValueError(
+            f"Invalid minimal_size: {minimal_size!r}; allowed are whole numbers from 0"
+        )
+
+
+def listed(params: Any) -> list[Any]:
+    """The parameters of a group."""
+    return [params] if isinstance(params, Tensor) else list(params)
+
 
 _DDP = (
     "CPUOffloadOptimizer does not go with DistributedDataParallel, which averages gradients after "
@@ -83,7 +106,7 @@ class CPUOffloadOptimizer(Optimizer):
         **options: Any,
     ) -> None:
         """See the class."""
-        offload_arguments.check(optimizer_class, offload_gradients, minimal_size)
+        check_arguments(optimizer_class, offload_gradients, minimal_size)
         self.minimal_size = minimal_size
         self._transfers = type(self)._transfers_class()
         self._gradients = Travelling(self._transfers, offload_gradients)
@@ -93,7 +116,7 @@ class CPUOffloadOptimizer(Optimizer):
         self._ahead: dict[Tensor, tuple[Tensor, int]] = {}
         given: list[Any] = list([params] if isinstance(params, dict) else params)
         groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-        groups = [{**g, "params": offload_arguments.listed(g["params"])} for g in groups]
+        groups = [{**g, "params": listed(g["params"])} for g in groups]
         inner = [{**g, "params": [self._copies.stepped(p) for p in g["params"]]} for g in groups]
         self.optimizer = optimizer_class(inner, **options)
         if any(group["capturable"] for group in self.optimizer.param_groups):
@@ -121,7 +144,7 @@ class CPUOffloadOptimizer(Optimizer):
         if not getattr(self, "_made", False):
             super().add_param_group(param_group)
             return
-        group = {**param_group, "params": offload_arguments.listed(param_group["params"])}
+        group = {**param_group, "params": listed(param_group["params"])}
         before = {*self._copies.of}
         try:
             inner = {**group, "params": [self._copies.stepped(p) for p in group["params"]]}

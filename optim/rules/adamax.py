@@ -13,8 +13,8 @@ from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, where
 from mcf.optim.moment_optimizer import CORRECTIONS, MomentOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
-from mcf.optim.rule import decay
-from mcf.optim.rule.maximum import largest
+from mcf.optim.rule import formulas
+from mcf.optim.rule.formulas import largest
 from mcf.optim.rule.rule import FIRST, SECOND, Rule
 from mcf.optim.rule.terms import param_terms
 from mcf.optim.storage.codes import norm
@@ -83,7 +83,7 @@ def _rule(name: str, *, decoupled: bool) -> Rule:
         metrics=param_terms,
         metric_count=3,
         states=(("exp_avg", FIRST), ("exp_inf", SECOND)),
-        slots=(*(decay.DECOUPLED if decoupled else decay.L2), ("unit", norm)),
+        slots=(*(formulas.DECOUPLED if decoupled else formulas.L2), ("unit", norm)),
         coefficients=(CORRECTIONS,),
     )
 

@@ -17,8 +17,8 @@ from mcf.kernels.algorithms.primitives import ONE, div, neg, rn, sqrt
 from mcf.optim.moment_optimizer import MomentOptimizer, two_moments
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
-from mcf.optim.rule import maximum
-from mcf.optim.rule.feedback import adam_feed_back, feedback_factor
+from mcf.optim.rule import formulas
+from mcf.optim.rule.formulas import adam_feed_back, feedback_factor
 from mcf.optim.rule.rule import Coefficients, Rule
 from mcf.optim.storage.slots import (
     accumulate,
@@ -149,7 +149,7 @@ def descent(
 
 
 def adam_feedback(beta1, power_beta1, lr):
-    """(1 - 1/b1) (1 - b1^t) / lr; see `feedback.adam_feed_back`."""
+    """(1 - 1/b1) (1 - b1^t) / lr; see `formulas.adam_feed_back`."""
     return (rn(rn(ONE - power_beta1) * feedback_factor(beta1, lr)),)
 
 
@@ -167,7 +167,7 @@ def adam_rule(name: str, *, decoupled: bool, amsgrad: bool) -> Rule:
         unused=() if amsgrad else maxima,
         feed_back=adam_feed_back,
         feedback=Coefficients(adam_feedback, ("feedback",)),
-        slots=(("denominator", maximum.largest if amsgrad else maximum.current),),
+        slots=(("denominator", formulas.largest if amsgrad else formulas.no_maximum),),
     )
 
 

@@ -15,8 +15,8 @@ from mcf.optim import validation
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
-from mcf.optim.rule import decay
-from mcf.optim.rule.feedback import feedback_factor, momentum_feed_back
+from mcf.optim.rule import formulas
+from mcf.optim.rule.formulas import feedback_factor, momentum_feed_back
 from mcf.optim.rule.rule import FIRST, Coefficients, Rule
 from mcf.optim.rule.terms import param_terms
 from mcf.optim.storage.arithmetic import Arithmetic
@@ -79,7 +79,7 @@ def dampened(dampening, step):
 
 
 def momentum_feedback(momentum, lr):
-    """(1 - 1/momentum) / lr; see `feedback.momentum_feed_back`."""
+    """(1 - 1/momentum) / lr; see `formulas.momentum_feed_back`."""
     return (feedback_factor(momentum, lr),)
 
 
@@ -95,7 +95,7 @@ def _rule(name: str, direction: Any, *, buffer: bool = True, decoupled: bool = F
         # A schedule may take the momentum to 0 and back; torch keeps the buffer, too.
         unused=() if buffer else ("momentum_buffer",),
         slots=(
-            *(decay.DECOUPLED if decoupled else decay.L2),
+            *(formulas.DECOUPLED if decoupled else formulas.L2),
             ("direction", direction),
         ),
         coefficients=(Coefficients(dampened, ("one_minus_dampening",)),),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from operator import add, attrgetter, is_
+from operator import add, attrgetter, eq, is_
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,105 @@ from mcf.kernels.tables import as_tensor
 from mcf.optim.parameters.randomness import Streams
 from mcf.optim.sharding.across import across
 from mcf.optim.sharding.shards import is_sharded, local, same_place
-from mcf.optim.step import layouts, rewritten, table
+from mcf.optim.step import rewritten, table
 from mcf.optim.step.bucket import Bucket, Group, Named, Request, Row
-from mcf.optim.step.cells import Cells
 from mcf.optim.step.kernel import states
 from mcf.optim.step.launch import Direct, Launcher
 from mcf.optim.step.metrics import StepMetrics
 from mcf.optim.step.rewritten import Marks, Repair
 from mcf.optim.step.shared_memory import Use
 from mcf.optim.step.stretched import Cut
+from mcf.optim.step.table import At
+
+# Whether tensors are still of the types, dtypes, shapes and strides that were checked.
+
+Fit = Callable[..., bool]
+
+_dtype, _device, _layout = map(attrgetter, ("dtype", "device", "layout"))
+
+
+def watched(tensors: Sequence[Tensor]) -> Fit:
+    """A function of as many objects: whether they are alike in all that a kernel depends on.
+
+    All but the addresses: class, dtype, device, layout, shape, strides, lazy negation. It holds
+    none of the tensors. Also False where an object is no tensor, and where a condition differs that
+    changes no step, like `requires_grad`.
+    """
+    guards = _guards()
+    if guards is None:
+        return compared(tensors)
+    sizes = [list(t.shape) for t in tensors]
+    strides = [list(t.stride()) for t in tensors]
+    made = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    check: Fit = made.check
+    return check
+
+
+def _guards() -> Any:
+    """The comparison that torch.compile's guards are made of: one call for thousands of tensors.
+
+    Not public; None where torch has it no more.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+    except ImportError:
+        return None
+    return TensorGuards
+
+
+def compared(tensors: Sequence[Tensor]) -> Fit:
+    """The same through public functions, several times as slow."""
+    types, dtypes, layouts = (list(map(f, tensors)) for f in (type, _dtype, _layout))
+    devices, sizes, strides = (list(map(f, tensors)) for f in (_device, Tensor.size, Tensor.stride))
+
+    def fit(*found: Any) -> bool:
+        # One after the other, as each makes sense where those before hold.
+        return (
+            all(map(is_, map(type, found), types))
+            and all(map(is_, map(_layout, found), layouts))
+            and all(map(is_, map(_dtype, found), dtypes))
+            and all(map(eq, map(_device, found), devices))
+            and all(map(eq, map(Tensor.size, found), sizes))
+            and all(map(eq, map(Tensor.stride, found), strides))
+            and not any(map(Tensor.is_neg, found))
+        )
+
+    return fit
+
+
+# The memory of the numbers among states, read and written without tensors.
+
+
+class Cells:
+    """Counts and other numbers of parameters, where their states have them; no tensor is held."""
+
+    def __init__(
+        self, numbers: Sequence[Sequence[Tensor]], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
+        """`numbers` are the `step` of all parameters and each of the rule's numbers."""
+        self._shapes = shapes
+        self._places = [list(map(Tensor.data_ptr, column)) for column in numbers]
+        kinds = [ctypes.c_int64, *[ctypes.c_double] * (len(numbers) - 1)]
+        self._cells: list[list[Any]] = [
+            [kind.from_address(a) for a in column]
+            for kind, column in zip(kinds, self._places, strict=True)
+        ]
+
+    def hold(self, numbers: Sequence[Sequence[Tensor]]) -> bool:
+        """Whether these tensors are still that memory."""
+        return [list(map(Tensor.data_ptr, column)) for column in numbers] == self._places
+
+    def read(self) -> list[At]:
+        """Where each parameter is."""
+        columns = [[cell.value for cell in cells] for cells in self._cells]
+        return list(zip(*columns, self._shapes, strict=True))
+
+    def write(self, places: Sequence[At]) -> None:
+        """Say where each parameter is."""
+        for k, cells in enumerate(self._cells):
+            for at, cell in zip(places, cells, strict=True):
+                cell.value = at[k]
+
 
 _PLAIN = {Tensor, Parameter}
 
@@ -121,7 +212,7 @@ class DirectBucket:
         if self._sharded:
             self._specs = [*map(_spec, self.params), *(p.grad._spec for p in self.params)]  # type: ignore[union-attr]
         tensors, numbers = self._gather(request, entries)
-        self._fit = layouts.watched(list(chain(*tensors, *numbers)))
+        self._fit = watched(list(chain(*tensors, *numbers)))
         if self._beside:
             self._versions, self._places = self._counts(), self._addresses[0]
 

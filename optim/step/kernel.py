@@ -10,8 +10,8 @@ from mcf.kernels.algorithms import stochastic
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
 from mcf.kernels.formats import Format
+from mcf.optim.rule import formulas
 from mcf.optim.rule.rule import Rule
-from mcf.optim.step import gradient
 from mcf.optim.step.opaque_operator import registered
 from mcf.optim.storage.arithmetic import Arithmetic
 
@@ -55,8 +55,8 @@ class GradientForm:
     def slot(self) -> Algorithm:
         """The function that reads it."""
         if self.paired:
-            return gradient.pair_clipped if self.clipped else gradient.pair
-        return gradient.single_clipped if self.clipped else gradient.single
+            return formulas.paired_clipped_gradient if self.clipped else formulas.paired_gradient
+        return formulas.single_clipped_gradient if self.clipped else formulas.single_gradient
 
     def suffix(self, component: Format) -> str:
         """What distinguishes a kernel's name."""

@@ -7,7 +7,7 @@ def unfilled(name):
 
 
 def scaled_gradient(grad, grad_lo, grad_scale, grad_limit):
-    """The gradient as one register, multiplied by a scale; see `optim.step.gradient`."""
+    """The gradient as one register, multiplied by a scale; see `optim.rule.formulas`."""
     unfilled("scaled_gradient")
 
 

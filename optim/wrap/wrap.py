@@ -13,19 +13,45 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from mcf.optim import no_effect, replaced, validation
+from mcf.optim import no_effect, options, replaced, validation
 from mcf.optim.checkpoint import in_order
 from mcf.optim.parameters import randomness, stream_names
-from mcf.optim.precision import Precision, by_name
+from mcf.optim.precision import Precision, by_name, parts, strategy_of
 from mcf.optim.sharding.across import everyone, place_gradient
 from mcf.optim.step import gradient_scaling, rewritten
 from mcf.optim.step.rewritten import Marks
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
-from mcf.optim.storage.strategies import PrecisionName
+from mcf.optim.storage.strategies import STRATEGIES, WITHOUT_FEEDBACK, PrecisionName, Strategy
 from mcf.optim.wrap import wrap_checkpoint as checkpoint
 from mcf.optim.wrap import wrap_rules as rules
 from mcf.optim.wrap import wrap_storage as storage
-from mcf.optim.wrap import wrap_strategies as strategies
+
+# The precision strategies that an optimizer of torch can have, and what its group asks for.
+
+# Errors that are fed back need a first moment of which the update is a multiple.
+PRECISIONS = WITHOUT_FEEDBACK
+
+
+def strategy_of_group(group: dict[str, Any]) -> Strategy:
+    """The strategy of a group, checked."""
+    options.check_rounding(group)
+    name = group["precision"]
+    composed = None if name in STRATEGIES else parts(name)
+    if name not in PRECISIONS and composed is None:
+        _refuse_feedback(name in STRATEGIES, name)
+        validation.choice("precision", name, PRECISIONS)
+    _refuse_feedback(composed is not None and composed.feedback, name)
+    return strategy_of(name).with_low(group["low"])
+
+
+def _refuse_feedback(asked: bool, name: str) -> None:
+    if asked:
+        raise ValueError(
+            f"precision={name!r} feeds rounding errors back into a first moment that the update is "
+            "a multiple of; which that is, is not known of a class of torch: use mcf.optim.SGD, "
+            "Adam or AdamW"
+        )
+
 
 # States of torch's optimizers that are averages or sums of squares, or their maxima.
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "exp_inf")
@@ -143,7 +169,7 @@ class Collage(Optimizer):
         """Add a group as torch does; the class and this package check it first."""
         if isinstance(param_group, dict):
             param_group = by_name(param_group)
-            strategies.of_group({**self.defaults, **param_group})
+            strategy_of_group({**self.defaults, **param_group})
             given = {k: v for k, v in param_group.items() if k in self.defaults}
             self._made(**rules.theirs(given))
         super().add_param_group(param_group)
@@ -165,7 +191,7 @@ class Collage(Optimizer):
             self._told_of_no_effect = no_effect.warned(self, index)
 
     def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
-        found = arithmetic(strategies.of_group(group), p.dtype, torch.float32, where)
+        found = arithmetic(strategy_of_group(group), p.dtype, torch.float32, where)
         if found.strategy.narrow:
             raise ValueError(
                 f"precision={group['precision']!r} of {where} keeps moments as codes relative to "

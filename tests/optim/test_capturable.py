@@ -19,7 +19,7 @@ from torch.nn import Parameter
 
 import mcf
 from mcf.optim import SGD, AdamW, NAdam, moment_optimizer
-from mcf.optim.rule import feedback
+from mcf.optim.rule import formulas
 from mcf.optim.rules import sgd
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16, FP32, FP64, Case, assert_same, parameter, random, stored
@@ -261,6 +261,6 @@ def test_formulas_are_those_of_the_papers() -> None:
     p1, p2 = b1**t, b2**t
     _, _, *rest = host.bind(moment_optimizer.corrections)(b1, b2, p1, p2)
     assert rest == [1 - p1, 1 / (1 - p1), 1 - p2, 1 / (1 - p2)]
-    assert host.bind(feedback.feedback_factor)(0.9, 0.0) == 0.0
+    assert host.bind(formulas.feedback_factor)(0.9, 0.0) == 0.0
     assert host.bind(sgd.dampened)(0.25, 1.0) == (1.0,)
     assert host.bind(sgd.dampened)(0.25, 2.0) == (0.75,)

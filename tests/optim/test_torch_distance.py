@@ -35,7 +35,7 @@ from torch.nn import Parameter
 
 import mcf
 from mcf.optim.optimizer import LowPrecisionOptimizer
-from mcf.optim.rule import decay, maximum
+from mcf.optim.rule import formulas
 from mcf.optim.rules.lion import lion
 from mcf.optim.step import table
 from tests.optim.helpers import FP32, FP64, random
@@ -223,11 +223,11 @@ def lion_of_the_new_moment(
 
 MUTANTS: dict[str, tuple[str, Any]] = {
     "Adam whose decay is decoupled": (
-        "adam", lambda name: wrong_rule(name, slots=(*decay.DECOUPLED, *slots(name)[2:])),
+        "adam", lambda name: wrong_rule(name, slots=(*formulas.DECOUPLED, *slots(name)[2:])),
     ),
     "AMSGrad that keeps the last": (
         "adamw-amsgrad",
-        lambda name: wrong_rule(name, slots=slots(name, denominator=maximum.current)),
+        lambda name: wrong_rule(name, slots=slots(name, denominator=formulas.no_maximum)),
     ),
     "NAdam without the gradient's share": (
         "nadam", lambda name: wrong_scalars(name, lambda s, t: {"gradient_weight": 0.0}),

@@ -1,0 +1,118 @@
+"""Formulas that rules share and that fill their slots.
+
+The gradient that a rule begins with is a stored one or the sum of two, scaled and clipped. Weight
+decay enters in the gradient (an L2 penalty) or in the update (decoupled).
+
+Rounding errors of the parameter are fed into the first moment by ECO (arXiv:2601.22101). With
+w = p + u the parameter before it is rounded, p' as it is stored and e = w - p', the first moment
+that is kept is m + s e, where s is the factor of ECO's algorithms. A master weight would carry e
+along; this way the next update makes up for it, because a part 1 - beta of what was added to m is
+missing then.
+"""
+
+from mcf.kernels.algorithms import grow
+from mcf.kernels.algorithms.primitives import ONE, ZERO, div, neg, rn, where
+from mcf.optim.storage.pair import finite, kahan
+
+
+def single_gradient(grad, grad_lo, grad_scale, grad_limit):
+    """RN(s g)."""
+    return rn(grad * grad_scale)
+
+
+def paired_gradient(grad, grad_lo, grad_scale, grad_limit):
+    """RN(s RN(g + dg)), of a gradient accumulated in two components."""
+    return rn(rn(grad + grad_lo) * grad_scale)
+
+
+def single_clipped_gradient(grad, grad_lo, grad_scale, grad_limit):
+    """RN(s g), no further from 0 than the limit."""
+    return clipped(rn(grad * grad_scale), grad_limit)
+
+
+def paired_clipped_gradient(grad, grad_lo, grad_scale, grad_limit):
+    """RN(s RN(g + dg)), no further from 0 than the limit."""
+    return clipped(rn(rn(grad + grad_lo) * grad_scale), grad_limit)
+
+
+def clipped(x, limit):
+    """min(max(x, -limit), limit), rounded; NaN stays NaN."""
+    return rn(where(x > limit, limit, where(x < neg(limit), neg(limit), x)))
+
+
+def fold_wide(hi, lo, grad):
+    """(hi, lo) + g with float32 registers around 16-bit components: only lo is rounded."""
+    # Of a sum whose leading component was set to 0 from outside nothing is left.
+    hi, lo = kahan(hi, where(hi == ZERO, ZERO, lo), grad)
+    return hi, finite(hi, lo)
+
+
+def fold(hi, lo, grad):
+    """Grow((hi, lo), g), for float32 and float64."""
+    hi, lo = grow(hi, where(hi == ZERO, ZERO, lo), grad)
+    return hi, finite(hi, lo)
+
+
+def no_decay(x, decay):
+    """x."""
+    return x
+
+
+def added_decay(x, decay):
+    """RN(x + decay)."""
+    return rn(x + decay)
+
+
+# What fills the slots `regularized` and `decayed`.
+DECOUPLED = (("regularized", no_decay), ("decayed", added_decay))
+L2 = (("regularized", added_decay), ("decayed", no_decay))
+
+
+def no_maximum(second, second_lo, maximum, maximum_lo):
+    """The second moment itself; no maximum is kept."""
+    return second, second_lo
+
+
+def largest(second, second_lo, maximum, maximum_lo):
+    """max(maximum, second) by value, of normalised expansions; NaN where either is NaN.
+
+    AMSGrad's (Reddi, Kale and Kumar 2018, arXiv:1904.09237). Of expansions with different leading
+    components the one whose leading component is larger is not the smaller one.
+    """
+    tie = (maximum == second) & (maximum_lo > second_lo)
+    kept = (maximum > second) | tie | (maximum != maximum)
+    return where(kept, maximum, second), where(kept, maximum_lo, second_lo)
+
+
+def larger(hi, lo, single):
+    """max((hi, lo), single) of a normalised expansion and one number; NaN where either is NaN."""
+    tie = (hi == single) & (lo > ZERO)
+    kept = (hi > single) | tie | (hi != hi)
+    return where(kept, hi, single), where(kept, lo, ZERO)
+
+
+def adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback):
+    """m + (1 - 1/b1) (1 - b1^t) / lr (sqrt(v^) + eps) e, Algorithm 3 of the paper.
+
+    `feedback` is all before the root.
+    """
+    error = rn(out_param - new_param)
+    fed = rn(out_exp_avg + rn(rn(feedback * out_divisor) * error))
+    # Where the divisor is infinite nothing moved, and 0 times infinity is NaN.
+    return where(error == ZERO, out_exp_avg, fed)
+
+
+def momentum_feed_back(out_momentum_buffer, out_param, new_param, feedback):
+    """b + (1 - 1/momentum) / lr e, Algorithm 2 of the paper; `feedback` is the factor of e."""
+    error = rn(out_param - new_param)
+    return rn(out_momentum_buffer + rn(feedback * error))
+
+
+def fed(out_exp_avg, out_param, new_param, out_divisor, feedback):
+    """`adam_feed_back` alone, for a moment that another step has made."""
+    return (adam_feed_back(out_exp_avg, out_param, new_param, out_divisor, feedback),)
+
+
+def feedback_factor(beta, lr):
+    """(1 - 1/beta) / lr; 0 for a rate of 0, where the parameter does not move."""
+    return where(lr == ZERO, ZERO, rn(div(rn(ONE - rn(div(ONE, beta))), lr)))
