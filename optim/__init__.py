@@ -11,9 +11,7 @@ from mcf.optim.conversion.weights import load_float32_weights as load_float32_we
 from mcf.optim.gradients.accumulator import GradientAccumulator as GradientAccumulator
 from mcf.optim.gradients.moment_accumulator import MomentAccumulator as MomentAccumulator
 from mcf.optim.gradients.release import GradientRelease as GradientRelease
-from mcf.optim.lost_updates import LostUpdatesWarning as LostUpdatesWarning
 from mcf.optim.module_groups import param_groups as param_groups
-from mcf.optim.no_effect import NoEffectWarning as NoEffectWarning
 from mcf.optim.offload.offload import CPUOffloadOptimizer as CPUOffloadOptimizer
 from mcf.optim.parameters.randomness import set_index_offset as set_index_offset
 from mcf.optim.parameters.randomness import set_stream as set_stream
@@ -37,6 +35,8 @@ from mcf.optim.sharding.reduction import reduce_gradients as reduce_gradients
 from mcf.optim.step.gradient_scaling import NonFiniteGradientError as NonFiniteGradientError
 from mcf.optim.step.rewritten import WeightsRewrittenWarning as WeightsRewrittenWarning
 from mcf.optim.storage.strategies import STRATEGIES as _STRATEGIES
+from mcf.optim.user_warnings import LostUpdatesWarning as LostUpdatesWarning
+from mcf.optim.user_warnings import NoEffectWarning as NoEffectWarning
 from mcf.optim.wrap.wrap import collage as collage
 from mcf.public import public as _public
 

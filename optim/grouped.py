@@ -10,7 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from mcf.kernels import registry
 from mcf.kernels.formats import format_of
-from mcf.optim import options, replaced, state_validation, validation
+from mcf.optim import options, state_validation, user_warnings, validation
 from mcf.optim.hyperparameters import GroupHyperparameters, scheduled
 from mcf.optim.parameters import entries, expansions, randomness, stream_names
 from mcf.optim.precision import by_name, check_composed, strategy_of
@@ -216,7 +216,7 @@ class GroupedOptimizer(Optimizer):
         found = (self._buckets(k, self._named(k), skip) for k in range(len(self.param_groups)))
         buckets = [bucket for some in found for bucket in some]
         if not (buckets or skip or self._told):
-            self._told = replaced.warn_of_replaced(self.param_groups, self.state)
+            self._told = user_warnings.warn_of_replaced(self.param_groups, self.state)
         return buckets
 
     def _buckets(

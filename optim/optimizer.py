@@ -13,9 +13,8 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from mcf.kernels.formats import FORMATS
-from mcf.optim import checkpoint, no_effect, options, validation
+from mcf.optim import checkpoint, options, user_warnings, validation
 from mcf.optim.grouped import Group, GroupedOptimizer
-from mcf.optim.lost_updates import LostUpdates
 from mcf.optim.parameters import expansions, randomness
 from mcf.optim.precision import by_name
 from mcf.optim.sharding.shards import like, local
@@ -25,6 +24,7 @@ from mcf.optim.step.run import Steps
 from mcf.optim.storage.base import Storage
 from mcf.optim.storage.pair import PAIR
 from mcf.optim.storage.single import SINGLE
+from mcf.optim.user_warnings import LostUpdates
 
 
 class LowPrecisionOptimizer(GroupedOptimizer):
@@ -77,7 +77,7 @@ class LowPrecisionOptimizer(GroupedOptimizer):
     def _warn_of_no_effect(self, first: int) -> None:
         """Warn once where the precision of groups from `first` on does nothing for any of them."""
         if not self._told_of_no_effect:
-            self._told_of_no_effect = no_effect.warned(self, first)
+            self._told_of_no_effect = user_warnings.warn_of_no_effect(self, first)
 
     @overload
     def step(self, closure: None = None) -> None: ...

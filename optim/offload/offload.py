@@ -21,8 +21,6 @@ from mcf.optim.offload.transfers import Transfers
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.step import interrupts, rewritten, shared_memory
 
-# What `CPUOffloadOptimizer` is made with, checked.
-
 
 def check_arguments(optimizer_class: Any, offload_gradients: Any, minimal_size: Any) -> None:
     """Raise TypeError or ValueError for what is not taken."""

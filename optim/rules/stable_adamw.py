@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +13,149 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
+from mcf.kernels.algorithms.primitives import ZERO, div, neg, rn, sqrt, where
+from mcf.kernels.elementwise import Code, Elementwise, Field, parameters
 from mcf.optim.moment_optimizer import MomentOptimizer
 from mcf.optim.options import Options
 from mcf.optim.precision import Precision
 from mcf.optim.rule.rule import Rule
 from mcf.optim.rules import adamw
-from mcf.optim.rules.update_clipping import Clipped
+from mcf.optim.sharding.across import across
+from mcf.optim.step import stretched
+from mcf.optim.step.bucket import Bucket
+from mcf.optim.step.kernel import GradientForm, given_scalars, kernel, states
+from mcf.optim.step.norm import total_norm
+from mcf.optim.step.opaque_operator import registered, update_
+from mcf.optim.step.table import Table
+from mcf.optim.storage.arithmetic import Arithmetic
+from mcf.optim.storage.slots import decay_and_add, scaled_gradient, second_moment_value, unbias
 from mcf.optim.storage.strategies import WITHOUT_FEEDBACK, PrecisionName
+
+# Steps whose rate is divided by the root mean square of what a tensor's update would be.
+
+
+def ratios(
+    grad,
+    grad_lo,
+    exp_avg_sq,
+    exp_avg_sq_lo,
+    grad_scale,
+    grad_limit,
+    beta2,
+    beta2_lo,
+    one_minus_beta2,
+    bias_correction2,
+    inverse_bias_correction2,
+    eps,
+):
+    """|g| / max(sqrt(v^), eps), with v as the step that follows computes it; 0 for a g of 0."""
+    gradient = scaled_gradient(grad, grad_lo, grad_scale, grad_limit)
+    increment = rn(one_minus_beta2 * rn(gradient * gradient))
+    exp_avg_sq, exp_avg_sq_lo = decay_and_add(exp_avg_sq, exp_avg_sq_lo, beta2, beta2_lo, increment)
+    second = second_moment_value(exp_avg_sq, exp_avg_sq_lo)
+    root = rn(sqrt(unbias(second, bias_correction2, inverse_bias_correction2)))
+    size = where(gradient < ZERO, neg(gradient), gradient)
+    quotient = rn(div(size, where(root > eps, root, eps)))
+    return (where(size == ZERO, ZERO, quotient),)
+
+
+@functools.cache
+def _kernel(arith: Arithmetic, form: GradientForm) -> Elementwise:
+    """The kernel that writes them."""
+    stored = arith.strategy.second.moment("exp_avg_sq", arith.second_moment)
+    low = ("exp_avg_sq_lo",) if len(stored) == 1 else ()
+    coding = arith.strategy.second.coding
+    given = parameters(ratios)[4:]
+    return registered(
+        Elementwise(
+            name=f"ratios_{arith.strategy.name}_{arith.component.name}"
+            + ("_strict" if arith.strict else "")
+            + form.suffix(arith.component),
+            function=ratios,
+            results=("ratio",),
+            fields=(
+                Field("grad", form.format),
+                *([Field("grad_lo", form.format)] if form.paired else []),
+                *(Field(name, fmt) for name, fmt in stored.items()),
+                Field("ratio", arith.component.register, read=False, written=True),
+            ),
+            stores=(("ratio", "ratio"),),
+            arithmetic=arith.format,
+            roundings=arith.roundings,
+            scalars=tuple(n for n in given if n != "grad_limit" or form.clipped),
+            absent=(
+                *low,
+                *(() if form.paired else ("grad_lo",)),
+                *(() if form.clipped else ("grad_limit",)),
+            ),
+            rounded=("ratio",),
+            slots=(*arith.slots().items(), ("scaled_gradient", form.slot)),
+            codes=(Code("exp_avg_sq", coding.decode, coding.encode),) if coding else (),
+        )
+    )
+
+
+class Clipped:
+    """A `mcf.optim.step.launch.Launcher` that divides each tensor's rate by max(1, RMS).
+
+    RMS^2 is the mean of the squares of `ratios` over all of a tensor, on all processes that have
+    parts of it: summed in integers, so that it has the same bits for any order and layout.
+
+    Attributes:
+        names: the scalars of the step.
+        random: whether it draws random numbers.
+    """
+
+    whole = False
+
+    def __init__(self, bucket: Bucket, track_metrics: bool) -> None:
+        """The kernels of a bucket."""
+        self._step = kernel(bucket.rule, bucket.arithmetic, track_metrics, bucket.form)
+        self._ratios = _kernel(bucket.arithmetic, bucket.form)
+        self._names = tuple(states(bucket.rule, bucket.arithmetic))
+        self._grads = 1 + bucket.form.paired
+        self._wide = bucket.arithmetic.component.register.dtype
+        self.names = given_scalars(self._step)
+        self.random = self._step.random
+
+    def direct(self, rows: Sequence[Sequence[Tensor]]) -> None:
+        """See `mcf.optim.step.launch.Launcher`: between the kernels come sums of tensors."""
+        return None
+
+    def opaque(self, rows: Sequence[Sequence[Tensor]], table: Table) -> Callable[[], Tensor]:
+        """See `mcf.optim.step.launch.Launcher`."""
+        place = self.names.index("lr")
+        columns = table.values.unbind(1)
+        some = torch.stack([columns[self.names.index(n)] for n in self._ratios.scalars], 1)
+
+        def run() -> Tensor:
+            factors = self._factors(rows, table, some)
+            table.values.select(1, place).mul_(factors.to(table.values.device))
+            return stretched.update(
+                self._step, table.params, rows, table.values, table.live, table.first
+            )
+
+        return run
+
+    def _factors(self, rows: Sequence[Sequence[Tensor]], table: Table, some: Tensor) -> Tensor:
+        """1 / max(1, RMS) of each row, float64; 1 where it is NaN."""
+        names = [n for n in self._names if n.startswith("exp_avg_sq")]
+        first = [len(row) - len(self._names) for row in rows]
+        made = [torch.empty_like(row[0], dtype=self._wide) for row in rows]
+        read = [
+            [*row[1 : 1 + self._grads], *(row[k + self._names.index(n)] for n in names), t]
+            for row, k, t in zip(rows, first, made, strict=True)
+        ]
+        update_(self._ratios, read, some, table.live)
+        found = [self._factor(p, t) for p, t in zip(table.params, made, strict=True)]
+        return torch.stack([f.to(some.device) for f in found])
+
+    def _factor(self, p: Tensor, ratio: Tensor) -> Tensor:
+        who = across(p)
+        norm = total_norm([(ratio,)], [who], [who] if who is not None else [])
+        rms: Any = norm / math.sqrt(max(1, p.numel()))
+        return torch.where(rms > 1, 1 / rms, 1.0)
+
 
 _RULE = dataclasses.replace(
     adamw.adam_rule("stable_adamw", decoupled=True, amsgrad=False),

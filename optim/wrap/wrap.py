@@ -13,7 +13,7 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from mcf.optim import no_effect, options, replaced, validation
+from mcf.optim import options, user_warnings, validation
 from mcf.optim.checkpoint import in_order
 from mcf.optim.parameters import randomness, stream_names
 from mcf.optim.precision import Precision, by_name, parts, strategy_of
@@ -154,7 +154,7 @@ class Collage(Optimizer):
         self._lock = threading.RLock()
         super().__init__(params, by_name(defaults))
         self._complete = True
-        self._told_of_no_effect = no_effect.warned(self, 0)
+        self._told_of_no_effect = user_warnings.warn_of_no_effect(self, 0)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -188,7 +188,7 @@ class Collage(Optimizer):
             self.param_groups.pop()
             raise
         if self._complete and not self._told_of_no_effect:
-            self._told_of_no_effect = no_effect.warned(self, index)
+            self._told_of_no_effect = user_warnings.warn_of_no_effect(self, index)
 
     def _arithmetic(self, group: dict[str, Any], p: Tensor, where: str) -> Arithmetic:
         found = arithmetic(strategy_of_group(group), p.dtype, torch.float32, where)
@@ -229,7 +229,7 @@ class Collage(Optimizer):
         # Counts, states and marks are read and written: two threads would lose steps.
         with self._lock:
             if not (self._take() or self._told):
-                self._told = replaced.warn_of_replaced(self.param_groups, self.state)
+                self._told = user_warnings.warn_of_replaced(self.param_groups, self.state)
         return loss
 
     def _take(self) -> bool:

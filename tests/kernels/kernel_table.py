@@ -24,7 +24,7 @@ from mcf.kernels.torch.registers import primitives
 from mcf.optim.gradients import accumulator, moment_formulas
 from mcf.optim.optimizer import LowPrecisionOptimizer
 from mcf.optim.rule.rule import Rule
-from mcf.optim.rules import adamw, muon, muon_formulas, update_clipping
+from mcf.optim.rules import adamw, muon, stable_adamw
 from mcf.optim.step import table
 from mcf.optim.step.kernel import GradientForm, kernel
 from mcf.optim.storage.arithmetic import Arithmetic, arithmetic
@@ -46,7 +46,7 @@ def _optimizer_modules() -> Iterator[tuple[list[Rule], list[type[LowPrecisionOpt
         rules = [v for v in members if isinstance(v, Rule)]
         # Of a rule whose step is more than one kernel, that which is made of a rule.
         if muon.Muon in members:
-            rules = [muon_formulas.UPDATE]
+            rules = [muon.UPDATE]
         classes = [
             v
             for v in members
@@ -98,7 +98,7 @@ def gradient_kernels() -> list[Elementwise]:
     ]
     rules = {rule.name: rule for rules, _ in _optimizer_modules() for rule in rules}
     # It reads a matrix made of the gradient: its forms are those of `muon_kernels`.
-    del rules[muon_formulas.UPDATE.name]
+    del rules[muon.UPDATE.name]
     arith = Arithmetic(STRATEGIES["light"], BF16, strict=False)
     steps = [kernel(rule, arith, False, form) for rule in rules.values() for form in forms[1:]]
     sums = [accumulator.kernel(fmt) for fmt in FORMATS.values()]
@@ -113,19 +113,17 @@ def muon_kernels() -> list[Elementwise]:
         if arith == Arithmetic(STRATEGIES["light"], BF16, strict=False):
             forms.append(GradientForm(FP32, clipped=True))
         for form, nesterov in itertools.product(forms, (False, True)):
-            found[muon_formulas.momentum_kernel(arith, form, nesterov)] = None
-        form = GradientForm(muon_formulas.orthogonal_format(arith.component))
+            found[muon.momentum_kernel(arith, form, nesterov)] = None
+        form = GradientForm(muon.orthogonal_format(arith.component))
         if form.format != arith.component:
-            found |= dict.fromkeys(
-                kernel(muon_formulas.UPDATE, arith, t, form) for t in (False, True)
-            )
+            found |= dict.fromkeys(kernel(muon.UPDATE, arith, t, form) for t in (False, True))
     return list(found)
 
 
 def clipping_kernels() -> list[Elementwise]:
     """What StableAdamW sums before its step, under each of its arithmetics."""
     found = arithmetics(set(mcf.optim.StableAdamW.precisions))
-    return [update_clipping._kernel(a, GradientForm(a.component)) for a in found]
+    return [stable_adamw._kernel(a, GradientForm(a.component)) for a in found]
 
 
 def accumulation_kernels() -> list[Elementwise]:

@@ -24,7 +24,7 @@ import mcf
 import mcf.optim
 from mcf.kernels.formats import format_of
 from mcf.optim import Muon
-from mcf.optim.rules import muon_halves
+from mcf.optim.rules import muon
 from mcf.optim.step import table
 from tests.helpers import assert_same_bits, numbers
 from tests.optim.helpers import (
@@ -82,7 +82,7 @@ class Halves(Muon):
         def rounded(name: str) -> Any:
             return lambda x, *options: x.to(BF16)
 
-        with mock.patch.object(muon_halves, "torchs", rounded):
+        with mock.patch.object(muon, "torchs", rounded):
             super()._take(steps, request)
 
 

@@ -25,7 +25,7 @@ from mcf.optim import (
     RAdam,
     set_index_offset,
 )
-from mcf.optim.rules import muon_halves
+from mcf.optim.rules import muon
 from mcf.optim.step import gradient_scaling, run
 from mcf.optim.step.gradient_scaling import NonFiniteGradientError
 from tests.helpers import assert_same_bits
@@ -184,9 +184,9 @@ def test_muon_changes_its_kernel() -> None:
 
 def test_muon_steps_small_matrices_together() -> None:
     sizes = [4, 1, 0, 3, 5, 5, 1]
-    found = [(part.start, part.stop) for part in muon_halves.parts(sizes)]
+    found = [(part.start, part.stop) for part in muon.parts(sizes)]
     assert found == [(0, 3), (3, 4), (4, 5), (5, 6), (6, 7)]
-    assert [(p.start, p.stop) for p in muon_halves.parts([0, 0])] == [(0, 2)]
+    assert [(p.start, p.stop) for p in muon.parts([0, 0])] == [(0, 2)]
 
 
 def test_hooks_and_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 import mcf
 from mcf.optim import AdamW, GradientAccumulator, GradientRelease, MomentAccumulator
-from mcf.optim.rules import muon_halves
+from mcf.optim.rules import muon
 from tests.helpers.processes import World
 from tests.optim.helpers import random
 from tests.optim.sharding import layouts
@@ -130,13 +130,13 @@ def test_accumulator(world: World) -> None:
 def turns(layout: Layout) -> list[tuple[int, ...]]:
     """The shapes of the matrices that were orthogonalised here."""
     found = []
-    right = muon_halves.Halves._turned
+    right = muon.Halves._turned
 
     def turned(self: Any, x: torch.Tensor) -> torch.Tensor:
         found.append(tuple(x.shape))
         return right(self, x)
 
-    with mock.patch.object(muon_halves.Halves, "_turned", turned):
+    with mock.patch.object(muon.Halves, "_turned", turned):
         layouts.trained(layout, "Muon", {"lr": 0.01}, count=1, shapes=SQUARES, executor="torch")
     return found
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import mcf.optim
-from mcf.optim.rules import muon_halves
+from mcf.optim.rules import muon
 from mcf.optim.sharding import shards
 from tests.helpers.processes import World
 from tests.optim.helpers import random
@@ -150,8 +150,8 @@ def orthogonalised(shard: bool) -> Any:
             fully_shard(net)
         named = list(net.named_parameters())
         optimizer = mcf.optim.Muon(named, lr=0.01, precision="light")
-        right = muon_halves.Halves._turned
-        with mock.patch.object(muon_halves.Halves, "_turned", autospec=True) as turned:
+        right = muon.Halves._turned
+        with mock.patch.object(muon.Halves, "_turned", autospec=True) as turned:
             turned.side_effect = right
             for t in range(2):
                 layouts.set_gradients(named, t)

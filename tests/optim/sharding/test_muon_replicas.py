@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mcf.optim
-from mcf.optim.rules import muon_halves
+from mcf.optim.rules import muon
 from tests.helpers.processes import World
 from tests.optim.sharding import engines, layouts
 from tests.optim.sharding.engines import quiet
@@ -31,8 +31,8 @@ def trained(together: bool, count: int = 3, executor: str = "torch") -> Any:
         named = layouts.params(None, None, torch.bfloat16, SHAPES)
         group = world_group() if together else None
         optimizer = mcf.optim.Muon(named, process_group=group, **OPTIONS)
-        right = muon_halves.Halves._turned
-        with mock.patch.object(muon_halves.Halves, "_turned", autospec=True) as turned:
+        right = muon.Halves._turned
+        with mock.patch.object(muon.Halves, "_turned", autospec=True) as turned:
             turned.side_effect = right
             for t in range(count):
                 layouts.set_gradients(named, t)
@@ -66,8 +66,8 @@ def beside_shared(together: bool) -> tuple[dict[str, str], int]:
         named = layouts.params(layout, mesh, torch.bfloat16, (*SHAPES, *SHAPES))
         group = world_group() if together else None
         optimizer = mcf.optim.Muon(named, process_group=group, **OPTIONS)
-        right = muon_halves.Halves._turned
-        with mock.patch.object(muon_halves.Halves, "_turned", autospec=True) as turned:
+        right = muon.Halves._turned
+        with mock.patch.object(muon.Halves, "_turned", autospec=True) as turned:
             turned.side_effect = right
             for t in range(2):
                 layouts.set_gradients(named, t)

@@ -1,21 +1,44 @@
-"""A warning in the first steps that a learning rate is too small for what a precision stores."""
+"""Warn the user, at the line of their code, of what a training would not show.
+
+That a learning rate is too small for what a precision stores, that a precision has no effect, and
+that the model has other parameters than its optimizer.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mcf.kernels.formats import BF16, FP32, FP64
-from mcf.optim import options
-from mcf.optim.caller import warn
+from mcf.kernels.formats import BF16, FORMATS, FP32, FP64
+from mcf.optim import options, validation
 from mcf.optim.parameters.expansions import is_expansion
 from mcf.optim.sharding.shards import local
+from mcf.optim.storage.strategies import PLAIN
 
 if TYPE_CHECKING:
     from mcf.optim.optimizer import LowPrecisionOptimizer
+
+_PACKAGE = __name__.rpartition(".")[0]
+# The packages of frames between the user's line and ours: hooks and wrappers of `step`.
+_PASSED = (_PACKAGE, "torch")
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Issue a warning at the innermost frame outside of this package and of torch."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not any(name == p or name.startswith(f"{p}.") for p in _PASSED):
+            break
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
 
 # A group is looked at in these steps until its rate no longer rises, as it does in a warm-up.
 _STEPS = frozenset(8 << k for k in range(16))
@@ -143,3 +166,92 @@ def _warn(index: int, group: dict[str, Any], p: Tensor, share: float) -> None:
         f"{remedy} ({options.CHECK}=False leaves out this check)",
         LostUpdatesWarning,
     )
+
+
+def warn_of_replaced(groups: Iterable[Mapping[str, Any]], states: Mapping[Any, Any]) -> bool:
+    """Warn where no parameter can get a gradient; for a step that has found none.
+
+    `Module.to_empty()` and `load_state_dict(assign=True)` put other parameters into a model. Those
+    of the optimizer are then on the meta device, or nothing refers to them any more.
+
+    Args:
+        groups: the optimizer's.
+        states: the optimizer's, by parameter.
+
+    Returns:
+        Whether a warning was given.
+    """
+    params = [p for group in groups for p in group["params"] if p.requires_grad]
+    if not params:
+        return False
+    meta = all(p.is_meta for p in params)
+    if not (meta or all(_is_alone(params, k, states) for k in range(len(params)))):
+        return False
+    found = "are on the meta device" if meta else "are referred to by nothing else"
+    warn(
+        f"step() found no gradient, and the optimizer's parameters {found}: the model has others "
+        "now, which are not trained. Module.to_empty() and load_state_dict(assign=True) replace "
+        "parameters; make the optimizer after them",
+        UserWarning,
+    )
+    return True
+
+
+def _is_alone(params: list[Tensor], k: int, states: Mapping[Any, Any]) -> bool:
+    """Return whether a parameter is referred to by its optimizer alone."""
+    # The list of its group, `params`, and the argument of `getrefcount`.
+    known = 3 + (params[k] in states)
+    return sys.getrefcount(params[k]) <= known
+
+
+class NoEffectWarning(UserWarning):
+    """A precision for 16-bit parameters was given to an optimizer that has none."""
+
+
+# Precisions that ask for no more than a float32 parameter has anyway.
+FULL_PRECISION = ("plain", "fp32_states", "master")
+# Precisions whose moments of float32 parameters are smaller.
+SMALL_MOMENTS = ("bf16_sr", "8bit", "4bit")
+
+
+def warn_of_no_effect(optimizer: Any, first: int) -> bool:
+    """Warn where no parameter is stored otherwise than under precision="plain".
+
+    Args:
+        optimizer: one with `param_groups` and the arithmetic of a parameter, `_arithmetic`.
+        first: the first group that is new. Where no new group asks for a precision, nothing is
+            to be said.
+
+    Returns:
+        Whether a warning was given.
+    """
+    asked = []
+    for index, group in enumerate(optimizer.param_groups):
+        for k, p in enumerate(group["params"]):
+            if validation.later(p) or p.dtype not in FORMATS:
+                continue
+            found = optimizer._arithmetic(group, p, f"params[{k}] of param_groups[{index}]")
+            wide = found.component in (FP32, FP64)
+            if not wide or found.strategy != PLAIN:
+                return False
+            if index >= first and group["precision"] not in FULL_PRECISION:
+                asked.append((group["precision"], p.dtype))
+    if asked:
+        precision, dtype = asked[0]
+        # A wrapped class of torch stores no codes.
+        allowed = getattr(optimizer, "precisions", ("bf16_sr", "plain"))
+        moments = [n for n in SMALL_MOMENTS if n in allowed and dtype == torch.float32]
+        remedy = "use model.to(torch.bfloat16)"
+        if moments:
+            remedy += (
+                f", or {' or '.join(map(repr, moments))} to store the moments of float32 "
+                "parameters in fewer bytes"
+            )
+        if "plain" in allowed:
+            remedy += ", or 'plain'"
+        warn(
+            f"precision={precision!r} has no effect: all parameters are {dtype}, and it stores "
+            f"16-bit parameters; {remedy}",
+            NoEffectWarning,
+        )
+    return bool(asked)
