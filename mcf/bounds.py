@@ -7,11 +7,11 @@ import math
 import torch
 
 from mcf import slope_bounds
-from mcf.complexes import bounds as complexes
+from mcf.complexes import complex_bounds as complexes
 from mcf.elementary import polygamma, special_bounds
 from mcf.elementary.function_bounds import FUNCTIONS, UNDERFLOW, derived
 from mcf.elementary.operator import IN_FLOAT32
-from mcf.fourier import bounds as fourier
+from mcf.fourier import transform_bounds as fourier
 from mcf.fourier.halves import halved
 from mcf.kernels import bounds
 from mcf.kernels.bounds import Guarantee

@@ -12,7 +12,7 @@ from mcf.convert.rounding import convert
 from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.register_choice import registers_for
-from mcf.reductions.operators import operator
+from mcf.reductions.opaque_reductions import operator
 from mcf.tensor.tensor import MCFTensor, wrap
 
 

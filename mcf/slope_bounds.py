@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.complexes.bounds import Real, composed, inverse
+from mcf.complexes.complex_bounds import Real, composed, inverse
 from mcf.elementary import polygamma
 from mcf.kernels.bounds import Guarantee
 

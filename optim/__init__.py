@@ -30,8 +30,8 @@ from mcf.optim.rules.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
 from mcf.optim.rules.sgd import SGD as SGD
 from mcf.optim.rules.stable_adamw import StableAdamW as StableAdamW
 from mcf.optim.sharding.engines import set_gradient_reduction as set_gradient_reduction
-from mcf.optim.sharding.reduction import GradientReduction as GradientReduction
-from mcf.optim.sharding.reduction import reduce_gradients as reduce_gradients
+from mcf.optim.sharding.gradient_reduction import GradientReduction as GradientReduction
+from mcf.optim.sharding.gradient_reduction import reduce_gradients as reduce_gradients
 from mcf.optim.step.gradient_scaling import NonFiniteGradientError as NonFiniteGradientError
 from mcf.optim.step.rewritten import WeightsRewrittenWarning as WeightsRewrittenWarning
 from mcf.optim.storage.strategies import STRATEGIES as _STRATEGIES

@@ -13,10 +13,10 @@ from mcf.kernels.algorithms.primitives import rn
 from mcf.kernels.bind import Binder
 from mcf.kernels.formats import BF16, FP16, FP32, FP64, Format
 from mcf.kernels.torch.registers import primitives as reference
-from mcf.kernels.triton.codes import own
+from mcf.kernels.triton.code_instructions import own
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.rounding import jit, rounding
-from mcf.kernels.triton.words import WORDS
+from mcf.kernels.triton.register_rounding import jit, rounding
+from mcf.kernels.triton.register_words import WORDS
 
 
 def _neg(x):

@@ -9,11 +9,11 @@ import triton.language as tl
 
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP64
-from mcf.kernels.triton.codes import loaded_as_numbers, unpack_numbers
+from mcf.kernels.triton.code_instructions import loaded_as_numbers, unpack_numbers
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.launching import THREADS, kernel_of
-from mcf.kernels.triton.rounding import jit, storage
+from mcf.kernels.triton.register_rounding import jit, storage
 
 # 8 elements for each of 128 threads: loads and stores of 16 bytes for 16-bit tensors.
 BLOCK = 1024

@@ -11,7 +11,7 @@ from torch import Tensor
 from mcf.kernels.elimination import Elimination
 from mcf.kernels.triton import launching
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.panel_text import KernelText, build, selected
+from mcf.kernels.triton.panel_source import KernelText, build, selected
 
 # The most columns of a panel.
 WIDTH = 32

@@ -18,7 +18,7 @@ from mcf.kernels.formats import FP32, FP64
 from mcf.kernels.triton import launching
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.rounding import widening
+from mcf.kernels.triton.register_rounding import widening
 
 # Results of a matrix product that one program computes, and elements that one program halves.
 ROWS, COLUMNS = 8, 64

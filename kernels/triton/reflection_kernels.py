@@ -12,14 +12,7 @@ from mcf.kernels.formats import FP64
 from mcf.kernels.reflection import Reflection
 from mcf.kernels.triton import launching
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.panel_text import (
-    KernelText,
-    build,
-    folded,
-    selected,
-    settled,
-    variables,
-)
+from mcf.kernels.triton.panel_source import KernelText, build, folded, selected, settled, variables
 
 # The most columns of a panel.
 WIDTH = 32

@@ -14,14 +14,7 @@ from mcf.kernels.rotation import SWEEPS, VANISHED, Rotations, next_order
 from mcf.kernels.tables import to_device
 from mcf.kernels.triton import launching
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.panel_text import (
-    KernelText,
-    build,
-    folded,
-    selected,
-    settled,
-    variables,
-)
+from mcf.kernels.triton.panel_source import KernelText, build, folded, selected, settled, variables
 
 WORDS = ("rows", "counted", "columns", "width", "sweeps", "exponent")
 # Numbers of a tile of rows and columns.

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from mcf.complexes.complex_launches import applied
 from mcf.complexes.division import divide
-from mcf.complexes.launches import applied
 from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
 from mcf.kernels.algorithms import complex_numbers
 from mcf.kernels.complex_operators import ADD as COMPLEX_ADD

@@ -11,7 +11,7 @@ from mcf.complexes.matrices import complex_of, components, errors, matrices
 from mcf.complexes.tensor import implements, pair
 from mcf.complexes.triangular import solve_triangular
 from mcf.linalg import cholesky_factor
-from mcf.linalg.numbers import COMPLEX
+from mcf.linalg.number_kinds import COMPLEX
 
 
 def _factored(a: Any) -> list[Any]:

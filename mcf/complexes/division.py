@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.complexes.elementwise import halves, node
-from mcf.complexes.launches import applied
+from mcf.complexes.complex_launches import applied
+from mcf.complexes.part_functions import halves, node
 from mcf.complexes.tensor import MCFComplexTensor, formatted, gradient
 from mcf.complexes.tracing import untraced
 from mcf.kernels import operations

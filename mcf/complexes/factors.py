@@ -21,7 +21,7 @@ from mcf.complexes.matrices import (
 from mcf.complexes.tensor import implements, pair
 from mcf.complexes.triangular import solve_triangular
 from mcf.linalg import lu_factors
-from mcf.linalg.numbers import COMPLEX, halves
+from mcf.linalg.number_kinds import COMPLEX, halves
 from mcf.linalg.parts import Components, each, one_like, where
 from mcf.tensor.registry import UnsupportedError
 from mcf.tensor.tensor import wrap

@@ -10,8 +10,8 @@ from mcf.complexes.derivatives import differentiable
 from mcf.complexes.matrices import complex_of, components, matrices
 from mcf.complexes.tensor import implements
 from mcf.linalg import eigen, singular
-from mcf.linalg.numbers import COMPLEX
-from mcf.linalg.operators import converged
+from mcf.linalg.number_kinds import COMPLEX
+from mcf.linalg.opaque_decompositions import converged
 from mcf.tensor.ops.spectral import refuse_driver
 from mcf.tensor.registry import UnsupportedError
 from mcf.tensor.tensor import wrap

@@ -18,7 +18,7 @@ from mcf.complexes.matrices import (
 )
 from mcf.complexes.tensor import implements
 from mcf.linalg import lu_factors
-from mcf.linalg.numbers import COMPLEX
+from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.parts import identity
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, formatted, made, pair, parts
-from mcf.linalg.numbers import halves
+from mcf.linalg.number_kinds import halves
 from mcf.linalg.parts import Components
 from mcf.tensor.tensor import wrap
 

@@ -14,8 +14,8 @@ from mcf.complexes.linear import inv, solve
 from mcf.complexes.matrices import complex_of, components, matrices
 from mcf.complexes.products import matmul
 from mcf.complexes.tensor import implements, pair
-from mcf.linalg import exponential
-from mcf.linalg.numbers import COMPLEX
+from mcf.linalg import matrix_exponential
+from mcf.linalg.number_kinds import COMPLEX
 from mcf.tensor.ops.matrices import cholesky_inverse, cholesky_solve
 
 implements("cholesky_solve")(cholesky_solve)
@@ -65,7 +65,7 @@ def matrix_exp(A: Any) -> Any:
     matrices("matrix_exp", A, square=True)
 
     def run(a: Any) -> list[Any]:
-        return [complex_of(exponential.exponential(components(a), COMPLEX))]
+        return [complex_of(matrix_exponential.exponential(components(a), COMPLEX))]
 
     def derivative(given: Any, out: Any, grads: Any) -> Any:
         n = given[0].shape[-1]

@@ -12,7 +12,7 @@ from mcf.complexes.reflection_plans import orthogonal
 from mcf.complexes.tensor import implements, pair
 from mcf.complexes.triangular import solve_triangular
 from mcf.linalg import qr_factors
-from mcf.linalg.numbers import COMPLEX
+from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.parts import ALL
 from mcf.tensor.registry import UnsupportedError
 

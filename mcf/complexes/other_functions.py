@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mcf.complexes.functions import holomorphic
+from mcf.complexes.complex_elementary import holomorphic
 from mcf.complexes.tensor import implements
 from mcf.elementary import fixed
 from mcf.tensor.ops.constants import constant

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
 from mcf.complexes.tracing import untraced
-from mcf.linalg.numbers import in_real_products
+from mcf.linalg.number_kinds import in_real_products
 
 
 def _operands(name: str, *values: Any) -> list[tuple[Any, Any]]:

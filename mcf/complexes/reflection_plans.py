@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcf.complexes.launches import unrecorded
+from mcf.complexes.complex_launches import unrecorded
 from mcf.complexes.tensor import MCFComplexTensor, made
 from mcf.kernels import registry
 from mcf.kernels.register_choice import get_registers

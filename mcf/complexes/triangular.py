@@ -10,7 +10,7 @@ from mcf.complexes.derivatives import differentiable
 from mcf.complexes.matrices import aligned, complex_of, components, right_side, summed
 from mcf.complexes.tensor import implements
 from mcf.linalg import triangular
-from mcf.linalg.numbers import COMPLEX
+from mcf.linalg.number_kinds import COMPLEX
 
 
 @implements("linalg_solve_triangular")

@@ -1,8 +1,8 @@
 """Conversions as one kernel for each pair of formats and numbers of components.
 
 The program of `mcf.convert.rounding` is what the torch executor runs; the others run its formula
-(`mcf.elementary.recording`), with the same bits. It computes in the wider of the two formats, so
-that this is the format of the registers.
+(`mcf.elementary.formula_recording`), with the same bits. It computes in the wider of the two
+formats, so that this is the format of the registers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.elementary import recording
+from mcf.elementary import formula_recording
 from mcf.elementary.fused import NO_SCALARS, declared, stored
 from mcf.kernels import registry
 from mcf.kernels.components import Components
@@ -33,7 +33,7 @@ Program = Callable[[Sequence[Tensor], torch.dtype, int], Components]
 @functools.cache
 def formula(
     program: Program, source: Format, count: int, target: Format, terms: int
-) -> recording.Formula:
+) -> formula_recording.Formula:
     """The formula of a program that makes components of another format, or of another number.
 
     It computes in the wider of the two formats, float64 or float32.
@@ -52,7 +52,9 @@ def formula(
 
     name = f"{program.__name__}_{terms}_of_{source.name}"
     register = _register(source, target)
-    return recording.formula(name, compute, ("x",), target, (count,), register, source, terms)
+    return formula_recording.formula(
+        name, compute, ("x",), target, (count,), register, source, terms
+    )
 
 
 def _register(source: Format, target: Format) -> Format:

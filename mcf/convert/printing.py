@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
 from mcf.convert import digits, spec
-from mcf.convert.options import OPTIONS as OPTIONS
-from mcf.convert.options import Printing, in_force
-from mcf.convert.options import set_printoptions as set_printoptions
+from mcf.convert.print_options import OPTIONS as OPTIONS
+from mcf.convert.print_options import Printing, in_force
+from mcf.convert.print_options import set_printoptions as set_printoptions
 from mcf.kernels.formats import Format
 
 Number = Fraction | float

@@ -48,10 +48,10 @@ from mcf.elementary.hyperbolic import cosh as cosh
 from mcf.elementary.hyperbolic import sigmoid as sigmoid
 from mcf.elementary.hyperbolic import sinh as sinh
 from mcf.elementary.hyperbolic import tanh as tanh
-from mcf.elementary.integers import ceil as ceil
-from mcf.elementary.integers import floor as floor
-from mcf.elementary.integers import round as round
-from mcf.elementary.integers import trunc as trunc
+from mcf.elementary.integral_parts import ceil as ceil
+from mcf.elementary.integral_parts import floor as floor
+from mcf.elementary.integral_parts import round as round
+from mcf.elementary.integral_parts import trunc as trunc
 from mcf.elementary.inverse_error import erfinv as erfinv
 from mcf.elementary.inverse_error import ndtri as ndtri
 from mcf.elementary.polygamma import polygamma_2 as polygamma_2

@@ -35,7 +35,7 @@ from mcf.elementary import (
 from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
-from mcf.elementary.sums import beside
+from mcf.elementary.ordered_sums import beside
 from mcf.elementary.tables import Components, constant, entries, table
 from mcf.elementary.working import (
     collected,

@@ -10,7 +10,7 @@ from torch import Tensor
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series
 from mcf.elementary.format import working
-from mcf.elementary.sums import Sums, gathered
+from mcf.elementary.ordered_sums import Sums, gathered
 from mcf.elementary.tables import (
     ANGLE_STEPS,
     ATAN_STEPS,

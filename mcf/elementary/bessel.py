@@ -22,7 +22,7 @@ from mcf.elementary.format import working
 from mcf.elementary.gamma import components_needed, degree_needed
 from mcf.elementary.gamma_series import quotient
 from mcf.elementary.operator import function
-from mcf.elementary.sums import beside
+from mcf.elementary.ordered_sums import beside
 from mcf.elementary.tables import Components, _rows, _table, constant, lookup
 from mcf.elementary.working import (
     enter,

@@ -15,7 +15,7 @@ from torch import Tensor
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import steps
 from mcf.elementary.format import working
-from mcf.elementary.integers import nearest_whole
+from mcf.elementary.integral_parts import nearest_whole
 from mcf.elementary.steps import Step
 from mcf.elementary.tables import TERMS, Components
 from mcf.elementary.working import collected, enter, minus, sanitized, two_prod

@@ -13,8 +13,8 @@ from mcf.elementary import exponential, fixed, series
 from mcf.elementary.format import working
 from mcf.elementary.hyperbolic import logistic
 from mcf.elementary.operator import function
+from mcf.elementary.ordered_sums import beside
 from mcf.elementary.series import FALL
-from mcf.elementary.sums import beside
 from mcf.elementary.tables import (
     ERFCX_DEGREES,
     ERFCX_OCTAVES,

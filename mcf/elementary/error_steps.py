@@ -171,7 +171,7 @@ class Steps:
 
 
 class Magnitudes:
-    """What `mcf.elementary.sums.Sums` loses: the same steps, with a bound of each float's size.
+    """What `ordered_sums.Sums` loses: the same steps, with a bound of each float's size.
 
     Args:
         e: the steps.

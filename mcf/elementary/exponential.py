@@ -11,7 +11,7 @@ from torch import Tensor
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed, series
 from mcf.elementary.format import working
-from mcf.elementary.sums import Sums
+from mcf.elementary.ordered_sums import Sums
 from mcf.elementary.tables import (
     EXP_CHUNK,
     EXP_CHUNKS,

@@ -116,5 +116,5 @@ def computing_in(fmt: Format) -> Iterator[None]:
         _chosen.reset(token)
 
 
-# While a formula is recorded (`mcf.elementary.recording`), the conditions of what it leaves out.
+# While a formula is recorded (`formula_recording`), the conditions of what it leaves out.
 left_out: ContextVar[list[Tensor] | None] = ContextVar("left_out", default=None)

@@ -1,7 +1,7 @@
 """The kernels of elementary functions: their formulas, on the executors that make kernels.
 
 The program of a function over tensors is what the torch executor runs; the others run its formula
-(`mcf.elementary.recording`), with the same bits, as one kernel.
+(`mcf.elementary.formula_recording`), with the same bits, as one kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import recording
+from mcf.elementary import formula_recording
 from mcf.elementary.format import computing_in
 from mcf.elementary.tables import Components, table
 from mcf.kernels import registry
@@ -104,13 +104,13 @@ def kernel(name: str, fmt: Format, *terms: int, register: Format = FP64) -> Elem
     have the format of the registers.
     """
     compute, arguments, _ = PROGRAMS[name]
-    found = recording.formula(name, compute, arguments, fmt, terms, register)
+    found = formula_recording.formula(name, compute, arguments, fmt, terms, register)
     held = stored(fmt)
     return declared(found, dict(zip(arguments, terms, strict=True)), held, held, fmt, register)
 
 
 def declared(
-    found: recording.Formula,
+    found: formula_recording.Formula,
     arguments: Mapping[str, int],
     given: Format,
     held: Format,

@@ -20,8 +20,8 @@ from mcf.elementary.format import working
 from mcf.elementary.gamma_arguments import FAR, Beside, argument_of, beside_whole, pi
 from mcf.elementary.gamma_series import bernoulli, log_two_pi
 from mcf.elementary.operator import function
+from mcf.elementary.ordered_sums import beside
 from mcf.elementary.series import FALL
-from mcf.elementary.sums import beside
 from mcf.elementary.tables import Components, constant, lookup, table
 from mcf.elementary.working import (
     collected,

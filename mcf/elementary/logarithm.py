@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import series
-from mcf.elementary.sums import gathered
+from mcf.elementary.ordered_sums import gathered
 from mcf.elementary.tables import (
     LOG_EXPONENTS,
     LOG_FIRST,

@@ -11,7 +11,7 @@ from mcf.elementary import arithmetic as ex
 from mcf.elementary import exponential, logarithm, whole_powers
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
-from mcf.elementary.sums import gathered
+from mcf.elementary.ordered_sums import gathered
 from mcf.elementary.tables import Components
 from mcf.elementary.working import (
     collected,

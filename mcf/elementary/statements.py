@@ -1,7 +1,7 @@
 """What an operation of torch on tensors is on the registers of one element, as text.
 
 `Writer` knows the variables and literals of a formula and the functions that its text calls; which
-operations come in which order is for `mcf.elementary.recording` to say.
+operations come in which order is for `mcf.elementary.formula_recording` to say.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps of functions along a dimension: what they do element by element, one kernel each.
 
 A step is a program over tensors, which is what the torch executor runs; the others run its formula
-(`mcf.elementary.recording`), with the same bits, as a kernel.
+(`mcf.elementary.formula_recording`), with the same bits, as a kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from mcf.elementary import recording
+from mcf.elementary import formula_recording
 from mcf.elementary.format import computing_in, working
 from mcf.elementary.fused import NO_SCALARS, Compute, declared, stored
 from mcf.elementary.tables import Components, table
@@ -57,7 +57,7 @@ def kernel(
     """
     given = fmt if step.enters else register
     name = f"{step.name}_{count}"
-    found = recording.formula(
+    found = formula_recording.formula(
         name, step.compute, step.arguments, fmt, terms, register, given, count
     )
     arguments = dict(zip(step.arguments, terms, strict=True))

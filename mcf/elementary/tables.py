@@ -63,7 +63,7 @@ def _table(maker: Maker) -> Maker:
     return maker
 
 
-# The names of tables on the CPU, by their addresses; see `mcf.elementary.recording`.
+# The names of tables on the CPU, by their addresses; see `mcf.elementary.formula_recording`.
 named: dict[int, str] = {}
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mcf.elementary import angles, fixed, reduction
+from mcf.elementary import angle_reduction, angles, fixed
 from mcf.elementary import arithmetic as ex
 from mcf.elementary.format import working
 from mcf.elementary.operator import function
@@ -60,19 +60,19 @@ def _rest(y: Components, fmt: Format, terms: int, count: int, *, full: bool = Fa
     lifted, k = r, q
     size = y[0].abs()
     if working().format is FP64:
-        medium = (size >= _REDUCED) & (size <= reduction.MEDIUM)
+        medium = (size >= _REDUCED) & (size <= angle_reduction.MEDIUM)
         if bool(medium.any()):
             near = sanitized(y, medium, 1.0)
-            turned, reduced = reduction.medium(near, fmt, terms, count)
+            turned, reduced = angle_reduction.medium(near, fmt, terms, count)
             q, r = torch.where(medium, turned, q), select(medium, reduced, r)
-        large = size > reduction.MEDIUM
+        large = size > angle_reduction.MEDIUM
         wanted = rare(large)
     else:
         # In float32 all that is beyond takes the digits of 1/(2 pi).
         large = size > _REDUCED
         wanted = bool(large.any())
     if wanted:
-        turned, above, e = reduction.quarter_turns(y, fmt, terms, count, full=full)
+        turned, above, e = angle_reduction.quarter_turns(y, fmt, terms, count, full=full)
         q = torch.where(large, turned, q)
         if working().format is FP64:
             r = select(large, above, r)

@@ -12,7 +12,7 @@ import torch
 
 from mcf.complexes.tensor import MCFComplexTensor, gradient, implements, pair
 from mcf.fourier import halves
-from mcf.fourier.operators import transform
+from mcf.fourier.opaque_transforms import transform
 from mcf.tensor import registry
 from mcf.tensor.creation import tensor
 from mcf.tensor.tensor import wrap

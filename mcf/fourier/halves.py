@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mcf.complexes.tensor import pair
-from mcf.fourier.operators import turns
+from mcf.fourier.opaque_transforms import turns
 from mcf.kernels.components import Components
 from mcf.tensor.tensor import wrap
 

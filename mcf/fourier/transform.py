@@ -16,8 +16,8 @@ import functools
 import torch
 
 from mcf.convert.rounding import convert
-from mcf.fourier.plan import PRIME, convolution, radices
-from mcf.fourier.roots import roots
+from mcf.fourier.transform_plan import PRIME, convolution, radices
+from mcf.fourier.unity_roots import roots
 from mcf.kernels import operations
 from mcf.kernels.components import Components
 from mcf.linalg.parts import each
@@ -29,7 +29,7 @@ Format = tuple[torch.dtype, int, torch.device]
 def transform(x: Components, sign: int) -> Components:
     """The transform with exp(sign 2 pi i / n) along the second dimension.
 
-    `mcf.fourier.operators` has it as one operator.
+    `mcf.fourier.opaque_transforms` has it as one operator.
 
     Args:
         x: components [2, n, columns], or [1, n, columns] of a real sequence.

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from mcf.fusion import direct
+from mcf.fusion import component_access
 from mcf.fusion.graphs import Graph, Step
-from mcf.fusion.recording import computes, recordable
+from mcf.fusion.stage_recording import computes, recordable
 from mcf.fusion.stages import stages
 from mcf.kernels.formats import FORMATS, FP64, Format
 
@@ -43,11 +43,11 @@ def fused(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable
         raise TypeError(f"backend mcf has no options, got {', '.join(map(repr, options))}")
     from torch._dynamo.backends.common import aot_autograd
 
-    found: list[direct.Run] = []
+    found: list[component_access.Run] = []
 
     def inference(module: GraphModule, components: Sequence[Any]) -> Callable[..., Any]:
         program = compile_graph(module, components)
-        found.extend(direct.runs(graph, inputs, module, program))
+        found.extend(component_access.runs(graph, inputs, module, program))
         return program
 
     compiled: Callable[..., Any] = aot_autograd(

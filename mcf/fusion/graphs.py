@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from mcf.fusion.kernels import Run, kernel_of, longest_on
-from mcf.fusion.recording import computes
+from mcf.fusion.stage_recording import computes
 from mcf.fusion.stages import Stage, halves
 from mcf.kernels import registry
 from mcf.kernels.formats import Format

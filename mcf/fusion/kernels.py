@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mcf.elementary.tables import table
-from mcf.fusion.program import TooLongError
-from mcf.fusion.recording import WIDEST, Input, Recorded, offsets, record
+from mcf.fusion.fused_program import TooLongError
+from mcf.fusion.stage_recording import WIDEST, Input, Recorded, offsets, record
 from mcf.fusion.stages import Stage
 from mcf.kernels import registry
 from mcf.kernels.formats import Format

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mcf.kernels import registry
 from mcf.linalg import triangular
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import Components, assign, each, one_like, part, transpose, where
 
 

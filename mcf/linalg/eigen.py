@@ -7,11 +7,11 @@ from torch import Tensor
 
 from mcf.kernels import operations
 from mcf.linalg import whole
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.orthogonal_rows import orthogonal_rows
 from mcf.linalg.parts import Components, each, identity
 from mcf.linalg.residuals import unmixed
-from mcf.linalg.working import closed, descending, opened, rows_in
+from mcf.linalg.working_matrices import closed, descending, opened, rows_in
 
 
 def decompose(

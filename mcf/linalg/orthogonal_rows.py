@@ -10,7 +10,7 @@ from torch import Tensor
 from mcf.kernels import operations, registry
 from mcf.kernels.refinement import DONE, STUCK, refinement
 from mcf.linalg import rotations
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import (
     Components,
     each,
@@ -21,7 +21,7 @@ from mcf.linalg.parts import (
     where,
 )
 from mcf.linalg.residuals import held, lacking
-from mcf.linalg.working import squared_norms
+from mcf.linalg.working_matrices import squared_norms
 
 
 def tolerance(terms: int) -> float:

@@ -10,7 +10,7 @@ from mcf.kernels.formats import format_of
 from mcf.kernels.reflection import reflection
 from mcf.kernels.register_choice import refuse_float32
 from mcf.linalg import triangular
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import (
     ALL,
     Components,
@@ -23,7 +23,7 @@ from mcf.linalg.parts import (
     transpose,
     where,
 )
-from mcf.linalg.working import working_terms
+from mcf.linalg.working_matrices import working_terms
 
 # Of one panel and at most so many rows and columns all is done in one call, where there is a loop.
 SMALL = 64

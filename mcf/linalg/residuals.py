@@ -13,7 +13,7 @@ from torch import Tensor
 from mcf.kernels import operations
 from mcf.kernels.decomposition import LOST as MOST
 from mcf.kernels.decomposition import Limits
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import Components, each, identity
 
 # What rotations may leave: on the diagonal of W W^H - I each of them leaves something. And what

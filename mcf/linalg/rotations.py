@@ -14,7 +14,7 @@ from mcf.kernels import registry, rotation
 from mcf.kernels.bind import Algorithm, Binder
 from mcf.kernels.formats import FP64
 from mcf.kernels.torch.registers import primitives
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import Components, each, matrices, part
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from mcf.kernels import operations
 from mcf.linalg import qr_factors, whole
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.orthogonal_rows import orthogonal_rows
 from mcf.linalg.parts import Components, each, one_like, part, where
 from mcf.linalg.residuals import factored
-from mcf.linalg.working import closed, descending, opened, rows_in
+from mcf.linalg.working_matrices import closed, descending, opened, rows_in
 
 # From this ratio of rows to columns on a QR factorisation comes first, and the factor is small.
 TALL = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mcf.kernels import registry
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import ALL, Components, assign, each, part, transpose
 
 # Columns that are eliminated one at a time; beyond them a matrix product does the rest.

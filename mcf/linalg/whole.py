@@ -16,7 +16,7 @@ from mcf.linalg.orthogonal_rows import SHARES, exponent, steps
 from mcf.linalg.parts import Components, each
 from mcf.linalg.residuals import LIMITS
 from mcf.linalg.triangular import alike
-from mcf.linalg.working import working_terms
+from mcf.linalg.working_matrices import working_terms
 
 Loop = Callable[..., Sequence[int]]
 

@@ -20,7 +20,7 @@ from mcf.reductions.folds import (
     unscaled,
     widened,
 )
-from mcf.reductions.operators import one_each, operator
+from mcf.reductions.opaque_reductions import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows
 from mcf.reductions.sums import _divided, _shaped, _wide_sum
 

@@ -12,7 +12,7 @@ from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import format_of
 from mcf.reductions import modular as modular
 from mcf.reductions.folds import finish, matrix_products, paired
-from mcf.reductions.operators import operator
+from mcf.reductions.opaque_reductions import operator
 from mcf.reductions.rows import check_same
 from mcf.reductions.small_products import small_products
 

@@ -26,7 +26,7 @@ from mcf.reductions.folds import (
     row_sums,
     state_of,
 )
-from mcf.reductions.operators import one_each, operator
+from mcf.reductions.opaque_reductions import one_each, operator
 from mcf.reductions.rows import Components, Dim, Rows, check_same
 
 

@@ -1,6 +1,6 @@
 """Exponentials of few small matrices by plan: `mcf.tensor.factor_plans`.
 
-They are the steps of `mcf.linalg.exponential`: the sums of columns are one native call, the
+They are the steps of `mcf.linalg.matrix_exponential`: the sums of columns are one native call, the
 polynomial another, and each squaring one more, whose number depends on the matrices.
 """
 
@@ -21,7 +21,7 @@ from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import ABS, FMA, MUL, Operation, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
-from mcf.linalg.exponential import ABOVE, coefficient, degree, polynomial
+from mcf.linalg.matrix_exponential import ABOVE, coefficient, degree, polynomial
 from mcf.tensor.factor_plans import Run, flat, new, through_float64
 from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.tensor import Components, MCFTensor, fresh

@@ -27,7 +27,7 @@ from mcf.kernels.algorithms import codes
 from mcf.kernels.algorithms.primitives import greater, lesser
 from mcf.kernels.elementwise import Elementwise, Field
 from mcf.kernels.formats import FP32
-from mcf.kernels.triton import codes as device_codes
+from mcf.kernels.triton import code_instructions as device_codes
 from tests.helpers import assert_same_bits
 from tests.helpers.executors import on_each_executor
 from tests.kernels import machine_code as code

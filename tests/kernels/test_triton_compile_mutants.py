@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="triton has wheels for Linux only")
 import triton.language as tl
 
 from mcf.kernels.formats import BF16, FP16, Format
-from mcf.kernels.triton import device_functions, element_kernels, rounding
+from mcf.kernels.triton import device_functions, element_kernels, register_rounding
 from mcf.kernels.triton.dialect import Dialect
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check, check_ptx
@@ -39,7 +39,7 @@ def mutate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Patch]:
     """Replace something that kernels are made of, and forget the kernels made before and after."""
 
     def forget() -> None:
-        for cached in (element_kernels.build, device_functions.binder, rounding.storage):
+        for cached in (element_kernels.build, device_functions.binder, register_rounding.storage):
             cached.cache_clear()
 
     def replace(module: Any, name: str, value: Any) -> None:
@@ -134,9 +134,9 @@ def test_negation_that_loses_the_sign_of_zero(mutate: Patch) -> None:
 
 def without(mutate: Patch, opaque: tuple[Dialect, Format]) -> None:
     """Round by a plain cast, which LLVM sees through."""
-    left = {k: v for k, v in rounding._OPAQUE_ROUNDINGS.items() if k != opaque}
-    mutate(rounding, "_OPAQUE_ROUNDINGS", left)
-    mutate(rounding, "_ROUNDINGS", {**rounding._ROUNDINGS, BF16: cast_to_bf16})
+    left = {k: v for k, v in register_rounding._OPAQUE_ROUNDINGS.items() if k != opaque}
+    mutate(register_rounding, "_OPAQUE_ROUNDINGS", left)
+    mutate(register_rounding, "_ROUNDINGS", {**register_rounding._ROUNDINGS, BF16: cast_to_bf16})
 
 
 def cast_to_bf16(x):

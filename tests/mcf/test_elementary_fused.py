@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import mcf.elementary
-from mcf.elementary import fused, recording
+from mcf.elementary import formula_recording, fused
 from mcf.elementary.format import computing_in
 from mcf.elementary.statements import UnrecordableError
 from mcf.elementary.tables import Components, table
@@ -241,7 +241,7 @@ def _rounds_otherwise(arguments: tuple[Components, ...], fmt: Format, terms: int
 @pytest.mark.parametrize("program", [_looks, _mixes, _rounds_otherwise])
 def test_what_is_no_formula_is_refused(program: fused.Compute) -> None:
     with pytest.raises(UnrecordableError):
-        recording.formula("f", program, ("x",), FP64, (1,))
+        formula_recording.formula("f", program, ("x",), FP64, (1,))
 
 
 def test_recorded_in_inference_mode() -> None:
@@ -250,6 +250,6 @@ def test_recorded_in_inference_mode() -> None:
     texts = []
     for mode in (False, True):
         with torch.inference_mode(mode):
-            function, *_ = recording.formula("exp", compute, ("x",), FP32, (2,))
+            function, *_ = formula_recording.formula("exp", compute, ("x",), FP32, (2,))
         texts.append((function.__code__.co_code, function.__code__.co_names))
     assert texts[0] == texts[1]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.elementary import fused, recording
+from mcf.elementary import formula_recording, fused
 from mcf.elementary.operator import IN_FLOAT32
 from mcf.elementary.statements import UnrecordableError
 from mcf.elementary.tables import Components, lookup, table
@@ -89,8 +89,8 @@ def test_a_table_of_the_other_width_is_refused() -> None:
         ((x,),) = arguments
         return (x * lookup("tens", x.round().to(torch.int64), 1)[0],)
 
-    recording.formula("f", right, ("x",), FP32, (1,), FP32)
+    formula_recording.formula("f", right, ("x",), FP32, (1,), FP32)
     with pytest.raises(UnrecordableError):
-        recording.formula("f", right, ("x",), FP64, (1,), FP32)
+        formula_recording.formula("f", right, ("x",), FP64, (1,), FP32)
     with pytest.raises(UnrecordableError):
-        recording.formula("f", mixed, ("x",), FP64, (1,), FP32)
+        formula_recording.formula("f", mixed, ("x",), FP64, (1,), FP32)

@@ -20,7 +20,7 @@ import torch
 import mcf
 from mcf import elementary
 from mcf.convert.numbers import components_of
-from mcf.elementary import error, logarithm, reduction, whole_powers
+from mcf.elementary import angle_reduction, error, logarithm, whole_powers
 from mcf.elementary.function_bounds import UNDERFLOW
 from mcf.kernels.formats import BF16, FP16, FP32, Format
 from tests.helpers import assert_all_same_bits
@@ -44,22 +44,25 @@ def split(numbers: list[int | Fraction], terms: int) -> Components:
 def test_tangents_beside_poles(monkeypatch: pytest.MonkeyPatch) -> None:
     x = inputs("tan", FP32, 4, 60, 44)[2]
     assert excess("tan", FP32, 4, *x) <= 1
-    needed = reduction.bits_needed
+    needed = angle_reduction.bits_needed
 
     def cut(*given: Any, full: bool = False) -> int:
         return needed(*given)
 
-    monkeypatch.setattr(reduction, "bits_needed", cut)
+    monkeypatch.setattr(angle_reduction, "bits_needed", cut)
     assert excess("tan", FP32, 4, *x) > 2
 
 
 def test_the_quotient_of_an_exponent_by_a_limb() -> None:
     """A product and a shift: of all exponents of either format."""
-    for limb, exponents in ((24, range(-1074, 1000)), (reduction.SHORT_LIMB, range(-149, 140))):
-        factor = -(-reduction._RECIPROCAL // limb)
+    for limb, exponents in (
+        (24, range(-1074, 1000)),
+        (angle_reduction.SHORT_LIMB, range(-149, 140)),
+    ):
+        factor = -(-angle_reduction._RECIPROCAL // limb)
         for e in exponents:
-            found = (e + reduction._OFFSET) * factor >> reduction._SHIFT
-            assert found - reduction._OFFSET // limb == e // limb
+            found = (e + angle_reduction._OFFSET) * factor >> angle_reduction._SHIFT
+            assert found - angle_reduction._OFFSET // limb == e // limb
 
 
 @needs_mpfr

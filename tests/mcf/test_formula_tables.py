@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import torch
 
-from mcf.elementary import recording
+from mcf.elementary import formula_recording
 from mcf.elementary.tables import Components, rows
 from mcf.kernels.formats import FP32, Format
 
@@ -19,6 +19,6 @@ def test_what_a_table_leaves_out_the_formula_does_not() -> None:
         torch.ops.mcf.convert(list(made.unbind()), torch.float32, len(made))
         return (given[0][0] + 1.0,)
 
-    found = recording.formula("sum", compute, ("x",), FP32, (1,), FP32)
+    found = formula_recording.formula("sum", compute, ("x",), FP32, (1,), FP32)
     assert not found.partial
     assert found.results == 1

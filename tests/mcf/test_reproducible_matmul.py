@@ -21,7 +21,7 @@ from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
 from mcf.reductions import modular
 from mcf.reductions.exact import exact_dots
 from mcf.reductions.modular import int8, moduli, multiply, tiles
-from mcf.reductions.modular.integers import integers
+from mcf.reductions.modular.integer_matrices import integers
 from mcf.reductions.modular.moduli import Plan
 from tests.helpers import assert_all_same_bits, assert_same_bits
 from tests.helpers.adversarial import Draw

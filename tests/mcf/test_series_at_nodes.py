@@ -11,7 +11,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from mcf.elementary import bessel, gamma_tables, polygamma, sums, tables
+from mcf.elementary import bessel, gamma_tables, ordered_sums, polygamma, tables
 from mcf.elementary.error_steps import Steps
 from mcf.kernels import FP64
 from tests.helpers.adversarial import Draw
@@ -64,7 +64,7 @@ def _beside(terms: int, *, lossy: bool = False) -> float:
     node = ((parts[0] * 32).floor() + 0.5) / 32
     # Nearly at the node, too.
     parts[0][::7] = node[::7] * (1 - 2.0**-52)
-    found = sums.beside(tuple(parts), node, terms)
+    found = ordered_sums.beside(tuple(parts), node, terms)
     if lossy:
         found = (parts[0] - node, *found[1:])
     worst = Fraction(0)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mcf.elementary.error_steps import Magnitudes, Steps
-from mcf.elementary.sums import Sums
+from mcf.elementary.ordered_sums import Sums
 from mcf.elementary.tables import Components
 from mcf.elementary.working import two_prod
 from mcf.kernels.formats import FP64

@@ -10,7 +10,7 @@ from torch import Tensor
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import Format, format_of
 from mcf.reductions.exact import exact_dots
-from mcf.reductions.modular.integers import integers
+from mcf.reductions.modular.integer_matrices import integers
 from mcf.reductions.modular.moduli import Plan, plan_for
 from mcf.reductions.modular.tiles import tile
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from mcf.kernels.components import Components as Components
 from mcf.kernels.formats import Format
 from mcf.reductions.modular import declarations, int8
-from mcf.reductions.modular.integers import UP, Integers
+from mcf.reductions.modular.integer_matrices import UP, Integers
 from mcf.reductions.modular.moduli import Plan, batches
 
 # Elements whose digits are gathered at a time, so that what lies between stays in the cache.

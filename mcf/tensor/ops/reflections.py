@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from mcf.linalg import other_operators
+from mcf.linalg import lapack_operators
 from mcf.linalg.parts import like
 from mcf.tensor.ops.linalg import _matrix, _padded, _right_side
 from mcf.tensor.registry import implements
@@ -74,7 +74,7 @@ def ormqr(input: Any, tau: Any, other: Any, left: bool = True, transpose: bool =
 def geqrf(a: MCFTensor) -> Any:
     """R, with the reflections' v below its diagonal, and tau."""
     _matrix("geqrf", a)
-    both, tau = other_operators.reflections(a.components)
+    both, tau = lapack_operators.reflections(a.components)
     return wrap(both), wrap(tau)
 
 
@@ -102,7 +102,7 @@ def ldl_factor_ex(
 ) -> tuple[MCFTensor, Tensor, Tensor]:
     """L and D in one matrix, pivots and info."""
     _matrix("ldl_factor_ex", a, square=True)
-    factors, pivots, info = other_operators.ldl_factor(a.components)
+    factors, pivots, info = lapack_operators.ldl_factor(a.components)
     if check_errors and bool(info.any()):
         first = int(info.flatten()[info.flatten().nonzero()[0]])
         raise LinAlgError(f"linalg.ldl_factor_ex: block {first} of D is 0, so that A is singular")
@@ -114,4 +114,4 @@ def ldl_solve(factors: Any, pivots: Tensor, b: Any, *, hermitian: bool = False) 
     """X with A X = B from the factors of A."""
     _right_side("ldl_solve", factors, b, left=True)
     x, y = _padded(factors, b)
-    return wrap(other_operators.ldl_solve(x, pivots, y))
+    return wrap(lapack_operators.ldl_solve(x, pivots, y))

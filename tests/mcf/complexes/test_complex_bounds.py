@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.complexes import bounds
+from mcf.complexes import complex_bounds
 from tests.helpers.complexes import numbers, with_real, worst
 
 pytestmark = pytest.mark.usefixtures("on_torch")
@@ -25,7 +25,7 @@ TWO: dict[str, Callable[[Any, Any], Any]] = {
     "complex_mul": lambda x, y: x * y,
     "complex_div": lambda x, y: x / y,
 }
-NAMES = [name.removeprefix("complex_") for name in bounds.FUNCTIONS]
+NAMES = [name.removeprefix("complex_") for name in complex_bounds.FUNCTIONS]
 # Errors of these are relative to the modulus alone.
 OF_THE_MODULUS = ("log", "log1p", "log2", "log10", "expm1")
 FORMATS = [(F64, 2), *(pytest.param(F64, k, marks=pytest.mark.slow) for k in (1, 3, 4))]
@@ -178,7 +178,7 @@ def test_scaling(exponent: int) -> None:
 def test_bounds_are_those_of_the_page() -> None:
     """`docs/numerics.md` in units of u^n; 2.31 u for a product of single numbers."""
     page = (Path(__file__).parents[3] / "docs" / "numerics.md").read_text()
-    for name in (*bounds.OPERATIONS, *bounds.FUNCTIONS):
+    for name in (*complex_bounds.OPERATIONS, *complex_bounds.FUNCTIONS):
         found = (mcf.bound(name, k, F64).relative * 2.0 ** (53 * k) for k in (1, 2, 3, 4))
         assert f"| `{name}` | {' | '.join(f'{b:.4g}' for b in found)} |" in page
     assert mcf.bound("complex_mul", 1, F64).relative == pytest.approx(2.3094 * 2.0**-53, rel=1e-4)

@@ -11,8 +11,8 @@ import torch
 
 import mcf
 from mcf.kernels import operations
-from mcf.linalg import cholesky_factor, lu_factors, numbers, qr_factors, triangular
-from mcf.linalg.numbers import COMPLEX
+from mcf.linalg import cholesky_factor, lu_factors, number_kinds, qr_factors, triangular
+from mcf.linalg.number_kinds import COMPLEX
 from mcf.linalg.parts import Components, each
 from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, assert_same_bits, components
 
@@ -28,7 +28,7 @@ def parts(dtype: torch.dtype, terms: int, *shape: int) -> Components:
 def dominant(a: Components) -> Components:
     """The same with a large real diagonal."""
     n = a[0].shape[-1]
-    real, imag = numbers.halves(a)
+    real, imag = number_kinds.halves(a)
     return (*operations.add(real, torch.eye(n, dtype=a[0].dtype) * 4 * n), *imag)
 
 
@@ -68,12 +68,12 @@ def test_reflections_have_the_bits_of_launches(terms: int, shape: tuple[int, ...
 @pytest.mark.slow
 def test_the_comparison_rejects_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a fold whose terms are added from the last to the first."""
-    product = numbers.matmul
+    product = number_kinds.matmul
 
     def mutant(x: Components, y: Components) -> Components:
         return product(each(lambda c: c.flip(-1), x), each(lambda c: c.flip(-2), y))
 
-    monkeypatch.setattr(numbers, "matmul", mutant)
+    monkeypatch.setattr(number_kinds, "matmul", mutant)
     with pytest.raises(AssertionError):
         assert_same_bits(lambda: qr_factors.factor(parts(F64, 2, 6, 4), "reduced", COMPLEX))
 
@@ -151,7 +151,7 @@ def test_triton_has_the_bits_of_launches(
 
 
 def exact(x: Components) -> Any:
-    return mpmath.matrix(mcf.complex(*map(mcf.MCFTensor, numbers.halves(x))).to_mpmath())
+    return mpmath.matrix(mcf.complex(*map(mcf.MCFTensor, number_kinds.halves(x))).to_mpmath())
 
 
 def moduli(m: Any) -> Any:
@@ -230,7 +230,7 @@ def test_mutants_of_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     zero = torch.zeros(n, n, dtype=F64)
     a = (real, zero, imag, zero)
     square = COMPLEX.matmul(a, COMPLEX.adjoint(a))
-    monkeypatch.setattr(numbers.Complex, "less_conjugate", numbers.Complex.less_product)
+    monkeypatch.setattr(number_kinds.Complex, "less_conjugate", number_kinds.Complex.less_product)
     root, _ = cholesky_factor.factor(square, COMPLEX)
     with mpmath.workprec(2000):
         adjoint = exact(root).transpose_conj()
@@ -239,6 +239,6 @@ def test_mutants_of_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     _, pivots, _ = lu_factors.factor((zero, zero, real, zero), numbers=COMPLEX)
     _, wanted, _ = lu_factors.factor((real, zero))
     assert torch.equal(pivots, wanted)
-    monkeypatch.setattr(numbers.Complex, "magnitude", numbers.Real.magnitude)
+    monkeypatch.setattr(number_kinds.Complex, "magnitude", number_kinds.Real.magnitude)
     _, pivots, info = lu_factors.factor((zero, zero, real, zero), numbers=COMPLEX)
     assert int(info) == 1

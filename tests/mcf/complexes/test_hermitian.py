@@ -19,7 +19,7 @@ from mcf.kernels import operations
 from mcf.kernels.formats import format_of
 from mcf.kernels.rotation import rotations as declaration
 from mcf.linalg import eigen, orthogonal_rows, residuals, rotations, singular
-from mcf.linalg.numbers import COMPLEX, halves
+from mcf.linalg.number_kinds import COMPLEX, halves
 from mcf.linalg.parts import Components, each, padded
 from tests.helpers.matrices import ONE, exact, graded, uniform
 from tests.mcf.linalg.test_elimination_loops import assert_same_bits

@@ -16,9 +16,9 @@ import torch
 
 import mcf
 from mcf.convert.numbers import components_of
-from mcf.fourier import bounds, transform
-from mcf.fourier.plan import convolution, factors, radices
-from mcf.fourier.roots import roots
+from mcf.fourier import transform, transform_bounds
+from mcf.fourier.transform_plan import convolution, factors, radices
+from mcf.fourier.unity_roots import roots
 from mcf.kernels.formats import format_of
 from tests.helpers.complexes import flat, numbers
 from tests.helpers.draws import bell
@@ -91,7 +91,7 @@ def test_bound(n: int, dtype: torch.dtype, terms: int) -> None:
 @on_torch
 def test_bound_of_chirps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Primes from 17 on as those above 127."""
-    for module in (transform, bounds):
+    for module in (transform, transform_bounds):
         monkeypatch.setattr(module, "PRIME", 16)
     for n in (17, 51):
         z = numbers(F64, 2, n)

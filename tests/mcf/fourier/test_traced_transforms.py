@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import mcf
-from mcf.fourier import operators, transform
+from mcf.fourier import opaque_transforms, transform
 from tests.helpers import assert_all_same_bits
 from tests.helpers.complexes import numbers
 
@@ -28,7 +28,12 @@ def _power(x: Any) -> Any:
 
 @pytest.mark.parametrize("n", [6, 131, 4096])
 def test_what_has_no_numbers_keeps_no_tables_and_meets_none(n: int) -> None:
-    for kept in (transform._twiddles, transform._matrix, transform.chirps, operators._kept_turns):
+    for kept in (
+        transform._twiddles,
+        transform._matrix,
+        transform.chirps,
+        opaque_transforms._kept_turns,
+    ):
         kept.cache_clear()
     x = numbers(torch.float64, 2, n).real
     found = []

@@ -16,7 +16,7 @@ import torch
 
 from mcf.kernels import operations
 from mcf.kernels.numba.loops.matrices import lane_text
-from mcf.linalg import cholesky_factor, lu_factors, numbers, parts, qr_factors, triangular
+from mcf.linalg import cholesky_factor, lu_factors, number_kinds, parts, qr_factors, triangular
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 
 INF, NAN = float("inf"), float("nan")
@@ -136,7 +136,7 @@ def test_other_formats(name: str, dtype: torch.dtype, terms: int, taken: list[bo
 @pytest.mark.parametrize("terms", [1, 2])
 def test_complex_numbers(terms: int, taken: list[bool]) -> None:
     """Those of functions that take their arithmetic."""
-    of = numbers.COMPLEX
+    of = number_kinds.COMPLEX
     for m, n in SHAPES[1:]:
         a = uneven(F64, terms, lane_text.wide() + 3, m, n)
         both = *a, *parts.each(lambda c: c.flip(0).contiguous(), a)

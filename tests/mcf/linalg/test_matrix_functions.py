@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mcf
-from mcf.linalg import exponential
+from mcf.linalg import matrix_exponential
 from mcf.linalg.parts import Components
 from tests.helpers.matrices import exact, plain, uniform
 
@@ -40,7 +40,7 @@ def exp_error(a: Components, terms: int) -> float:
     """The error in units of the bound n (1 + |A|) u^terms e^|A|."""
     with flint.ctx.workprec(700):
         given = balls(a)
-        error, size = norm(balls(exponential.exponential(a)) - given.exp()), norm(given)
+        error, size = norm(balls(matrix_exponential.exponential(a)) - given.exp()), norm(given)
         unit = flint.arb(2) ** (-53 * terms)
         return float((error / (len(a[0]) * (1 + size) * unit * size.exp())).upper())
 
@@ -58,7 +58,7 @@ def test_the_exponential_is_within_its_bound(terms: int, exponent: int) -> None:
 
 
 def test_a_polynomial_of_fewer_terms_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exponential, "degree", lambda terms: (6, 4))
+    monkeypatch.setattr(matrix_exponential, "degree", lambda terms: (6, 4))
     a = plain(torch.eye(3, dtype=F64) * 0.875, 2)
     assert exp_error(a, 2) > 100
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mcf.kernels import operations
-from mcf.linalg import numbers, parts, qr_factors
+from mcf.linalg import number_kinds, parts, qr_factors
 from mcf.reductions import products
 from tests.mcf.linalg.test_elimination_loops import F64, assert_same_bits, components
 
@@ -72,7 +72,7 @@ def _reversed(x: parts.Components, y: parts.Components) -> parts.Components:
 
 
 def _turned(
-    v: parts.Components, t: parts.Components, x: parts.Components, arithmetic: numbers.Real
+    v: parts.Components, t: parts.Components, x: parts.Components, arithmetic: number_kinds.Real
 ) -> parts.Components:
     """Products of reflections from the last to the first."""
     return REFLECT(v, parts.transpose(t), x, arithmetic)
@@ -83,7 +83,7 @@ REFLECT = qr_factors._reflect
 
 @pytest.mark.parametrize(
     ("module", "name", "mutant"),
-    [(numbers, "matmul", _reversed), (qr_factors, "_reflect", _turned)],
+    [(number_kinds, "matmul", _reversed), (qr_factors, "_reflect", _turned)],
     ids=["order", "transposed"],
 )
 def test_the_comparison_rejects(

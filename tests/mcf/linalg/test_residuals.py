@@ -14,7 +14,7 @@ import torch
 import mcf
 from mcf.kernels.rotation import rotations as declaration
 from mcf.linalg import orthogonal_rows, qr_factors, residuals, rotations, singular
-from mcf.linalg.numbers import COMPLEX, REAL, Real
+from mcf.linalg.number_kinds import COMPLEX, REAL, Real
 from mcf.linalg.parts import Components, each, identity, matrices, transpose
 from mcf.reductions.products import matmul
 from tests.helpers.matrices import uniform

@@ -14,7 +14,7 @@ import mcf
 from mcf.kernels import elimination, operations, reflection, rotation
 from mcf.kernels.formats import BF16, FP32, FP64
 from mcf.kernels.triton import elimination_kernels, reflection_kernels, rotation_kernels
-from mcf.kernels.triton.panel_text import BARRIER
+from mcf.kernels.triton.panel_source import BARRIER
 from mcf.linalg import cholesky_factor, lu_factors, qr_factors, rotations, triangular
 from tests.mcf.linalg.test_elimination_loops import F64, SPECIAL, components, flattened
 from tests.mcf.linalg.test_one_call import counted

@@ -1,4 +1,4 @@
-"""LDL factors and reflections in LAPACK's form as opaque operators; see `mcf.linalg.operators`."""
+"""LDL factors and reflections in LAPACK's form as opaque operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mcf.linalg import ldl_factors, qr_factors, triangular
-from mcf.linalg.operators import operator
+from mcf.linalg.opaque_decompositions import operator
 from mcf.linalg.parts import Components
 
 

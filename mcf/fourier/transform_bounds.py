@@ -23,10 +23,10 @@ from collections.abc import Callable
 
 import torch
 
-from mcf.complexes.bounds import composed
-from mcf.complexes.bounds import mul as product
-from mcf.fourier.plan import PRIME, convolution, radices
+from mcf.complexes.complex_bounds import composed
+from mcf.complexes.complex_bounds import mul as product
 from mcf.fourier.transform import chirps
+from mcf.fourier.transform_plan import PRIME, convolution, radices
 from mcf.kernels.bounds import Guarantee
 
 # Of a real operation, by its name, terms, components and count.

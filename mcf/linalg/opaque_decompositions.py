@@ -16,8 +16,8 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from mcf.linalg import (
     cholesky_factor,
     eigen,
-    exponential,
     lu_factors,
+    matrix_exponential,
     qr_factors,
     singular,
     triangular,
@@ -267,11 +267,11 @@ def svd(
 
 _matrix_exp = operator(
     "matrix_exp(Tensor[] a) -> Tensor[]",
-    lambda a: _own(exponential.exponential(tuple(a))),
+    lambda a: _own(matrix_exponential.exponential(tuple(a))),
     lambda a: _empty(a, a[0].shape),
 )
 
 
 def matrix_exp(a: Components) -> Components:
-    """See `exponential.exponential`."""
+    """See `matrix_exponential.exponential`."""
     return tuple(_matrix_exp(list(a)))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mcf.elementary.fused import is_rare
-from mcf.fusion.numbers import MixedLanesError, Numbers, by_lane, contiguous
 from mcf.fusion.order import Statement, depth_first, needed
+from mcf.fusion.stand_ins import MixedLanesError, Numbers, by_lane, contiguous
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.truths import larger
 from mcf.kernels.bind import Algorithm, weight

@@ -16,7 +16,7 @@ from mcf.kernels.formats import FP32, Format
 from mcf.kernels.triton.device_functions import binder
 from mcf.kernels.triton.dialect import Dialect
 from mcf.kernels.triton.launching import kernel_of
-from mcf.kernels.triton.rounding import jit, storage
+from mcf.kernels.triton.register_rounding import jit, storage
 
 BARRIER = "tl.debug_barrier()"
 

@@ -13,7 +13,7 @@ from mcf.kernels import operations
 from mcf.kernels.formats import FP64, format_of
 from mcf.kernels.register_choice import refuse_float32
 from mcf.kernels.scaling import power_of_two
-from mcf.linalg.numbers import REAL, Real
+from mcf.linalg.number_kinds import REAL, Real
 from mcf.linalg.parts import Components, each
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from mcf.elementary import fused
-from mcf.fusion.folds import divided, matrices, rows
-from mcf.fusion.numbers import Numbers, spread
-from mcf.fusion.program import Program, TooLongError
+from mcf.fusion.fold_statements import divided, matrices, rows
+from mcf.fusion.fused_program import Program, TooLongError
+from mcf.fusion.stand_ins import Numbers, spread
 from mcf.kernels.algorithms import truths
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.formats import FP64

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from mcf.fusion.numbers import SHARED, MixedLanesError, Numbers, by_lane, moved
-from mcf.fusion.operators import CONSTANTS, FILLED, FLOAT64, HANDLERS, MOVEMENTS
-from mcf.fusion.program import Program, TooLongError
+from mcf.fusion.fused_program import Program, TooLongError
+from mcf.fusion.recordable_operators import CONSTANTS, FILLED, FLOAT64, HANDLERS, MOVEMENTS
 from mcf.fusion.stages import Stage
+from mcf.fusion.stand_ins import SHARED, MixedLanesError, Numbers, by_lane, moved
 from mcf.kernels.formats import FP32, FP64, Format
 
 # Numbers that a kernel reads and writes for each system.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from mcf.fusion.numbers import Numbers
-from mcf.fusion.program import Program, TooLongError
+from mcf.fusion.fused_program import Program, TooLongError
+from mcf.fusion.stand_ins import Numbers
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.fold import GROUP, LANES, Fold, product_fold, sum_fold
 from mcf.kernels.formats import FP64

@@ -13,7 +13,7 @@ import triton.language as tl
 from mcf.kernels.algorithms.codes import from_4_bits, from_e4m3_over_4
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.triton.dialect import Dialect
-from mcf.kernels.triton.rounding import jit
+from mcf.kernels.triton.register_rounding import jit
 
 
 def e4m3_over_4(code):

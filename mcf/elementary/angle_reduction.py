@@ -19,7 +19,7 @@ from torch import Tensor
 from mcf.elementary import arithmetic as ex
 from mcf.elementary import fixed
 from mcf.elementary.format import working as format_of_work
-from mcf.elementary.sums import Sums
+from mcf.elementary.ordered_sums import Sums
 from mcf.elementary.tables import (
     HALF_PI_CHUNK,
     HALF_PI_CHUNKS,
