@@ -13,7 +13,7 @@ import torch
 
 from mcf.kernels import algorithms
 from mcf.kernels.algorithms import absorption, distillation, ieee, selection
-from mcf.kernels.algorithms.short_comparisons import SHORT
+from mcf.kernels.algorithms.order import SHORT
 from mcf.kernels.bind import Algorithm
 from mcf.kernels.components import MAX_TERMS
 from mcf.kernels.elementwise import Elementwise, Field, parameters

@@ -4,7 +4,7 @@ Canonical: each component is the rounding of what it and those below it sum to.
 """
 
 from mcf.kernels.algorithms.families import filled
-from mcf.kernels.algorithms.primitives import ZERO, invert, neg, rn, where
+from mcf.kernels.algorithms.primitives import ONE, ZERO, invert, neg, rn, rx, where
 from mcf.kernels.algorithms.transforms import two_sum
 
 
@@ -104,3 +104,46 @@ SUMMED_ALONE = {2: summed_alone2, 3: summed_alone3, 4: summed_alone4}
 def left_over(out_e):
     """Whether a sum is not exact."""
     return (out_e != ZERO,)
+
+
+# Pairs of 16 bits are compared by their sums in float32, which keep what they round off.
+# (s, e) = TwoSum(x0, x1) and (t, f) = TwoSum(y0, y1) in float32 are those of exact sums, in the
+# order of s and t and, where these are equal, of e and f. Of infinities e is NaN, which is not
+# before any.
+
+
+def _sum(x):
+    s = rx(x[0] + x[1])
+    t = rx(s - x[0])
+    return s, rx(rx(x[0] - rx(s - t)) + rx(x[1] - t))
+
+
+def short_lt(x, y):
+    """1 where x < y, else 0."""
+    s, e = _sum(x)
+    t, f = _sum(y)
+    return (where((s < t) | ((s == t) & (e < f)), ONE, ZERO),)
+
+
+def short_le(x, y):
+    """1 where x <= y, else 0."""
+    s, e = _sum(x)
+    t, f = _sum(y)
+    return (where((s < t) | ((s == t) & invert(e > f)), ONE, ZERO),)
+
+
+def short_eq(x, y):
+    """1 where x = y, else 0."""
+    s, e = _sum(x)
+    t, f = _sum(y)
+    return (where((s == t) & invert((e < f) | (e > f)), ONE, ZERO),)
+
+
+def short_ne(x, y):
+    """0 where x = y, else 1."""
+    s, e = _sum(x)
+    t, f = _sum(y)
+    return (where((s == t) & invert((e < f) | (e > f)), ZERO, ONE),)
+
+
+SHORT = {"lt": short_lt, "le": short_le, "eq": short_eq, "ne": short_ne}

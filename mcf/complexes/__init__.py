@@ -1,7 +1,6 @@
 """Complex expansions: pairs of expansion tensors, one file a topic."""
 
 from mcf.complexes import arithmetic as arithmetic
-from mcf.complexes import cholesky as cholesky
 from mcf.complexes import complex_elementary as complex_elementary
 from mcf.complexes import composed as composed
 from mcf.complexes import each_part as each_part
@@ -10,7 +9,6 @@ from mcf.complexes import hermitian as hermitian
 from mcf.complexes import inverses as inverses
 from mcf.complexes import linear as linear
 from mcf.complexes import matrix_functions as matrix_functions
-from mcf.complexes import modules as modules
 from mcf.complexes import orthogonal as orthogonal
 from mcf.complexes import other_functions as other_functions
 from mcf.complexes import polar_factors as polar_factors

@@ -6,18 +6,65 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mcf.complexes.complex_launches import applied
-from mcf.complexes.division import divide
-from mcf.complexes.tensor import MCFComplexTensor, formatted, implements, method, pair, parts
+from mcf.complexes.part_functions import halves, node
+from mcf.complexes.tensor import (
+    MCFComplexTensor,
+    formatted,
+    gradient,
+    implements,
+    method,
+    pair,
+    parts,
+)
+from mcf.complexes.tracing import untraced
+from mcf.kernels import operations
 from mcf.kernels.algorithms import complex_numbers
 from mcf.kernels.complex_operators import ADD as COMPLEX_ADD
+from mcf.kernels.complex_operators import DIV
 from mcf.kernels.complex_operators import MUL as COMPLEX_MUL
 from mcf.kernels.complex_operators import SCALE as COMPLEX_SCALE
 from mcf.kernels.complex_operators import SUB as COMPLEX_SUB
 from mcf.kernels.complex_operators import UNSCALE as COMPLEX_UNSCALE
 from mcf.kernels.operators import Operation
 from mcf.tensor.tensor import MCFTensor
+
+# The quotient of complex expansions, scaled so that nothing between overflows.
+
+
+def _quotient(*given: Tensor) -> tuple[Any, Any]:
+    return halves(operations.apply(DIV, [v.components for v in given], None))  # type: ignore[attr-defined]
+
+
+def _backward(saved: Any, grads: Any) -> Any:
+    a, b, c, d = saved
+    x, y, g = MCFComplexTensor(a, b), MCFComplexTensor(c, d), gradient(grads)
+    inner = g / y.conj()
+    outer = -inner * (x / y).conj()
+    return inner.real, inner.imag, outer.real, outer.imag
+
+
+_Divide = node("Divide", _quotient, _backward)
+
+
+@untraced
+def divide(x: tuple[Any, Any], y: tuple[Any, Any]) -> MCFComplexTensor:
+    """x / y of parts, with a derivative; the imaginary one of x may be None.
+
+    A zero y gives x / Re y by parts, which is infinite or NaN; an infinite one under a finite x
+    zeros. NaN else where a part is not finite, as in the product.
+    """
+    a, b = x
+    given = (a, 0.0 if b is None else b, *y)
+    found = applied(DIV, *given)
+    if found is not None:
+        return found
+    alike = formatted(*given)
+    shape = torch.broadcast_shapes(*(v.shape for v in alike))  # type: ignore[no-untyped-call]
+    return MCFComplexTensor(*_Divide.apply(*(v.expand(shape) for v in alike)))
+
 
 Parts = tuple[Any, Any]
 

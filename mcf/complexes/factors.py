@@ -1,4 +1,4 @@
-"""LU factors and determinants of complex expansions, by elimination in complex arithmetic."""
+"""LU and Cholesky factors and determinants of complex expansions, in complex arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcf.complexes.matrices import (
 )
 from mcf.complexes.tensor import implements, pair
 from mcf.complexes.triangular import solve_triangular
-from mcf.linalg import lu_factors
+from mcf.linalg import cholesky_factor, lu_factors
 from mcf.linalg.number_kinds import COMPLEX, halves
 from mcf.linalg.parts import Components, each, one_like, where
 from mcf.tensor.registry import UnsupportedError
@@ -168,3 +168,40 @@ def slogdet(A: Any) -> Any:
 
 
 implements("logdet")(lambda z: torch.log(det(z)))
+
+
+def _factored(a: Any) -> list[Any]:
+    factor, info = cholesky_factor.factor(components(a), COMPLEX)
+    return [complex_of(factor), info]
+
+
+def _derivative(given: Any, out: Any, grads: Any) -> Any:
+    """L^-H (T + T^H) L^-1 / 2 with T the lower triangle of L^H gL, its diagonal halved and real."""
+    low, g = out[0], grads[0]
+    inner: Any = torch.tril(low.mH @ torch.tril(g))
+    inner = (inner + torch.tril(inner, -1).mH) * 0.5
+    n = low.shape[-1]
+    eye = torch.eye(n, dtype=torch.bool, device=low.device)
+    inner = pair(inner.real, torch.where(eye, 0.0, inner.imag))
+    inner = solve_triangular(low.mH, inner, upper=True)
+    return [solve_triangular(low, inner, upper=False, left=False)]
+
+
+@implements("linalg_cholesky_ex")
+def cholesky_ex(A: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
+    """L and info, as `torch.linalg.cholesky_ex`: the first minor that is not positive, or 0."""
+    matrices("cholesky", A, square=True)
+    found, info = differentiable(_factored, _derivative, A.mH if upper else A)
+    errors("cholesky", info, check_errors)
+    found = found.mH if upper else found
+    return torch.return_types.linalg_cholesky_ex((found, info))  # type: ignore[attr-defined]
+
+
+@implements("linalg_cholesky", "cholesky")
+def cholesky(A: Any, *, upper: bool = False) -> Any:
+    """L with A = L L^H (U with A = U^H U), of a Hermitian positive-definite A.
+
+    Only that triangle of A is read, and of the diagonal the real part.
+    |A - L L^H| <= c n u^terms |L||L^H|.
+    """
+    return cholesky_ex(A, upper=upper, check_errors=True)[0]

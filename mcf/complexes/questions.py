@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import register_pytree_node
 
-from mcf.complexes.tensor import MCFComplexTensor, implements, method, pair
+from mcf.complexes.tensor import MCFComplexTensor, implements, made, method, pair
 from mcf.tensor.recorded import functorch
+from mcf.tensor.registry import UnsupportedError
 from mcf.tensor.tensor import MCFTensor, wrap
 
 
@@ -292,3 +294,38 @@ def view_as_real(z: MCFComplexTensor) -> MCFTensor:
             )
         views.append(a.as_strided((*a.shape, 2), (*a.stride(), step)))
     return wrap(views)
+
+
+# What torch's modules and transforms ask of a tensor, or must not do with a complex one.
+
+
+def _no_parameter(z: MCFComplexTensor, value: Any) -> NoReturn:
+    raise TypeError(
+        "torch.nn.Parameter: a complex expansion tensor is no torch.Tensor, so no module would "
+        "register it; make parameters of z.real and z.imag, and mcf.MCFComplexTensor(real, imag) "
+        "of them in forward"
+    )
+
+
+def _of_parts(parts: Any, context: Any) -> MCFComplexTensor:
+    """The tensor of the leaves of a tree, whatever a transform has made of them."""
+    if any(isinstance(v, MCFComplexTensor) for v in parts):
+        raise UnsupportedError(
+            "a Jacobian of complex numbers with respect to complex ones: jacrev, jacfwd and "
+            "hessian take real inputs or real outputs, as torch's do; write the function in "
+            "z.real and z.imag"
+        )
+    return made(*parts)
+
+
+# `torch.nn.Parameter` says so of what is no plain tensor, and returns it.
+method("_is_param", property(lambda z: False, _no_parameter))
+# Of a module's `load_state_dict`.
+method("is_meta", property(lambda z: z.real.is_meta))
+# torch.func's arguments and results: a tree of its parts.
+register_pytree_node(
+    MCFComplexTensor,
+    lambda z: ([z.real, z.imag], None),
+    _of_parts,
+    serialized_type_name="mcf.MCFComplexTensor",
+)

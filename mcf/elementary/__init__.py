@@ -23,6 +23,7 @@ from mcf.elementary.bessel import i0 as i0
 from mcf.elementary.bessel import i0e as i0e
 from mcf.elementary.bessel import i1 as i1
 from mcf.elementary.bessel import i1e as i1e
+from mcf.elementary.bessel import spherical_bessel_j0 as spherical_bessel_j0
 from mcf.elementary.bessel_jy import j0 as j0
 from mcf.elementary.bessel_jy import j1 as j1
 from mcf.elementary.bessel_jy import y0 as y0
@@ -66,7 +67,6 @@ from mcf.elementary.scaled_error import log_ndtr as log_ndtr
 from mcf.elementary.softmax import log_softmax as log_softmax
 from mcf.elementary.softmax import logsumexp as logsumexp
 from mcf.elementary.softmax import softmax as softmax
-from mcf.elementary.spherical import spherical_bessel_j0 as spherical_bessel_j0
 from mcf.elementary.transcendental import exp as exp
 from mcf.elementary.transcendental import expm1 as expm1
 from mcf.elementary.transcendental import log as log

@@ -16,8 +16,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from mcf.elementary import angles, exponential, fixed, series, trigonometric
 from mcf.elementary import arithmetic as ex
-from mcf.elementary import exponential, fixed, series
 from mcf.elementary.format import working
 from mcf.elementary.gamma import components_needed, degree_needed
 from mcf.elementary.gamma_series import quotient
@@ -29,6 +29,7 @@ from mcf.elementary.working import (
     exponent,
     head,
     leave,
+    mantissa,
     power,
     sanitized,
     scale_all,
@@ -212,3 +213,21 @@ def i1(arguments: Arguments, fmt: Format, terms: int) -> Components:
 def i1e(arguments: Arguments, fmt: Format, terms: int) -> Components:
     """exp(-|x|) I_1(x)."""
     return _modified(arguments, fmt, terms, 1, scaled=True)
+
+
+@function("x")
+def spherical_bessel_j0(arguments: tuple[Components, ...], fmt: Format, terms: int) -> Components:
+    """The spherical Bessel function j_0(x) = sin(x) / x, 1 at 0 and 0 at infinities.
+
+    Relative to the result everywhere: the angle is reduced exactly whatever its size.
+    """
+    (x,) = arguments
+    y, w = enter(x, fmt), working_terms(fmt, terms)
+    good = (y[0].abs() >= working().tiny) & y[0].isfinite()
+    y = sanitized(y, good)
+    q, r, *_ = trigonometric._rest(y, fmt, terms, w)
+    sine = signed(angles.Angle(r).one((q & 1) == 1), sign_of(q >= 2))
+    m, e = mantissa(head(y, w))
+    out = leave(ex.div(sine, m), fmt, terms, -e)
+    end = torch.where(x[0].isnan(), x[0], torch.where(x[0].isinf(), 0.0, 1.0))
+    return special(~good, end.to(fmt.dtype), out)

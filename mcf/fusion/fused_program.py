@@ -5,20 +5,75 @@ from __future__ import annotations
 import functools
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mcf.elementary.fused import is_rare
-from mcf.fusion.order import Statement, depth_first, needed
 from mcf.fusion.stand_ins import MixedLanesError, Numbers, by_lane, contiguous
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.truths import larger
 from mcf.kernels.bind import Algorithm, weight
 from mcf.kernels.elementwise import Elementwise, Field, parameters
 from mcf.kernels.formats import Format
+
+# In which order the statements of a program stand.
+
+
+class Statement(NamedTuple):
+    """A statement of a program.
+
+    Args:
+        made: the codes of its results.
+        text: of it.
+        read: the codes that it reads.
+    """
+
+    made: tuple[int, ...]
+    text: str
+    read: frozenset[int]
+
+
+def needed(statements: Sequence[Statement], results: Collection[int]) -> list[Statement]:
+    """Those that results come from, in their order."""
+    wanted, found = set(results), []
+    for each in reversed(statements):
+        if not wanted.isdisjoint(each.made):
+            wanted |= each.read
+            found.append(each)
+    return found[::-1]
+
+
+def depth_first(statements: Sequence[Statement], results: Sequence[int]) -> list[Statement]:
+    """Those that results come from, each after all that only it needs, longest chain first.
+
+    So fewer numbers are alive at once than in the order of a recording, where what is done to one
+    element of a tensor is done to all of them before the next thing is.
+    """
+    maker = {code: k for k, s in enumerate(statements) for code in s.made}
+    before = [{maker[c] for c in s.read if c in maker} for s in statements]
+    length: list[int] = []
+    for places in before:
+        length.append(1 + max((length[k] for k in places), default=0))
+
+    def pending(k: int) -> Iterator[int]:
+        return iter(sorted(before[k], key=lambda j: (-length[j], j)))
+
+    order: dict[int, None] = {}
+    for result in results:
+        path = [(maker[result], pending(maker[result]))] if result in maker else []
+        while path:
+            place, rest = path[-1]
+            step = next((k for k in rest if k not in order), None)
+            if step is None:
+                order[place] = None
+                path.pop()
+            else:
+                path.append((step, pending(step)))
+    return [statements[k] for k in order]
+
 
 # An argument of an algorithm: a code, a number that the algorithms name, or a tuple of these.
 Argument = int | str | tuple[int | str, ...]

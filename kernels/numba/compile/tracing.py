@@ -16,9 +16,8 @@ from llvmlite import ir
 
 from mcf.kernels.bind import NEEDED, Algorithm, Binder
 from mcf.kernels.formats import BF16, FP16, FP64, INT8, INT16, INT32, UINT4, UINT8, Format
-from mcf.kernels.numba.compile.llvm_types import DOUBLE, FLOAT, I32, I64, LLVM
+from mcf.kernels.numba.compile.llvm_types import DOUBLE, FLOAT, I32, I64, LLVM, entry
 from mcf.kernels.numba.compile.settings import Settings
-from mcf.kernels.numba.compile.table_entries import entry
 
 # Python's operators, on registers and on integers.
 _REAL = {"add": "fadd", "sub": "fsub", "mul": "fmul"}

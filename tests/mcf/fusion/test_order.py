@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mcf.fusion.order import Statement, depth_first, needed
+from mcf.fusion.fused_program import Statement, depth_first, needed
 
 # Rows of numbers, each made of its neighbours above it, as a recording has them: level by level.
 WIDTH, LEVELS = 6, 4
