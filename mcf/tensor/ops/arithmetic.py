@@ -171,11 +171,6 @@ def sqrt(x: MCFTensor) -> MCFTensor:
     return planned(SQRT, x)
 
 
-def product_and_sum(o: Any, x: Any, a: Any, b: Any) -> Any:
-    """x + a b of expansions of as many components, in one kernel."""
-    return o(FMA, a, b, x)
-
-
 def product_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
     """x + a b."""
     return o(ADD, x, o(MUL, a, b))
