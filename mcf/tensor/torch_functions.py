@@ -40,9 +40,11 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 with torch.autocast(device, enabled=False):
                     return call(func, args, kwargs)
     if kwargs:
-        if any(isinstance(value, MCFTensor) for value in kwargs.values()):
-            args, kwargs = _multiplied(func, args, kwargs)
-            kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
+        for value in kwargs.values():
+            if isinstance(value, MCFTensor):
+                args, kwargs = _multiplied(func, args, kwargs)
+                kwargs = {k: _number(func, k, v) if k in _NUMBERS else v for k, v in kwargs.items()}
+                break
         if not kwargs.keys().isdisjoint(_ALIASES) and not _has_own_names(func):
             kwargs = {_ALIASES.get(k, k): v for k, v in kwargs.items()}
     if functorch() is not None:

@@ -14,7 +14,7 @@ from mcf.kernels import registry
 from mcf.kernels.algorithms.closeness import closeness
 from mcf.kernels.formats import FORMATS, FP32, FP64, INT8
 from mcf.kernels.operators import ABS, ADD, EQ, LE, LT, MUL, SUB, WHERE, Operation, kernel
-from mcf.tensor.fused_chains import MANY
+from mcf.tensor.fused_formulas import MANY
 from mcf.tensor.ops.composed import composed
 from mcf.tensor.recorded import watched
 from mcf.tensor.registry import implements

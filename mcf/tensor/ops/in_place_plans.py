@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from mcf.elementary.fused import Formula
 from mcf.kernels import operators
 from mcf.kernels.operators import COMPARISONS, Operation
-from mcf.tensor.ops.arithmetic import addcdiv_into, addcmul_into, lerp_into
+from mcf.tensor.ops.arithmetic import addcdiv_into, addcmul_into, lerp_into, multiple_into
 from mcf.tensor.ops.in_place import in_place, into_out, writes_first
 from mcf.tensor.registry import OPERATORS
 from mcf.tensor.tensor import MCFTensor
@@ -44,8 +44,8 @@ def _chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return mask, value, x
 
 
-# Writes the result of some arguments into a tensor, and returns whether it did.
-Write = Callable[[Any, tuple[Any, ...]], bool]
+# Writes the result of arguments, some by name, into a tensor, and returns whether it did.
+Write = Callable[..., bool]
 
 
 def _register(func: OpOverload, count: int, write: Write, truth: bool = False) -> None:
@@ -62,16 +62,13 @@ def _register(func: OpOverload, count: int, write: Write, truth: bool = False) -
     def implementation(*args: Any, **kwargs: Any) -> Any:
         target = kwargs["out"] if "out" in kwargs else args[0]
         if isinstance(target, MCFTensor) is not truth and len(args) == count:
-            # Neither `alpha` nor `value`.
-            if kwargs.keys() <= _OUT and write(target, args):
+            named = {k: v for k, v in kwargs.items() if k != "out"}
+            if write(target, args, **named):
                 return target
         return derived(func, args, kwargs)
 
     # Not by `implements`: they return the argument itself, with no aliasing to correct.
     OPERATORS[func] = implementation
-
-
-_OUT = {"out"}
 
 
 def _writes(
@@ -90,7 +87,10 @@ def _writes(
         count: the number of arguments; None for the operation's.
         read: returns the operation's operands, given the arguments.
     """
-    def write(target: Any, args: tuple[Any, ...]) -> bool:
+
+    def write(target: Any, args: tuple[Any, ...], alpha: Any = 1) -> bool:
+        if alpha != 1:
+            return multiple_into(operation, target, *args, alpha)
         return into(operation, read(args), target)
 
     for form in overloads:
@@ -126,7 +126,11 @@ for _name in (
 
 def _into(function: Callable[..., bool]) -> Write:
     """Return the same that refuses targets which share a part of an operand's memory."""
-    return lambda target, args: not shares_part(target, args) and function(target, *args)
+
+    def write(target: Any, args: tuple[Any, ...], **factor: Any) -> bool:
+        return not shares_part(target, args) and function(target, *args, **factor)
+
+    return write
 
 
 for _function, _overloads in (
