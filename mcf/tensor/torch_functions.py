@@ -266,6 +266,19 @@ def _of_type(cls: type[MCFTensor], func: Any, found: Any, given: Sequence[Any]) 
     return found
 
 
+# Questions about a tensor that read no element and that autograd does not record.
+_METADATA = frozenset(
+    [getattr(Tensor, name) for name in (
+        "dim", "ndimension", "size", "stride", "numel", "nelement", "is_floating_point",
+        "is_complex", "is_contiguous", "element_size", "storage_offset", "get_device",
+    )]
+    + [getattr(Tensor, name).__get__ for name in (
+        "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cpu",
+        "is_cuda", "itemsize",
+    )]
+)  # fmt: skip
+
+
 def _torch_function(
     cls: type,
     func: Any,
@@ -273,6 +286,9 @@ def _torch_function(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
+    if func in _METADATA:
+        with _unasked():
+            return func(*args, **kwargs or {})
     view = VIEWS.get(func)
     if view is not None:
         with _unasked():
