@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -105,29 +104,6 @@ def kernel(data):
         at += 5
     put(data, 3, 0)
 """
-
-
-class Together:
-    """Calls one after the other, in one."""
-
-    def __init__(self, calls: Sequence[Bound]) -> None:
-        """The calls in their order."""
-        words = [0, len(calls), 0, 0]
-        for each in calls:
-            words += [each.function, each.data, *each.zeros, each.counted]
-        self._table, self._keep = array("Q", words), [*calls]
-        self._place = self._table.buffer_info()[0]
-        from mcf.kernels.numba.runtime import team
-
-        self._call = team.native(native_of("program", CALLS).address)
-        self._team, self._threaded = team, any(each.threaded for each in calls)
-
-    def __call__(self) -> bool:
-        """Make them; False where one counted an element whose result is of no use."""
-        if self._threaded:
-            self._team.announce()
-        self._call(self._place)
-        return not self._table[HEAD - 1]
 
 
 _natives: dict[tuple[str, str], Any] = {}

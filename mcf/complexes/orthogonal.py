@@ -8,7 +8,6 @@ import torch
 
 from mcf.complexes.derivatives import differentiable
 from mcf.complexes.matrices import complex_of, components, matrices
-from mcf.complexes.reflection_plans import orthogonal
 from mcf.complexes.tensor import implements, pair
 from mcf.complexes.triangular import solve_triangular
 from mcf.linalg import qr_factors
@@ -71,9 +70,6 @@ def qr(A: Any, mode: str = "reduced") -> Any:
             f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
             "'r', or 'complete'"
         )
-    found = orthogonal(A, mode)
-    if found is not None:
-        return torch.return_types.linalg_qr(found)  # type: ignore[attr-defined]
     q, r = differentiable(lambda a: decompose(a, mode == "complete"), _derivative, A)
     if mode == "r":
         q = q[..., :0, :0].reshape(0)

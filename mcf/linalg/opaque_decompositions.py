@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from mcf.kernels.visible import visible
 from mcf.linalg import (
     cholesky_factor,
     eigen,
@@ -30,12 +31,23 @@ Shape = Sequence[int]
 
 
 def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """Define `torch.ops.mcf.linalg_<schema>`; `fake` has the shapes of what `run` computes."""
+    """Define `torch.ops.mcf.linalg_<schema>`, and return a function that calls it.
+
+    Args:
+        schema: the operator's.
+        run: computes the results.
+        fake: makes tensors of the results' shapes.
+    """
     name = f"linalg_{schema.split('(')[0]}"
     _library.define(f"linalg_{schema}")  # type: ignore[no-untyped-call]
     _library.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"mcf::{name}", fake, lib=_library)
-    return getattr(torch.ops.mcf, name)
+    opaque = getattr(torch.ops.mcf, name)
+
+    def call(*arguments: Any) -> Any:
+        return opaque(*arguments) if visible(arguments) else run(*arguments)
+
+    return call
 
 
 def _own(*results: Components) -> list[Tensor]:

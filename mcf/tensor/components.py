@@ -156,6 +156,11 @@ def check_attributes(cls: type, state: Any) -> dict[str, Any]:
 _ALONE = 1 << 15
 
 
+def needs_pieces(target: Tensor) -> bool:
+    """Return whether torch would wait for threads that only this process's parent had."""
+    return team.forked() and target.numel() > _ALONE and target.is_cpu
+
+
 def write(targets: Sequence[Tensor], values: Sequence[Tensor], non_blocking: bool = False) -> None:
     """Copy components into those of a tensor, in one call.
 
@@ -163,7 +168,7 @@ def write(targets: Sequence[Tensor], values: Sequence[Tensor], non_blocking: boo
     the second of another. In a forked child, where torch waits for threads that its parent had, a
     few elements at a time.
     """
-    if team.forked() and targets[0].numel() > _ALONE and targets[0].is_cpu:
+    if needs_pieces(targets[0]):
         for t, v in zip(targets, values, strict=True):
             _copy_alone(t, v.expand(t.shape))
         return

@@ -24,9 +24,9 @@ from mcf.kernels.program import Launch, Move, Program, Step, Within
 from mcf.kernels.register_choice import get_registers
 from mcf.reductions.folds import LARGEST, LEAST
 from mcf.reductions.rows import Rows
-from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL, row_launch
 from mcf.tensor.narrow import in_float64, rounding
+from mcf.tensor.offsets import elements_in_order
 from mcf.tensor.recorded import watched
 from mcf.tensor.sums import Parts
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh

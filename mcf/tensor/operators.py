@@ -15,14 +15,8 @@ import numpy as np
 import torch
 
 from mcf.convert.parse import exact
-from mcf.tensor import torch_functions
 from mcf.tensor.creation import tensor
-from mcf.tensor.recorded import at_once
-from mcf.tensor.registry import STRAIGHT
 from mcf.tensor.tensor import MCFTensor
-
-_modes = torch._C._len_torch_function_stack
-_autocast = torch._C._is_any_autocast_enabled
 
 # Whether an operand is of another kind of numbers, complex ones, and what an operator then does.
 COMPLEX: list[tuple[Callable[[Any], bool], Callable[[str, Any, Any], Any]]] = []
@@ -88,27 +82,10 @@ _BARE: dict[str, Any] = {
 def _arithmetic(name: str, function: Any) -> Any:
     own = getattr(torch.Tensor, name)
     bare = _BARE.get(name, own)
-    exchanged = name == "__rpow__"
-    known = torch.pow if exchanged else bare
-    # Whether there is another way for what no kernel is asked for, or does not compute.
-    also = name in ("__mod__", "__floordiv__")
 
     def method(self: Any, other: Any) -> Any:
         kind = type(other)
         if kind in _PLAIN or (kind is int and -_LARGEST <= other < _LARGEST):
-            # Torch asks the types of arguments and modes of functions; here is none.
-            if not torch.compiler.is_compiling() and not _modes():
-                straight = STRAIGHT.get(bare)
-                if straight is not None:
-                    found = straight((self, other))
-                    if found is not NotImplemented:
-                        return found
-                if (also or straight is None) and not _autocast():
-                    direct = torch_functions.DIRECT.get(known)
-                    if direct is not None:
-                        found = at_once(direct, (other, self) if exchanged else (self, other), {})
-                        if found is not NotImplemented:
-                            return found
             found = bare(self, other)
             if found is not NotImplemented:
                 return found
@@ -135,12 +112,6 @@ def _comparison(name: str) -> Any:
             for is_one, operator in COMPLEX:
                 if is_one(other):
                     return operator(name, self, other)
-        if type(other) is MCFTensor and not torch.compiler.is_compiling() and not _modes():
-            straight = STRAIGHT.get(own)
-            if straight is not None:
-                found = straight((self, other))
-                if found is not NotImplemented:
-                    return found
         if not _special(other):
             return own(self, operand(self, other))
         value = exact(other)

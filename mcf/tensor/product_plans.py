@@ -18,9 +18,9 @@ from mcf.kernels.formats import FORMATS, FP64
 from mcf.kernels.operators import ADD, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.register_choice import get_registers
-from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL, new_like, row_launch
 from mcf.tensor.narrow import in_float64, rounding
+from mcf.tensor.offsets import elements_in_order
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 

@@ -28,8 +28,11 @@ def result_format(*operands: Any) -> tuple[torch.dtype, int]:
     terms = 1
     for x in operands:
         if isinstance(x, MCFTensor):
-            terms = max(terms, x.terms)
-        if isinstance(x, Tensor) and x.is_floating_point():
+            # Not asked of the tensor: above autograd each question is a function of torch.
+            own = x.__dict__
+            terms, kind = max(terms, own["_terms"]), own["_c0"].dtype
+            dtype = kind if dtype in (None, kind) else torch.promote_types(dtype, kind)
+        elif isinstance(x, Tensor) and x.is_floating_point():
             dtype = x.dtype if dtype is None else torch.promote_types(dtype, x.dtype)
         elif isinstance(x, Tensor) and x.is_complex():
             raise TypeError("expansion tensors are real, got an operand of complex numbers")
@@ -45,9 +48,22 @@ def operands(*values: Any) -> tuple[Components, ...]:
     That is one component for a plain tensor, a number that is one, or a one-term expansion;
     otherwise the number of terms of the result.
     """
+    if _alike(values):
+        return tuple(v.components for v in values)
     dtype, terms = result_format(*values)
     device = common_device(*values)
     return tuple(as_components(v, dtype, terms, device) for v in values)
+
+
+def _alike(values: Sequence[Any]) -> bool:
+    """Return whether all are expansions of one format on one device."""
+    formats = set()
+    for v in values:
+        if type(v) is not MCFTensor:
+            return False
+        own = v.__dict__
+        formats.add((own["_terms"], own["_c0"].dtype, own["_c0"].device))
+    return len(formats) == 1
 
 
 def check_broadcast(groups: Sequence[Components]) -> None:

@@ -175,50 +175,6 @@ def kept(x: Any, written: bool) -> Any:
     return x.clone() if written and differentiated((x,)) else x
 
 
-# Arguments that no autograd records.
-_NO_TENSORS = frozenset({int, float, bool, str, type(None), torch.dtype})
-
-
-def at_once(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function's result where nobody but the caller sees it; else NotImplemented.
-
-    It runs as it would below autograd: torch's functions of expansions are operators there.
-
-    Args:
-        function: what computes it.
-        args: expansion and plain tensors, numbers, and lists and tuples of them.
-        kwargs: the same by name.
-    """
-    if torch.compiler.is_compiling() or modes() or functorch() is not None:
-        return NotImplemented
-    if _duals._current_level >= 0:
-        return NotImplemented
-    grad = torch.is_grad_enabled()
-    with _unasked():
-        if not _plain_values(args, grad) or (kwargs and not _plain_values(kwargs.values(), grad)):
-            return NotImplemented
-        return function(*args, **kwargs)
-
-
-def _plain_values(values: Iterable[Any], grad: bool) -> bool:
-    for x in values:
-        kind = type(x)
-        if kind is MCFTensor:
-            if grad and x.requires_grad:
-                return False
-        elif kind in _NO_TENSORS:
-            continue
-        elif kind is Tensor:
-            if (grad and x.requires_grad) or x.is_complex():
-                return False
-        elif kind is list or kind is tuple or kind is torch.Size:
-            if not _plain_values(x, grad):
-                return False
-        else:
-            return False
-    return True
-
-
 def writable(target: Tensor) -> bool:
     """Whether a tensor can be written to above autograd, but for what `written` has to say."""
     if torch.compiler.is_compiling() or _duals._current_level >= 0:

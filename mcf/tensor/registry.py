@@ -23,25 +23,11 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 OPERATORS: dict[OpOverload, Callable[..., Any]] = {}
 # ... and those whose results are an argument, or share memory with one.
 ALIASING: dict[OpOverload, Callable[..., Any]] = {}
-# Functions of torch -> what writes their result into `out` above autograd, where that may be: a
-# function of the arguments and of `out`, which says whether it did.
-WRITERS: dict[Any, Callable[[tuple[Any, ...], Any], bool]] = {}
 # Functions with `out=` that no operator of one result does -> what computes and writes them.
 INTO: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {}
-# Functions of torch -> what computes them at once where nobody records or looks on, see
-# `mcf.tensor.shortcuts`; it returns NotImplemented for what it leaves to torch's way.
-DIRECT: dict[Any, Callable[..., Any]] = {}
-# Those of the latter that take plain operands as they are given, not as expansions.
-WIDE: set[Any] = set()
 # Functions of torch that view -> what is called of them without a question, with arguments by
 # position; it returns NotImplemented for what is no view.
 VIEWS: dict[Any, Callable[..., Any]] = {}
-# Functions of torch -> what computes them of arguments by position, as one tuple, before anything
-# else is asked of these (`mcf.tensor.straight`); it returns NotImplemented for what is to be asked.
-STRAIGHT: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
-# The same of functions with names of arguments, (function, *names): the arguments by name stand
-# behind the others.
-NAMED: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], Any]] = {}
 # What may know an operator that is in neither: functions of it, its arguments and those by name.
 DERIVED: list[Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = []
 

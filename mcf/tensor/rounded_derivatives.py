@@ -16,13 +16,6 @@ import torch
 from torch import Tensor
 
 from mcf.kernels.formats import format_of
-
-# Ways above autograd keep the operators that they find: no transform goes them, so it is those that
-# look at no caller.
-from mcf.tensor import shortcuts as shortcuts
-from mcf.tensor import shortcuts_of_formulas as shortcuts_of_formulas
-from mcf.tensor import shortcuts_of_kernels as shortcuts_of_kernels
-from mcf.tensor import shortcuts_of_rows as shortcuts_of_rows
 from mcf.tensor.ops.natives import wide
 from mcf.tensor.recorded import DERIVATIVES, FORWARD, pulling, transformed
 from mcf.tensor.registry import OPERATORS, UnsupportedError, readable

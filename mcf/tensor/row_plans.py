@@ -19,8 +19,8 @@ from mcf.kernels.formats import FP64
 from mcf.kernels.operators import renormalize_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.row_tasks import RowTask
-from mcf.tensor.gathered import elements_in_order
 from mcf.tensor.launches import SMALL, row_launch
+from mcf.tensor.offsets import elements_in_order
 from mcf.tensor.recorded import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 

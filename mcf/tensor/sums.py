@@ -19,9 +19,9 @@ from mcf.kernels.operators import DIV, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
 from mcf.kernels.register_choice import get_registers
 from mcf.reductions.rows import Rows
-from mcf.tensor.gathered import elements, elements_in_order
 from mcf.tensor.launches import SMALL, row_launch
 from mcf.tensor.narrow import in_float64, rounding
+from mcf.tensor.offsets import elements, elements_in_order
 from mcf.tensor.plans import watched
 from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 

@@ -17,18 +17,8 @@ from torch.overrides import get_default_nowrap_functions
 
 from mcf.tensor.argument_names import by_place
 from mcf.tensor.conversion import promote
-from mcf.tensor.recorded import at_once, functorch, mapped, unmapped
-from mcf.tensor.registry import DIRECT as DIRECT
-from mcf.tensor.registry import (
-    FUNCTIONS,
-    INTO,
-    NAMED,
-    STRAIGHT,
-    VIEWS,
-    WIDE,
-    WRITERS,
-    UnsupportedError,
-)
+from mcf.tensor.recorded import functorch, mapped, unmapped
+from mcf.tensor.registry import FUNCTIONS, INTO, VIEWS, UnsupportedError
 from mcf.tensor.roomy import ROOMY_DERIVATIVES, needs_room, with_room
 from mcf.tensor.scalars import one
 from mcf.tensor.tensor import MCFTensor
@@ -37,7 +27,6 @@ from mcf.tensor.widening import BOUNDED, WIDENED, bounded, widened
 
 # Whether any device's autocast is on.
 _autocast = torch._C._is_any_autocast_enabled
-_OUT = {"out"}
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -50,13 +39,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if torch.is_autocast_enabled(device):
                 with torch.autocast(device, enabled=False):
                     return call(func, args, kwargs)
-    if not kwargs:
-        pass
-    elif kwargs.keys() == _OUT:
-        writer = WRITERS.get(func)
-        if writer is not None and writer(args, kwargs["out"]):
-            return kwargs["out"]
-    else:
+    if kwargs:
         for value in kwargs.values():
             if isinstance(value, MCFTensor):
                 args, kwargs = _multiplied(func, args, kwargs)
@@ -66,24 +49,10 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             kwargs = {_ALIASES.get(k, k): v for k, v in kwargs.items()}
     if functorch() is not None:
         return _among_transforms(func, args, kwargs)
-    # None of these writes to `out`.
-    direct = None if "out" in kwargs else DIRECT.get(func)
     if func in WIDENED:
-        if direct in WIDE or (direct is not None and not WIDENED[func]):
-            # Plain operands become expansions by its steps, or are taken exactly.
-            found = at_once(direct, args, kwargs)
-            if found is not NotImplemented:
-                return found
-        given = args, kwargs
         args, kwargs = widened(func, args, kwargs)
-        if args is given[0] and kwargs is given[1] and (direct in WIDE or not WIDENED[func]):
-            direct = None
     elif func in BOUNDED:
         args, kwargs = bounded(args, kwargs)
-    if direct is not None:
-        found = at_once(direct, args, kwargs)
-        if found is not NotImplemented:
-            return found
     if func in ROOMY_DERIVATIVES and needs_room(func, args):
         return with_room(call, func, args, kwargs)
     replacement = FUNCTIONS.get(func)
@@ -297,6 +266,19 @@ def _of_type(cls: type[MCFTensor], func: Any, found: Any, given: Sequence[Any]) 
     return found
 
 
+# Questions about a tensor that read no element and that autograd does not record.
+_METADATA = frozenset(
+    [getattr(Tensor, name) for name in (
+        "dim", "ndimension", "size", "stride", "numel", "nelement", "is_floating_point",
+        "is_complex", "is_contiguous", "element_size", "storage_offset", "get_device",
+    )]
+    + [getattr(Tensor, name).__get__ for name in (
+        "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cpu",
+        "is_cuda", "itemsize",
+    )]
+)  # fmt: skip
+
+
 def _torch_function(
     cls: type,
     func: Any,
@@ -304,19 +286,15 @@ def _torch_function(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    # Of the type itself alone.
-    straight = NAMED.get((func, *kwargs)) if kwargs else STRAIGHT.get(func)
-    if straight is not None:
-        found = straight((*args, *kwargs.values()) if kwargs else args)
+    if func in _METADATA:
+        with _unasked():
+            return func(*args, **kwargs or {})
+    view = VIEWS.get(func)
+    if view is not None:
+        with _unasked():
+            found = view(*args, **kwargs) if kwargs else view(*args)
         if found is not NotImplemented:
-            return found
-    else:
-        view = VIEWS.get(func)
-        if view is not None:
-            with _unasked():
-                found = view(*args, **kwargs) if kwargs else view(*args)
-            if found is not NotImplemented:
-                return found if cls is MCFTensor else _of_type(cls, func, found, args)
+            return found if cls is MCFTensor else _of_type(cls, func, found, args)
     # A type of two of these, such as complex numbers, which knows what to do.
     if len(types) > 1 and any(getattr(t, "takes_precedence", False) for t in types):
         return NotImplemented

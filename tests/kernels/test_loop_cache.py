@@ -40,7 +40,7 @@ FIRST = """
 import hashlib, json, os, sys
 import torch
 import mcf
-from mcf.kernels.numba import stored
+from mcf.kernels.numba.compile import stored
 from mcf.optim import AdamW
 
 x = mcf.tensor([1.5, 2.5, 3.0], terms=2, dtype=torch.float64)

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcf.kernels import bit_functions, registry, sequence
 from mcf.kernels import program as programs
+from mcf.kernels import registry
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import ADD, MUL, kernel
 from mcf.kernels.program import Launch, Move, Program, Within
@@ -120,22 +120,6 @@ def test_what_follows_numbers_out_of_range_is_left_out() -> None:
             assert torch.equal(out, given[0] if done else torch.full_like(out, 7.0))
     # The next call is not the last one's.
     assert program(_places(usual, usual, out))
-
-
-def test_a_program_is_a_step_of_others() -> None:
-    x, y = _pair(1, 5), _pair(2, 5)
-    out = [torch.empty_like(c) for c in x]
-    inner = sequence.bound(_program(5), _places(*x, *y, *out))
-    assert inner is not None
-    copy = torch.empty_like(x[0])
-    last = bit_functions.simple("copy_", [out[0]], copy)
-    assert last is not None
-    together = sequence.Together([inner, last])
-    for seed in range(2):
-        for c, new in zip([*x, *y], [*_pair(seed, 5), *_pair(5 + seed, 5)], strict=True):
-            c.copy_(new)
-        assert together()
-        assert torch.equal(copy, _expected(x, y)[0])
 
 
 def test_other_launches_make_no_program() -> None:

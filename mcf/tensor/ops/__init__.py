@@ -8,6 +8,7 @@ from mcf.tensor.ops import assignment as assignment
 from mcf.tensor.ops import backward as backward
 from mcf.tensor.ops import bessel as bessel
 from mcf.tensor.ops import class_losses as class_losses
+from mcf.tensor.ops import closeness as closeness
 from mcf.tensor.ops import comparison as comparison
 from mcf.tensor.ops import convolution as convolution
 from mcf.tensor.ops import copies as copies

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mcf.kernels.components import padded
 from mcf.kernels.operators import ADD, DIV, FMA, MUL, RECIPROCAL, RSQRT, SQRT, SUB, Operation
-from mcf.tensor.chain_programs import Written
+from mcf.tensor.fused_formulas import Written
 from mcf.tensor.ops.composed import composed, composed_into
 from mcf.tensor.plans import planned
 from mcf.tensor.promotion import operands
@@ -18,7 +18,7 @@ from mcf.tensor.recorded import pulled_back
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor, wrap
 from mcf.tensor.torch_functions import forward
-from mcf.tensor.writing import into
+from mcf.tensor.writing import into, shares_part
 
 aten = torch.ops.aten
 
@@ -60,6 +60,14 @@ def _alike(x: Any, y: Any) -> bool:
     if type(x) is not MCFTensor or type(y) is not MCFTensor:
         return False
     return x.terms == y.terms and x.dtype is y.dtype
+
+
+def multiple_into(operation: Operation, out: MCFTensor, x: Any, y: Any, alpha: Any) -> bool:
+    """Write x + alpha y or x - alpha y into a tensor; return whether that was done."""
+    formula = {ADD: plus_multiple, SUB: minus_multiple}.get(operation)
+    if formula is None or type(alpha) is bool or not _alike(x, y) or shares_part(out, (x, y)):
+        return False
+    return composed_into(formula, (x, y, alpha), out)
 
 
 def _check_alpha(alpha: Any) -> None:
@@ -171,11 +179,6 @@ def sqrt(x: MCFTensor) -> MCFTensor:
     return planned(SQRT, x)
 
 
-def product_and_sum(o: Any, x: Any, a: Any, b: Any) -> Any:
-    """x + a b of expansions of as many components, in one kernel."""
-    return o(FMA, a, b, x)
-
-
 def product_plus(o: Any, x: Any, a: Any, b: Any) -> Any:
     """x + a b."""
     return o(ADD, x, o(MUL, a, b))
@@ -215,9 +218,11 @@ def _combined(operation: Operation, plain: Written, scaled: Written) -> tuple[An
             return planned(FMA, a, b, x)
         return composed(plain, x, a, b)
 
-    def combined_into(out: MCFTensor, x: Any, a: Any, b: Any) -> bool:
+    def combined_into(out: MCFTensor, x: Any, a: Any, b: Any, *, value: Any = 1) -> bool:
         if not isinstance(a, MCFTensor) and not isinstance(b, MCFTensor):
             return False
+        if value != 1:
+            return composed_into(scaled, (x, a, b, value), out)
         if operation is MUL and _as_long(x, a, b):
             return into(FMA, (a, b, x), out)
         return composed_into(plain, (x, a, b), out)

@@ -160,14 +160,6 @@ def nan_to_num(
     return where(first == -float("inf"), -top if neginf is None else neginf, out)
 
 
-@implements(aten.allclose.default)
-def allclose(
-    x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> bool:
-    """Whether |x - y| <= atol + rtol |y| everywhere, by value."""
-    return bool(torch.isclose(x, y, rtol, atol, equal_nan).all())
-
-
 @implements(aten.is_same_size.default)
 def is_same_size(x: Tensor, y: Tensor) -> bool:
     """Whether the shapes are equal."""

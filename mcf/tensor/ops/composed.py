@@ -1,4 +1,4 @@
-"""Formulas of a few operations: launched together where there are few elements."""
+"""Formulas of a few operations: one kernel where there are many elements."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 
 from mcf.elementary.fused import Formula
 from mcf.kernels.operators import COMPARISONS, SELECTIONS, Operation
-from mcf.tensor.chain_programs import Written
-from mcf.tensor.chains import chained
+from mcf.tensor.fused_formulas import Written, fused
 from mcf.tensor.plans import compared, planned
 from mcf.tensor.registry import OPERATORS
 from mcf.tensor.tensor import COMPONENTS, MCFTensor
@@ -25,7 +24,7 @@ def composed(formula: Written, *values: Any) -> Any:
 
     It may have comparisons, selections, arithmetic and elementary functions.
     """
-    found = chained(formula, *values)
+    found = fused(formula, *values)
     return formula(_apply, *values) if found is None else found
 
 
@@ -44,7 +43,7 @@ def composed_into(formula: Written, values: Sequence[Any], out: MCFTensor) -> bo
     format, shape or layout.
     """
     own = out.__dict__
-    if chained(formula, *values, out=COMPONENTS[own["_terms"]](own)):
+    if fused(formula, *values, out=COMPONENTS[own["_terms"]](own)):
         return True
     left = _length(formula, len(values))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +11,11 @@ from torch import Tensor
 from mcf.convert.numbers import components_of
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import FORMATS, format_of
-from mcf.tensor.components import write
+from mcf.tensor.components import needs_pieces, write
 from mcf.tensor.conversion import converted, plain
 from mcf.tensor.ops.componentwise import register
 from mcf.tensor.recorded import watched
-from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.registry import OPERATORS, UnsupportedError, implements
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -101,9 +102,35 @@ def fill(x: MCFTensor, value: Any) -> Tensor:
 @implements(aten.zero_.default)
 def zero_(x: MCFTensor) -> MCFTensor:
     """Set every element to zero."""
-    for c in x.components:
-        c.zero_()
+    _on_each(torch._foreach_zero_, Tensor.zero_, x.components)
     return x
+
+
+def neg_(x: MCFTensor) -> MCFTensor:
+    """Change the sign of every element."""
+    _on_each(torch._foreach_neg_, Tensor.neg_, x.components)
+    return x
+
+
+def _on_each(
+    function: Callable[[list[Tensor]], Any], one: Callable[[Tensor], Any], targets: Sequence[Tensor]
+) -> None:
+    """Change all components in one call, so that no interrupt comes between two of them.
+
+    Args:
+        function: the function of a list, such as `torch._foreach_neg_`.
+        one: the function of a tensor, where transforms and forked children have no such list.
+        targets: the components.
+    """
+    if watched() or needs_pieces(targets[0]):
+        for t in targets:
+            one(t)
+    else:
+        function([*targets])
+
+
+# Not by `implements`: it returns the argument itself, with no aliasing to correct.
+OPERATORS[aten.neg_.default] = neg_
 
 
 def _filled(

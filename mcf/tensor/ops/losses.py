@@ -12,7 +12,7 @@ from torch.nn import _reduction as _Reduction
 
 from mcf.elementary import fixed
 from mcf.kernels.operators import ABS, DIV, LE, LT, MUL, SUB, WHERE
-from mcf.tensor.chain_programs import Written
+from mcf.tensor.fused_formulas import Written
 from mcf.tensor.ops.composed import by_torch, composed
 from mcf.tensor.ops.constants import constant
 from mcf.tensor.ops.elementary import differentiable

@@ -15,11 +15,10 @@ from mcf.linalg import opaque_decompositions as operators
 from mcf.linalg.parts import Components, each, identity, transpose, where
 from mcf.reductions import sum as total
 from mcf.reductions.products import matmul
-from mcf.tensor.exponential_plans import exponential
-from mcf.tensor.factor_plans import factored
 from mcf.tensor.ops.linalg import _matrix, _padded
 from mcf.tensor.recorded import watched
 from mcf.tensor.registry import UnsupportedError, implements
+from mcf.tensor.small_exponentials import exponential
 from mcf.tensor.tensor import MCFTensor, wrap
 
 aten = torch.ops.aten
@@ -136,8 +135,8 @@ def matrix_exp(a: MCFTensor) -> MCFTensor:
     """The exponential of each matrix."""
     _matrix("matrix_exp", a, square=True)
     # Derivatives come here, which are exponentials of blocks.
-    found = None if watched() else factored(exponential, a)
-    return found[0] if found is not None else wrap(operators.matrix_exp(a.components))
+    found = None if watched() else exponential(a)
+    return wrap(operators.matrix_exp(a.components)) if found is None else found
 
 
 _DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")

@@ -19,7 +19,6 @@ from mcf.convert import few, rounding
 from mcf.convert.numbers import components_of, nearest
 from mcf.convert.rounding import convert
 from mcf.kernels.formats import BF16, FORMATS, FP16, FP32, FP64, Format
-from mcf.tensor import torch_functions
 from mcf.tensor.ops.neighbours import largest
 from tests.helpers import assert_alike, assert_all_same_bits
 from tests.mcf.tensor.inputs import hard
@@ -55,7 +54,6 @@ def by_tensors(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def leave() -> None:
         monkeypatch.setattr(few, "MOST", -1)
         monkeypatch.setattr(rounding, "_FEW", -1)
-        monkeypatch.setattr(torch_functions, "DIRECT", {})
 
     return leave
 

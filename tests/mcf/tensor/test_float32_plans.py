@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import mcf
-from mcf.tensor import gathered, moment_plans, product_plans, row_plans, sums
+from mcf.tensor import moment_plans, product_plans, row_plans, sums
 from tests.mcf.tensor.inputs import hard
 
 F = torch.nn.functional
@@ -28,7 +28,6 @@ ROOMS: dict[str, tuple[Any, Any, str]] = {
     "products": (product_plans._plans, product_plans.ProductPlan, "of"),
     "moments": (moment_plans._plans, moment_plans.MomentPlan, "of"),
     "rows": (row_plans._plans, row_plans.RowPlan, "of"),
-    "elsewhere": (gathered._chains, gathered, "_of"),
 }
 CALLS: dict[str, Callable[[Any], list[Any]]] = {
     "sum": lambda x: [x.sum(), x.sum(0), x.mT.sum(0), x.trace()],
@@ -50,14 +49,11 @@ CALLS: dict[str, Callable[[Any], list[Any]]] = {
         *x.mT.sort(1, True), *x.topk(3), *x.median(0), *x.kthvalue(2, 1), *x.cummax(0),
         *x.cummin(1), x.argsort(1), x.cumsum(0), x.prod(1), x[0, 0].amax(), x.median(),
     ],
-    "elsewhere": lambda x: [
-        torch.linalg.cross(x[:, :3], x[:, 3:6]), torch.outer(x[0], x[:, 1]), x.diff(dim=0),
-    ],
 }  # fmt: skip
 
 
 # Those whose kernels are few.
-EVERYDAY = ("rows", "elsewhere")
+EVERYDAY = ("rows",)
 
 
 def tensors(dtype: torch.dtype, terms: int) -> list[mcf.MCFTensor]:

@@ -16,7 +16,7 @@ import torch
 
 import mcf
 from mcf.tensor import writing
-from mcf.tensor.fused_chains import MANY
+from mcf.tensor.fused_formulas import MANY
 from tests.helpers import assert_all_same_bits
 from tests.mcf.tensor.test_written import _same, _tensor
 

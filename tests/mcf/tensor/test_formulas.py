@@ -1,8 +1,7 @@
 """Exact: formulas and matrix products by plan have the bits of their operations one by one.
 
-Caught mutants: operands exchanged; a tensor given twice taken for one operand; what lies between
-two operations shared by calls; a number of the formula read from another place, rounded to other
-terms than beside its operand, or rounded where it is compared.
+Caught mutants: operands exchanged; a number of the formula rounded to other terms than its operand
+has, or rounded where it is compared.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ import pytest
 import torch
 
 import mcf
-from mcf.kernels.operators import ADD, DIV, EQ, LT, MUL, SUB, WHERE
+from mcf.kernels.operators import LT, MUL, SUB, WHERE
 from mcf.reductions.products import matmul
-from mcf.tensor.chains import chained
-from mcf.tensor.fused_chains import MANY
-from mcf.tensor.ops import arithmetic, composed, division
+from mcf.tensor.fused_formulas import MANY
+from mcf.tensor.ops import composed, division
 from mcf.tensor.product_plans import multiplied
 from tests.helpers import assert_all_same_bits
 from tests.mcf.tensor.inputs import hard
@@ -27,43 +25,6 @@ def _tensor(*shape: int, seed: int = 1, terms: int = 2) -> Any:
     count = torch.Size(shape).numel()
     flat = hard(torch.float64, terms, max(8, count), seed)
     return mcf.MCFTensor([c[:count].reshape(shape).clone() for c in flat])
-
-
-def _selected(o: Any, x: Any, y: Any) -> Any:
-    """A formula with a truth value, a number of its own and an operand that is used twice."""
-    return o(WHERE, o(EQ, x, y), 0, o(DIV, o(SUB, x, y), o(ADD, o(MUL, x, 0.5), y)))
-
-
-def _compared(o: Any, x: Any, y: Any) -> Any:
-    return o(EQ, o(SUB, x, y), o(ADD, x, y))
-
-
-FORMULAS: list[tuple[Any, tuple[Any, ...]]] = [
-    (_selected, ()),
-    (_compared, ()),
-    (arithmetic.between, (0.1,)),
-    (arithmetic.plus_multiple, (-0.0,)),
-]
-
-
-@pytest.mark.parametrize("case", range(len(FORMULAS)))
-def test_a_chain_has_the_bits_of_its_operations(case: int) -> None:
-    formula, numbers = FORMULAS[case]
-    for seed in (1, 2, 3):
-        x, y = _tensor(24, seed=seed), _tensor(24, seed=seed + 10)
-        x[3] = y[3]
-        for operands in ((x, y), (y, x), (x, x)):
-            got = chained(formula, *operands, *numbers)
-            assert got is not None
-            expected = formula(composed._apply, *operands, *numbers)
-            if isinstance(got, mcf.MCFTensor):
-                assert_all_same_bits(got.components, expected.components, formula.__name__)
-            else:
-                assert torch.equal(got, expected)
-    before = chained(formula, x, y, *numbers)
-    kept = before.clone()
-    chained(formula, y, x, *numbers)
-    assert torch.equal(before, kept)
 
 
 def _limited(o: Any, x: Any, y: Any, most: Any) -> Any:
@@ -83,18 +44,6 @@ def test_numbers_are_those_beside_each_operation(count: int) -> None:
     x, y = (mcf.tensor([3.0] * count, dtype=torch.float32, terms=k) for k in (1, 2))
     for a, b in ((x, y), (y, x)):
         assert_all_same_bits(torch.lerp(a, b, 0.1).components, (a + 0.1 * (b - a)).components)
-
-
-def test_what_has_no_chain() -> None:
-    x, y = _tensor(24), _tensor(24, seed=2)
-    assert chained(arithmetic.between, x, y[:1], 0.5) is None  # Broadcast.
-    assert chained(arithmetic.between, x[::2], y[::2], 0.5) is None
-    assert chained(arithmetic.between, _tensor(300), _tensor(300), 0.5) is None
-    with mcf.executor("torch"):
-        assert chained(arithmetic.between, x, y, 0.5) is None
-    assert_all_same_bits(
-        torch.lerp(x, y[:1], 0.1).components, (x + 0.1 * (y[:1] - x)).components, "broadcast"
-    )
 
 
 def test_functions_of_torch_are_their_formulas() -> None:

@@ -10,11 +10,11 @@ import torch
 pytest.importorskip("triton", reason="triton has wheels for Linux only")
 
 import mcf
-from mcf.tensor import chains, fused_chains
+from mcf.tensor import fused_formulas
 from tests.kernels import machine_code as code
 from tests.kernels.kernel_checks import check_flags
 from tests.mcf.tensor.inputs import hard
-from tests.mcf.tensor.test_fused_chains import CALLS, COUNT
+from tests.mcf.tensor.test_fused_formulas import CALLS, COUNT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,12 +31,12 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def test_formulas_have_no_fusion_and_no_spills(
     dtype: torch.dtype, terms: int, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_chains, "_specs", {})
-    monkeypatch.setattr(chains, "_chains", {})
+    monkeypatch.setattr(fused_formulas, "_specs", {})
+    monkeypatch.setattr(fused_formulas, "_kernels", {})
     x, y = (mcf.MCFTensor(hard(dtype, terms, COUNT, seed)) for seed in (1, 2))
     for call in CALLS.values():
         call(x, y)
-    made = fused_chains._specs.values()
+    made = fused_formulas._specs.values()
     assert len(made) >= 8
     for spec in made:
         compiled = code.compile_kernel(spec, target)

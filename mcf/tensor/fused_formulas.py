@@ -1,36 +1,43 @@
-"""Formulas of a few operations on many elements: one kernel, one pass over memory.
+"""Fuse a formula of a few operations on large tensors into one kernel, one pass over memory.
 
-A formula is what `mcf.tensor.chains` launches kernel after kernel for few elements. Here it is run
-once on names in place of tensors; what it applies is written down as calls of the operations'
-algorithms, and those together are an algorithm. So the bits are those of the operations, one by
-one.
+The formula runs once on names in place of tensors. The operations that it applies are written down
+as calls of their algorithms, which together are one algorithm. So the bits are those of the
+operations one by one.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mcf.elementary.fused import NO_SCALARS
+from mcf.elementary.fused import NO_SCALARS, Formula
 from mcf.kernels import registry
 from mcf.kernels.algorithms.families import written
 from mcf.kernels.algorithms.primitives import ONE, ZERO
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.formats import FORMATS, INT8, Format
 from mcf.kernels.operators import COMMUTATIVE, Operation, composite_kernel, result_dtypes
+from mcf.kernels.register_choice import get_registers
 from mcf.tensor.over_operands import OverOperands
-from mcf.tensor.plans import number_of
-from mcf.tensor.tensor import Components, fresh
+from mcf.tensor.plans import addressed, held_number, number_of, rounded_number
+from mcf.tensor.recorded import watched
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _address = Tensor.data_ptr
 # Kernels by all that makes them: operands of another shape are no other kernel.
 _specs: dict[tuple[Any, ...], Elementwise] = {}
 _MOST_SPECS = 256
+
+# Applies an operation to its operands and returns the result.
+Apply = Callable[..., Any]
+# A formula of `Apply` and the operands; all that it computes is computed by `Apply`.
+Written = Callable[..., Any]
 
 # From so many elements on: to compile a kernel takes some tenths of a second, once on a machine.
 MANY = 2048
@@ -38,8 +45,99 @@ MANY = 2048
 _MOST_TERMS = 3
 
 
-class NoChainError(Exception):
-    """A formula has an operation that no launch of it can have."""
+_MOST = 1024
+_kernels: dict[tuple[Any, ...], _Kernel | None] = {}
+
+
+class NotFusedError(Exception):
+    """A formula has an operation that no fused kernel has."""
+
+
+def fused(formula: Written, *values: Any, out: Components | None = None) -> Any:
+    """Return the result of a formula, or None where its operations have to run one by one.
+
+    Args:
+        formula: a function of one that applies operations, and of the operands.
+        *values: expansion tensors, plain tensors of floats and numbers.
+        out: components that are written to, and may be operands: if they are contiguous and of the
+            result's format and shape the result is True, else nothing is written and it is None.
+    """
+    if watched():
+        return None
+    like: dict[str, Any] = {}
+    for x in values:
+        if type(x) is MCFTensor:
+            like = x.__dict__
+            break
+    if not like or like["_c0"].numel() < MANY:
+        return None
+    groups: list[Components] = []
+    signature: list[Any] = [formula, registry.get_executor(), get_registers()]
+    # The components of a number depend on the terms of the operand next to it, but for one.
+    terms: set[int] = set()
+    several, rounded = False, []
+    for k, x in enumerate(values):
+        if type(x) is MCFTensor:
+            own = x.__dict__
+            terms.add(own["_terms"])
+            parts = COMPONENTS[own["_terms"]](own)
+        elif type(x) is Tensor:
+            if not addressed(x):
+                return None
+            parts = (x,)
+            terms.add(1)
+        elif isinstance(x, Tensor):
+            return None
+        else:
+            first, sign = like["_c0"], 0.0 if x else math.copysign(1.0, x)
+            given = x, sign, first.dtype, like["_terms"], first.device
+            found = held_number(*given)
+            if found is None:
+                found = rounded_number(*given)
+                rounded.append(k)
+            if found is None:
+                return None
+            several |= len(found) > 1 or k in rounded
+            parts = found
+        first = parts[0]
+        if type(first) is not Tensor or not first.is_contiguous():
+            return None
+        groups.append(parts)
+        signature += (len(parts), first.dtype, first.shape, first.device)
+    if len(terms) > 1 and several:
+        return None
+    key = (*signature, *rounded)
+    try:
+        kernel = _kernels[key]
+    except KeyError:
+        if len(_kernels) >= _MOST:
+            _kernels.clear()
+        kernel = _kernels[key] = _Kernel.of(_checked(formula, rounded), groups)
+    if kernel is None:
+        return None
+    return kernel.run(groups) if out is None else kernel.into(groups, out)
+
+
+def _checked(formula: Written, rounded: Sequence[int]) -> Written:
+    """Return the formula, which may use operands that are rounded numbers in arithmetic alone.
+
+    Comparisons and selections take numbers as they are.
+    """
+    if not rounded:
+        return formula
+
+    @functools.wraps(formula)
+    def checked(apply: Apply, *operands: Any) -> Any:
+        numbers = {id(operands[k]) for k in rounded}
+
+        def checking(operation: Operation | Formula, *given: Any) -> Any:
+            if number_of(operation) is not rounded_number and numbers & {*map(id, given)}:
+                raise NotFusedError
+            return apply(operation, *given)
+
+        return formula(checking, *operands)
+
+    return checked
 
 
 class _Name(NamedTuple):
@@ -76,10 +174,10 @@ class _Writer:
     def apply(self, operation: Any, *operands: Any) -> _Name:
         """An operation on names and numbers."""
         if type(operation) is not Operation or operation.parts > 1 or operation.components:
-            raise NoChainError
+            raise NotFusedError
         most = max((x.terms for x in operands if type(x) is _Name and not x.truth), default=0)
         if not most:
-            raise NoChainError
+            raise NotFusedError
         given = [x if type(x) is _Name else self._constant(operation, x, most) for x in operands]
         if operation in COMMUTATIVE and given[0].terms < given[1].terms:
             given[:2] = given[1], given[0]
@@ -88,7 +186,7 @@ class _Writer:
         texts = []
         for argument, x in zip(operation.arguments, given, strict=True):
             if (argument in operation.truths) is not x.truth:
-                raise NoChainError
+                raise NotFusedError
             single = special and argument in operation.floats and x.terms == 1
             texts.append(x.text if x.truth else x.registers(1 if single else widest))
         name = f"{operation.name}_{''.join(map(str, counts))}"
@@ -102,19 +200,19 @@ class _Writer:
 
     def _constant(self, operation: Operation, value: Any, terms: int) -> _Name:
         if type(value) not in (int, float):
-            raise NoChainError
+            raise NotFusedError
         sign = 0.0 if value else math.copysign(1.0, value)
         dtype = self._fmt.dtype
         assert dtype is not None
         found = number_of(operation)(value, sign, dtype, terms, self._device)
         if found is None:
-            raise NoChainError
+            raise NotFusedError
         self.constants.append(found)
         return _Name(f"constant{len(self.constants) - 1}", len(found))
 
 
-class FusedChain:
-    """The kernel of a formula for operands of a kind: `chains.Chain` of many elements."""
+class _Kernel:
+    """The kernel of a formula for one signature of its operands."""
 
     def __init__(
         self, spec: Elementwise, like: Tensor, launch: Any, behind: Sequence[Components]
@@ -135,7 +233,7 @@ class FusedChain:
         self._places = [*map(_address, self._behind)]
 
     @classmethod
-    def of(cls, formula: Any, groups: Sequence[Components]) -> FusedChain | None:
+    def of(cls, formula: Any, groups: Sequence[Components]) -> _Kernel | None:
         """The kernel for components of one kind, or None where the operations have none."""
         first = max((c for group in groups for c in group), key=Tensor.dim)
         fmt = next((FORMATS[g[0].dtype] for g in groups if g[0].dtype in FORMATS), None)
@@ -158,7 +256,7 @@ class FusedChain:
             uniform += [name] * (c.shape != first.shape)
         try:
             result = formula(writer.apply, *names)
-        except NoChainError:
+        except NotFusedError:
             return None
         if type(result) is not _Name or not writer.lines:
             return None

@@ -1,12 +1,13 @@
-"""Exponentials of few small matrices by plan: `mcf.tensor.factor_plans`.
+"""Exponentials of small matrices, as few native calls.
 
 They are the steps of `mcf.linalg.matrix_exponential`: the sums of columns are one native call, the
-polynomial another, and each squaring one more, whose number depends on the matrices.
+polynomial another, and each squaring one more. The number of squarings depends on the matrices.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +15,19 @@ import torch
 from torch import Tensor
 
 from mcf.convert import conversions
-from mcf.convert.rounding import nearest
+from mcf.convert.rounding import convert, nearest
 from mcf.kernels import registry
 from mcf.kernels.elementwise import Elementwise
 from mcf.kernels.fold import product_fold
 from mcf.kernels.formats import FP64
 from mcf.kernels.operators import ABS, FMA, MUL, Operation, kernel, settle_kernel
 from mcf.kernels.program import Launch, Move, Program, Step
+from mcf.kernels.register_choice import get_registers
 from mcf.linalg.matrix_exponential import ABOVE, coefficient, degree, polynomial
-from mcf.tensor.factor_plans import Run, flat, new, through_float64
-from mcf.tensor.gathered import elements_in_order
-from mcf.tensor.tensor import Components, MCFTensor, fresh
+from mcf.linalg.triangular import BLOCK
+from mcf.tensor.narrow import in_float64
+from mcf.tensor.offsets import elements_in_order
+from mcf.tensor.tensor import COMPONENTS, Components, MCFTensor, fresh
 
 _empty_like, _address = torch.empty_like, Tensor.data_ptr
 _FLOAT64, _cpu = torch.float64, torch.device("cpu")
@@ -33,7 +36,23 @@ _MOST = 4096
 # Elements of a component of which a plan keeps the room of a call.
 _FEW = 1024
 
+_FORMATS = frozenset({torch.float64, torch.float32})
+# Signatures whose functions are cached.
+_MOST_RUNS = 1024
+
 Places = list[int]
+# Computes a result of the components of a matrix; None where it cannot.
+Run = Callable[[Components], MCFTensor | None]
+_runs: dict[tuple[Any, ...], Run | None] = {}
+
+
+def _flat(a: Tensor) -> tuple[int, int, int]:
+    """Return the shape of matrices with one dimension of batches."""
+    return math.prod(a.shape[:-2]), a.shape[-2], a.shape[-1]
+
+
+def _new(size: Any) -> Tensor:
+    return torch.empty(size, dtype=_FLOAT64, device="cpu")
 
 
 class _Unprepared(Exception):
@@ -48,7 +67,7 @@ class _Steps:
     """
 
     def __init__(self, terms: int, count: int, n: int, given: int) -> None:
-        self.terms, self.like = terms, new((count, n, n))
+        self.terms, self.like = terms, _new((count, n, n))
         self._steps: list[Launch | Move] = []
         self._sizes: list[int] = []
         self._constants: list[Tensor] = []
@@ -88,7 +107,7 @@ class _Steps:
         """An operation on one number for all and on matrices."""
         spec = kernel(operation, FP64, *[self.terms] * (1 + len(others)), uniform=frozenset({"x"}))
         fields = [self.like] * self.terms
-        row = [*fields, *[new(())] * self.terms, *fields * len(others)]
+        row = [*fields, *[_new(())] * self.terms, *fields * len(others)]
         self._launch(spec, row, [*out, *number, *(p for x in others for p in x)])
 
     def product(self, x: Places, y: Places, out: Places) -> None:
@@ -100,7 +119,7 @@ class _Steps:
         call = registry.prepare_product(spec, (count, rows, n, n), _cpu)
         if call is None:
             raise _Unprepared
-        like = new((count, rows, n))
+        like = _new((count, rows, n))
         key = (spec.state, rows)
         if key not in self._partial:
             # What nobody asks for goes to room that nobody reads.
@@ -144,7 +163,7 @@ _CONSTANTS = 1 << 30
 
 def _opened(terms: int, a: Tensor) -> Program:
     """Of A: it in normalised components, [count, n, n], and the sums of |A|'s columns."""
-    steps = _Steps(terms, *flat(a)[:2], 2 * terms + 1)
+    steps = _Steps(terms, *_flat(a)[:2], 2 * terms + 1)
     given, out = [*range(terms)], [*range(terms, 2 * terms)]
     index = elements_in_order(a, range(a.ndim))
     if index is not None:
@@ -214,27 +233,48 @@ class _Room(NamedTuple):
     sums_at: int
 
 
-def exponential(terms: int, a: Tensor) -> Run | None:
-    """A tuple of one: e^A of square A."""
-    if a.shape[-1] != a.shape[-2] or a.numel() > _MOST:
+def exponential(a: MCFTensor) -> MCFTensor | None:
+    """Return e^A of small square matrices on a CPU, or None for others."""
+    own = a.__dict__
+    first, terms = own["_c0"], own["_terms"]
+    if type(first) is not Tensor or first.dtype not in _FORMATS:
+        return None
+    key = (
+        terms, first.dtype, first.shape, first.stride(), first.device, registry.get_executor(),
+        get_registers(),
+    )  # fmt: skip
+    try:
+        run = _runs[key]
+    except KeyError:
+        if len(_runs) >= _MOST_RUNS:
+            _runs.clear()
+        run = _runs[key] = _prepared(terms, first)
+    return None if run is None else run(COMPONENTS[terms](own))
+
+
+def _prepared(terms: int, a: Tensor) -> Run | None:
+    """Return the function of the components of a signature, or None where there is none."""
+    if a.ndim < 2 or a.device != _cpu or a.shape[-1] != a.shape[-2] or a.shape[-1] > BLOCK:
+        return None
+    if not 0 < a.numel() <= _MOST:
         return None
     if a.dtype is not _FLOAT64 or terms == 1:
-        return through_float64(exponential, terms, a)
-    count, n, _ = flat(a)
+        return _through_float64(terms, a)
+    count, n, _ = _flat(a)
     kept = a.numel() <= _FEW
     try:
         opened, taylor = _opened(terms, a), _taylor(terms, count, n)
         closed, squares = _closed(terms, count, n), {count: _square(terms, count, n)}
     except _Unprepared:
         return None
-    like, size, free = new(a.shape), a.shape, list[_Room]()
+    like, size, free = _new(a.shape), a.shape, list[_Room]()
 
     def made() -> _Room:
         matrices, sums = np.empty((2, terms, count, n, n)), np.empty((count, n))
         at, others = ([c.ctypes.data for c in x] for x in matrices)
         return _Room(matrices, sums, at, others, sums.ctypes.data)
 
-    def run(parts: Components) -> tuple[MCFTensor] | None:
+    def run(parts: Components) -> MCFTensor | None:
         # A call's room is one that no other call has at the time.
         try:
             room = free.pop()
@@ -245,7 +285,7 @@ def exponential(terms: int, a: Tensor) -> Run | None:
         done = done and closed([*_powered(room), *map(_address, out)])
         if kept:
             free.append(room)
-        return (fresh(out, size, _FLOAT64, _cpu),) if done else None
+        return fresh(out, size, _FLOAT64, _cpu) if done else None
 
     def _powered(room: _Room) -> Places:
         """Where e^A is."""
@@ -280,6 +320,25 @@ def exponential(terms: int, a: Tensor) -> Run | None:
         return at
 
     return run
+
+
+def _through_float64(terms: int, a: Tensor) -> Run | None:
+    """Return what computes matrices of float32 in two components of float64, or None.
+
+    The result is rounded once.
+    """
+    run = _prepared(2, _new(a.shape)) if in_float64(a) else None
+    if run is None:
+        return None
+    dtype, size = a.dtype, a.shape
+
+    def through(parts: Components) -> MCFTensor | None:
+        found = run(convert(parts, _FLOAT64, 2))
+        if found is None:
+            return None
+        return fresh(convert(COMPONENTS[2](found.__dict__), dtype, terms), size, dtype, _cpu)
+
+    return through
 
 
 def _exponent(norm: float) -> int:

@@ -1,7 +1,7 @@
-"""Exact: exponentials of few small matrices by plan have the bits of their operator.
+"""Exact: exponentials of small matrices have the bits of the operator for large ones.
 
 Caught mutants: a norm without its room for rounding; matrices of a batch squared as often as the
-largest of them, or left in the order of their norms; a turned matrix read as it lies.
+largest of them, or left in the order of their norms; a transposed matrix read in memory order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 import mcf
 from mcf.linalg import opaque_decompositions
-from mcf.tensor import exponential_plans, factor_plans
+from mcf.tensor import small_exponentials
 from mcf.tensor.tensor import wrap
 from tests.helpers import assert_alike
 
@@ -66,10 +66,9 @@ def matrices(dtype: torch.dtype, terms: int, *shape: int) -> list[Any]:
         ],
     ],
 )
-def test_plans_have_the_bits_of_the_operator(
+def test_bits_of_the_operator(
     dtype: torch.dtype, terms: int, shape: tuple[int, ...]
 ) -> None:
-    factor_plans._plans.clear()
     for k, a in enumerate(matrices(dtype, terms, *shape)):
         got = [matrix_exp(a), torch.matrix_exp(a), a.matrix_exp()]
         want = wrap(opaque_decompositions.matrix_exp(a.components))
@@ -78,15 +77,14 @@ def test_plans_have_the_bits_of_the_operator(
         for found in got:
             assert (type(found), found.dtype, found.shape) == (type(a), dtype, a.shape)
             assert_alike(found, want, f"{dtype} {terms} {shape} {k}")
-    assert any(plan is not None for plan in factor_plans._plans.values())
 
 
 def test_as_many_squarings_as_each_matrix_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    square = exponential_plans._square
-    monkeypatch.setattr(factor_plans, "_plans", {})
+    square = small_exponentials._square
+    monkeypatch.setattr(small_exponentials, "_runs", {})
     monkeypatch.setattr(
-        exponential_plans,
+        small_exponentials,
         "_square",
         lambda terms, count, n: (made.append(count), square(terms, count, n))[1],
     )
@@ -102,25 +100,17 @@ def test_as_many_squarings_as_each_matrix_needs(monkeypatch: pytest.MonkeyPatch)
             assert_alike(found[k], matrix_exp(a[k]), str(k))
 
 
-def test_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factor_plans, "_plans", {})
+def test_matrices_without_elements_and_that_are_not_square() -> None:
     a = mcf.from_components([whole(3, 3) / 16, whole(3, 3) * 2.0**-60])
     with pytest.raises(RuntimeError, match="square"):
         matrix_exp(a[:2])
     assert matrix_exp(a[:0, :0]).shape == (0, 0)
-    with mcf.executor("torch"):
-        matrix_exp(a)
-    assert not any(plan is not None for plan in factor_plans._plans.values())
-    x = a.detach().clone().requires_grad_()
-    assert matrix_exp(x).requires_grad
 
 
-def test_derivatives_go_by_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factor_plans, "_plans", {})
+def test_derivatives_are_exponentials_of_blocks() -> None:
     a = mcf.from_components([whole(3, 3) / 16, whole(3, 3) * 2.0**-60])
     x = a.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad(matrix_exp(x).sum(), x)
-    assert len([plan for plan in factor_plans._plans.values() if plan is not None]) == 2
     one = torch.ones_like(a)
     block = torch.cat((torch.cat((a.mT, one), 1), torch.cat((0 * a, a.mT), 1)))
     want = wrap(opaque_decompositions.matrix_exp(block.components))[:3, 3:]
