@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from mcf.tensor.promotion import result_format
 from mcf.tensor.recorded import _duals, differentiated
@@ -35,8 +36,9 @@ _NAMES = _DIVISIONS | {
 }  # fmt: skip
 # Functions of matrices: their derivatives are products of several.
 _MATRICES = {
-    "cholesky_inverse", "cholesky_solve", "inv", "inverse", "matrix_exp", "matrix_power", "pinv",
-    "pinverse", "solve", "solve_triangular", "tensorinv", "tensorsolve",
+    "cholesky_inverse", "cholesky_solve", "householder_product", "inv", "inverse", "lstsq",
+    "lu_solve", "matrix_exp", "matrix_power", "orgqr", "pinv", "pinverse", "solve",
+    "solve_triangular", "tensorinv", "tensorsolve",
 }  # fmt: skip
 ROOMY_DERIVATIVES = named(_NAMES | _MATRICES)
 
@@ -101,4 +103,10 @@ def with_room(
         return x.to(torch.float32) if _is_narrow(x) else x
 
     computed = call(func, tuple(map(wide, args)), {k: wide(v) for k, v in kwargs.items()})
-    return _Valued.apply(value, computed.to(value.dtype))  # type: ignore[no-untyped-call]
+
+    def valued(x: Any, y: Any) -> Any:
+        if not isinstance(y, Tensor) or not y.requires_grad:
+            return x
+        return _Valued.apply(x, y.to(x.dtype))  # type: ignore[no-untyped-call]
+
+    return tree_map(valued, value, computed)
