@@ -73,15 +73,15 @@ def rrelu_(input: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @implements(aten.rand_like.default)
-def rand_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
+def rand_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
     """Uniform in [0, 1)."""
-    return uniform(x, None)
+    return random.rand_like(x, dtype=dtype, device=device)
 
 
 @implements(aten.randn_like.default)
-def randn_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
+def randn_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
     """Standard normal."""
-    return normal(x, None)
+    return random.randn_like(x, dtype=dtype, device=device)
 
 
 @implements(torch.randint_like)
