@@ -125,8 +125,8 @@ def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Tensor, Tensor
 
 @implements(aten.native_dropout_backward.default)
 def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The gradient where the mask holds, times the scale."""
-    return where(mask, grad * scale, 0)
+    """The gradient times the scale, and times 0 where the mask is false, as torch has it."""
+    return where(mask, grad * scale, grad * 0)
 
 
 @implements(F.dropout, torch.dropout)

@@ -126,6 +126,17 @@ def test_derivatives_of_least_squares_have_products_beyond_the_range() -> None:
     near(given[0].grad, given[1].grad, 8.0)
 
 
+def test_derivative_of_a_pseudoinverse_has_the_rank_of_its_value() -> None:
+    """Mutant: the tolerance of float32, by which a rounded product has full rank."""
+    a: Any = mcf.tensor([[0.3, 1.1], [-0.7, 0.9], [1.3, 0.1]], terms=1, dtype=F16)
+    product = a @ a.mT
+    x = product.clone().requires_grad_()
+    torch.linalg.pinv(x).sum().backward()
+    y = wide(product).requires_grad_()
+    torch.linalg.pinv(y, rtol=3 * 2.0**-10).sum().backward()
+    assert bool(((wide(x.grad) - y.grad).abs() <= y.grad.abs().max() * 2.0**-9).all())
+
+
 def test_wider_operands_decide_the_format() -> None:
     x, weight = numbers(1.0), torch.ones(4)
     for found in (F.layer_norm(x, (4,), weight), F.rms_norm(x, (4,), weight)):
