@@ -17,6 +17,11 @@ from mcf.kernels.registry import executor as executor
 from mcf.kernels.registry import get_executor as get_executor
 from mcf.kernels.registry import set_executor as set_executor
 
+__all__ = [
+    "BF16", "FP16", "FP32", "FP64", "ExecutorWarning", "Format", "environment", "executor",
+    "format_of", "get_executor", "set_executor", "toy",
+]  # fmt: skip
+
 
 def __getattr__(name: str) -> ModuleType:
     if name != "expansions":

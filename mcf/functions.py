@@ -57,12 +57,39 @@ def _tensors(*values: Any) -> tuple[Tensor, ...]:
     )
 
 
-@overload
-def add(x: Components, y: Components | Tensor) -> Components: ...
-@overload
-def add(x: MCFTensor, y: Any) -> MCFTensor: ...
-@overload
-def add(x: Any, y: MCFTensor) -> MCFTensor: ...
+class Function(Protocol):
+    """An operation or function: it returns an expansion, a tuple or a tensor as it is given one."""
+
+    @overload
+    def __call__(self, x: MCFTensor, /, *args: Any, **options: Any) -> MCFTensor: ...
+    @overload
+    def __call__(self, x: MCFComplexTensor, /, *args: Any, **options: Any) -> MCFComplexTensor: ...
+    @overload
+    def __call__(self, x: Any, y: MCFTensor, /, *args: Any, **options: Any) -> MCFTensor: ...
+    @overload
+    def __call__(self, x: Tensor, /, *args: Any, **options: Any) -> Tensor: ...
+    @overload
+    def __call__(self, x: Components, /, *args: Any, **options: Any) -> Components: ...
+
+
+# Editors and `help` show this type of operands and results.
+_OPERAND = "MCFTensor | Tensor | tuple[Tensor, ...]"
+
+
+def _typed(function: Callable[..., Any], arguments: int | None = None) -> Function:
+    """Have editors and `help` show the types of a function's first arguments, and its result's."""
+    shown = inspect.signature(function)
+    operands = [
+        p.replace(annotation=_OPERAND) if arguments is None or k < arguments else p
+        for k, p in enumerate(shown.parameters.values())
+    ]
+    function.__signature__ = shown.replace(  # type: ignore[attr-defined]
+        parameters=operands, return_annotation=_OPERAND
+    )
+    return function
+
+
+@_typed
 def add(x: Any, y: Any) -> Any:
     """x + y for two expansions, commutative; error of pairs at most 2u^2, under cancellation too.
 
@@ -75,12 +102,7 @@ def add(x: Any, y: Any) -> Any:
     return x + y
 
 
-@overload
-def mul(x: Components, y: Components | Tensor) -> Components: ...
-@overload
-def mul(x: MCFTensor, y: Any) -> MCFTensor: ...
-@overload
-def mul(x: Any, y: MCFTensor) -> MCFTensor: ...
+@_typed
 def mul(x: Any, y: Any) -> Any:
     """x * y for two expansions, commutative; error of pairs at most 5u^2.
 
@@ -116,6 +138,7 @@ def are_components(function: str, *values: Any) -> bool:
     return components
 
 
+@_typed
 def sub(x: Any, y: Any) -> Any:
     """x - y."""
     if are_components("sub", x, y):
@@ -126,6 +149,7 @@ def sub(x: Any, y: Any) -> Any:
     return a - b
 
 
+@_typed
 def div(x: Any, y: Any) -> Any:
     """x / y."""
     if are_components("div", x, y):
@@ -148,6 +172,7 @@ class _Fma(torch.autograd.Function):
         return grad * y, grad * x, grad
 
 
+@_typed
 def fma(x: Any, y: Any, z: Any) -> Any:
     """x * y + z with the error of one operation; bound in `mcf.bound("fma", ...)`."""
     if are_components("fma", x, y, z):
@@ -163,42 +188,29 @@ def fma(x: Any, y: Any, z: Any) -> Any:
     return _Fma.apply(a.expand(shape), b.expand(shape), c.expand(shape))  # type: ignore[no-untyped-call]
 
 
+@_typed
 def sqrt(x: Any) -> Any:
     """The square root; NaN for x < 0."""
     return operations.sqrt(x) if are_components("sqrt", x) else x.sqrt()
 
 
+@_typed
 def rsqrt(x: Any) -> Any:
     """1 / sqrt(x)."""
     return operations.rsqrt(x) if are_components("rsqrt", x) else x.rsqrt()
 
 
+@_typed
 def reciprocal(x: Any) -> Any:
     """1 / x."""
     return operations.reciprocal(x) if are_components("reciprocal", x) else x.reciprocal()
 
 
+@_typed
 def square(x: Any) -> Any:
     """x * x."""
     # A tensor's square is this product, too.
     return operations.mul(x, x) if are_components("square", x) else x.square()
-
-
-class Function(Protocol):
-    """An elementary function: it returns an expansion, a tuple or a tensor as it is given one."""
-
-    @overload
-    def __call__(self, x: MCFTensor, /, *args: Any, **options: Any) -> MCFTensor: ...
-    @overload
-    def __call__(self, x: Tensor, y: MCFTensor, /, **options: Any) -> MCFTensor: ...
-    @overload
-    def __call__(self, x: Tensor, /, *args: Any, **options: Any) -> Tensor: ...
-    @overload
-    def __call__(self, x: Components, /, *args: Any, **options: Any) -> Components: ...
-
-
-# Editors and `help` show this type of operands and results.
-_OPERAND = "MCFTensor | Tensor | tuple[Tensor, ...]"
 
 
 def _public(
@@ -232,15 +244,7 @@ def _public(
         result = of_tensors(*map(promote, values), *rest, **options)
         return to_plain(result)
 
-    shown = inspect.signature(function)
-    operands = [
-        p.replace(annotation=_OPERAND) if k < arguments else p
-        for k, p in enumerate(shown.parameters.values())
-    ]
-    call.__signature__ = shown.replace(  # type: ignore[attr-defined]
-        parameters=operands, return_annotation=_OPERAND
-    )
-    return call
+    return _typed(call, arguments)
 
 
 exp = _public(elementary.exp, torch.exp)

@@ -231,9 +231,12 @@ def canonical(components: Components) -> Components:
     if bool(unlike.any()):
         other = _in_order([torch.where(unlike, x, 0.0) for x in c])
         c = [torch.where(unlike, a, b) for a, b in zip(other, c, strict=True)]
-    overflow = finite & ~c[0].isfinite()
+    lower = sum(components[2:], components[1])
+    overflow = finite & ~(c[0].isfinite() & lower.isfinite())
     c = [torch.where(overflow, torch.zeros_like(x), x) for x in c]
-    c[0] = torch.where(overflow, components[0] * torch.inf, c[0])
+    # NaN and infinities behind a finite component are the sum.
+    beyond = torch.where(lower.isfinite(), components[0] * torch.inf, lower)
+    c[0] = torch.where(overflow, beyond, c[0])
     keep = ~finite | (c[0] == 0)
     c[0] = torch.where(keep, components[0], c[0])
     return tuple(c)
@@ -243,9 +246,8 @@ def _canonical_pair(a: Tensor, b: Tensor) -> Components:
     """`canonical` of pairs; the second component of a finite one is never -0."""
     s, e = _two_sum(a, b)
     finite = s.abs() < torch.inf
-    # What overflows is infinite; what is 0 and what was not finite stay as they were.
-    other = torch.where(a.abs() < torch.inf, a * torch.inf, a)
-    first = torch.where(finite, torch.where(s == 0, a, s), other)
+    # What is 0 and what was not finite stay as they were.
+    first = torch.where((a.abs() < torch.inf) & (s != 0), s, a)
     return first, torch.where(finite, e, torch.zeros_like(e))
 
 

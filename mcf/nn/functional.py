@@ -21,6 +21,8 @@ from mcf.tensor.registry import implements
 from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.row_scales import mean_square
 
+__all__ = ["attention", "layer_norm", "linear", "rms_norm", "softmax", "weighted_attention"]
+
 
 @implements(torch.nn.functional.layer_norm, torch.layer_norm)
 def layer_norm(

@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from mcf.kernels.formats import FP16
 from mcf.tensor.promotion import result_format
 from mcf.tensor.recorded import _duals, differentiated
 from mcf.tensor.tensor import MCFTensor
@@ -35,10 +37,12 @@ _NAMES = _DIVISIONS | {
 }  # fmt: skip
 # Functions of matrices: their derivatives are products of several.
 _MATRICES = {
-    "cholesky_inverse", "cholesky_solve", "inv", "inverse", "matrix_exp", "matrix_power", "pinv",
-    "pinverse", "solve", "solve_triangular", "tensorinv", "tensorsolve",
+    "cholesky_inverse", "cholesky_solve", "householder_product", "inv", "inverse", "lstsq",
+    "lu_solve", "matrix_exp", "matrix_power", "orgqr", "pinv", "pinverse", "solve",
+    "solve_triangular", "tensorinv", "tensorsolve",
 }  # fmt: skip
 ROOMY_DERIVATIVES = named(_NAMES | _MATRICES)
+_TOLERANCES = {"atol", "rtol", "rcond"}
 
 
 def roomy(x: Any) -> Any:
@@ -100,5 +104,15 @@ def with_room(
             return type(x)(map(wide, x))
         return x.to(torch.float32) if _is_narrow(x) else x
 
+    if ROOMY_DERIVATIVES[func] == "pinv" and len(args) == 1 and not _TOLERANCES & kwargs.keys():
+        # The rank is that of the value.
+        x = args[0]
+        kwargs = kwargs | {"rtol": max(x.shape[-2:]) * 2 * float(FP16.u**x.terms)}
     computed = call(func, tuple(map(wide, args)), {k: wide(v) for k, v in kwargs.items()})
-    return _Valued.apply(value, computed.to(value.dtype))  # type: ignore[no-untyped-call]
+
+    def valued(x: Any, y: Any) -> Any:
+        if not isinstance(y, Tensor) or not y.requires_grad:
+            return x
+        return _Valued.apply(x, y.to(x.dtype))  # type: ignore[no-untyped-call]
+
+    return tree_map(valued, value, computed)

@@ -61,9 +61,12 @@ class Steps:
         repeat = self._repeat
         holds = repeat is not None and not self._ahead and repeat.holds(request)
         if repeat is not None and not holds:
-            repeat.tell(self.marks)
+            # It refers to parameters that the model may no longer have.
+            self.forget()
+            repeat.release()
+            repeat = None
         try:
-            self._step(request, repeat if holds else None)
+            self._step(request, repeat)
         finally:
             # Also after an error, or gradients would live on.
             if repeat is not None:

@@ -46,6 +46,7 @@ def accumulate(p: Parameter, gradients: list[Tensor]) -> tuple[Any, GradientAccu
     return optimizer, accumulator
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=6)
 @on_each_executor
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
@@ -193,6 +194,7 @@ def test_scaled_gradients() -> None:
     assert_same(*results)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("how", ["unscale", "clip", "mul"])
 def test_changes_in_place_are_refused(how: str) -> None:
     p = parameter(20, FP32)

@@ -50,6 +50,7 @@ def without_gradients(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return {name: t for name, t in found.items() if not name.endswith(".grad")}
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
@@ -87,6 +88,7 @@ SUPPORT: list[tuple[str, Any, bool]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(("what", "make", "supports"), SUPPORT, ids=[s[0] for s in SUPPORT])
 def test_who_divides_by_the_scale(what: str, make: Any, supports: bool) -> None:
     # Lightning, whose "bf16-mixed" needs no scaler, clips no gradients where the step would.
@@ -94,6 +96,7 @@ def test_who_divides_by_the_scale(what: str, make: Any, supports: bool) -> None:
     assert getattr(optimizer, "_step_supports_amp_scaling", False) is supports
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_either_way_the_bits_are_the_same(dtype: torch.dtype) -> None:
     results = []
@@ -149,6 +152,7 @@ def test_a_skipped_step_changes_no_bit(case: Case, bad: float) -> None:
         assert all(optimizer.state[p]["step"].item() == before_steps + 1 for p in params)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_unscaled_before_as_for_clipping() -> None:
     # The documented order of torch: unscale_, clip_grad_norm_, step.
     results = []
@@ -205,6 +209,7 @@ def test_scale_that_is_no_power_of_two(dtype: torch.dtype) -> None:
     assert_same_bits(optimizer.state[p]["master_param"], copy)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 def test_autocast_and_scaler_train_a_model(dtype: torch.dtype) -> None:

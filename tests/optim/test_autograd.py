@@ -150,6 +150,7 @@ def test_a_step_in_one_graph_is_refused() -> None:
         torch.compile(optimizer.step, backend="eager", fullgraph=True)()
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 @pytest.mark.parametrize("n", [1, 3])
 def test_negated_view_as_gradient(n: int, executor: str) -> None:

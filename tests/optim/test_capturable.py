@@ -235,6 +235,7 @@ def test_capture_needs_capturable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not optimizer.state
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_the_count_of_each_parameter() -> None:
     # The mutant: the count of the first for all.
     with mcf.executor("torch"):

@@ -51,6 +51,7 @@ def given(make: Any, dtype: torch.dtype, scale: float = 1.0, **options: Any) -> 
     return optimizer
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("make", [AdamW, SGD])
 def test_as_torch_in_float64(make: Any) -> None:
     # torch sums in another order: a few units in the last place of the norm.
@@ -64,6 +65,7 @@ def test_as_torch_in_float64(make: Any) -> None:
             torch.testing.assert_close(p, q, rtol=0, atol=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @on_each_executor
 @pytest.mark.parametrize("make", [AdamW, SGD])
 def test_float32_is_a_step_on_clipped_gradients(make: Any, executor: str) -> None:
@@ -81,6 +83,7 @@ def test_float32_is_a_step_on_clipped_gradients(make: Any, executor: str) -> Non
     assert_same(without_gradients(stored(optimizer)), without_gradients(stored(reference)))
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32, FP64], ids=str)
 def test_gradients_below_the_limit_change_nothing(dtype: torch.dtype) -> None:
     mine, theirs = given(AdamW, dtype, max_grad_norm=1e3), given(AdamW, dtype)
@@ -171,6 +174,7 @@ def test_nothing_changes(policy: str, clip: float | None, bad: float) -> None:
         assert optimizer.state[last]["step"].item() == count + 1
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("bad", NOT_FINITE)
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_as_torch(clip: float | None, bad: float) -> None:

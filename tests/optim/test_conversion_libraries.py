@@ -71,6 +71,7 @@ def test_from_torch_and_back(theirs: Any, ours: Any, options: dict[str, Any]) ->
     steps(mixed, 1)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_in_float64_it_goes_on_as_torch() -> None:
     params = [parameter(9, FP64)]
     source = torch.optim.AdamW(params, 1e-2, foreach=False)
@@ -124,6 +125,7 @@ def test_a_start_from_float32_weights(precision: str) -> None:
         assert_same_bits(mine.state[low[0]][name], other.state[next(parameters(other))][name])
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("kind", [{}, {"decouple_lr": True, "weight_decay": 1e-5}])
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_from_optimi(dtype: torch.dtype, kind: dict[str, Any]) -> None:

@@ -117,6 +117,7 @@ def test_metrics_go_on() -> None:
     assert made.metrics()["update_norm"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("name", ["max_grad_norm", "lrr"])
 @pytest.mark.parametrize("target", [AdamW, torch.optim.AdamW])
 def test_options_that_no_group_has_are_refused(name: str, target: Any) -> None:

@@ -28,6 +28,7 @@ VARIANTS = [
 MAKES = (Adam, NAdam, RAdam, Adamax, SGD)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.usefixtures("on_torch")
 def test_float64_is_exact(variant: Variant) -> None:
@@ -37,6 +38,7 @@ def test_float64_is_exact(variant: Variant) -> None:
         assert compared(variant, decoupled_weight_decay=False)[0] > 1e9 * TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("make", MAKES)
 @pytest.mark.usefixtures("on_torch")
 def test_apart_from_the_rate(make: Any) -> None:

@@ -140,6 +140,7 @@ def test_every_arithmetic_is_listed() -> None:
     assert LIMITS.keys() == set(cases(dtypes=(BF16,)))
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LIMITS, ids=str)
 def test_distance(case: Case) -> None:
@@ -148,6 +149,7 @@ def test_distance(case: Case) -> None:
     assert measured <= LIMITS[case]
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_distance_for_other_seeds(seed: int) -> None:
@@ -155,11 +157,13 @@ def test_distance_for_other_seeds(seed: int) -> None:
         assert distances(seed, every=True)[case] <= limit, str(case)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.slow
 def test_wrong_product_is_rejected() -> None:
     assert distances(0, every=False)[MUTANT] > 2 * LIMITS[Case("plus", BF16, BF16)]
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.slow
 def test_order() -> None:
     found = distances(0, every=False)
@@ -173,6 +177,7 @@ def test_order() -> None:
     assert found[Case("plus", BF16, FP32)] > 10 * found[Case("master", BF16, FP32)]
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.slow
 def test_order_of_the_others() -> None:
     found = distances(0, every=True)
@@ -181,6 +186,7 @@ def test_order_of_the_others() -> None:
     assert found[Case("fp32_states", BF16, FP32)] > 0.5
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.slow
 def test_float64_is_the_truth() -> None:
     few = slice(0, 40)

@@ -53,6 +53,7 @@ def distance(variant: Variant, rule: str) -> float:
         return compared(variant, rule=rule)[0]
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("variant", [named("adamw"), *NEW], ids=str)
 def test_float64_is_exact(variant: Variant) -> None:
@@ -61,11 +62,13 @@ def test_float64_is_exact(variant: Variant) -> None:
     assert found < TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_another_rule_is_rejected() -> None:
     assert distance(named("adam"), "adamw") > 1e9 * TOLERANCE
     assert distance(named("radam"), "adam") > 1e9 * TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_amsgrad_keeps_its_maximum() -> None:
     # Else the rows above would not tell it from Adam.
     p = Parameter(random(N, FP64, 1))

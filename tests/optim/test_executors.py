@@ -159,6 +159,7 @@ def counts(case: Case, count: int) -> int:
     return 100 if case in LONG else count
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=12)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ADAMW, ids=str)
@@ -167,6 +168,7 @@ def test_numba_is_torch_adamw(case: Case, count: int) -> None:
     compare("numba", AdamW, steps, awkward(case.dtype), **OPTIONS, **case.options())
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", SGD_CASES, ids=str)
@@ -176,6 +178,8 @@ def test_numba_is_torch_sgd(case: Case, count: int) -> None:
         compare("numba", SGD, count, awkward(case.dtype), **options)
 
 
+@pytest.mark.filterwarnings("ignore:.* of the sampled updates")
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=12, slow=3)
 @pytest.mark.parametrize("count", [FEW, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("variant", "case"), OTHER_RULES, ids=str)
@@ -184,12 +188,14 @@ def test_numba_is_torch_other_rules(variant: Variant, case: Case, count: int) ->
     compare("numba", variant.make, count, awkward(case.dtype), **options)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", LARGE_CASES, ids=str)
 def test_numba_is_torch_large(case: Case) -> None:
     compare("numba", AdamW, 2, large(case.dtype), **OPTIONS, **case.options())
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=18)
 @needs_triton
 @pytest.mark.parametrize("case", ADAMW, ids=str)
@@ -197,6 +203,7 @@ def test_triton_is_torch_adamw(case: Case) -> None:
     compare("triton", AdamW, 2, a_block_and_more(case.dtype), **OPTIONS, **case.options())
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @needs_triton
 @pytest.mark.parametrize("case", SGD_CASES, ids=str)
@@ -225,6 +232,7 @@ def test_triton_is_torch_100_steps(case: Case) -> None:
     compare("triton", AdamW, 100, sliced, **OPTIONS, **case.options())
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @needs_triton
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ADAMW, ids=str)
@@ -232,6 +240,8 @@ def test_triton_is_torch_adamw_100_steps(case: Case) -> None:
     compare("triton", AdamW, 100, a_block_and_more(case.dtype), **OPTIONS, **case.options())
 
 
+@pytest.mark.filterwarnings("ignore:.* of the sampled updates")
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @needs_triton
 @pytest.mark.slow
 @pytest.mark.parametrize("momentum", MOMENTA, ids=["bare", "momentum", "nesterov"])

@@ -127,6 +127,7 @@ def test_the_second_component_of_a_gradient_counts(monkeypatch: pytest.MonkeyPat
     assert (stepped() != truth).any()
 
 
+@pytest.mark.filterwarnings("ignore:.* of the sampled updates")
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_torch")
 @pytest.mark.statistical

@@ -87,6 +87,7 @@ def test_every_rule_on_float32_has_the_bits_of_split16(variant: Variant, executo
         assert_same_training(wide, split)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("precision", BYTES)
 def test_float32_parameters_take_the_bytes_of_the_table(precision: str) -> None:
     with mcf.executor("torch"):

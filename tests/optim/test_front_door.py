@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+import mcf
 from mcf.optim import SGD, AdamW, collage, load_converted
 from tests.helpers import assert_same_bits
 from tests.optim.helpers import BF16
@@ -175,6 +176,22 @@ def test_a_step_after_assign_says_once_that_the_model_has_others(loaded: bool, m
     assert "are referred to by nothing else" in message
 
 
+def test_a_step_after_assign_in_the_middle_of_training_says_so() -> None:
+    net = model(("p1",))
+    optimizer = AdamW(net.parameters())
+    # This executor prepares steps that repeat, which refer to the old parameters, too.
+    with mcf.executor("numba"):
+        for _ in range(3):
+            next(net.parameters()).grad = torch.ones(4, 4).bfloat16()
+            optimizer.step()
+        optimizer.zero_grad()
+        net.load_state_dict({name: t.clone() for name, t in net.state_dict().items()}, assign=True)
+        next(net.parameters()).grad = torch.ones(4, 4).bfloat16()
+        (message,) = messages(optimizer, 1)
+        assert "are referred to by nothing else" in message
+        assert messages(optimizer) == []
+
+
 def test_a_step_without_gradients_does_not_warn_where_somebody_holds_a_parameter() -> None:
     net = model(("p1", "p2"))
     held = list(model(("p1",)).parameters())
@@ -190,8 +207,6 @@ def test_a_step_without_gradients_does_not_warn_where_somebody_holds_a_parameter
 
 @pytest.mark.parametrize("executor", ["torch", "numba"])
 def test_steps_of_several_threads_are_all_counted(executor: str) -> None:
-    import mcf
-
     p = nn.Parameter(torch.ones(64, dtype=BF16))
     p.grad = torch.ones_like(p)
     with mcf.executor(executor):

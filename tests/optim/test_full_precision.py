@@ -57,6 +57,7 @@ def reference_executor():
         yield
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(("dtype", "precision"), plain_cases(list(mcf.optim.PRECISIONS)))
 @pytest.mark.parametrize("compute_dtype", [FP32, torch.bfloat16, torch.float16])
@@ -78,6 +79,7 @@ def test_every_adamw_precision_is_plain(
     assert results[0]["0.exp_avg"].dtype == results[0]["0.exp_avg_sq"].dtype == dtype
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled
 @pytest.mark.parametrize(("dtype", "precision"), plain_cases(mcf.optim.SGD.precisions))
 def test_every_sgd_precision_is_plain(dtype: torch.dtype, precision: str) -> None:
@@ -139,6 +141,7 @@ def adamw_excess(theirs: Any, dtype: torch.dtype, count: int) -> tuple[float, fl
     return worst[0], worst[1], worst[2]
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", FULL)
 def test_distance_to_torch_adamw(dtype: torch.dtype) -> None:
     # Measured: .34, .45 and .5 of the bounds.
@@ -147,10 +150,12 @@ def test_distance_to_torch_adamw(dtype: torch.dtype) -> None:
     assert max(excess) <= 1
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_adam_is_rejected() -> None:
     assert max(adamw_excess(torch.optim.Adam, FP32, 2)) > 1000
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", FULL)
 @pytest.mark.parametrize(
@@ -192,6 +197,7 @@ def test_distance_to_torch_sgd(dtype: torch.dtype, momenta: dict[str, Any]) -> N
     assert worst <= 1
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", FULL)
 def test_run_beside_torch_stays_close(dtype: torch.dtype) -> None:

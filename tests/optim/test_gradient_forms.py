@@ -75,6 +75,7 @@ def gradients(dtype: torch.dtype, seed: int = 1) -> list[torch.Tensor]:
     return [random(N, dtype, seed + t) for t in range(3)]
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [FP32, FP64], ids=str)
@@ -110,6 +111,7 @@ def test_value_on_each_executor(case: Case, executor: str) -> None:
         assert_same(mine, run(AdamW, parameter(N, case.dtype), clipped, **options))
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_clipping_is_of_unscaled_gradients() -> None:
     given = gradients(FP32)
     expected = run(AdamW, parameter(N, FP32), given, max_grad_value=0.3)
@@ -152,6 +154,7 @@ def test_on_each_executor(case: Case, executor: str) -> None:
         assert_same(run(AdamW, parameter(N, case.dtype), given, **options), expected)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("make", [AdamW, SGD])
 @pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 def test_float32_gradients_are_not_rounded(make: Any, dtype: torch.dtype) -> None:
@@ -165,6 +168,7 @@ def test_float32_gradients_are_not_rounded(make: Any, dtype: torch.dtype) -> Non
     assert (rounded["0.master_param"] != wide["0.param"]).any()
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("case", FULL, ids=str)
 def test_wider_parameters_take_their_own_dtype(case: Case) -> None:
     p = parameter(3, case.dtype)

@@ -120,6 +120,7 @@ def test_everything_in_one_rule() -> None:
 # --- decouple_lr ----------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_decay_follows_the_schedule_and_not_the_rate() -> None:
     # Without a gradient's share: p <- p (1 - lr / peak_lr weight_decay), lr halved at every step.
     for rate in (1e-3, 0.5):
@@ -147,6 +148,7 @@ def test_it_is_the_weight_decay_divided_by_the_largest_rate() -> None:
     assert_same(*results)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_as_optimi() -> None:
     optimi = pytest.importorskip("optimi", reason="a peer of the benchmarks")
     results = []
@@ -195,6 +197,7 @@ def test_refused(make: Any, options: dict[str, Any], error: type[Exception], wor
         make([parameter(3, BF16)], **options)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_lion_may() -> None:
     p = Parameter(torch.ones(3, dtype=FP64))
     optimizer = Lion([p], 0.5, weight_decay=0.25, decouple_lr=True)

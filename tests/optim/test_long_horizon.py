@@ -42,6 +42,7 @@ def test_low_words_stall(precision: str) -> None:
     assert abs(gone(precision=precision) - 2**-9 / 7.5e-3) < 0.01
 
 
+@pytest.mark.filterwarnings("ignore:.* of the sampled updates")
 @pytest.mark.slow
 def test_weights_alone_do_not_move() -> None:
     assert gone(precision="plain") == gone(precision="fp32_states") == 0

@@ -72,6 +72,7 @@ def test_before_the_first_step(precision: str) -> None:
     assert_same_bits(optimizer.master_weight(p, exact=True)[0], p.detach())
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [FP32, FP64])
 def test_full_precision_is_itself(dtype: torch.dtype) -> None:
     p = parameter(4, dtype)

@@ -127,6 +127,7 @@ def assert_close(measured: dict[str, Any], expected: dict[str, float]) -> None:
             assert measured[name] == pytest.approx(wanted, rel=1e-4), name
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("case", cases(dtypes=(BF16,)) + FULL, ids=str)
 def test_adamw(case: Case) -> None:
@@ -289,6 +290,7 @@ def test_nothing_to_measure(make: Any) -> None:
         assert ("lost_exp_avg_sq" in found) == (make is AdamW)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_only_the_last_step_counts() -> None:
     p = parameter(20, FP32)
     optimizer = AdamW([p], **ADAMW, track_metrics=True)

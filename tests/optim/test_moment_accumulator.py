@@ -100,6 +100,7 @@ def right(p: Tensor, steps: list[list[Tensor]], lr: float, decay: float) -> list
     return [p, m, v]
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_the_formula() -> None:
     # Scalars are exact in float32, powers of the betas in float64.
     p, lr, decay = parameter(64, FP32), 2.0**-7, 0.125

@@ -164,6 +164,7 @@ def run(make: Any, dtype: torch.dtype, kwargs: dict[str, Any], count: int = 10) 
     return params
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(("desc", "kwargs"), INPUTS, ids=[d for d, _ in INPUTS])
 def test_float64_is_torchs(desc: str, kwargs: dict[str, Any]) -> None:
     # The matrix is rounded to bf16 before it is orthogonalised, which hides that ours differs from
@@ -267,6 +268,7 @@ def test_checkpoints_go_on_with_the_same_bits(case: Case) -> None:
     assert_same(stored(other), stored(optimizer))
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_clipping_and_a_loss_scale_are_those_of_the_gradient() -> None:
     # The first half alone sees them; twice would shrink the orthogonalised matrix too.
     results = []

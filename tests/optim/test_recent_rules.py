@@ -41,6 +41,7 @@ every = pytest.mark.parametrize("variant", RECENT, ids=str)
 each = pytest.mark.parametrize("variant", RECENT_RULES, ids=str)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @every
 @pytest.mark.usefixtures("on_torch")
@@ -58,6 +59,7 @@ def test_float64_is_exact(variant: Variant) -> None:
         assert float((p.detach() - x).norm() / (x - random(N, FP64, 1)).norm()) < TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("variant", "wrong"),
@@ -77,6 +79,7 @@ def test_another_rule_is_rejected(variant: Variant, wrong: dict[str, Any]) -> No
     assert compared(variant, Recent, **wrong)[0] > 1e6 * TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.usefixtures("on_torch")
 def test_adan_is_optimis() -> None:
     optimi = pytest.importorskip("optimi")
@@ -89,6 +92,7 @@ def test_adan_is_optimis() -> None:
     assert (mine - theirs).abs().max() < 1e-13
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.usefixtures("on_torch")
 def test_stable_adamw_is_optimis() -> None:
     optimi = pytest.importorskip("optimi", reason="a peer of the benchmarks")
@@ -132,6 +136,7 @@ def test_one_minus_exp() -> None:
 # -- low precision -----------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(
     "variant",
     RECENT_RULES,

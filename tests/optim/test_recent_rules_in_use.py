@@ -72,6 +72,7 @@ def test_bad_arguments(make: Any, options: dict[str, Any], words: str) -> None:
         make([parameter(2, BF16)], **options)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.usefixtures("on_torch")
 def test_decay_apart_from_the_rate() -> None:
     """`decouple_lr`: at the peak rate the same as a decay that is larger by 1 / peak_lr."""

@@ -190,6 +190,7 @@ def test_hooks_of_the_step_see_only_its_calls() -> None:
     assert seen == [1]
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_refused() -> None:
     def made(**options: Any) -> AdamW:
         return AdamW([nn.Parameter(torch.zeros(3))], **options)

@@ -112,6 +112,7 @@ def test_a_release_that_has_ended_leaves_nothing() -> None:
     assert list(hooks) == before
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_a_flattened_parameter() -> None:
     p = nn.Parameter(torch.zeros(4))
     # FSDP's mark.

@@ -61,6 +61,7 @@ def assert_round_trip(make: Callable[[], Any], transfer: Transfer) -> None:
     assert_same(stored(other), stored(optimizer), "after 5 more steps")
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=15)
 @pytest.mark.parametrize("transfer", [in_process, through_file])
 @pytest.mark.parametrize("case", cases() + FULL, ids=str)

@@ -15,6 +15,7 @@ from tests.optim.helpers import FP64, parameter, steps
 pytestmark = pytest.mark.usefixtures("on_torch")
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("name", ["AdamW", "Adam"])
 def test_an_optimi_run_goes_on(name: str) -> None:
     """Its moments are divided by 1 - beta^t; taken for ours, they made the step half of its own."""
@@ -62,6 +63,7 @@ class AdamWScheduleFree(torch.optim.Optimizer):
         p.copy_(beta1 * ((1 - c) * x + c * z) + (1 - beta1) * z)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_a_schedule_free_run_goes_on() -> None:
     p = parameter(8, FP64)
     source = AdamWScheduleFree([p])

@@ -91,6 +91,7 @@ def scheduled(optimizer: Optimizer, schedule: Schedule) -> list[float]:
     return rates
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("rule", ["AdamW", "SGD"])
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -127,6 +128,7 @@ def test_tensor_is_the_float(kind: torch.dtype, shape: tuple[int, ...]) -> None:
     assert_same_bits(lr, torch.full(shape, LR, dtype=kind), "the user's tensor")
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_each_step_takes_the_rate_of_the_moment() -> None:
     # Decay rates and eps of 0 make each step -lr sign(g); powers of two are exact.
     p = torch.nn.Parameter(torch.zeros(3, dtype=torch.float32))

@@ -86,6 +86,7 @@ def test_adans_bounds(betas: Any, expected: tuple[float, ...]) -> None:
             assert c < 112
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["exp_avg", "exp_avg_diff", "previous_grad"])
 def test_adans_bounds_are_reached(name: str) -> None:
@@ -181,6 +182,7 @@ def averages(rule: str, was: dict[str, Tensor], g: Tensor, t: int) -> dict[str, 
     return {**found, "exp_avg_sq": 0.99 * was["exp_avg_sq"] + 0.01 * ahead * ahead}
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_is_that_of_the_stored_numbers(rule: str) -> None:
     """The weight before its rounding: that of float64 from the same numbers.

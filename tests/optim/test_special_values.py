@@ -34,6 +34,7 @@ def run(make: Any, case: Case, gradients: list[Tensor], **options: Any) -> tuple
     return optimizer, p
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=9)
 @pytest.mark.parametrize("track", [False, True])
 @pytest.mark.parametrize("case", cases() + FULL, ids=str)
@@ -55,6 +56,7 @@ def test_damage_stays_in_its_element(case: Case, track: bool) -> None:
     assert torch.isfinite(p).all()
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 def test_torch_damages_the_same_elements(dtype: torch.dtype) -> None:
     g = random(N, dtype, 2)
@@ -109,6 +111,7 @@ def test_damage_stays_in_its_element_for_other_rules(variant: Variant, case: Cas
             assert not torch.isfinite(tensor[list(BAD)]).any(), name
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", cases() + FULL, ids=str)
 def test_gradients_of_zero(case: Case) -> None:

@@ -226,6 +226,7 @@ def test_layout_of_the_parameter_is_not_required() -> None:
     assert_same(stored(other), stored(optimizer))
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [FP32, FP64])
 def test_full_precision_state_of_torch_adamw(dtype: torch.dtype) -> None:
     # The states have torch's names, so only the groups' own options are missing.

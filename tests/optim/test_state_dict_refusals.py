@@ -140,6 +140,7 @@ def test_every_other_precision_is_refused(precision: str) -> None:
                 optimizer.load_state_dict(state)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_parameters_of_another_dtype_are_refused() -> None:
     # The same precision, but its states depend on the parameter's dtype.
     with pytest.raises(ValueError, match=r"needs torch\.float16"):

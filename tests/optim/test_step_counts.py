@@ -25,6 +25,7 @@ def reference_executor():
         yield
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_each_parameter_counts_its_own_steps() -> None:
     # Moments are corrected by the steps that a parameter has taken, as in torch.
     late, early = parameter(3, FP64, 1), parameter(3, FP64, 2)
@@ -61,6 +62,7 @@ def test_counts_are_exact(start: int, default: torch.dtype) -> None:
         torch.set_default_dtype(before)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_bias_correction_late_in_training() -> None:
     # With beta2 = 1 - 1e-9 the correction 1 - beta2^t still matters at t = 2^24 + 3: it is .0166.
     beta2, t = 1 - 1e-9, 2**24 + 3

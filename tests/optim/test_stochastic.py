@@ -233,6 +233,7 @@ def test_damage_stays_in_its_element(executor: str, options: dict[str, Any]) -> 
     assert_same_bits(spoiled[others], clean[others])
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_full_precision_parameters_are_not_touched() -> None:
     results = []
     for options in ({"precision": "plain"}, {"precision": "stochastic", "seed": 4}):

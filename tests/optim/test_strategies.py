@@ -120,6 +120,7 @@ def test_sgd_states(precision: str, momentum: float, names: set[str], size: int)
     assert sum(t.numel() * t.element_size() for t in tensors) == size * p.numel()
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("dtype", [FP32, FP64])
 def test_full_precision_states(dtype: torch.dtype) -> None:
     p = parameter((3, 5), dtype)

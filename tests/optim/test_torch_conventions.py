@@ -99,6 +99,7 @@ def test_groups_of_different_hyperparameters_and_precisions() -> None:
             assert_same_bits(found[f"{2 * k + int(index)}.{rest}"], tensor, name)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_one_group_of_several_dtypes() -> None:
     # A model that keeps its norm layers in float32.
     params = [parameter(5, d, k) for k, d in enumerate((BF16, FP32, torch.float16, FP64, BF16))]
@@ -208,6 +209,7 @@ def test_repr_names_the_precision() -> None:
     assert "precision: light" in text
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 def test_momentum_may_pass_through_zero() -> None:
     # A schedule of the momentum: at 0 torch keeps the buffer, and goes on with it.
     results = []

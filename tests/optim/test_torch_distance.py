@@ -155,6 +155,7 @@ def reference_executor():
     torch.set_default_dtype(before)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("dtype", [FP32, FP64])
 @pytest.mark.parametrize("variant", IN_TORCH, ids=str)
@@ -254,6 +255,7 @@ MUTANTS: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("what", MUTANTS)
 def test_mutant_is_rejected(what: str) -> None:

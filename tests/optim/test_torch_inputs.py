@@ -79,6 +79,7 @@ def run(make: Any, dtype: torch.dtype, kwargs: dict[str, Any], count: int = 10) 
     return params
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
 def test_same_steps_as_torch(name: str, desc: str, kwargs: dict[str, Any]) -> None:
@@ -96,6 +97,7 @@ def test_same_steps_as_torch(name: str, desc: str, kwargs: dict[str, Any]) -> No
         torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=30)
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
 @pytest.mark.parametrize(("name", "desc", "kwargs"), INPUTS, ids=[f"{n}-{d}" for n, d, _ in INPUTS])
@@ -154,6 +156,7 @@ def test_flags_do_not_change_bits(info: Any) -> None:
             assert torch.equal(p, q)
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
 def test_schedulers_go_in_the_right_direction(info: Any) -> None:
@@ -258,6 +261,7 @@ def test_weights_only_round_trip(info: Any, tmp_path: Any) -> None:
     assert_same(stored(other), stored(optimizer))
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.name)
 def test_hooks_in_order(info: Any) -> None:
     # torch's order: global before, own before, own after, global after.

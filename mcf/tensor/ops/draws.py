@@ -73,15 +73,15 @@ def rrelu_(input: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @implements(aten.rand_like.default)
-def rand_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
+def rand_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
     """Uniform in [0, 1)."""
-    return uniform(x, None)
+    return random.rand_like(x, dtype=dtype, device=device)
 
 
 @implements(aten.randn_like.default)
-def randn_like(x: MCFTensor, **kwargs: Any) -> MCFTensor:
+def randn_like(x: MCFTensor, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> MCFTensor:
     """Standard normal."""
-    return normal(x, None)
+    return random.randn_like(x, dtype=dtype, device=device)
 
 
 @implements(torch.randint_like)
@@ -125,8 +125,8 @@ def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Tensor, Tensor
 
 @implements(aten.native_dropout_backward.default)
 def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """The gradient where the mask holds, times the scale."""
-    return where(mask, grad * scale, 0)
+    """The gradient times the scale, and times 0 where the mask is false, as torch has it."""
+    return where(mask, grad * scale, grad * 0)
 
 
 @implements(F.dropout, torch.dropout)

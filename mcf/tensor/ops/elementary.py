@@ -231,14 +231,18 @@ class _Angle(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:
         y, x = ctx.saved_tensors
         factor = inverse_power(y, x)
-        b, a = y * factor, x * factor
+
+        def scaled(z: Any) -> Any:
+            return z if factor is None else z * factor
+
+        b, a = scaled(y), scaled(x)
         square = a * a + b * b
         # At the origin the slopes are 0, as torch has them.
         square = torch.where(square == 0, 1, square)
         by_y, by_x = ctx.needs_input_grad
         return (
-            (grad * (a / square * factor)).sum_to_size(y.shape) if by_y else None,
-            (grad * (-b / square * factor)).sum_to_size(x.shape) if by_x else None,
+            (grad * scaled(a / square)).sum_to_size(y.shape) if by_y else None,
+            (grad * scaled(-b / square)).sum_to_size(x.shape) if by_x else None,
         )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from mcf.tensor.creation import tensor
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted
 from mcf.tensor.tensor import MCFTensor
 
 
@@ -97,8 +98,10 @@ def grid_sampler(
     if interpolation_mode == 2 and dims == 3:
         raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
     space = input.shape[2:]
+    # Places between elements have float64's digits; the result is rounded once.
+    at = grid.to(torch.float64)
     # The grid's last dimension has x first, which is the last of space.
-    points = [_unnormalised(grid[..., dims - 1 - k], n, align_corners) for k, n in enumerate(space)]
+    points = [_unnormalised(at[..., dims - 1 - k], n, align_corners) for k, n in enumerate(space)]
 
     def whole(x: Any, n: int) -> Any:
         return _whole(_placed(x, n, padding_mode, align_corners))
@@ -108,7 +111,7 @@ def grid_sampler(
             _whole(torch.round(_placed(x, n, padding_mode, align_corners)))
             for x, n in zip(points, space, strict=True)
         ]
-        return _taken(input, places)
+        return fitted(_taken(input, places), input, grid)
     if interpolation_mode == 0:
         points = [
             _placed(x, n, padding_mode, align_corners) for x, n in zip(points, space, strict=True)
@@ -123,11 +126,11 @@ def grid_sampler(
         places = []
         for k, offset in enumerate(offsets):
             factor = factor * weights[k][offset]
-            at = floors[k] + (first + offset)
-            places.append(whole(at, space[k]) if interpolation_mode == 2 else _whole(at))
+            place = floors[k] + (first + offset)
+            places.append(whole(place, space[k]) if interpolation_mode == 2 else _whole(place))
         part = _taken(input, places) * factor.unsqueeze(1)
         total = part if total is None else total + part
-    return total
+    return fitted(total, input, grid)
 
 
 def _coordinates(n: int, corners: bool, like: MCFTensor) -> MCFTensor:

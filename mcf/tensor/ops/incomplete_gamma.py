@@ -165,7 +165,7 @@ def _value(a: Any, x: Any, upper: bool) -> Any:
     zero = torch.where(first == 0, torch.where(second > 0, 1.0, torch.nan), zero)
     unknown = (first < 0) | (second < 0) | first.isnan() | second.isnan()
     zero = torch.where(unknown, torch.nan, zero)
-    out: Any = torch.where(good, torch.zeros_like(x), 1 - zero if upper else zero)
+    out: Any = torch.where(good, torch.zeros_like(x), (1 - zero if upper else zero).to(x.dtype))
     out[good] = found
     return out
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from mcf.kernels.formats import format_of
 from mcf.tensor.ops.powers_of_two import exponents, power_of_two
 from mcf.tensor.ops.scans import running
-from mcf.tensor.recorded import pulled_back
+from mcf.tensor.recorded import pulled_back, unseen
 from mcf.tensor.registry import implements
 from mcf.tensor.tensor import MCFTensor
 from mcf.tensor.torch_functions import forward
@@ -90,8 +90,37 @@ def _reversed(x: Number) -> Number:
     return x[0].flip(-1), x[1].flip(-1)
 
 
+def _stays_inside(x: Any, grad: Any = None) -> bool:
+    """Return whether products of elements along the last dimension stay far inside the range.
+
+    Then mantissas and exponents apart would have the bits that the numbers themselves have.
+    """
+    if unseen(x.detach().components[0]):
+        return False
+    e = exponents(x)
+    # Bits on both sides of 1, of which a number has 2^(e - 1) to 2^e.
+    width = torch.maximum(e, 1 - e).sum(-1).max()
+    if grad is not None:
+        width = width + exponents(grad).abs().max() + x.shape[-1].bit_length() + 1
+    fmt = format_of(x.dtype)
+    return bool(width < fmt.emax - fmt.p * (x.terms + 1))
+
+
+def _products_before(x: Any) -> Any:
+    """Return the products of all earlier elements along the last dimension, the first being 1."""
+    one = torch.ones_like(x.detach().narrow(-1, 0, 1))
+    return torch.cat([one, x.narrow(-1, 0, x.shape[-1] - 1).cumprod(-1)], -1)
+
+
+def _linear_inside(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`_linear` of numbers as they are."""
+    return x[0] * y[0], x[1] * y[0] + y[1]
+
+
 def products_of_others(x: Any) -> Any:
     """Return for each element along the last dimension the product of the others."""
+    if _stays_inside(x):
+        return _products_before(x) * _products_before(x.flip(-1)).flip(-1)
     parts = _split(x)
     after = _reversed(_before(_reversed(parts)))
     return _value(_times(_before(parts), after))
@@ -103,10 +132,17 @@ def running_products_slope(x: Any, grad: Any) -> Any:
     With g = grad it is p_j s_j, where p_j is the product of the elements before j and
     s_j = g_j + x_(j + 1) s_(j + 1).
     """
+    # The factor of the last element multiplies nothing.
+    count = x.shape[-1] - 1
+    if _stays_inside(x, grad):
+        last = x.flip(-1)
+        shifted = torch.cat(
+            [torch.zeros_like(last.narrow(-1, 0, 1)), last.narrow(-1, 0, count)], -1
+        )
+        _, sums = running(_linear_inside, (shifted, grad.flip(-1)))
+        return _products_before(x) * sums.flip(-1)
     parts = _split(x)
     m, e = _reversed(parts)
-    # The factor of the last element multiplies nothing.
-    count = m.shape[-1] - 1
     factor = (
         torch.cat([torch.zeros_like(m.narrow(-1, 0, 1)), m.narrow(-1, 0, count)], -1),
         torch.cat([torch.full_like(e.narrow(-1, 0, 1), _NONE), e.narrow(-1, 0, count)], -1),

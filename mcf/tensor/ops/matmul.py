@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from mcf.reductions.products import matmul
 from mcf.tensor.product_plans import multiplied
 from mcf.tensor.promotion import operands
 from mcf.tensor.registry import implements
+from mcf.tensor.roomy import fitted, roomy
 from mcf.tensor.tensor import wrap
 from mcf.tensor.torch_functions import forward
 
@@ -65,18 +66,27 @@ def expands(given: Sequence[int], size: Sequence[int]) -> bool:
     return ahead >= 0 and all(n in (1, m) for n, m in zip(given, size[ahead:], strict=True))
 
 
-def _plus(name: str, given: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """beta * given + alpha * product; the numbers of `given` are not looked at for beta = 0.
+def _plus(
+    name: str, times: Callable[..., Any], given: Any, x: Any, y: Any, beta: Any, alpha: Any
+) -> Tensor:
+    """beta * given + alpha * (x times y); the numbers of `given` are not looked at for beta = 0.
 
     As torch, it expands `given` to the shape of the product, not the other way round.
     """
+    if alpha == 1:
+        return _sum(name, given, times(x, y), beta)
+    # The product may leave the range of float16 where alpha times it does not.
+    product = times(roomy(x), roomy(y)) * alpha
+    return fitted(_sum(name, roomy(given), product, beta), given, x, y)  # type: ignore[no-any-return]
+
+
+def _sum(name: str, given: Any, product: Any, beta: Any) -> Tensor:
+    """beta * given + product."""
     if not expands(given.shape, product.shape):
         raise RuntimeError(
             f"{name}: input must expand to the shape {list(product.shape)} of the product, got a "
             f"tensor of shape {list(given.shape)}"
         )
-    if alpha != 1:
-        product = product * alpha
     if beta == 0:
         return product + torch.zeros_like(given) if given.shape != product.shape else product
     total: Tensor = product + (given if beta == 1 else given * beta)
@@ -130,19 +140,19 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
 @implements(aten.addmm.default)
 def addmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * given + alpha * (x @ y)."""
-    return _plus("addmm", given, mm(x, y), beta, alpha)
+    return _plus("addmm", mm, given, x, y, beta, alpha)
 
 
 @implements(aten.addmv.default)
 def addmv(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * given + alpha * (x @ y)."""
-    return _plus("addmv", given, mv(x, y), beta, alpha)
+    return _plus("addmv", mv, given, x, y, beta, alpha)
 
 
 @implements(aten.baddbmm.default)
 def baddbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * given + alpha * (x @ y)."""
-    return _plus("baddbmm", given, bmm(x, y), beta, alpha)
+    return _plus("baddbmm", bmm, given, x, y, beta, alpha)
 
 
 @implements(aten.addbmm.default)
@@ -151,7 +161,8 @@ def addbmm(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tens
     _check("addbmm", x, y, (3, 3))
     batch, rows, inner = x.shape
     left = x.transpose(0, 1).reshape(rows, batch * inner)
-    return _plus("addbmm", given, mm(left, y.reshape(batch * inner, y.shape[2])), beta, alpha)
+    right = y.reshape(batch * inner, y.shape[2])
+    return _plus("addbmm", mm, given, left, right, beta, alpha)
 
 
 @implements(aten.addr.default)
@@ -160,4 +171,4 @@ def addr(given: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor
     for which, vector in (("vec1", x), ("vec2", y)):
         if vector.dim() != 1:
             raise RuntimeError(f"addr: Expected 1-D argument {which}, but got {vector.dim()}-D")
-    return _plus("addr", given, x[:, None] * y[None, :], beta, alpha)
+    return _plus("addr", torch.mul, given, x[:, None], y[None, :], beta, alpha)

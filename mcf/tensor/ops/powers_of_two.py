@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mcf.kernels.formats import format_of
+from mcf.tensor.recorded import unseen
 
 
 def power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
@@ -25,12 +27,19 @@ def exponents(x: Any) -> Tensor:
     return torch.where(first.isfinite(), e, 0)
 
 
-def inverse_power(*x: Any) -> Tensor:
+def inverse_power(*x: Any) -> Tensor | None:
     """Return the power of two that brings the largest of some expansions to 1/2 <= |x| < 1.
 
-    Subnormal numbers get the largest one; zero and what is not finite get 1.
+    Subnormal numbers get the largest one; zero and what is not finite get 1. None where the fourth
+    powers of all stay far from the ends of the range, which no square leaves.
     """
     fmt = format_of(x[0].dtype)
+    sizes = [v.detach().components[0].abs() for v in x]
+    if not unseen(sizes[0]):
+        largest = functools.reduce(torch.maximum, sizes)
+        end = 2.0 ** (fmt.emax // 8)
+        if bool(((largest <= end) & (largest >= 1 / end)).all()):
+            return None
     found = exponents(x[0])
     for other in x[1:]:
         e = exponents(other)

@@ -21,6 +21,7 @@ from mcf.tensor.ops.results_into import into
 from mcf.tensor.recorded import watched
 from mcf.tensor.registry import INTO, UnsupportedError, implements
 from mcf.tensor.tensor import MCFTensor
+from mcf.tensor.torch_functions import forward
 
 WAYS = ("linear", "lower", "higher", "midpoint", "nearest")
 
@@ -202,13 +203,18 @@ _inside("nanquantile", True)
 INTO[torch.quantile], INTO[torch.nanquantile] = into(quantile), into(nanquantile)
 
 
-@implements(torch.nanmedian, Tensor.nanmedian, torch.ops.aten.nanmedian.default)
+@implements(torch.ops.aten.nanmedian.default)
+def nanmedian_all(x: Any) -> Any:
+    """Return the lower median of all elements that are not NaN."""
+    return nanmedian(x.reshape(-1), 0)[0] if x.numel() else x.new_full((), torch.nan)
+
+
+@implements(torch.nanmedian, Tensor.nanmedian)
 def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of what is not NaN, along a dimension with its index."""
-    if dim is None and input.numel() == 0:
-        return input.new_full((), torch.nan)
     if dim is None:
-        return nanmedian(input.reshape(-1), 0)[0]
+        # The derivative is torch's, which equal elements share.
+        return forward(torch.nanmedian, (input,), {})
     along(input.shape or (1,), dim)
     if input.dim() == 0:
         return torch.return_types.nanmedian(

@@ -65,6 +65,9 @@ def householder_product(A: Any, tau: Any) -> Any:
 def ormqr(input: Any, tau: Any, other: Any, left: bool = True, transpose: bool = False) -> Any:
     """Q C, Q^T C, C Q or C Q^T for the square Q of `geqrf`."""
     pairs = _columns("ormqr", input, tau)
+    if not pairs:
+        # Q is the unit matrix, and the result no other tensor's memory.
+        return other + torch.zeros_like(other) * tau.sum()
     if left:
         return _applied(pairs[::-1] if transpose else pairs, other)
     return _applied(pairs if transpose else pairs[::-1], other.mT).mT

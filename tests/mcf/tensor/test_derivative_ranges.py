@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch.autograd import forward_ad
 
 import mcf
-from tests.helpers import assert_alike
+from mcf.tensor.ops import long_products, powers_of_two
+from tests.helpers import assert_alike, assert_all_same_bits
 
 pytestmark = pytest.mark.usefixtures("on_torch")
 
@@ -134,3 +135,44 @@ def test_sqrt_of_the_largest_number_has_all_components(dtype: torch.dtype, terms
     # (r + e)^2 = x + 2 r e: twice the error of the root, and a little for its square.
     allowed = Fraction(2.0625) * (root * Fraction(bound.relative) + Fraction(info.tiny * info.eps))
     assert abs(root**2 - exact) <= root * allowed
+
+
+USUAL: dict[str, Callable[[Any, Any], Any]] = {
+    "prod": lambda x, y: (x * y).prod(1),
+    "cumprod": lambda x, y: (x * y).cumprod(1),
+    "atan2": torch.atan2,
+}
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3])
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("name", USUAL)
+def test_usual_numbers_have_the_slopes_of_all_others(
+    name: str, dtype: torch.dtype, terms: int, monkeypatch: Any
+) -> None:
+    """Bit for bit: exponents of their own change none. Mutant: factors before and after swapped."""
+    n = 3 if dtype is torch.float32 else 12
+    values = ((torch.arange(20 * n, dtype=torch.float64) * 7919 % 2003 - 1000) / 700).view(20, n)
+    values[3, 1] = 0.0
+    third: Any = mcf.tensor("0.9", terms, dtype) / 3
+    x = (mcf.tensor(values, terms, dtype) * third + 0.5).requires_grad_()
+    y = (mcf.tensor(values.roll(1, 0), terms, dtype) * third - 0.25).requires_grad_()
+
+    def found() -> list[Any]:
+        result = USUAL[name](x, y)
+        return [g.components for g in torch.autograd.grad(result, (x, y), result.detach() * third)]
+
+    short = found()
+    monkeypatch.setattr(long_products, "unseen", lambda x: True)
+    monkeypatch.setattr(powers_of_two, "unseen", lambda x: True)
+    for ours, wanted in zip(short, found(), strict=True):
+        assert_all_same_bits(ours, wanted)
+
+
+def test_usual_numbers_are_told_from_others() -> None:
+    for size, usual in ((1.5, True), (2.0**18, False), (2.0**-18, False)):
+        assert long_products._stays_inside(mcf.tensor([size] * 50)) is usual
+    assert not long_products._stays_inside(mcf.tensor([1.5] * 50), mcf.tensor([2.0**900] * 50))
+    assert powers_of_two.inverse_power(mcf.tensor([3.0]), mcf.tensor([0.0])) is None
+    for size in (0.0, 2.0**-200, 2.0**200, NAN):
+        assert powers_of_two.inverse_power(mcf.tensor([3.0, size])) is not None

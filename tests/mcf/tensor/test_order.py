@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -238,6 +239,19 @@ def test_places_are_checked() -> None:
         x.index_add(0, torch.tensor([0]), x)
     with pytest.raises(RuntimeError, match="vector of integers"):
         x.index_add(0, torch.tensor([0.5]), x[:1])
+
+
+@pytest.mark.parametrize("function", [torch.median, torch.nanmedian])
+def test_equal_elements_share_the_slope_of_a_median(function: Any) -> None:
+    for values in ([1.0, 2, 2, 2, 3], []):
+        x: Any = mcf.tensor(values, dtype=torch.float64).requires_grad_()
+        found = function(x)
+        assert found.requires_grad
+        found.backward()
+        plain = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+        function(plain).backward()
+        assert x.grad.tolist() == plain.grad.tolist()  # type: ignore[union-attr]
+        assert torch.func.grad(function)(x.detach()).tolist() == x.grad.tolist()
 
 
 def test_medians_and_slices_of_nothing() -> None:

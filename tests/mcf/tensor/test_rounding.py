@@ -7,6 +7,7 @@ of breaking a tie by those below; `round_odd` without its test of the last bit.
 from __future__ import annotations
 
 import itertools
+import math
 from fractions import Fraction
 
 import pytest
@@ -87,6 +88,23 @@ def test_infinities_nan_and_signed_zeros_keep_their_leading_component() -> None:
         assert_same_bits(x.components[0], rounding.round_to(t, dtype), str(dtype))
         if dtype is not torch.float64:
             assert not any(c.any() for c in x.components[1:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: FORMATS[d].name)
+@pytest.mark.parametrize("count", [1, 100, 3000])
+def test_nan_and_infinities_behind_a_finite_component_are_the_value(
+    dtype: torch.dtype, count: int
+) -> None:
+    for first, last in itertools.product((0.0, 1.5), (math.nan, math.inf, -math.inf)):
+        for terms in (2, 3, 4):
+            parts = [torch.full((count,), first, dtype=dtype)]
+            parts += [torch.zeros_like(parts[0]) for _ in range(terms - 2)]
+            x = mcf.MCFTensor([*parts, torch.full((count,), last, dtype=dtype)])
+            right = torch.full((count,), last, dtype=torch.float64)
+            found = [*map(x.to_plain, DTYPES), torch.from_numpy(x.numpy(float))]
+            found += [torch.tensor(x.tolist()), *(x.to(d, terms=1).components[0] for d in DTYPES)]
+            for got in found:
+                torch.testing.assert_close(got.double(), right, rtol=0, atol=0, equal_nan=True)
 
 
 def test_integers_are_truncated_by_value() -> None:

@@ -127,6 +127,7 @@ def test_every_strategy_of_muon(world: World, size: int) -> None:
     check(world, of_size(size), muon, runs(muon), "numba")
 
 
+@pytest.mark.filterwarnings("ignore:precision=.* has no effect")
 @pytest.mark.parametrize(
     ("dtype", "precision"),
     [
