@@ -3,6 +3,7 @@
     python benchmarks/quality.py                     # what is missing of 24 seeds; hours
     python benchmarks/quality.py --strategies 4bit   # a strategy more, for the seeds that are there
     python benchmarks/quality.py --report            # table and plot of what there is
+    python benchmarks/quality.py --tasks gpt --stack 1 --seeds 5 --results gpt.jsonl   # larger
 
 Every strategy has the same initial weights and batches for each seed; what is compared is the
 difference to `master` with the same task, beta2 and seed. A loss is the mean of eight evaluations
@@ -138,7 +139,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run what is missing, then report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), metavar="NAME")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["text", "pieces"])
     parser.add_argument("--beta2", nargs="+", type=float, default=list(BETA2))
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=24, help="how many")
