@@ -1,6 +1,6 @@
 """Find out why `4bit` ends below float32 masters: each thing that it does to a moment, alone.
 
-    python benchmarks/four_bits.py              # what is missing of 16 seeds
+    python benchmarks/four_bits.py              # what is missing of 8 seeds
     python benchmarks/four_bits.py --report     # table of what there is
 
 AdamW in float32, weights and gradients too, on a task of `quality.py`. A variant changes what is
@@ -13,7 +13,8 @@ kept of a moment between steps, and nothing else. u is the power of two in (sqrt
     v at random  v is rounded stochastically to 2 bits of the significand
     all          cut, m at random, v at random: `4bit` but for its bf16 weights
 
-`--scale 4` begins with matrices that are 4 times as large as the task's.
+`--scale 4` begins with matrices that are 4 times as large as the task's. "m at random, 1 to 300"
+changes moments in these steps only.
 
 A row of the results is one training, as in `quality.py`.
 """
@@ -21,7 +22,6 @@ A row of the results is one training, as in `quality.py`.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -31,9 +31,9 @@ import quality
 import quality_report as report
 import torch
 from harness import environment, machine, table
-from quality_tasks import STEPS, Task
+from quality_tasks import STEPS, TASKS
 from strategy_variants import TRUTH, Variant, find
-from torch import Tensor, nn
+from torch import Tensor
 
 CODE = torch.tensor([0, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 1, 3])
 # What a vector keeps under `4bit` is bf16: it is left alone here.
@@ -156,45 +156,31 @@ def variants(names: Iterable[str]) -> list[Variant]:
     return found
 
 
-def scaled(task: Task, factor: float) -> Task:
-    """Return a task whose matrices begin larger."""
-
-    def build(seed: int) -> nn.Module:
-        net = task.build(seed)
-        with torch.no_grad():
-            for w in net.parameters():
-                if w.dim() > 1:
-                    w.copy_((w * factor).bfloat16())
-        return net
-
-    return dataclasses.replace(task, name=f"{task.name}, weights * {factor:g}", build=build)
-
-
 def main() -> None:
     """Run what is missing, then report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [TRUTH, "4bit", *CHANGES]
     parser.add_argument("--variants", nargs="+", default=names, metavar="NAME")
-    parser.add_argument("--task", choices=("text", "pieces"), default="text")
+    parser.add_argument("--task", choices=list(TASKS), default="text")
     parser.add_argument("--lr", type=float, default=4e-3, help="master's best for text")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the first matrices")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the matrices at the start")
     parser.add_argument("--beta2", type=float, default=0.999)
-    parser.add_argument("--seeds", type=int, default=16, help="a multiple of 8")
+    parser.add_argument("--seeds", type=int, default=8, help="how many, a multiple of --stack")
+    parser.add_argument("--stack", type=int, default=8, help="seeds trained at once")
+    parser.add_argument("--steps", type=int, default=STEPS, help="updates")
     results = Path(__file__).parent / "results" / f"four_bits-{machine(quality.CPU)}.jsonl"
     parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--report", action="store_true", help="only report what there is")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    task = quality._task(arguments.task, STEPS, arguments.lr)
-    if arguments.scale != 1:
-        task = scaled(task, arguments.scale)
+    task = quality.task(arguments.task, arguments.steps, arguments.lr, arguments.scale)
     where = environment(quality.CPU)
-    stacks = [range(s, s + 8) for s in range(0, arguments.seeds, 8)]
+    size = arguments.stack
+    stacks = [range(s, s + size) for s in range(0, arguments.seeds, size)]
     chosen = [] if arguments.report else variants(arguments.variants)
     for seeds, variant in itertools.product(stacks, chosen):
-        done = {(r["task"], r["variant"], r["beta2"], r["seed"])
-                for r in quality.read(arguments.results)}  # fmt: skip
-        key = (task.name, variant.name, str(arguments.beta2))
+        done = {tuple(str(row[k]) for k in quality.KEY) for row in quality.read(arguments.results)}
+        key = (task.name, str(arguments.steps), str(size), variant.name, str(arguments.beta2))
         if not all((*key, str(seed)) in done for seed in seeds):
             rows = quality.train(variant, task, seeds, arguments.beta2)
             quality.append(arguments.results, [{**row, **where} for row in rows])
