@@ -3,6 +3,7 @@
     python benchmarks/quality.py                     # what is missing of 24 seeds; hours
     python benchmarks/quality.py --strategies 4bit   # a strategy more, for the seeds that are there
     python benchmarks/quality.py --report            # table and plot of what there is
+    python benchmarks/quality.py --tasks gpt --stack 1 --seeds 5 --results gpt.jsonl   # larger
 
 Every strategy has the same initial weights and batches for each seed; what is compared is the
 difference to `master` with the same task, beta2 and seed. A loss is the mean of eight evaluations
@@ -41,6 +42,7 @@ from harness import environment, machine
 from quality_tasks import STEPS, TASKS, Stack, Task
 from strategies import BETA2, rate
 from strategy_variants import TRUTH, Variant, find, set_rate, stored_bytes
+from torch import nn
 
 CPU = torch.device("cpu")
 # Noise in a second moment acts as a larger rate, which may help: this says how much it would.
@@ -103,32 +105,48 @@ def append(path: Path, rows: list[Row]) -> None:
     os.replace(temporary, path)
 
 
-def _task(name: str, steps: int, lr: float | None) -> Task:
-    task = TASKS[name](steps)
-    if lr is None:
-        return task
-    # Another task in the results.
-    chosen = dataclasses.replace(task.chosen, lr=lr)
-    return dataclasses.replace(task, name=f"{name} at {lr:g}", chosen=chosen)
+def task(name: str, steps: int, lr: float | None = None, scale: float = 1) -> Task:
+    """Return a task, with another name where its rate or its start is another."""
+    made = TASKS[name](steps)
+    if lr is not None:
+        chosen = dataclasses.replace(made.chosen, lr=lr)
+        made = dataclasses.replace(made, name=f"{name} at {lr:g}", chosen=chosen)
+    return made if scale == 1 else scaled(made, scale)
+
+
+def scaled(task: Task, factor: float) -> Task:
+    """Return a task whose matrices begin larger."""
+
+    def build(seed: int) -> nn.Module:
+        net = task.build(seed)
+        with torch.no_grad():
+            for w in net.parameters():
+                if w.dim() > 1:
+                    w.copy_((w * factor).bfloat16())
+        return net
+
+    return dataclasses.replace(task, name=f"{task.name}, weights * {factor:g}", build=build)
 
 
 def study(arguments: argparse.Namespace, path: Path) -> None:
     """All trainings that are not in the results."""
     found = list(find(arguments.strategies, CPU))
-    chosen = [_task(name, arguments.steps, arguments.lr) for name in arguments.tasks]
+    chosen = [
+        task(name, arguments.steps, arguments.lr, arguments.scale) for name in arguments.tasks
+    ]
     where = environment(CPU)
     stacks = [
         range(s, s + arguments.stack)
         for s in range(arguments.first, arguments.first + arguments.seeds, arguments.stack)
     ]
-    for seeds, task, beta2, variant in itertools.product(
+    for seeds, picked, beta2, variant in itertools.product(
         stacks, chosen, sorted(arguments.beta2, reverse=True), found
     ):
         done = {tuple(str(row[k]) for k in KEY) for row in read(path)}
-        name = (task.name, str(task.chosen.steps), str(len(seeds)), variant.name, str(beta2))
+        name = (picked.name, str(picked.chosen.steps), str(len(seeds)), variant.name, str(beta2))
         if all((*name, str(seed)) in done for seed in seeds):
             continue
-        rows = train(variant, task, seeds, beta2)
+        rows = train(variant, picked, seeds, beta2)
         append(path, [{**row, **where} for row in rows])
         mean = sum(row["val_loss"] for row in rows) / len(rows)
         print(*name, seeds, f"{mean:.4f}", rows[0]["cpu_seconds"], flush=True)
@@ -138,13 +156,14 @@ def main(argv: list[str] | None = None) -> None:
     """Run what is missing, then report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), metavar="NAME")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=["text", "pieces"])
     parser.add_argument("--beta2", nargs="+", type=float, default=list(BETA2))
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=24, help="how many")
     parser.add_argument("--stack", type=int, default=8, help="seeds trained at once")
     parser.add_argument("--steps", type=int, default=STEPS, help="updates")
     parser.add_argument("--lr", type=float, help="highest learning rate, if not the task's own")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the matrices at the start")
     parser.add_argument("--threads", type=int, default=1)
     results = ROOT / "benchmarks" / "results" / f"quality-{machine(CPU)}.jsonl"
     parser.add_argument("--results", type=Path, default=results)
@@ -160,10 +179,10 @@ def main(argv: list[str] | None = None) -> None:
     if not arguments.report:
         (ROOT / "runs").mkdir(exist_ok=True)
         try:
-            with FileLock(ROOT / "runs" / "quality.lock", timeout=0):
+            with FileLock(ROOT / "runs" / f"{arguments.results.stem}.lock", timeout=0):
                 study(arguments, arguments.results)
         except Timeout:
-            parser.error("another process is at this study")
+            parser.error(f"another process writes {arguments.results}")
     report.show(read(arguments.results), arguments.image)
 
 

@@ -1,7 +1,8 @@
 """What `quality.py` trains: small models, a stack of seeds at once, on data made here.
 
-Two tasks. "text": a transformer on bytes of the standard library's sources. "pieces": a network of
-two hidden layers learns a piecewise linear function of integers, with noise.
+"text": a transformer on bytes of the standard library's sources. "pieces": a network of two hidden
+layers learns a piecewise linear function of integers, with noise. "gpt": as "text", with the model
+of `make pretrain`; one training of it takes as long as 50 of the others.
 
 A stack is S models of seeds s..s+S-1, independent of each other: their matrices are the rows of one
 parameter [S, P], their vectors those of one of S * V elements, so that a step of the optimizer is
@@ -50,9 +51,21 @@ class Task:
 
 
 def _text(steps: int) -> Task:
+    return _bytes(
+        "text", ["--layers", "1", "--width", "32", "--heads", "2", "--context", "16",
+                 "--batch-size", "8", "--lr", "1.5e-3"], steps, TOKENS
+    )  # fmt: skip
+
+
+def _gpt(steps: int) -> Task:
+    """Return the model, batches and rate of `make pretrain`; nothing is clipped."""
+    return _bytes("gpt", [], steps, 256)
+
+
+def _bytes(name: str, arguments: list[str], steps: int, tokens: int) -> Task:
+    """Return a transformer on bytes of the standard library's sources."""
     chosen = options.parse(
-        ["--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--batch-size", "8",
-         "--steps", str(steps), "--lr", "1.5e-3", "--max-bytes", "4000000", "--eval-windows", "256",
+        [*arguments, "--steps", str(steps), "--max-bytes", "4000000", "--eval-windows", "256",
          "--beta2", "0.5"]
     )  # fmt: skip
     corpus = data.load(chosen)
@@ -63,13 +76,13 @@ def _text(steps: int) -> Task:
         windows = held_out if step == 0 else data.batch(
             corpus.train, seed=seed, step=step, size=chosen.batch_size, length=length
         )  # fmt: skip
-        windows = torch.from_numpy(np.minimum(windows, TOKENS - 1))
+        windows = torch.from_numpy(np.minimum(windows, tokens - 1))
         return windows[:, :-1], windows[:, 1:]
 
     return Task(
-        "text",
+        name,
         chosen,
-        lambda seed: model.build(chosen, TOKENS, seed, torch.device("cpu")).float(),
+        lambda seed: model.build(chosen, tokens, seed, torch.device("cpu")).float(),
         batch,
         lambda logits, targets: F.cross_entropy(logits.flatten(0, 1), targets.flatten()),
         float,
@@ -170,5 +183,5 @@ class Stack:
 
 
 # Each makes its task for a number of updates.
-TASKS = {"text": _text, "pieces": _pieces}
+TASKS = {"text": _text, "pieces": _pieces, "gpt": _gpt}
 STEPS = 1500

@@ -13,11 +13,11 @@ from typing import Any
 from pretraining import scale_options
 from pretraining.arguments import Help, Parser, Unset, integer, real
 
-STRATEGIES = ("plain", "kahan", "light", "plus", "fp32_states", "master")
+STRATEGIES = ("plain", "8bit", "bf16_sr", "split16_sr", "plus", "master")
 # Trained where they are named.
 OTHERS = (
-    "split16", "split16_sr", "split16_8bit", "split8", "split8_sr", "split8_8bit", "stochastic",
-    "bf16_sr", "8bit", "4bit", "eco", "eco_stochastic",
+    "kahan", "light", "split16", "split16_8bit", "split8", "split8_sr", "split8_8bit", "stochastic",
+    "4bit", "eco", "eco_stochastic", "fp32_states",
 )  # fmt: skip
 
 # Options that decide where results go and how often they are saved, but not what they are.
@@ -216,8 +216,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     train.add_argument(
         "--compute-dtype", choices=("float32", "bfloat16"), default="float32",
-        help="arithmetic inside the optimizer's step; bfloat16 is the Collage paper's (fp32_states "
-        "and master always compute in float32)",
+        help="arithmetic inside the optimizer's step; bfloat16 is the Collage paper's, for plain, "
+        "kahan, light and plus (the others always compute in float32)",
     )
     train.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto",

@@ -147,30 +147,34 @@ def _legend(several: bool) -> list[str]:
 
 
 def verdict(losses: dict[str, dict[int, float]]) -> list[str]:
-    """Say whether `plus` lies within master's seed-to-seed spread, and compare seed by seed.
+    """Say whether `plus` and `split16_sr` lie within master's seed-to-seed spread, and pair seeds.
 
     The spread is the sample standard deviation of master's losses; within means that the two
     means differ by no more. Paired by seed the luck of the initial weights and batches cancels,
     so that a smaller difference shows; it is called systematic beyond two standard errors.
     """
-    if "plus" not in losses or "master" not in losses:
-        return []
-    plus, master = losses["plus"], losses["master"]
-    if len(master) < 2:
+    names = [name for name in ("plus", "split16_sr") if name in losses and "master" in losses]
+    if names and len(losses["master"]) < 2:
         return ["", "One seed says nothing about the spread: run with --seeds 0 1 2 3 4."]
+    return [line for name in names for line in _verdict(losses, name)]
+
+
+def _verdict(losses: dict[str, dict[int, float]], name: str) -> list[str]:
+    """Return the sentences about one strategy."""
+    master = losses["master"]
     count = len(master)
-    difference = statistics.fmean(plus.values()) - statistics.fmean(master.values())
+    difference = statistics.fmean(losses[name].values()) - statistics.fmean(master.values())
     spread = statistics.stdev(master.values())
-    paired = _paired(losses, "plus", "master")
+    paired = _paired(losses, name, "master")
     error = statistics.stdev(paired) / math.sqrt(count)
     within = "is within" if abs(difference) <= spread else "is NOT within"
     systematic = "systematic" if abs(difference) > 2 * error else "not distinguishable from zero"
     return [
         "",
-        f"Over {count} seeds plus {within} master's seed-to-seed spread: the means differ by "
+        f"Over {count} seeds {name} {within} master's seed-to-seed spread: the means differ by "
         f"{difference:+.4f}, one standard deviation of master is {spread:.4f}.",
         f"Paired by seed the difference is {difference:+.4f} with a standard error of "
-        f"{error:.4f}, {systematic} (two standard errors); plus is lower in "
+        f"{error:.4f}, {systematic} (two standard errors); {name} is lower in "
         f"{sum(x < 0 for x in paired)} of {count} seeds.",
     ]
 

@@ -20,6 +20,8 @@ from pretraining.errors import InputError, RunError
 from pretraining.interrupt import Interrupt
 from pretraining.options import Options
 
+# The others store what only float32 registers can compute.
+_WITH_BF16_ARITHMETIC = ("plain", "kahan", "light", "plus")
 _METRICS = ("edq", "update_norm", "edq_ratio", "lost_param", "lost_exp_avg_sq")
 
 
@@ -57,8 +59,7 @@ def make_optimizer(
         {"params": [w for w in weights if w.dim() >= 2], "weight_decay": options.weight_decay},
         {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
     ]
-    # These two keep float32 states: there is no 16-bit arithmetic to choose for them.
-    in_float32 = strategy in ("fp32_states", "master")
+    chooses = strategy in _WITH_BF16_ARITHMETIC
     try:
         return AdamW(
             groups,
@@ -66,7 +67,7 @@ def make_optimizer(
             betas=(options.beta1, options.beta2),
             eps=options.eps,
             precision=strategy,
-            compute_dtype=torch.float32 if in_float32 else getattr(torch, options.compute_dtype),
+            compute_dtype=getattr(torch, options.compute_dtype if chooses else "float32"),
             track_metrics=track_metrics,
         )
     except ValueError as error:

@@ -27,6 +27,13 @@ def test_paired_difference_sees_what_the_spread_hides():
     assert "lower in 1 of 3 seeds" in unsure
 
 
+def test_split16_sr_has_sentences_of_its_own():
+    losses = {name: {0: 1.9, 1: 2.1} for name in ("split16_sr", "plus", "master")}
+    text = report.verdict(losses)
+    assert [line.split()[3] for line in text if line.startswith("Over")] == ["plus", "split16_sr"]
+    assert text[-1].endswith("split16_sr is lower in 0 of 2 seeds.")
+
+
 def test_one_seed_gives_no_verdict():
     (_, text) = report.verdict({"plus": {0: 1.0}, "master": {0: 1.0}})
     assert "--seeds 0 1 2 3 4" in text

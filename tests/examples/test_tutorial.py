@@ -24,7 +24,7 @@ def test_its_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "my" / "a.txt").write_text("a text " * 100)
     first, second, third = map(parse, commands())
     assert (first.steps, first.width, first.name) == (400, 32, "tutorial")
-    assert second.strategies == ("plus", "master")
+    assert second.strategies == ("split16_sr", "master")
     assert third.dry_run
 
 
@@ -35,6 +35,6 @@ def test_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*commands()[0], "--out", str(tmp_path), "--steps", "40"]) == 0
     printed = capsys.readouterr().out.splitlines()
     rows = [line.split()[:2] for line in PAGE.read_text().splitlines()]
-    for name in ("strategy", "plain", "bf16_sr", "plus", "master"):
+    for name in ("strategy", "plain", "bf16_sr", "split16_sr", "master"):
         (row,) = [row for row in rows if row[:1] == [name]]
         assert row in [line.split()[:2] for line in printed]

@@ -36,7 +36,7 @@ def train(accelerator: Any, model: Any, optimizer: Any, data: Any, schedule: Any
             optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("precision", ["plus", "split16", "4bit"])
+@pytest.mark.parametrize("precision", ["plus", "split16_sr", "4bit"])
 def test_state_is_saved_and_loaded(tmp_path: Path, precision: str) -> None:
     first = run(precision)
     train(*first)

@@ -68,7 +68,7 @@ def result(module: Module, trainer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
-@pytest.mark.parametrize("precision", ["plus", "split16"])
+@pytest.mark.parametrize("precision", ["plus", "split16_sr"])
 def test_goes_on_to_the_same_bits(tmp_path: Path, precision: str, manual: bool) -> None:
     whole = Module(manual, precision=precision)
     expected = result(whole, fit(whole, tmp_path, 8))

@@ -37,7 +37,7 @@ def result(run: Any) -> dict[str, Any]:
     return kept(run.model, run.optimizer)
 
 
-@pytest.mark.parametrize("precision", ["plus", "split16", "8bit"])
+@pytest.mark.parametrize("precision", ["plus", "split16_sr", "8bit"])
 def test_goes_on_to_the_same_bits(tmp_path: Path, precision: str) -> None:
     options = {"precision": precision}
     whole = trainer(tmp_path / "whole", options)

@@ -35,7 +35,7 @@ def test_fine_tunes(tmp_path: Path) -> None:
         args=arguments,
         train_dataset=rows,
         processing_class=tokenizer,
-        optimizer_cls_and_kwargs=(mcf.optim.AdamW, {"lr": 1e-2, "precision": "plus"}),
+        optimizer_cls_and_kwargs=(mcf.optim.AdamW, {"lr": 1e-2, "precision": "split16_sr"}),
     )
     run.train()
     losses = [row["loss"] for row in run.state.log_history if "loss" in row]
