@@ -1,4 +1,4 @@
-"""Copies, signs, choices and tests of bits of tensors, as steps of a sequence of launches."""
+"""Bitwise copies, signs, selections and tests of tensors, as steps of a sequence of launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcf.kernels.sequence import Bound, native_of
 
 _WORD = 8
 
-# Of an element, of what size it is, and of another one: how `simple` names it.
+# Codes of the operations on bits, and the names by which `simple` knows them.
 _COPIED, _AND, _OR, _XOR, _NAN, _INF, _FINITE, _SIGN, _WHERE, _NE, _EQ, _ALL, _ANY = range(13)
 _NAMES = {
     "copy_": _COPIED,
@@ -37,7 +37,7 @@ _NAMES = {
     "all": _ALL,
     "any": _ANY,
 }
-# Sign, the rest, and infinity, in the integers that floats are.
+# Per float dtype, as integers: the sign bit, the mask of all other bits, and the bits of infinity.
 _FLOATS = {
     torch.float64: (-(1 << 63), (1 << 63) - 1, 0x7FF << 52),
     torch.float32: (1 << 31, (1 << 31) - 1, 0xFF << 23),
@@ -45,7 +45,7 @@ _FLOATS = {
 
 
 def spread(name: str, given: Sequence[Tensor], out: Tensor) -> list[Bound] | None:
-    """`simple` of operands of any layout, and of shapes that broadcast: copies of them before."""
+    """Prepare `simple` for operands of any layout that broadcast, by copying them first."""
     if not out.is_contiguous() or out.element_size() not in SIZES:
         return None
     if name in ("all", "any") or all(t.is_contiguous() and t.shape == out.shape for t in given):
@@ -66,7 +66,7 @@ def spread(name: str, given: Sequence[Tensor], out: Tensor) -> list[Bound] | Non
 
 
 def copied(x: Tensor, out: Tensor) -> Bound:
-    """A copy of a tensor of any layout to a contiguous one, of a shape to which it broadcasts."""
+    """Prepare a copy of a tensor of any layout into a contiguous `out`; it may broadcast."""
     index, view = np.zeros(out.shape, np.int64), x.expand(out.shape)
     for at, step in zip(np.indices(out.shape), view.stride(), strict=True):
         index += at * step
@@ -76,11 +76,12 @@ def copied(x: Tensor, out: Tensor) -> Bound:
 
 
 def simple(name: str, given: Sequence[Tensor], out: Tensor) -> Bound | None:
-    """A function of bits, by torch's name, from tensors to another; None of what is none.
+    """Prepare a bitwise operation, named as in PyTorch; return None if it is not supported.
 
-    All are contiguous and of one shape, but for `all` and `any` of a tensor's elements. Word
-    `SOURCE` of the table, the first of what is kept, is where the first operand is, word `TARGET`
-    where the result is: both may be changed between calls.
+    All tensors are contiguous and of one shape, except that `all` and `any` reduce the elements of
+    a tensor to one. Entry `SOURCE` of the argument table (the first object in `keep`) is the
+    address of the first operand, entry `TARGET` that of the result. Callers may change both between
+    calls.
     """
     kind, x = _NAMES.get(name), given[-1]
     folded = kind in (_ALL, _ANY) and len(given) == out.numel() == 1
@@ -109,7 +110,8 @@ def simple(name: str, given: Sequence[Tensor], out: Tensor) -> Bound | None:
         if not all(t.dtype is torch.bool for t in (*given, out)) or len(given) != 2:
             return None
     elif kind in (_NE, _EQ):
-        # Of floats zeros and NaN are compared otherwise.
+        # Bits cannot decide whether floats are equal: zeros have two forms, and NaN differs from
+        # itself.
         whole = all(t.dtype is torch.int64 for t in given) and out.dtype is torch.bool
         if not whole or len(given) != 2:
             return None

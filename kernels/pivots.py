@@ -1,6 +1,6 @@
-"""What becomes of the pivots of factorisations: permutations, signs and numbers, as native steps.
+"""Permutations, signs and integers computed from pivots of factorisations, as native steps.
 
-Each is the call of a `program.Launch`, of few matrices after each other.
+Each is the call of a `program.Launch` for a small batch of matrices.
 """
 
 from __future__ import annotations
@@ -14,55 +14,55 @@ from mcf.kernels.sequence import Bindable, Bound
 
 
 class Permutations(Bindable):
-    """Ones of P with P L U = A, in a tensor of zeros [batch, rows, rows].
+    """Write the ones of P, with P L U = A, into a tensor of zeros [batch, rows, rows].
 
     Its operands are the pivots, int64 [batch, columns] from 1, and the tensor.
     """
 
     def __init__(self, batch: int, rows: int, columns: int, size: int) -> None:
-        """Matrices of so many rows and pivots each, and the bytes of an element of P: 8 or 4."""
+        """Prepare for `rows` rows and `columns` pivots; elements of P have `size` bytes."""
         self._head = [batch, rows, columns, size, _one(size)]
 
     def bound(self, addresses: Sequence[int]) -> Bound:
-        """The call for these addresses."""
+        """Return the call for these addresses."""
         order = array("q", bytes(8 * self._head[1]))
         head = [*self._head, order.buffer_info()[0]]
         return native_words("permutations", _PERMUTATIONS, head, [*addresses], order)
 
 
 class Signs(Bindable):
-    """The signs of determinants, as the first of some components whose others are 0.
+    """Compute the signs of determinants, as components of which only the first is not 0.
 
-    Its operands are the first component of L U [batch, rows, rows], the pivots, int64 [batch, rows]
-    from 1, and the result's components [batch]. A factor that is 0 or NaN makes 0, with the sign of
-    all others.
+    The operands are the first component of L U [batch, rows, rows], the pivots, int64 [batch, rows]
+    from 1, and the result's components [batch]. A factor of 0 or NaN gives 0, with the sign of all
+    other factors.
     """
 
     def __init__(self, batch: int, rows: int, terms: int, size: int) -> None:
-        """Matrices of so many rows, components of the result and the bytes of an element."""
+        """Prepare for matrices of `rows` rows; `terms` components of `size` bytes in the result."""
         bits = 8 * size - 1
         infinity = 0x7FF << 52 if size == 8 else 0xFF << 23
         self._head = [batch, rows, size, terms, bits, (1 << bits) - 1, infinity, _one(size)]
 
     def bound(self, addresses: Sequence[int]) -> Bound:
-        """The call for these addresses."""
+        """Return the call for these addresses."""
         return native_words("signs", _SIGNS, self._head, [*addresses], None)
 
 
 class Narrowed(Bindable):
-    """Numbers of int64 as int32; its operands are where they are and where they go."""
+    """Convert int64 numbers to int32; the operands are the source and the target."""
 
     def __init__(self, count: int) -> None:
-        """So many."""
+        """Prepare for `count` numbers."""
         self._count = count
 
     def bound(self, addresses: Sequence[int]) -> Bound:
-        """The call for these addresses."""
+        """Return the call for these addresses."""
         return native_words("narrowed", _NARROWED, [self._count], [*addresses], None)
 
 
 def _one(size: int) -> int:
-    """The bits of 1.0."""
+    """Return the bits of 1.0."""
     numbers, floats = ("=q", "=d") if size == 8 else ("=i", "=f")
     found: int = struct.unpack(numbers, struct.pack(floats, 1.0))[0]
     return found

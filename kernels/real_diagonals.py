@@ -1,4 +1,4 @@
-"""R of complex matrices with a real diagonal that is not negative, as a native step."""
+"""Normalise R of complex matrices to a real diagonal that is not negative, as a native step."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mcf.kernels.sequence import Bindable, Bound
 
 
 class RealDiagonals(Bindable):
-    """Rows of R and columns of Q change their signs where R's diagonal is negative.
+    """Flip signs in rows of R and columns of Q where the diagonal of R is negative.
 
-    What is imaginary of the diagonal becomes 0. The operands are the components of R [batch,
+    The imaginary part of the diagonal becomes 0. The operands are the components of R [batch,
     height, columns] and of Q [batch, rows, wanted], real parts first.
     """
 
     def __init__(self, batch: int, rows: int, height: int, columns: int, wanted: int) -> None:
-        """Matrices of these sizes, of which so many columns of Q are wanted."""
+        """Prepare for matrices of these sizes; `wanted` is the number of columns of Q."""
         self._head = [batch, rows, height, columns, wanted, 1 << 63, 0x7FF << 52]
 
     def bound(self, addresses: Sequence[int]) -> Bound:
-        """The call for these addresses."""
+        """Return the call for these addresses."""
         wanted = self._head[4]
         count = len(addresses) // 2 if wanted else len(addresses)
         return native_words("real diagonals", _TEXT, [*self._head, count], [*addresses], None)

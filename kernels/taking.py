@@ -1,6 +1,6 @@
-"""Elements of a tensor by numbers that stand in another one, and looks at elements, as steps.
+"""Gather elements of a tensor by index, and test elements, as native steps.
 
-They are steps of a sequence of launches, see `mcf.kernels.sequence`.
+The steps belong to a sequence of launches, see `mcf.kernels.sequence`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORD = 8
 
 
 def taken(x: Tensor, dim: int, index: Tensor, out: Tensor, *, along: bool, wraps: bool) -> Bound:
-    """out = x with its elements along a dimension taken by number; a wrong number is counted.
+    """Gather elements of x along a dimension into out; an index out of range is counted.
 
     Args:
         x: the tensor, of elements of 8, 4 or 1 bytes.
@@ -47,7 +47,7 @@ def taken(x: Tensor, dim: int, index: Tensor, out: Tensor, *, along: bool, wraps
 
 
 def takes(x: Tensor, index: Tensor, out: Tensor) -> bool:
-    """Whether `taken` can."""
+    """Return whether `taken` supports these tensors."""
     return (
         x.element_size() in (8, 4, 1)
         and x.ndim > 0
@@ -59,7 +59,7 @@ def takes(x: Tensor, index: Tensor, out: Tensor) -> bool:
 
 
 def _elements(x: Tensor, places: list[Any], size: torch.Size) -> Any:
-    """How far from a tensor's address elements are, in elements; None in place of 0."""
+    """Return offsets of elements from a tensor's address, in elements; None stands for index 0."""
     found = np.zeros(size, np.int64)
     for at, step in zip(places, x.stride(), strict=True):
         if at is not None:
@@ -68,7 +68,7 @@ def _elements(x: Tensor, places: list[Any], size: torch.Size) -> Any:
 
 
 def expected(x: Tensor, bits: int) -> Bound:
-    """A look at the first element of a contiguous tensor, whose bits have to be these."""
+    """Test that the first element of a contiguous tensor has these bits."""
     table = array("q", [x.element_size(), x.data_ptr(), bits, 0, 0])
     place = table.buffer_info()[0]
     other, zero = place + 3 * _WORD, place + 4 * _WORD

@@ -168,7 +168,6 @@ class Gpu(Executor):
         scalars: Tensor,
         live: Tensor | None = None,
     ) -> Tensor | None:
-        """See `Executor`."""
         device = rows[0][0].device
         if len(rows) == 1 and live is None:
             # Rounded here, so that a kernel of float32 registers has no float64 in it.
@@ -180,15 +179,12 @@ class Gpu(Executor):
         )
 
     def prepare(self, spec: Elementwise, sizes: Sequence[int], device: torch.device) -> Launch:
-        """See `Executor`."""
         return Launch(spec, sizes, device)
 
     def fold(self, spec: Fold, operands: list[list[Tensor]]) -> Tensor:
-        """See `Executor`."""
         return fold_kernels.fold(spec, operands)
 
     def product(self, spec: Fold, left: list[Tensor], right: list[Tensor]) -> Tensor:
-        """See `Executor`."""
         return fold_kernels.product(spec, left, right)
 
     def eliminate(
@@ -217,7 +213,6 @@ class Gpu(Executor):
         upper: bool,
         unit: bool,
     ) -> bool:
-        """See `Executor`."""
         if x[0].shape[1] > elimination_kernels.WIDTH:
             return False
         elimination_kernels.substitute(spec, a, x, upper, unit)
