@@ -1,7 +1,7 @@
-"""Comparisons of pairs of 16 bits by their sums in float32, which keep what they round off.
+"""Comparisons of pairs of 16-bit numbers by their exact sums in float32.
 
-(s, e) = TwoSum(x0, x1) and (t, f) = TwoSum(y0, y1) in float32 are those of exact sums, in the order
-of s and t and, where these are equal, of e and f. Of infinities e is NaN, which is not before any.
+Let (s, e) = TwoSum(x0, x1) and (t, f) = TwoSum(y0, y1) in float32. The exact sums are ordered like
+s and t or, if these are equal, like e and f. For infinities e is NaN, which compares false.
 """
 
 from mcf.kernels.algorithms.primitives import ONE, ZERO, invert, rx, where
